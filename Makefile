@@ -1,0 +1,46 @@
+# Two commands matter: `make audit` and `make test`. Each does its own set-up.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+AUDIT_OUT ?= audit-report
+AUDIT_ARGS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup audit test notebooks lint types bench clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## Make .venv with everything (the other targets do this themselves)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "securefed needs Python >= 3.11; run 'make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)'"; exit 1; }
+	@echo "Setting up $(VENV) (once; a few minutes on a fresh machine)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+audit: $(READY)  ## Attack every algorithm under every defence on real digits; writes audit-report/audit.html
+	$(BIN)/securefed audit --out $(AUDIT_OUT) $(AUDIT_ARGS)
+
+test: $(READY)  ## Run all tests and the notebooks
+	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks
+
+lint: $(READY)  ## Style and common mistakes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## Static types of the installed package
+	@rm -rf build/types && mkdir -p build/types
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --target build/types . 2>/dev/null || $(BIN)/pip install --quiet --no-deps --target build/types .
+	cd build/types && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml -p securefed
+
+bench: $(READY)  ## Benchmarks against the peers (installs Flower beside, in .venv-bench)
+	$(BIN)/python -m benchmarks
+
+clean:  ## Remove everything the other targets made
+	rm -rf $(VENV) .venv-bench build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis

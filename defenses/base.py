@@ -1,0 +1,261 @@
+"""The protocol of the message layer: a chain of transforms, ended by one aggregation protocol.
+
+A transform changes a contribution before it is summed, or the sum after it. An aggregation protocol decides
+how the sum comes about: in the clear, masked, encrypted. Both plan before they run, and refuse by name what
+they cannot do exactly as planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from securefed.errors import ConfigError, ContradictionError, PlanError
+from securefed.messages import Aggregate, ClientId, Message, PartyId
+from securefed.registry import Registry
+from securefed.tensors import Layout, Ring, Tensors, TensorSpec
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """What happens to one tensor.
+
+    Attributes:
+        name, shape: as in the layout.
+        bound: largest absolute entry a client may send; beyond it the client refuses with `RangeRefused`.
+        ring: integer width of the sum in bits, 0 where it is summed in floating point.
+        step: value of one integer unit (a power of two), 0 where it is not quantised.
+        max_clients: largest number of clients whose sum cannot wrap.
+        error: largest absolute difference, in the decoded SUM, to the exact sum, per entry.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bound: float | None
+    ring: int
+    step: float
+    max_clients: int
+    error: float
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a defence will do for one layout and cohort, said before the run.
+
+    Attributes:
+        defense: its name, as composed.
+        clients: size of the planned cohort.
+        tensors: per tensor: bound, ring, step, largest N without wrap, error bound.
+        wanted_rings: the ring each tensor asks for.
+        stages: names of the exchanges of a round, in order.
+        upload_bytes: bytes a client sends in a round, all stages, headers left out.
+        threshold: survivors a round needs.
+        open_to: collusions that open single contributions, in words.
+        clip: L2 norm a contribution is clipped to, `None` where it is not.
+        noise_multiplier: standard deviation of the server's noise over `clip`, 0 without.
+        epsilon: (rounds, epsilon) pairs of the mechanism for what leaves the aggregator.
+        assumptions: what is assumed, one sentence each.
+    """
+
+    defense: str
+    clients: int
+    tensors: tuple[TensorPlan, ...]
+    wanted_rings: Mapping[str, Ring]
+    stages: tuple[str, ...] = ()
+    upload_bytes: int = 0
+    threshold: int = 1
+    open_to: str = ""
+    clip: float | None = None
+    noise_multiplier: float = 0.0
+    epsilon: tuple[tuple[int, float], ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> dict[str, float]:
+        """Value of one integer unit by tensor; empty where nothing is quantised."""
+        return {tensor.name: tensor.step for tensor in self.tensors if tensor.step}
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(tuple(TensorSpec(t.name, t.shape, t.bound, self.wanted_rings[t.name]) for t in self.tensors))
+
+    def assume(self, *sentences: str) -> Plan:
+        """This plan with further assumptions."""
+        return replace(self, assumptions=self.assumptions + sentences)
+
+
+@dataclass(frozen=True)
+class Session:
+    """What binds one exchange: all parties know it, and every message is checked against it.
+
+    Attributes:
+        run: the run's identifier.      round: the exchange's number.
+        cohort: ids of the invited clients, ascending.
+        plan: what the defence does, the same on all sides.
+    """
+
+    run: str
+    round: int
+    cohort: tuple[ClientId, ...]
+    plan: Plan
+
+    def __post_init__(self) -> None:
+        if list(self.cohort) != sorted(set(self.cohort)) or not self.cohort or self.cohort[0] < 0:
+            raise ConfigError(f"a cohort is a non-empty ascending list of ids from 0, not {self.cohort}")
+
+
+Outgoing = Mapping[PartyId, Tensors]
+"""Bodies to send, by receiver."""
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """One link of a chain before the aggregation."""
+
+    name: ClassVar[str]
+    order: ClassVar[int]
+    """Place in a chain; a chain whose orders do not ascend is refused (clip 10, gaussian 20, quantise 30)."""
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan with what this transform changes. Raises `PlanError` where it cannot keep its promise."""
+        ...
+
+    def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
+        """Client side. Raises `RangeRefused` for values outside the plan."""
+        ...
+
+    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
+        """Server side, applied to the sum of `count` encoded contributions in reverse order."""
+        ...
+
+    def release(self, total: Tensors, plan: Plan) -> Tensors:
+        """Server side, applied to the decoded sum before it leaves the aggregator (central noise)."""
+        ...
+
+
+@runtime_checkable
+class Aggregation(Protocol):
+    """How the sum comes about. Steps are pure: state in, state out, no I/O; states pack (`securefed.state`).
+
+    A client is asked `stages` one after the other; at the stage `upload` it is handed its encoded
+    contribution. The server's first requests come from `server_open`; each stage's replies go to `server_step`,
+    which returns the next requests or the aggregate. A missing reply is a dropout. A refused reply raises
+    `MessageRefused` naming its sender: the caller drops that reply and calls again with the SAME state.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool]
+    """Whether it sums integers in a ring (needs `quantise`), so that the sum is exact."""
+    upload: ClassVar[str]
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan with stages, bytes, threshold, what collusion opens, and assumptions."""
+        ...
+
+    def client_open(self, session: Session, client: ClientId) -> Any:
+        """A client's protocol state for one exchange."""
+        ...
+
+    def client_step(self, state: Any, request: Message, encoded: Tensors | None) -> tuple[Any, Tensors]:
+        """The reply's body. `encoded` is given at the stage `upload`, else `None`.
+
+        Raises:
+            MessageRefused: the request is malformed, repeats or contradicts an earlier one.
+        """
+        ...
+
+    def server_open(self, session: Session) -> tuple[Any, str, Outgoing]:
+        """The server's state, the first stage's name, and the first bodies."""
+        ...
+
+    def server_step(self, state: Any, replies: Mapping[PartyId, Message]) -> tuple[Any, str, Outgoing] | Aggregate:
+        """The next state, stage and bodies, or the sum of the survivors' encoded contributions.
+
+        Raises:
+            MessageRefused: a reply is malformed or does not verify.
+            TooFewSurvivors: the round cannot be completed.
+        """
+        ...
+
+    def helper(self) -> Helper | None:
+        """A further party the protocol needs (the key holder), made once for a run; `None` without one."""
+        ...
+
+
+class Helper(Protocol):
+    """A party beside server and clients."""
+
+    party: PartyId
+
+    def handle(self, request: Message) -> Tensors:
+        """The reply's body. Raises `MessageRefused` for what it must not answer."""
+        ...
+
+
+@dataclass(frozen=True)
+class Defense:
+    """A chain: transforms, then one aggregation protocol. Made by `chain`."""
+
+    transforms: tuple[Transform, ...]
+    aggregation: Aggregation
+
+    @property
+    def name(self) -> str:
+        """As composed, for instance `clip(1) + gaussian(z=3.2) + secure_aggregation`."""
+        return " + ".join([*(str(t) for t in self.transforms), str(self.aggregation)])
+
+    def plan(self, layout: Layout, clients: int, *, range_doublings: int = 0) -> Plan:
+        """What will happen for this layout and cohort size.
+
+        Args:
+            range_doublings: how often the declared bounds were doubled after a client's `RangeRefused`.
+
+        Raises:
+            PlanError: a promise cannot be kept; the message says which and what to change.
+        """
+        if clients < 1:
+            raise PlanError(f"a cohort holds at least one client, not {clients}")
+        scale = 2.0**range_doublings
+        tensors = tuple(
+            TensorPlan(s.name, s.shape, None if s.bound is None else s.bound * scale, 0, 0.0, 2**31, 0.0)
+            for s in layout
+        )
+        plan = Plan(self.name, clients, tensors, {spec.name: spec.ring for spec in layout})
+        for transform in self.transforms:
+            plan = transform.plan(plan)
+        return self.aggregation.plan(plan)
+
+    def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
+        """What the aggregation sums for one client."""
+        plan.layout.check(contribution)
+        for transform in self.transforms:
+            contribution = transform.encode(contribution, plan)
+        return contribution
+
+    def decode(self, encoded: Tensors, plan: Plan, count: int) -> Tensors:
+        """The sum in real units."""
+        for transform in reversed(self.transforms):
+            encoded = transform.decode(encoded, plan, count)
+        return encoded
+
+    def release(self, total: Tensors, plan: Plan) -> Tensors:
+        """What leaves the aggregator."""
+        for transform in self.transforms:
+            total = transform.release(total, plan)
+        return total
+
+
+defenses: Registry[Defense] = Registry("defense")
+
+
+def expect_stage(request: Message, expected: str) -> None:
+    """Raise `ContradictionError` unless `request` asks for the stage that comes next."""
+    if request.stage != expected:
+        raise ContradictionError(request.sender, f"asks for stage {request.stage!r}, the next one is {expected!r}")

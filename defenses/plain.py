@@ -1,0 +1,94 @@
+"""No protection: every contribution travels as it is. The baseline of every comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.defenses.base import Outgoing, Plan, Session, expect_stage
+from securefed.errors import MalformedError, TooFewSurvivors
+from securefed.messages import Aggregate, ClientId, Message, PartyId
+from securefed.tensors import Array, Tensors
+
+UPLOAD = "upload"
+
+
+@dataclass(frozen=True)
+class PlainClient:
+    """A client's protocol state: the next stage, empty when done."""
+
+    next_stage: str = UPLOAD
+
+
+@dataclass(frozen=True)
+class PlainServer:
+    """The server's protocol state."""
+
+    cohort: tuple[ClientId, ...]
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Sums what the clients send, in the clear."""
+
+    name: ClassVar[str] = "plain"
+    exact: ClassVar[bool] = False
+    upload: ClassVar[str] = UPLOAD
+
+    def __str__(self) -> str:
+        return self.name
+
+    def plan(self, plan: Plan) -> Plan:
+        entries = sum(tensor.size for tensor in plan.tensors)
+        return replace(plan, stages=(UPLOAD,), upload_bytes=8 * entries, open_to="the server alone").assume(
+            "The server sees every contribution in the clear."
+        )
+
+    def client_open(self, session: Session, client: ClientId) -> PlainClient:
+        return PlainClient()
+
+    def client_step(self, state: PlainClient, request: Message, encoded: Tensors | None) -> tuple[PlainClient, Tensors]:
+        expect_stage(request, state.next_stage)
+        assert encoded is not None
+        return PlainClient(next_stage=""), encoded
+
+    def server_open(self, session: Session) -> tuple[PlainServer, str, Outgoing]:
+        return PlainServer(session.cohort, session.plan), UPLOAD, {client: {} for client in session.cohort}
+
+    def server_step(self, state: PlainServer, replies: Mapping[PartyId, Message]) -> Aggregate:
+        survivors = tuple(sorted(replies))
+        if not survivors:
+            raise TooFewSurvivors("no client answered; the round is void")
+        total: dict[str, Array] | None = None
+        for client in survivors:
+            body = replies[client].body
+            check_body(client, body, state.plan)
+            if total is None:
+                total = {name: value.copy() for name, value in body.items()}
+            else:
+                for name, value in body.items():
+                    total[name] += value
+        assert total is not None
+        return Aggregate(total, survivors)
+
+    def helper(self) -> None:
+        return None
+
+
+def check_body(client: ClientId, body: Tensors, plan: Plan) -> None:
+    """Raise `MalformedError` unless `body` is one encoded contribution of the plan, in its range."""
+    if set(body) != {tensor.name for tensor in plan.tensors}:
+        raise MalformedError(client, f"tensors {sorted(body)} are not those of the plan")
+    for tensor in plan.tensors:
+        value = body[tensor.name]
+        dtype = np.int64 if tensor.step else np.float64
+        if value.shape != tensor.shape or value.dtype != dtype:
+            raise MalformedError(client, f"{tensor.name!r} is {value.dtype} of shape {value.shape}")
+        if not np.isfinite(value).all():
+            raise MalformedError(client, f"{tensor.name!r} holds NaN or infinity")
+        if tensor.step and tensor.bound is not None and value.size and np.abs(value).max() > tensor.bound / tensor.step:
+            raise MalformedError(client, f"{tensor.name!r} exceeds the plan's bound {tensor.bound:g}")

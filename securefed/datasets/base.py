@@ -1,0 +1,57 @@
+"""One client's rows, and the checks that every loader and every federation applies to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed.errors import DataError
+from securefed.tensors import Array
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows are samples, as in scikit-learn.
+
+    Attributes:
+        x: (rows, features) float64.
+        y: (rows,) int64 class labels from 0, or `None` where the task has none.
+    """
+
+    x: Array
+    y: Array | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=np.float64))
+        if self.x.ndim != 2 or not self.x.size:
+            raise DataError(f"data must be a non-empty (rows, features) matrix, not of shape {self.x.shape}")
+        bad = np.flatnonzero(~np.isfinite(self.x).all(axis=1))
+        if bad.size:
+            raise DataError(
+                f"{bad.size} of {len(self.x)} rows hold NaN or infinity (first: row {bad[0]}); drop or fill"
+            )
+        if self.y is not None:
+            object.__setattr__(self, "y", np.asarray(self.y))
+            if self.y.shape != (len(self.x),):
+                raise DataError(f"{len(self.x)} rows need as many labels, not an array of shape {self.y.shape}")
+            if not np.issubdtype(self.y.dtype, np.integer) or self.y.min() < 0:
+                raise DataError("labels must be integers from 0; encode classes as 0, 1, ...")
+
+    @property
+    def rows(self) -> int:
+        return int(self.x.shape[0])
+
+    @property
+    def features(self) -> int:
+        return int(self.x.shape[1])
+
+    def labels(self) -> Array:
+        """`y`, or `DataError` where the data has none."""
+        if self.y is None:
+            raise DataError("this algorithm needs labels, the data has none; pass Dataset(x, y)")
+        return self.y
+
+    def take(self, index: Array) -> Dataset:
+        """The rows at `index`."""
+        return Dataset(self.x[index], None if self.y is None else self.y[index])

@@ -1,0 +1,99 @@
+"""The one tree of errors. Every refusal has a name, says what, where, and the remedy.
+
+Catch `SecureFedError` for everything this package raises on purpose. Nothing is clipped, dropped or
+weakened silently: what cannot be done exactly as planned ends in one of these.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SecureFedError(Exception):
+    """Base of every named refusal of this package."""
+
+
+class ConfigError(SecureFedError, ValueError):
+    """A parameter lies outside its domain; the message states the domain."""
+
+
+class DataError(SecureFedError, ValueError):
+    """Data that no algorithm can work on: empty, not finite, of the wrong shape or width."""
+
+
+class UnknownNameError(ConfigError):
+    """A name that no registry knows."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, sorted(known)
+        near = difflib.get_close_matches(name, self.known, n=1, cutoff=0.4)
+        hint = f"; the nearest known one is {near[0]!r}" if near else ""
+        super().__init__(f"unknown {kind} {name!r}{hint}. Known: {', '.join(self.known)}")
+
+
+class PlanError(ConfigError):
+    """A defence cannot keep its promise for this layout and number of clients."""
+
+
+class DivergenceError(SecureFedError, ArithmeticError):
+    """An iterate is not finite any more, or has blown up."""
+
+
+class StorageError(SecureFedError, OSError):
+    """A file of ours that is missing, truncated, corrupt, or of another kind or version."""
+
+
+class TranscriptError(SecureFedError):
+    """A transcript that does not hold what a view or an attack needs."""
+
+
+class ProtocolError(SecureFedError):
+    """Base of everything a protocol party may refuse."""
+
+
+class MessageRefused(ProtocolError):
+    """A message that is malformed, forged, replayed, re-ordered or meant for someone else.
+
+    Attributes:
+        sender: the party the message came from (or claims to come from).
+    """
+
+    def __init__(self, sender: int, reason: str) -> None:
+        self.sender, self.reason = sender, reason
+        super().__init__(f"message from {sender} refused: {reason}")
+
+
+class BindingError(MessageRefused):
+    """The message names another run, round, stage, sender or receiver than the one it arrived in."""
+
+
+class MalformedError(MessageRefused):
+    """Fields missing, of a wrong type, size or value."""
+
+
+class AuthenticationError(MessageRefused):
+    """A ciphertext or share does not verify under the key of its sender."""
+
+
+class ContradictionError(MessageRefused):
+    """A request that contradicts an earlier one, repeats it, or asks for what must stay apart."""
+
+
+class RangeRefused(ProtocolError):
+    """A client's values lie outside the range the plan declared; nothing of them was sent.
+
+    The federation voids the round before any unmasking and doubles the declared range.
+    """
+
+
+class TooFewSurvivors(ProtocolError):
+    """Fewer clients are left than the threshold needs; the round is void, no state is lost."""
+
+
+class BudgetSpent(ProtocolError):
+    """The privacy budget does not allow another round."""
+
+
+class RoundVoid(ProtocolError):
+    """A round that could not be completed after the allowed number of attempts."""

@@ -1,0 +1,227 @@
+"""Messages, each bound to run, round, stage, sender and receiver, and the transcript of a run.
+
+The transcript is what the server has: every message it sent or received, and what the defence's protocol
+let it compute. What clients know of themselves is kept beside it (`Transcript.contributions`), for collusion
+views and for scoring; no view of the server alone may read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from securefed import storage
+from securefed.errors import BindingError, DataError, MalformedError, StorageError
+from securefed.state import nest, unnest
+from securefed.tensors import Tensors, decode, encode
+
+PartyId = int
+ClientId = int
+SERVER: Final[PartyId] = -1
+KEY_HOLDER: Final[PartyId] = -2
+REFUSAL: Final = "refusal"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message. `round` counts exchanges of a run: each exchange, also a void one, takes the next number.
+
+    Attributes:
+        run: 32 hexadecimal digits, random for each run.
+        stage: the protocol's name for this step; a refusal has the stage `refusal`.
+        body: named arrays.
+    """
+
+    run: str
+    round: int
+    stage: str
+    sender: PartyId
+    receiver: PartyId
+    body: Tensors
+
+    def encode(self) -> bytes:
+        """Bytes on the wire: safetensors, with the binding in their metadata."""
+        header = {
+            "run": self.run,
+            "round": self.round,
+            "stage": self.stage,
+            "sender": self.sender,
+            "receiver": self.receiver,
+        }
+        return encode(self.body, header)
+
+    @classmethod
+    def decode(cls, data: bytes, *, claimed_sender: PartyId = SERVER) -> Message:
+        """Inverse of `encode`.
+
+        Raises:
+            MalformedError: the bytes are no message; `claimed_sender` names whom the transport had it from.
+        """
+        try:
+            body, header = decode(data)
+        except DataError as error:
+            raise MalformedError(claimed_sender, str(error)) from error
+        kinds = {"run": str, "round": int, "stage": str, "sender": int, "receiver": int}
+        for name, kind in kinds.items():
+            if type(header.get(name)) is not kind:
+                raise MalformedError(claimed_sender, f"header field {name!r} is missing or no {kind.__name__}")
+        if set(header) != set(kinds):
+            raise MalformedError(claimed_sender, f"unexpected header fields {sorted(set(header) - set(kinds))}")
+        return cls(body=body, **header)
+
+    def check(self, *, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId) -> None:
+        """Raise `BindingError` unless the message is the one this step of the protocol waits for."""
+        expected = {"run": run, "round": round, "stage": stage, "sender": sender, "receiver": receiver}
+        for name, value in expected.items():
+            if getattr(self, name) != value:
+                raise BindingError(self.sender, f"{name} is {getattr(self, name)!r}, expected {value!r}")
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What a server may see of one exchange: a sum, and who took part.
+
+    Attributes:
+        total: sum of the survivors' contributions.
+        survivors: ids whose contribution the sum holds, ascending.
+    """
+
+    total: Tensors
+    survivors: tuple[ClientId, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.survivors)
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What the server held after one completed exchange.
+
+    Attributes:
+        round: the exchange's number, as in its messages.
+        kind: `train` or `evaluate`.
+        broadcast: what the contributions were computed from.
+        cohort: ids invited.      survivors: ids in the sum.
+        encoded: the sum as the protocol produced it (integers under a fixed-point defence).
+        step: value of one unit of `encoded`, by tensor; empty where `encoded` is in the clear.
+        total: the decoded sum, before any noise the server adds.
+        released: what leaves the aggregator: `total` plus the server's noise, if any.
+    """
+
+    round: int
+    kind: str
+    broadcast: Tensors
+    cohort: tuple[ClientId, ...]
+    survivors: tuple[ClientId, ...]
+    encoded: Tensors
+    step: Mapping[str, float]
+    total: Tensors
+    released: Tensors
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message and its exact size on the wire."""
+
+    message: Message
+    nbytes: int
+
+
+@dataclass
+class Transcript:
+    """Everything the server of a run has, in order.
+
+    Attributes:
+        run: the run's identifier.
+        meta: public facts: algorithm, hyper-parameters, defence, number of clients (JSON values).
+        sent: messages in the order they crossed the wire.
+        records: completed exchanges.
+        contributions: `(exchange, client) -> encoded contribution`; the clients' own knowledge, NOT the server's.
+        output: the final broadcast.
+    """
+
+    run: str
+    meta: dict[str, Any] = field(default_factory=dict)
+    sent: list[Sent] = field(default_factory=list)
+    records: list[RoundRecord] = field(default_factory=list)
+    contributions: dict[tuple[int, ClientId], Tensors] = field(default_factory=dict)
+    output: Tensors = field(default_factory=dict)
+
+    def nbytes(self, *, sender: PartyId | None = None, receiver: PartyId | None = None) -> int:
+        """Bytes of all messages from `sender` and to `receiver` (each: `None` = anyone)."""
+        return sum(
+            sent.nbytes
+            for sent in self.sent
+            if sender in (None, sent.message.sender) and receiver in (None, sent.message.receiver)
+        )
+
+    def save(self, path: Path | str) -> None:
+        """Write one file, readable by its owner only."""
+        tensors: dict[str, Any] = {}
+        sent = []
+        for index, item in enumerate(self.sent):
+            message = item.message
+            tensors |= nest(f"sent/{index}", message.body)
+            binding = [message.run, message.round, message.stage, message.sender, message.receiver]
+            sent.append({"binding": binding, "nbytes": item.nbytes})
+        records = []
+        for index, record in enumerate(self.records):
+            for part in ("broadcast", "encoded", "total", "released"):
+                tensors |= nest(f"record/{index}/{part}", getattr(record, part))
+            records.append(
+                {
+                    "round": record.round,
+                    "kind": record.kind,
+                    "cohort": record.cohort,
+                    "survivors": record.survivors,
+                    "step": dict(record.step),
+                }
+            )
+        for (round, client), contribution in self.contributions.items():
+            tensors |= nest(f"contribution/{round}/{client}", contribution)
+        tensors |= nest("output", self.output)
+        keys = sorted(self.contributions)
+        meta = {"run": self.run, "meta": self.meta, "sent": sent, "records": records, "contributions": keys}
+        storage.save(Path(path), "transcript", json.loads(json.dumps(meta)), tensors)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Transcript:
+        """Inverse of `save`.
+
+        Raises:
+            StorageError: the file is missing, truncated, altered or no transcript.
+        """
+        meta, tensors = storage.load(Path(path), "transcript")
+        groups = _group(tensors)
+        try:
+            out = cls(run=meta["run"], meta=meta["meta"], output=unnest("output", tensors))
+            for index, item in enumerate(meta["sent"]):
+                message = Message(*item["binding"], body=groups.get(("sent", str(index)), {}))
+                out.sent.append(Sent(message, item["nbytes"]))
+            for index, item in enumerate(meta["records"]):
+                body = groups.get(("record", str(index)), {})
+                parts = {part: unnest(part, body) for part in ("broadcast", "encoded", "total", "released")}
+                item |= {"cohort": tuple(item["cohort"]), "survivors": tuple(item["survivors"])}
+                out.records.append(RoundRecord(**item, **parts))
+            for round, client in meta["contributions"]:
+                body = groups.get(("contribution", str(round)), {})
+                out.contributions[round, client] = unnest(str(client), body)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(f"transcript {path} lacks a field or holds one of a wrong type: {error!r}") from error
+        return out
+
+
+def _group(tensors: Tensors) -> dict[tuple[str, str], dict[str, np.ndarray[Any, Any]]]:
+    """Tensors by the first two parts of their names, in one pass."""
+    groups: dict[tuple[str, str], dict[str, np.ndarray[Any, Any]]] = {}
+    for name, value in tensors.items():
+        head, *rest = name.split("/", 2)
+        if len(rest) == 2:
+            groups.setdefault((head, rest[0]), {})[rest[1]] = value
+    return groups

@@ -1,0 +1,69 @@
+"""Files of ours: one safetensors container with a kind, a version and a digest.
+
+Written to a temporary name and renamed, so that a run killed while writing leaves the previous file whole.
+Readable by the owner only: checkpoints hold clients' states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securefed.errors import DataError, StorageError
+from securefed.tensors import Array, Tensors, decode, encode
+
+VERSION = 1
+
+
+def save(path: Path, kind: str, meta: Mapping[str, Any], tensors: Tensors) -> None:
+    """Write `tensors` and `meta` (JSON values) to `path` atomically, mode 0600."""
+    header = {"kind": kind, "version": VERSION, "meta": dict(meta), "digest": _digest(kind, tensors, meta)}
+    data = encode(tensors, header)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def load(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Read what `save` wrote: `(meta, tensors)`.
+
+    Raises:
+        StorageError: no such file, truncated, altered, or of another kind or version.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read {kind} {path}: {error.strerror}") from error
+    try:
+        tensors, header = decode(data)
+    except DataError as error:
+        raise StorageError(
+            f"{kind} {path} is truncated or corrupt ({error}); delete it, or restore it from a copy"
+        ) from error
+    if header.get("kind") != kind:
+        raise StorageError(f"{path} is a {header.get('kind', 'foreign file')}, not a {kind}")
+    if header.get("version") != VERSION:
+        raise StorageError(f"{kind} {path} has version {header.get('version')}, this release reads {VERSION}")
+    meta = header.get("meta")
+    if not isinstance(meta, dict) or header.get("digest") != _digest(kind, tensors, meta):
+        raise StorageError(f"{kind} {path} was altered: its digest does not match; restore it from a copy")
+    return meta, tensors
+
+
+def _digest(kind: str, tensors: Tensors, meta: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(encode({}, {"kind": kind, "meta": dict(meta)}))
+    for name in sorted(tensors):
+        value = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name}|{value.dtype.str}|{value.shape}|".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()

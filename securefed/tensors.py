@@ -1,0 +1,151 @@
+"""Named arrays: the only numeric thing that crosses the wire.
+
+`Layout` states, before a run, which tensors one contribution holds: names, shapes, and the public bound
+on their entries. It flattens and unflattens without copies where NumPy allows it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as _safetensors_load
+from safetensors.numpy import save as _safetensors_save
+
+from securefed.errors import DataError
+
+Array = NDArray[Any]
+Tensors = Mapping[str, Array]
+Ring = Literal[32, 64]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One named tensor of a contribution.
+
+    Attributes:
+        name: its key in a `Tensors` mapping.
+        shape: its shape; `()` for a scalar.
+        bound: largest absolute value an entry of ONE client's contribution may take, from public facts only;
+            `None` where nothing is known, which every fixed-point defence refuses unless a `clip` precedes it.
+        ring: width in bits of the integers it is summed in under an exact defence.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bound: float | None = None
+    ring: Ring = 32
+
+    def __post_init__(self) -> None:
+        if self.bound is not None and not (np.isfinite(self.bound) and self.bound > 0):
+            raise DataError(f"tensor {self.name!r}: the bound must be positive and finite, not {self.bound}")
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The tensors of one contribution, in wire order."""
+
+    specs: tuple[TensorSpec, ...]
+
+    def __post_init__(self) -> None:
+        names = [spec.name for spec in self.specs]
+        if len(set(names)) != len(names):
+            raise DataError(f"a layout names each tensor once, not {names}")
+
+    def __iter__(self) -> Iterator[TensorSpec]:
+        return iter(self.specs)
+
+    @classmethod
+    def of(cls, tensors: Tensors, bound: float | None = None, ring: Ring = 32) -> Layout:
+        """The layout that `tensors` have."""
+        return cls(tuple(TensorSpec(name, np.shape(value), bound, ring) for name, value in tensors.items()))
+
+    @cached_property
+    def size(self) -> int:
+        """Number of entries of all tensors together."""
+        return sum(spec.size for spec in self.specs)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(spec.name for spec in self.specs)
+
+    def check(self, tensors: Tensors, *, where: str = "contribution") -> None:
+        """Raise `DataError` unless `tensors` has exactly these names and shapes and only finite entries."""
+        if set(tensors) != set(self.names):
+            missing, extra = sorted(set(self.names) - set(tensors)), sorted(set(tensors) - set(self.names))
+            raise DataError(f"{where}: missing tensors {missing}, unexpected ones {extra}")
+        for spec in self.specs:
+            value = tensors[spec.name]
+            if np.shape(value) != spec.shape:
+                raise DataError(f"{where}: {spec.name!r} has shape {np.shape(value)}, the layout says {spec.shape}")
+            if not np.isfinite(value).all():
+                raise DataError(f"{where}: {spec.name!r} holds NaN or infinity")
+
+    def flatten(self, tensors: Tensors, dtype: DTypeLike = np.float64) -> Array:
+        """All entries as one vector of length `size` in layout order; no copy where there is one tensor."""
+        parts = [np.asarray(tensors[spec.name], dtype=dtype).reshape(-1) for spec in self.specs]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+
+    def unflatten(self, vector: Array) -> dict[str, Array]:
+        """Views into `vector`, inverse of `flatten`."""
+        if vector.shape != (self.size,):
+            raise DataError(f"the layout holds {self.size} entries, the vector has shape {vector.shape}")
+        out, start = {}, 0
+        for spec in self.specs:
+            out[spec.name] = vector[start : start + spec.size].reshape(spec.shape)
+            start += spec.size
+        return out
+
+
+def add(left: Tensors, right: Tensors) -> dict[str, Array]:
+    """Entry by entry `left + right`; both hold the same names."""
+    return {name: left[name] + right[name] for name in left}
+
+
+def subtract(left: Tensors, right: Tensors) -> dict[str, Array]:
+    """Entry by entry `left - right`; both hold the same names."""
+    return {name: left[name] - right[name] for name in left}
+
+
+def encode(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
+    """Safetensors bytes; `header` (JSON values) travels in their metadata."""
+    metadata = {"securefed": json.dumps(header, sort_keys=True)} if header is not None else None
+    return _safetensors_save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+
+
+def decode(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Inverse of `encode`.
+
+    Raises:
+        DataError: the bytes are no complete safetensors file, or their header is not ours.
+    """
+    try:
+        tensors = _safetensors_load(data)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"not a complete safetensors message: {error}") from error
+    return tensors, _header(data)
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    # safetensors: 8 bytes little-endian length, then a JSON object whose "__metadata__" is ours.
+    length = int.from_bytes(data[:8], "little")
+    try:
+        raw = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("securefed", "{}")
+        header = json.loads(raw)
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"unreadable message header: {error}") from error
+    if not isinstance(header, dict):
+        raise DataError("unreadable message header: not an object")
+    return header
