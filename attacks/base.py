@@ -29,6 +29,7 @@ class Observation:
         message: the sum of the contributions of `members`, decoded to real units.
         members: the clients whose sum `message` is.
         survivors: all clients in that round's sum.
+        followed: the broadcast that followed from this round's sum; empty where the view does not know it.
     """
 
     round: int
@@ -36,6 +37,7 @@ class Observation:
     message: Tensors
     members: frozenset[ClientId]
     survivors: frozenset[ClientId]
+    followed: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
