@@ -1,8 +1,9 @@
 """States as named arrays, so that they survive a process.
 
 A state is a frozen dataclass whose fields are arrays, numbers (integers within int64), strings, bytes, `None`,
-or tuples of those, or dicts of those keyed by `int` or by `str` without '/' and ':'. A field marked `local()` (a client's data, a compiled model) is never packed: the
-owner makes the state anew from its data and `restore` lays the packed fields over it.
+tuples of those, or dicts of those keyed by `int` or by `str` without '/' and ':'. A field marked `local()` (a
+client's data, a session) is never packed: the owner makes the state anew and `restore` lays the packed fields
+over it.
 """
 
 from __future__ import annotations
@@ -64,19 +65,7 @@ def _packed_fields(state: Any) -> list[dataclasses.Field[Any]]:
 def _put(out: dict[str, Array], name: str, value: Any) -> None:
     match value:
         case None:
-            pass
-        case bool():
-            out[f"{name}:b"] = np.asarray(value, np.uint8)
-        case int():
-            out[f"{name}:i"] = np.asarray(value, np.int64)
-        case float():
-            out[f"{name}:f"] = np.asarray(value, np.float64)
-        case str():
-            out[f"{name}:s"] = from_bytes(value.encode())
-        case bytes():
-            out[f"{name}:y"] = from_bytes(value)
-        case np.ndarray() | np.generic():
-            out[f"{name}:a"] = np.asarray(value)
+            return
         case Mapping():
             out[f"{name}:m"] = np.zeros(0, np.uint8)
             for key, item in value.items():
@@ -87,6 +76,25 @@ def _put(out: dict[str, Array], name: str, value: Any) -> None:
             out[f"{name}:t"] = np.asarray(len(value), np.int64)
             for index, item in enumerate(value):
                 _put(out, f"{name}/{index}", item)
+        case _:
+            kind, array = _leaf(name, value)
+            out[f"{name}:{kind}"] = array
+
+
+def _leaf(name: str, value: Any) -> tuple[str, Array]:
+    match value:
+        case bool():
+            return "b", np.asarray(value, np.uint8)
+        case int():
+            return "i", np.asarray(value, np.int64)
+        case float():
+            return "f", np.asarray(value, np.float64)
+        case str():
+            return "s", from_bytes(value.encode())
+        case bytes():
+            return "y", from_bytes(value)
+        case np.ndarray() | np.generic():
+            return "a", np.asarray(value)
         case _:
             raise DataError(f"field {name!r} of type {type(value).__name__} cannot be packed")
 

@@ -63,7 +63,7 @@ def load(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Array]]:
 def _digest(kind: str, tensors: Tensors, meta: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(encode({}, {"kind": kind, "meta": dict(meta)}))
     for name in sorted(tensors):
-        value = np.ascontiguousarray(tensors[name])
+        value = np.asarray(tensors[name], order="C")
         digest.update(f"{name}|{value.dtype.str}|{value.shape}|".encode())
         digest.update(value.tobytes())
     return digest.hexdigest()

@@ -122,7 +122,7 @@ def subtract(left: Tensors, right: Tensors) -> dict[str, Array]:
 def encode(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
     """Safetensors bytes; `header` (JSON values) travels in their metadata."""
     metadata = {"securefed": json.dumps(header, sort_keys=True)} if header is not None else None
-    return _safetensors_save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata)
+    return _safetensors_save({name: np.asarray(value, order="C") for name, value in tensors.items()}, metadata)
 
 
 def decode(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:

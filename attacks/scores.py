@@ -1,0 +1,62 @@
+"""How much an attack got: errors, their baselines, and leakage = 1 - error / baseline.
+
+Two secrets, both reported, neither standing for the other: CLIENT (one client's Gram matrix or samples; the
+baseline knows the pooled data scaled by the public number of rows, or the mean image) and FEDERATION (the pooled
+secret; the baseline is the best guess from the final model and public sizes).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from securefed.tensors import Array
+
+
+def relative_error(estimate: Array, truth: Array) -> float:
+    """Relative Frobenius error ||estimate - truth|| / ||truth||; infinite for an estimate that is not finite."""
+    if not np.isfinite(estimate).all():
+        return float("inf")
+    return float(np.linalg.norm(estimate - truth) / np.linalg.norm(truth))
+
+
+def leakage(error: float, baseline: float) -> float:
+    """1 - error / baseline: 1 is exact, 0 no better than the baseline, negative worse (kept signed)."""
+    return 1.0 - error / baseline
+
+
+def subspace_baseline(gram: Array, basis: Array) -> float:
+    """Error of the best guess from a subspace alone: c Z Z^T with the best scale c.
+
+    Args:
+        gram: (features, features) the secret S.      basis: (features, p) orthonormal Z.
+    The scale is chosen with knowledge of S, so the baseline is as strong as any of this form.
+    """
+    overlap = float(np.trace(basis.T @ gram @ basis))
+    energy = float(np.sum(gram * gram))
+    return float(np.sqrt(max(energy - overlap**2 / basis.shape[1], 0.0) / energy))
+
+
+def match(estimate: Array, truth: Array) -> Array:
+    """For each row of `truth` (m, n) the row of `estimate` (k, n) assigned to it (Hungarian, squared distance).
+
+    Rows of `truth` beyond k are matched to the mean of `estimate`.
+    """
+    cost = ((truth[:, None, :] - estimate[None, :, :]) ** 2).sum(axis=2)
+    rows, columns = linear_sum_assignment(cost)
+    out = np.broadcast_to(estimate.mean(axis=0), truth.shape).copy()
+    out[rows] = estimate[columns]
+    return out
+
+
+def sample_error(estimate: Array, truth: Array) -> float:
+    """Relative error of samples after Hungarian matching; infinite for an estimate that is not finite."""
+    if not np.isfinite(estimate).all():
+        return float("inf")
+    return relative_error(match(estimate, truth), truth)
+
+
+def psnr(estimate: Array, truth: Array, peak: float) -> float:
+    """Peak signal-to-noise ratio in dB of matched samples, `peak` the width of the data's range."""
+    error = float(np.mean((estimate - truth) ** 2))
+    return float("inf") if error == 0 else float(10 * np.log10(peak**2 / error))

@@ -1,0 +1,146 @@
+"""Who sees what: views derived from the recorded transcript, and nothing else.
+
+Each view reduces every training exchange to one observation for its target: the message of the smallest set of
+clients that the viewer can single out. Collusion views read the colluders' own contributions, never the target's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed.attacks.base import Observation, Observed
+from securefed.errors import TranscriptError
+from securefed.messages import SERVER, ClientId, RoundRecord, Transcript
+from securefed.tensors import Array, Tensors, subtract
+
+Opener = Callable[[Tensors], Tensors]
+"""Turns one recorded upload into the encoded contribution (decryption with a key the viewer holds)."""
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Who looks.
+
+    Attributes:
+        name: `server`, `sum only`, `collusion(c)`, `server + key holder`, `released`, `output only`.
+        meaning: one sentence for the report.
+    """
+
+    name: str
+    meaning: str
+
+
+SERVER_VIEW = Viewer("server", "The server, honest but curious: every message it received and sent.")
+SUM_ONLY = Viewer(
+    "sum only", "The server under a defence that hides single messages: per round, the sum and who took part."
+)
+KEY_HOLDER_VIEW = Viewer("server + key holder", "The server together with the party that holds the private key.")
+RELEASED = Viewer("released", "Everything that leaves the aggregator: every round's sum after the server's noise.")
+OUTPUT_ONLY = Viewer("output only", "Just the final model: the floor of every comparison.")
+
+
+def server(transcript: Transcript, target: ClientId) -> Observed:
+    """The target's own messages, in the clear.
+
+    Raises:
+        TranscriptError: the uploads are not in the clear, or were not kept.
+    """
+    return opened(transcript, target, lambda body: body, SERVER_VIEW.name)
+
+
+def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) -> Observed:
+    """The target's own messages, each turned into its encoded contribution by `opener`."""
+    uploads = {
+        sent.message.round: sent.message.body
+        for sent in transcript.sent
+        if sent.message.sender == target and sent.message.stage == "upload" and sent.message.receiver == SERVER
+    }
+    rounds = []
+    for record in _training(transcript):
+        if target not in record.survivors:
+            continue
+        if record.round not in uploads:
+            raise TranscriptError(f"exchange {record.round}: the transcript does not hold client {target}'s upload")
+        encoded = opener(uploads[record.round])
+        if set(encoded) != set(record.encoded):
+            raise TranscriptError(
+                f"exchange {record.round}: client {target}'s upload is not in the clear; use another view"
+            )
+        rounds.append(_observation(record, encoded, frozenset({target})))
+    return Observed(name, target, tuple(rounds), transcript.output)
+
+
+def sum_only(transcript: Transcript, target: ClientId | None) -> Observed:
+    """The sums; rounds without the target are kept, since changing survivors give it away."""
+    rounds = tuple(_observation(r, r.encoded, frozenset(r.survivors)) for r in _training(transcript))
+    return Observed(SUM_ONLY.name, target, rounds, transcript.output)
+
+
+def released(transcript: Transcript, target: ClientId | None) -> Observed:
+    """What leaves the aggregator: the sums after the server's noise."""
+    rounds = tuple(
+        Observation(r.round, r.broadcast, r.released, frozenset(r.survivors), frozenset(r.survivors))
+        for r in _training(transcript)
+    )
+    return Observed(RELEASED.name, target, rounds, transcript.output)
+
+
+def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[ClientId]) -> Observed:
+    """The sums less what the colluders know they sent; in a ring this is exact, bit for bit.
+
+    Raises:
+        TranscriptError: the target is among the colluders, or their contributions were not kept.
+    """
+    colluding = frozenset(colluders)
+    if target in colluding:
+        raise TranscriptError(f"client {target} cannot be both the target and a colluder")
+    rounds = []
+    for record in _training(transcript):
+        encoded: Mapping[str, Array] = record.encoded
+        present = colluding & set(record.survivors)
+        for client in sorted(present):
+            try:
+                encoded = subtract(encoded, transcript.contributions[record.round, client])
+            except KeyError as error:
+                raise TranscriptError(
+                    f"exchange {record.round}: colluder {client}'s contribution was not kept"
+                ) from error
+        members = frozenset(record.survivors) - present
+        if members:
+            rounds.append(_observation(record, encoded, members))
+    return Observed(f"collusion({len(colluding)})", target, tuple(rounds), transcript.output)
+
+
+def output_only(transcript: Transcript, target: ClientId | None) -> Observed:
+    """Just the final model."""
+    return Observed(OUTPUT_ONLY.name, target, (), transcript.output)
+
+
+def shuffled(observed: Observed, rng: np.random.Generator) -> Observed:
+    """The null: the same broadcasts and messages, paired at random (no message keeps its round where avoidable)."""
+    count = len(observed.rounds)
+    order = rng.permutation(count)
+    partner = np.empty(count, dtype=np.int64)
+    partner[order] = np.roll(order, 1)  # one cycle: nobody keeps its own
+    rounds = tuple(
+        Observation(own.round, own.broadcast, observed.rounds[other].message, own.members, own.survivors)
+        for own, other in zip(observed.rounds, partner, strict=True)
+    )
+    return Observed(observed.view, observed.target, rounds, observed.output)
+
+
+def _training(transcript: Transcript) -> list[RoundRecord]:
+    return [record for record in transcript.records if record.kind == "train"]
+
+
+def _observation(record: RoundRecord, encoded: Tensors, members: frozenset[ClientId]) -> Observation:
+    message = decode(encoded, record.step)
+    return Observation(record.round, record.broadcast, message, members, frozenset(record.survivors))
+
+
+def decode(encoded: Tensors, step: Mapping[str, float]) -> dict[str, Array]:
+    """Encoded values in real units; values in the clear stay as they are."""
+    return {name: np.asarray(value * step[name] if name in step else value) for name, value in encoded.items()}

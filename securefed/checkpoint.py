@@ -1,0 +1,80 @@
+"""A run on disk: everything that a killed run needs to go on with the same result, save the clients' data.
+
+Clients enrol anew with their data; what they had learned is laid over that. Keys are not kept: a resumed
+run makes new ones, and exchange numbers go on, so that no key or noise is ever used twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from securefed import storage
+from securefed.errors import DataError, StorageError
+from securefed.messages import ClientId
+from securefed.node import ClientNode
+from securefed.state import nest, pack, restore, unnest
+from securefed.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run is kept, and how often (in rounds)."""
+
+    path: Path
+    every: int
+
+    def save(
+        self,
+        meta: Mapping[str, Any],
+        loop: Mapping[str, Any],
+        server: Any,
+        followed: Mapping[int, Tensors],
+        nodes: Mapping[ClientId, ClientNode],
+    ) -> None:
+        """Write the run's state atomically."""
+        tensors = nest("server", pack(server))
+        for exchange, broadcast in followed.items():
+            tensors |= nest(f"followed/{exchange}", broadcast)
+        for client, node in nodes.items():
+            state = node.state
+            tensors |= nest(f"client/{client}/node", pack(state))
+            tensors |= nest(f"client/{client}/committed", pack(state.committed))
+            if state.tentative is not None:
+                tensors |= nest(f"client/{client}/tentative", pack(state.tentative))
+        details = {"run": dict(meta), "loop": dict(loop), "followed": sorted(followed)}
+        storage.save(self.path, "checkpoint", details, tensors)
+
+    def load(
+        self, meta: Mapping[str, Any], server: Any, nodes: Mapping[ClientId, ClientNode]
+    ) -> tuple[dict[str, Any], Any, dict[int, Tensors]]:
+        """Restore `nodes` in place; returns (loop, server state, what followed from which exchange).
+
+        Raises:
+            StorageError: the file is unreadable, or belongs to a run with other parameters.
+        """
+        details, tensors = storage.load(self.path, "checkpoint")
+        try:
+            self._same_run(details["run"], meta)
+            for client, node in nodes.items():
+                mine = unnest(f"client/{client}", tensors)
+                template = node.state.committed
+                state = restore(node.state, unnest("node", mine))
+                committed = restore(template, unnest("committed", mine))
+                tentative = restore(template, unnest("tentative", mine)) if state.tentative_round >= 0 else None
+                node.state = replace(state, committed=committed, tentative=tentative)
+            followed = {exchange: unnest(f"followed/{exchange}", tensors) for exchange in details["followed"]}
+            return details["loop"], restore(server, unnest("server", tensors)), followed
+        except (KeyError, TypeError, ValueError, DataError) as error:
+            raise StorageError(f"checkpoint {self.path} lacks a field: {error!r}; delete it to start anew") from error
+
+    def _same_run(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        different = [name for name in now if saved.get(name) != now[name]]
+        if different:
+            name = different[0]
+            raise StorageError(
+                f"checkpoint {self.path} belongs to another run: its {name} is {saved.get(name)!r}, this run's is "
+                f"{now[name]!r}; use the same parameters, or another checkpoint file"
+            )

@@ -1,0 +1,217 @@
+"""The server's end of one exchange: drives a defence's protocol through the transport and records what it sees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from securefed.defenses.base import Defense, Helper, Outgoing, Plan, Session
+from securefed.errors import MessageRefused, RangeRefused, TooFewSurvivors
+from securefed.messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord, Sent, Transcript
+from securefed.node import open_body, read_refusal
+from securefed.state import nest
+from securefed.tensors import Array, Layout, Tensors
+from securefed.transports.base import Transport
+
+
+@dataclass(frozen=True)
+class Summed:
+    """One completed exchange.
+
+    Attributes:
+        record: what the server held.      plan: what the defence did.
+        refusals: why single messages were refused, by party.
+        seconds: wall clock.      up, down: bytes received and sent by the server.
+    """
+
+    record: RoundRecord
+    plan: Plan
+    refusals: Mapping[PartyId, str]
+    seconds: float
+    up: int
+    down: int
+
+
+@dataclass
+class _Traffic:
+    up: int = 0
+    down: int = 0
+    refusals: dict[PartyId, str] = field(default_factory=dict)
+
+
+class HelperNode:
+    """A helper (the key holder) as an endpoint."""
+
+    def __init__(self, helper: Helper, run: str) -> None:
+        self._helper, self._run = helper, run
+
+    def handle(self, message: Message) -> Message:
+        """The helper's reply; raises its refusal, which is a fault of the server's own request."""
+        message.check(
+            run=self._run, round=message.round, stage=message.stage, sender=SERVER, receiver=self._helper.party
+        )
+        body = self._helper.handle(message)
+        return Message(self._run, message.round, message.stage, self._helper.party, SERVER, body)
+
+
+class Coordinator:
+    """Runs exchanges for one federation.
+
+    Args:
+        clients: the PLANNED cohort size, a constant of the run.
+        keep: whether the transcript keeps messages; sizes are counted either way.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        defense: Defense,
+        layouts: Mapping[str, Layout],
+        clients: int,
+        transcript: Transcript,
+        *,
+        keep: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        self._transport, self._defense, self._layouts = transport, defense, layouts
+        self._clients, self._transcript, self._keep, self._timeout = clients, transcript, keep, timeout
+
+    def exchange(
+        self,
+        number: int,
+        kind: str,
+        broadcast: Tensors,
+        cohort: tuple[ClientId, ...],
+        settle: Callable[[ClientId], Tensors],
+        doublings: int = 0,
+    ) -> Summed:
+        """Sum one contribution of each client of `cohort`.
+
+        Args:
+            number: the exchange's number, never used before in this run.
+            settle: what to tell a client of its last counted contribution.
+            doublings: how often the declared bounds were doubled.
+
+        Raises:
+            RangeRefused: a client's values lie beyond the planned range; nothing was unmasked.
+            TooFewSurvivors: the protocol could not complete.
+        """
+        start = time.perf_counter()
+        plan = self._defense.plan(self._layouts[kind], self._clients, range_doublings=doublings)
+        protocol = self._defense.aggregation
+        session = Session(self._transcript.run, number, cohort, plan)
+        traffic = _Traffic()
+        opening = open_body(cohort, kind, doublings)
+        opened: set[PartyId] = set()
+
+        def body(stage: str, party: PartyId, own: Tensors) -> Mapping[str, Array]:
+            if party < 0:  # a helper, not a client
+                return own
+            out = nest("protocol", own)
+            if party not in opened:
+                opened.add(party)
+                out |= opening
+            if stage == protocol.upload:
+                out |= nest("broadcast", broadcast) | dict(settle(party))
+            return out
+
+        state, stage, outgoing = protocol.server_open(session)
+        while True:
+            requests = {party: body(stage, party, own) for party, own in outgoing.items()}
+            replies = self._send(session, stage, requests, traffic)
+            step = self._step(state, replies, traffic)
+            if isinstance(step, Aggregate):
+                break
+            state, stage, outgoing = step
+        record = self._record(session, kind, broadcast, step)
+        return Summed(record, plan, traffic.refusals, time.perf_counter() - start, traffic.up, traffic.down)
+
+    def tell(self, number: int, stage: str, bodies: Mapping[ClientId, Tensors]) -> None:
+        """Send a message outside any protocol (the last outcome of a run)."""
+        self._deliver(number, stage, bodies, _Traffic())
+
+    def _record(self, session: Session, kind: str, broadcast: Tensors, aggregate: Aggregate) -> RoundRecord:
+        plan = session.plan
+        total = self._defense.decode(aggregate.total, plan, aggregate.count)
+        record = RoundRecord(
+            session.round,
+            kind,
+            broadcast,
+            session.cohort,
+            aggregate.survivors,
+            aggregate.total,
+            plan.steps,
+            total,
+            self._defense.release(total, plan),
+        )
+        if self._keep:
+            self._transcript.records.append(record)
+        return record
+
+    def _step(
+        self, state: Any, replies: dict[PartyId, Message], traffic: _Traffic
+    ) -> tuple[Any, str, Outgoing] | Aggregate:
+        """The server's step; a refused reply is dropped, and the step is made again from the same state."""
+        while True:
+            try:
+                return self._defense.aggregation.server_step(state, replies)
+            except MessageRefused as error:
+                if error.sender not in replies:
+                    raise
+                traffic.refusals[error.sender] = str(error)
+                del replies[error.sender]
+            except TooFewSurvivors as error:
+                if not traffic.refusals:
+                    raise
+                party, reason = next(iter(traffic.refusals.items()))
+                more = f" (and {len(traffic.refusals) - 1} more)" if len(traffic.refusals) > 1 else ""
+                raise TooFewSurvivors(f"{error}; party {party}: {reason}{more}") from error
+
+    def _send(self, session: Session, stage: str, bodies: Outgoing, traffic: _Traffic) -> dict[PartyId, Message]:
+        accepted: dict[PartyId, Message] = {}
+        out_of_range: RangeRefused | None = None
+        for party, reply in self._deliver(session.round, stage, bodies, traffic).items():
+            try:
+                expected = REFUSAL if reply.stage == REFUSAL else stage
+                reply.check(run=session.run, round=session.round, stage=expected, sender=party, receiver=SERVER)
+            except MessageRefused as error:
+                traffic.refusals[party] = str(error)
+                continue
+            if reply.stage == REFUSAL:
+                refusal = read_refusal(reply)
+                traffic.refusals[party] = str(refusal)
+                if isinstance(refusal, RangeRefused):
+                    out_of_range = refusal
+            else:
+                accepted[party] = reply
+        if out_of_range is not None:
+            raise out_of_range
+        return accepted
+
+    def _deliver(self, number: int, stage: str, bodies: Outgoing, traffic: _Traffic) -> dict[PartyId, Message]:
+        run = self._transcript.run
+        outgoing: dict[PartyId, bytes] = {}
+        for party, body in bodies.items():
+            message = Message(run, number, stage, SERVER, party, body)
+            outgoing[party] = message.encode()
+            traffic.down += len(outgoing[party])
+            self._note(message, len(outgoing[party]))
+        replies: dict[PartyId, Message] = {}
+        for party, data in sorted(self._transport.exchange(outgoing, self._timeout).items()):
+            if party not in outgoing:
+                traffic.refusals[party] = f"message from {party} refused: it was not asked"
+                continue
+            traffic.up += len(data)
+            try:
+                replies[party] = Message.decode(data, claimed_sender=party)
+            except MessageRefused as error:
+                traffic.refusals[party] = str(error)
+                continue
+            self._note(replies[party], len(data))
+        return replies
+
+    def _note(self, message: Message, nbytes: int) -> None:
+        if self._keep:
+            self._transcript.sent.append(Sent(message, nbytes))

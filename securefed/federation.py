@@ -1,0 +1,299 @@
+"""The round loop: one algorithm, its clients, one defence, one transport.
+
+Federation(algorithm, clients, defense, seed=0).run(rounds)
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from securefed.algorithms.base import Algorithm, Public
+from securefed.checkpoint import Checkpoint
+from securefed.coordinator import Coordinator, HelperNode, Summed
+from securefed.datasets.base import Dataset
+from securefed.defenses.base import Defense, Helper, Plan
+from securefed.defenses.compose import identity
+from securefed.errors import BudgetSpent, ConfigError, DivergenceError, RangeRefused, RoundVoid, TooFewSurvivors
+from securefed.history import RoundHistory
+from securefed.messages import Aggregate, ClientId, PartyId, Transcript
+from securefed.node import EVALUATE, SETTLE, TRAIN, ClientNode, layouts
+from securefed.state import nest
+from securefed.tensors import Array, Tensors
+from securefed.transports.base import Endpoint, Transport
+from securefed.transports.in_process import InProcess
+
+Progress = Callable[[RoundHistory], None]
+Schedule = Callable[[int], Sequence[ClientId]]
+_COHORT_STREAM, _START_STREAM = 2**32 - 1, 2**32 - 2
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind.
+
+    Attributes:
+        output: the final broadcast: the model.
+        personal: each client's personal result, for algorithms that have one.
+        history: one entry a round.      plan: the defence's plan of the training rounds.
+        transcript: what the server has (with `keep=False`: no messages, only the output).
+        stopped: why the algorithm stopped before the last round, or `None`.
+    """
+
+    output: Tensors
+    personal: Mapping[ClientId, Tensors]
+    history: tuple[RoundHistory, ...]
+    plan: Plan
+    transcript: Transcript
+    stopped: str | None
+
+
+class Federation:
+    """A simulated federation, all clients behind one transport.
+
+    Args:
+        algorithm: hyper-parameters of the method.      clients: one `Dataset` each; ids are their positions.
+        defense: the message layer; without one, contributions are summed in the clear.
+        seed: of starts, cohorts and mini-batches. Keys and noise never come from it.
+        cohort: S, clients planned for a round; all by default.
+        public: declared facts; read off the clients where it is left out (see `Public.of`).
+        schedule: which clients round k invites, instead of sampling.
+        transport: builds the transport from the endpoints; in process by default.
+        checkpoint: file to write every `checkpoint_every` rounds, and to resume from if it exists.
+        keep: whether to keep the transcript (needed by attacks; grows with rounds x clients x tensors).
+        max_void: attempts at one round before the run stops with `RoundVoid`.
+        budget: a defence's privacy budget (`spend(exchanges) -> budget`), asked before every exchange.
+
+    Raises:
+        DataError, ConfigError, PlanError: before anything runs.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        clients: Sequence[Dataset],
+        defense: Defense | None = None,
+        *,
+        seed: int = 0,
+        cohort: int | None = None,
+        public: Public | None = None,
+        schedule: Schedule | None = None,
+        transport: Callable[[Mapping[PartyId, Endpoint]], Transport] = InProcess,
+        checkpoint: Path | str | None = None,
+        checkpoint_every: int = 10,
+        keep: bool = True,
+        max_void: int = 8,
+        timeout: float | None = None,
+        budget: Any = None,
+    ) -> None:
+        if checkpoint_every < 1 or max_void < 1:
+            raise ConfigError("checkpoint_every and max_void must be at least 1")
+        self.algorithm, self.defense, self.seed = algorithm, defense or identity(), seed
+        self.public = public or Public.of(clients, cohort=cohort)
+        self._layouts = layouts(algorithm, self.public)
+        self.plan = self.defense.plan(self._layouts[TRAIN], self.public.cohort)
+        self._schedule, self._max_void, self._keep, self._budget = schedule, max_void, keep, budget
+        run = secrets.token_hex(16)
+        self.transcript = Transcript(run, self._meta())
+        self.nodes = {
+            index: ClientNode(index, run, algorithm, data, self.public, self.defense, seed)
+            for index, data in enumerate(clients)
+        }
+        endpoints: dict[PartyId, Endpoint] = dict(self.nodes)
+        self.helper: Helper | None = self.defense.aggregation.helper()
+        if self.helper is not None:
+            endpoints[self.helper.party] = HelperNode(self.helper, run)
+        self._coordinator = Coordinator(
+            transport(endpoints),
+            self.defense,
+            self._layouts,
+            self.public.cohort,
+            self.transcript,
+            keep=keep,
+            timeout=timeout,
+        )
+        self._server = algorithm.start(self.public, np.random.default_rng([seed, _START_STREAM]))
+        self._history: list[RoundHistory] = []
+        self._exchanges = 0
+        self._doublings = {TRAIN: 0, EVALUATE: 0}
+        # For each client: the last exchange that counted it, and the round whose result followed from it.
+        self._counted: dict[ClientId, int] = {}
+        self._followed: dict[int, Tensors] = {}
+        self._checkpoint = Checkpoint(Path(checkpoint), checkpoint_every) if checkpoint is not None else None
+        if self._checkpoint is not None and self._checkpoint.path.exists():
+            self._resume(self._checkpoint)
+
+    def run(self, rounds: int, *, evaluate_every: int = 0, progress: Progress | None = None) -> Result:
+        """Run until `rounds` training rounds are complete, counting those of a resumed run.
+
+        Args:
+            evaluate_every: sum the clients' evaluation after every so many rounds (0: never).
+            progress: called with each completed round.
+
+        Raises:
+            RoundVoid: a round could not be completed in `max_void` attempts; the checkpoint holds all before it.
+            BudgetSpent: the privacy budget allows no further exchange; likewise.
+        """
+        if rounds < 0 or evaluate_every < 0:
+            raise ConfigError(f"rounds and evaluate_every must be at least 0, not {rounds} and {evaluate_every}")
+        stopped = self.algorithm.finished(self._server)
+        try:
+            while len(self._history) < rounds and stopped is None:
+                entry = self._round(bool(evaluate_every) and (len(self._history) + 1) % evaluate_every == 0)
+                self._history.append(entry)
+                stopped = self.algorithm.finished(self._server)
+                if self._checkpoint is not None and len(self._history) % self._checkpoint.every == 0:
+                    self._save(self._checkpoint)
+                if progress is not None:
+                    progress(entry)
+        finally:
+            if self._checkpoint is not None and self._history:
+                self._save(self._checkpoint)
+        return self._result(stopped)
+
+    def evaluate(self) -> dict[str, float]:
+        """Sums of the clients' evaluation of the current model, through the same defence; `clients` counts them."""
+        summed, _ = self._sum(EVALUATE)
+        record = summed.record
+        self._record(summed)
+        return {name: float(value) for name, value in record.released.items()} | {"clients": len(record.survivors)}
+
+    def _round(self, evaluate: bool) -> RoundHistory:
+        start = time.perf_counter()
+        summed, void = self._sum(TRAIN)
+        record = summed.record
+        self._record(summed)
+        with np.errstate(all="ignore"):
+            server = self.algorithm.combine(self._server, Aggregate(record.released, record.survivors))
+            broadcast = self.algorithm.broadcast(server)
+        self._guard(broadcast)
+        self._server = server
+        self._count(record.round, record.survivors, broadcast)
+        metrics = self.evaluate() if evaluate else {}
+        return RoundHistory(
+            round=len(self._history),
+            exchange=record.round,
+            survivors=record.survivors,
+            seconds=time.perf_counter() - start,
+            up=summed.up,
+            down=summed.down,
+            void=void,
+            refusals=dict(summed.refusals),
+            metrics=metrics,
+        )
+
+    def _guard(self, broadcast: Tensors) -> None:
+        for name, value in broadcast.items():
+            if not np.isfinite(value).all():
+                raise DivergenceError(
+                    f"round {len(self._history)}: {name!r} is not finite any more; lower the step size, "
+                    "or start from data of a smaller range"
+                )
+
+    def _sum(self, kind: str) -> tuple[Summed, tuple[str, ...]]:
+        """One exchange, attempted until it completes; void attempts take numbers of their own."""
+        void: list[str] = []
+        broadcast = self.algorithm.broadcast(self._server)
+        cohort = self._cohort()
+        while len(void) < self._max_void:
+            if self._budget is not None:
+                self._budget = self._spend()
+            number, self._exchanges = self._exchanges, self._exchanges + 1
+            try:
+                return (
+                    self._coordinator.exchange(
+                        number, kind, broadcast, cohort, self._settle_body, self._doublings[kind]
+                    ),
+                    tuple(void),
+                )
+            except RangeRefused as error:
+                self._doublings[kind] += 1
+                void.append(f"{error}; bounds doubled")
+            except TooFewSurvivors as error:
+                void.append(str(error))
+        raise RoundVoid(f"round {len(self._history)}: void {len(void)} times, last because {void[-1]}")
+
+    def _spend(self) -> Any:
+        try:
+            return self._budget.spend(1)
+        except BudgetSpent as error:
+            raise BudgetSpent(f"after {len(self._history)} rounds: {error}") from error
+
+    def _cohort(self) -> tuple[ClientId, ...]:
+        everyone = sorted(self.nodes)
+        if self._schedule is not None:
+            chosen = sorted({int(client) for client in self._schedule(len(self._history))})
+            if not chosen or not set(chosen) <= set(everyone) or len(chosen) > self.public.cohort:
+                raise ConfigError(
+                    f"the schedule names {chosen}; at most {self.public.cohort} of clients 0..{everyone[-1]}"
+                )
+            return tuple(chosen)
+        if self.public.cohort == len(everyone):
+            return tuple(everyone)
+        rng = np.random.default_rng([self.seed, _COHORT_STREAM, len(self._history)])
+        return tuple(sorted(int(i) for i in rng.choice(everyone, self.public.cohort, replace=False)))
+
+    def _record(self, summed: Summed) -> None:
+        """Keep what the clients know of themselves, for collusion views and scoring."""
+        if self._keep:
+            for client in summed.record.survivors:
+                encoded = self.nodes[client].state.encoded
+                assert encoded is not None
+                self.transcript.contributions[summed.record.round, client] = encoded
+
+    def _count(self, exchange: int, survivors: tuple[ClientId, ...], broadcast: Tensors) -> None:
+        self._counted |= dict.fromkeys(survivors, exchange)
+        if self.algorithm.needs_outcome:
+            self._followed[exchange] = broadcast
+            self._followed = {key: self._followed[key] for key in set(self._counted.values())}
+
+    def _settle_body(self, client: ClientId) -> dict[str, Array]:
+        """What tells a client whether its last contribution was counted, and what followed from it."""
+        counted = self._counted.get(client, -1)
+        body = {"settle/round": np.asarray(counted, np.int64)}
+        newest = max(self._counted.values(), default=-1)
+        if self.algorithm.needs_outcome and counted not in (-1, newest):  # else it equals the current broadcast
+            body |= nest("settle/broadcast", self._followed[counted])
+        return body
+
+    def _result(self, stopped: str | None) -> Result:
+        broadcast = self.algorithm.broadcast(self._server)
+        bodies = {client: self._settle_body(client) | nest("broadcast", broadcast) for client in self.nodes}
+        number, self._exchanges = self._exchanges, self._exchanges + 1
+        self._coordinator.tell(number, SETTLE, bodies)
+        self.transcript.output = broadcast
+        personal = {client: value for client, node in self.nodes.items() if (value := node.personal()) is not None}
+        return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped)
+
+    def _meta(self) -> dict[str, Any]:
+        """Public facts of the run, in JSON values."""
+        return {
+            "algorithm": repr(self.algorithm),
+            "defense": self.defense.name,
+            "clients": self.public.clients,
+            "cohort": self.public.cohort,
+            "features": self.public.features,
+            "rows": list(self.public.rows),
+            "seed": self.seed,
+        }
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        loop = {
+            "exchanges": self._exchanges,
+            "doublings": self._doublings,
+            "counted": {str(client): exchange for client, exchange in self._counted.items()},
+            "history": [entry.to_json() for entry in self._history],
+        }
+        checkpoint.save(self._meta(), loop, self._server, self._followed, self.nodes)
+
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        loop, self._server, self._followed = checkpoint.load(self._meta(), self._server, self.nodes)
+        self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
+        self._counted = {int(client): exchange for client, exchange in loop["counted"].items()}
+        self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]

@@ -1,0 +1,42 @@
+"""What a run did, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RoundHistory:
+    """One completed training round.
+
+    Attributes:
+        round: from 0.      exchange: the number its messages carry.
+        survivors: ids in the sum.      seconds: wall clock, void attempts included.
+        up, down: bytes the server received and sent.
+        void: why earlier attempts of this round were void, in order.
+        refusals: why single messages were refused, by party.
+        metrics: evaluation of the model that this round produced, sums over clients; empty where none was asked for.
+    """
+
+    round: int
+    exchange: int
+    survivors: tuple[int, ...]
+    seconds: float
+    up: int
+    down: int
+    void: tuple[str, ...] = ()
+    refusals: Mapping[int, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values; inverse of `from_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RoundHistory:
+        """Inverse of `to_json`."""
+        refusals = {int(party): reason for party, reason in values["refusals"].items()}
+        lists = {"survivors": tuple(values["survivors"]), "void": tuple(values["void"]), "refusals": refusals}
+        return cls(**{**values, **lists})

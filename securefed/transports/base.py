@@ -1,0 +1,24 @@
+"""The one door every message passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from securefed.messages import Message, PartyId
+
+
+class Transport(Protocol):
+    """Carries one message to each of several parties and brings their replies back."""
+
+    def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Mapping[PartyId, bytes]:
+        """Replies by party, encoded as `Message.encode` does. A missing key is a dropout."""
+        ...
+
+
+class Endpoint(Protocol):
+    """A party that answers messages: a client's node, or a helper such as the key holder."""
+
+    def handle(self, message: Message) -> Message:
+        """The reply."""
+        ...

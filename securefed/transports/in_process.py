@@ -1,0 +1,49 @@
+"""All parties in one process: the default, and the fake network for users' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from securefed.messages import SERVER, Message, PartyId
+from securefed.transports.base import Endpoint, Transport
+
+Drops = Callable[[Message], bool]
+"""Whether this message is lost on its way."""
+
+
+class InProcess:
+    """Encodes every message, hands it to the endpoint that is registered for its receiver, encodes the reply.
+
+    Messages are really encoded and decoded, so that sizes are exact and nothing is shared by reference.
+    """
+
+    def __init__(self, endpoints: Mapping[PartyId, Endpoint]) -> None:
+        self.endpoints = dict(endpoints)
+
+    def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None) -> dict[PartyId, bytes]:
+        """Replies of all receivers that are registered; others count as dropped out. `timeout` has no meaning here."""
+        return {
+            party: self.endpoints[party].handle(Message.decode(data, claimed_sender=SERVER)).encode()
+            for party, data in outgoing.items()
+            if party in self.endpoints
+        }
+
+
+class Lossy:
+    """Loses the messages that a rule picks, on the way out (the client never hears) or back (the server never does).
+
+    For tests and simulations: `Lossy(transport, requests=lambda m: m.round == 3 and m.receiver == 0)`.
+    """
+
+    def __init__(self, inner: Transport, *, requests: Drops | None = None, replies: Drops | None = None) -> None:
+        self.inner, self._requests, self._replies = inner, requests, replies
+
+    def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None) -> dict[PartyId, bytes]:
+        """As the inner transport, less what the rules lose."""
+        sent = {party: data for party, data in outgoing.items() if not self._loses(self._requests, data)}
+        replies = self.inner.exchange(sent, timeout)
+        return {party: data for party, data in replies.items() if not self._loses(self._replies, data)}
+
+    @staticmethod
+    def _loses(rule: Drops | None, data: bytes) -> bool:
+        return rule is not None and rule(Message.decode(data))
