@@ -7,7 +7,7 @@ clients that the viewer can single out. Collusion views read the colluders' own 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) 
         if sent.message.sender == target and sent.message.stage == "upload" and sent.message.receiver == SERVER
     }
     rounds = []
-    for record in _training(transcript):
+    for record, followed in _training(transcript):
         if target not in record.survivors:
             continue
         if record.round not in uploads:
@@ -69,21 +69,21 @@ def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) 
             raise TranscriptError(
                 f"exchange {record.round}: client {target}'s upload is not in the clear; use another view"
             )
-        rounds.append(_observation(record, encoded, frozenset({target})))
+        rounds.append(_observation(record, followed, encoded, frozenset({target})))
     return Observed(name, target, tuple(rounds), transcript.output)
 
 
 def sum_only(transcript: Transcript, target: ClientId | None) -> Observed:
     """The sums; rounds without the target are kept, since changing survivors give it away."""
-    rounds = tuple(_observation(r, r.encoded, frozenset(r.survivors)) for r in _training(transcript))
+    rounds = tuple(_observation(r, after, r.encoded, frozenset(r.survivors)) for r, after in _training(transcript))
     return Observed(SUM_ONLY.name, target, rounds, transcript.output)
 
 
 def released(transcript: Transcript, target: ClientId | None) -> Observed:
     """What leaves the aggregator: the sums after the server's noise."""
     rounds = tuple(
-        Observation(r.round, r.broadcast, r.released, frozenset(r.survivors), frozenset(r.survivors))
-        for r in _training(transcript)
+        Observation(r.round, r.broadcast, r.released, frozenset(r.survivors), frozenset(r.survivors), after)
+        for r, after in _training(transcript)
     )
     return Observed(RELEASED.name, target, rounds, transcript.output)
 
@@ -98,7 +98,7 @@ def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[Clie
     if target in colluding:
         raise TranscriptError(f"client {target} cannot be both the target and a colluder")
     rounds = []
-    for record in _training(transcript):
+    for record, followed in _training(transcript):
         encoded: Mapping[str, Array] = record.encoded
         present = colluding & set(record.survivors)
         for client in sorted(present):
@@ -110,7 +110,7 @@ def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[Clie
                 ) from error
         members = frozenset(record.survivors) - present
         if members:
-            rounds.append(_observation(record, encoded, members))
+            rounds.append(_observation(record, followed, encoded, members))
     return Observed(f"collusion({len(colluding)})", target, tuple(rounds), transcript.output)
 
 
@@ -120,25 +120,38 @@ def output_only(transcript: Transcript, target: ClientId | None) -> Observed:
 
 
 def shuffled(observed: Observed, rng: np.random.Generator) -> Observed:
-    """The null: the same broadcasts and messages, paired at random (no message keeps its round where avoidable)."""
+    """The null: the same numbers without their meaning.
+
+    Every message takes the place of another round's, and the entries of its tensors are permuted at random, so that
+    neither the pairing with a broadcast nor the structure of one message is left.
+    """
     count = len(observed.rounds)
     order = rng.permutation(count)
     partner = np.empty(count, dtype=np.int64)
-    partner[order] = np.roll(order, 1)  # one cycle: nobody keeps its own
+    partner[order] = np.roll(order, 1)  # one cycle: no message keeps its round
     rounds = tuple(
-        Observation(own.round, own.broadcast, observed.rounds[other].message, own.members, own.survivors)
+        replace(own, message={name: _permuted(value, rng) for name, value in observed.rounds[other].message.items()})
         for own, other in zip(observed.rounds, partner, strict=True)
     )
-    return Observed(observed.view, observed.target, rounds, observed.output)
+    return replace(observed, rounds=rounds)
 
 
-def _training(transcript: Transcript) -> list[RoundRecord]:
-    return [record for record in transcript.records if record.kind == "train"]
+def _permuted(value: Array, rng: np.random.Generator) -> Array:
+    return rng.permutation(np.asarray(value).reshape(-1)).reshape(np.shape(value))
 
 
-def _observation(record: RoundRecord, encoded: Tensors, members: frozenset[ClientId]) -> Observation:
+def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
+    """Training exchanges, each with the broadcast that followed from it."""
+    records = [record for record in transcript.records if record.kind == "train"]
+    after = [record.broadcast for record in records[1:]] + [transcript.output]
+    return list(zip(records, after, strict=False))
+
+
+def _observation(
+    record: RoundRecord, followed: Tensors, encoded: Tensors, members: frozenset[ClientId]
+) -> Observation:
     message = decode(encoded, record.step)
-    return Observation(record.round, record.broadcast, message, members, frozenset(record.survivors))
+    return Observation(record.round, record.broadcast, message, members, frozenset(record.survivors), followed)
 
 
 def decode(encoded: Tensors, step: Mapping[str, float]) -> dict[str, Array]:
