@@ -82,6 +82,7 @@ class Reconstruction:
         rank: rank of the linear system or Jacobian.      unknowns: number of unknowns.
         condition: its condition number over the kept directions.
         diagnostics: anything else worth reporting.
+        members: the clients whose secret `value` is; `None` means `Observed.members`.
     """
 
     secret: str
@@ -92,6 +93,7 @@ class Reconstruction:
     unknowns: int = 0
     condition: float = float("nan")
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    members: frozenset[ClientId] | None = None
 
 
 @runtime_checkable
