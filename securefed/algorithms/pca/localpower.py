@@ -1,0 +1,48 @@
+"""LocalPower (Li et al. 2021, as described in faps section 5.3): several local products between two sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed.algorithms.base import require
+from securefed.algorithms.pca.operators import orth
+from securefed.algorithms.pca.server import BASIS, SubspaceServer, message
+from securefed.algorithms.pca.ssi import SSI, GramClient
+from securefed.tensors import Tensors
+
+LOCAL_STEPS = "local_steps"
+
+
+@dataclass(frozen=True)
+class LocalPower(SSI):
+    """q local products V <- S_i V from V = Z (orth between, not after the last), then Z+ = orth(sum V_i).
+
+    Attributes:
+        local_steps: q of the first rounds; the last one holds for all later rounds. The default is the schedule
+            8, 4, 2, 1, 1, ... of faps; `(4,)` is a constant q = 4.
+
+    With q = 1 it is SSI. With q > 1 for ever it does NOT converge to the pooled subspace where clients differ.
+    The broadcast names q, so a client that joins late does what the others do.
+    """
+
+    local_steps: tuple[int, ...] = (8, 4, 2, 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = bool(self.local_steps) and all(steps >= 1 for steps in self.local_steps)
+        require(fits, f"local_steps must be a non-empty tuple of integers from 1, not {self.local_steps}")
+
+    def broadcast(self, server: SubspaceServer) -> Tensors:
+        steps = self.local_steps[min(server.round, len(self.local_steps) - 1)]
+        return {BASIS: server.basis, LOCAL_STEPS: np.asarray(steps, np.int64)}
+
+    def contribute(
+        self, client: GramClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[GramClient, Tensors]:
+        basis = broadcast[BASIS]
+        first = product = client.gram.times(basis)
+        for _ in range(int(broadcast[LOCAL_STEPS]) - 1):
+            product = client.gram.times(orth(product))
+        return client, message(product, float(np.vdot(basis, first)))

@@ -1,0 +1,97 @@
+"""What the PCA methods share on a client: the Gram operator of its rows, and orthonormal bases.
+
+The papers write A_i (features x rows) and S_i = A_i A_i^T; here the rows of `x` are samples, so A_i = x^T.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import eigvalsh
+from scipy.sparse.linalg import svds
+
+from securefed.algorithms.base import Public, require
+from securefed.errors import DivergenceError
+from securefed.tensors import Array
+
+SLACK = 1 + 2.0**-40
+"""Bounds are met with equality by constant data; this leaves room for the last bits of the arithmetic."""
+
+_DENSE = 64
+"""Below this many rows or features a dense singular value decomposition is cheaper than an iterative one."""
+
+
+@dataclass(frozen=True)
+class Gram:
+    """S = x^T x as an operator.
+
+    Attributes:
+        x: (rows, features).
+        matrix: S itself, formed only where there are more rows than features, so that a product with it
+            costs less than two products with `x`; `None` elsewhere.
+    """
+
+    x: Array
+    matrix: Array | None
+
+    @classmethod
+    def of(cls, x: Array) -> Gram:
+        return cls(x, x.T @ x if x.shape[0] > x.shape[1] else None)
+
+    def times(self, basis: Array) -> Array:
+        """S V for V of shape (features, columns)."""
+        return np.asarray(self.x.T @ (self.x @ basis) if self.matrix is None else self.matrix @ basis)
+
+    def trace(self) -> float:
+        """tr S = ||x||_F^2."""
+        return float(np.vdot(self.x, self.x))
+
+    def norm(self) -> float:
+        """lambda_1(S) = ||x||_2^2."""
+        if self.matrix is not None:
+            last = self.matrix.shape[0] - 1
+            return float(eigvalsh(self.matrix, subset_by_index=[last, last])[0])
+        if min(self.x.shape) <= _DENSE:
+            return float(np.linalg.norm(self.x, 2)) ** 2
+        start = np.ones(min(self.x.shape))
+        return float(svds(self.x, k=1, return_singular_vectors=False, v0=start)[0]) ** 2
+
+
+def orth(matrix: Array) -> Array:
+    """The Q of the QR decomposition whose R has a non-negative diagonal: unique for full column rank.
+
+    Raises:
+        DivergenceError: an entry is NaN or infinite.
+    """
+    if not np.isfinite(matrix).all():
+        raise DivergenceError("a basis to orthonormalise holds NaN or infinity: lower the step size, or the noise")
+    q, r = np.linalg.qr(matrix)
+    return np.asarray(q * np.where(np.diagonal(r) < 0, -1.0, 1.0))
+
+
+def random_basis(features: int, rank: int, rng: np.random.Generator) -> Array:
+    """Z^0 = orth(U[-1, 1]^{features x rank}) (faps section 5.2)."""
+    return orth(rng.uniform(-1, 1, (features, rank)))
+
+
+def off(basis: Array, matrix: Array) -> Array:
+    """(I - V V^T) M for orthonormal V."""
+    return np.asarray(matrix - basis @ (basis.T @ matrix))
+
+
+def check_rank(rank: int, public: Public) -> None:
+    """Raise `ConfigError` unless `rank` components exist."""
+    require(rank <= public.features, f"rank must lie in 1..{public.features} (the number of features), not {rank}")
+
+
+def energy_bound(public: Public, *, normalised: bool = False) -> float:
+    """A public bound on tr S_i >= lambda_1(S_i): rows x features x feature_bound^2 (rows left out if normalised)."""
+    rows = 1 if normalised else max(public.rows)
+    return rows * public.features * public.feature_bound**2 * SLACK
+
+
+def product_bound(public: Public) -> float:
+    """A public bound on the entries of S_i V, V orthonormal: a row of S_i has `features` entries <= rows x bound^2."""
+    return energy_bound(public) / math.sqrt(public.features)

@@ -1,0 +1,53 @@
+"""Federated simultaneous subspace iteration (faps eq. 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed.algorithms.base import Outcome, Public
+from securefed.algorithms.pca.operators import Gram, check_rank, product_bound
+from securefed.algorithms.pca.server import BASIS, SubspaceMethod, evaluate, message, message_layout
+from securefed.datasets.base import Dataset
+from securefed.state import local
+from securefed.tensors import Layout, Tensors
+
+
+@dataclass(frozen=True)
+class GramClient:
+    """A client that keeps nothing but its data."""
+
+    gram: Gram = local()
+
+
+@dataclass(frozen=True)
+class SSI(SubspaceMethod):
+    """Y_i = S_i Z, Z+ = orth(sum Y_i): the centralised iteration on the pooled rows, term by term.
+
+    Converges to the dominant subspace at the rate lambda_{p+1} / lambda_p of the survivors' pooled Gram matrix.
+    NOT private: the contributions are linear in S_i (faps proposition 2; attack `gram/power`).
+    """
+
+    def layout(self, public: Public) -> Layout:
+        return message_layout(public, self.rank, product_bound(public))
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> GramClient:
+        check_rank(self.rank, public)
+        return GramClient(Gram.of(data.x))
+
+    def contribute(
+        self, client: GramClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[GramClient, Tensors]:
+        basis = broadcast[BASIS]
+        product = client.gram.times(basis)  # Y_i = A_i A_i^T Z  (2)
+        return client, message(product, float(np.vdot(basis, product)))
+
+    def settle(self, client: GramClient, outcome: Outcome) -> GramClient:
+        return client
+
+    def evaluate(self, client: GramClient, broadcast: Tensors) -> Tensors:
+        return evaluate(client.gram, broadcast[BASIS])
+
+    def personal(self, client: GramClient) -> None:
+        return None

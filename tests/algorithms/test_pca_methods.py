@@ -1,0 +1,402 @@
+"""The PCA methods against their equations, their limits, and each other."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+
+from securefed.algorithms.base import Outcome, Public, algorithms
+from securefed.algorithms.pca import FAPS, SSI, FedPG, LocalPower
+from securefed.algorithms.pca.faps import Masked
+from securefed.algorithms.pca.fedpg import local_step
+from securefed.algorithms.pca.operators import Gram, off, orth
+from securefed.datasets.base import Dataset
+from securefed.errors import ConfigError, DivergenceError
+from securefed.messages import Aggregate
+from securefed.state import pack, restore
+from securefed.tensors import add
+
+RNG = np.random.default_rng(0)
+METHODS = [
+    SSI(3),
+    LocalPower(3),
+    FAPS(3),
+    FAPS(3, inner_rule="bases", adaptive=False),
+    FAPS(3, inner_steps=4),
+    FedPG(3, rho=3.0, step_size=0.2, local_steps=3),
+    FedPG(3, rho=3.0, step_size=0.2, local_steps=3, normalise=False),
+]
+
+
+def digits(parts=4, features=64):
+    x = load_digits().data / 16
+    top = np.sort(np.argsort(x.var(axis=0))[::-1][:features])
+    order = np.random.default_rng(1).permutation(len(x))
+    return [Dataset(part) for part in np.array_split(x[order][:, top], parts)]
+
+
+def centred(parts=4):
+    x = load_digits().data / 16
+    x = (x - x.mean(axis=0))[np.random.default_rng(2).permutation(len(x))]
+    return [Dataset(part) for part in np.array_split(x, parts)]
+
+
+def spectrum(features, rows, xi, parts, seed):
+    """Rows whose pooled singular values are xi^(1-i)  (faps 23-24)."""
+    rng = np.random.default_rng(seed)
+    u, v = (orth(rng.uniform(-1, 1, (size, features))) for size in (features, rows))
+    return [Dataset(part) for part in np.array_split(v * xi ** -np.arange(features) @ u.T, parts)]
+
+
+def subspace_error(basis, x, rank):
+    truth = np.linalg.svd(x, full_matrices=False)[2][:rank].T
+    return np.linalg.norm(off(truth, orth(basis)))
+
+
+class Loop:
+    """The round loop by hand: tentative states are committed only for the survivors of a round."""
+
+    def __init__(self, algorithm, clients, seed=0):
+        self.algorithm, self.public = algorithm, Public.of(clients)
+        rng = np.random.default_rng(seed)
+        self.server = algorithm.start(self.public, rng)
+        self.clients = [algorithm.enroll(data, self.public, rng) for data in clients]
+        self.sent = {}
+
+    def round(self, survivors=None, dropped=()):
+        ids = tuple(range(len(self.clients))) if survivors is None else survivors
+        broadcast = self.algorithm.broadcast(self.server)
+        steps = {i: self.algorithm.contribute(self.clients[i], broadcast, None) for i in (*ids, *dropped)}
+        self.sent = {i: steps[i][1] for i in ids}
+        total = self.sent[ids[0]]
+        for i in ids[1:]:
+            total = add(total, self.sent[i])
+        self.server = self.algorithm.combine(self.server, Aggregate(total, ids))
+        followed = self.algorithm.broadcast(self.server) if self.algorithm.needs_outcome else None
+        for i in ids:
+            self.clients[i] = self.algorithm.settle(steps[i][0], Outcome(True, followed))
+        return broadcast
+
+    def run(self, rounds):
+        for _ in range(rounds):
+            if self.algorithm.finished(self.server):
+                break
+            self.round()
+        return self
+
+
+def test_one_client_is_centralised_subspace_iteration():
+    (data,) = digits(1)
+    loop = Loop(SSI(4), [data])
+    V = loop.server.basis
+    for _ in range(6):
+        V = np.linalg.qr(data.x.T @ (data.x @ V))[0]
+    loop.run(6)
+    assert np.linalg.norm(off(V, loop.server.basis)) < 1e-12
+
+
+@pytest.mark.parametrize("rows", [400, 40])  # S_i formed, and not
+def test_ssi_of_many_clients_is_ssi_of_the_pooled_rows(rows):
+    clients = [data.take(np.arange(rows)) for data in digits(3)]
+    pooled = Dataset(np.concatenate([data.x for data in clients]))
+    many, one = Loop(SSI(4), clients).run(5), Loop(SSI(4), [pooled]).run(5)
+    np.testing.assert_allclose(many.server.basis, one.server.basis, atol=1e-11)
+
+
+def test_localpower_with_one_step_is_ssi():
+    left, right = Loop(LocalPower(3, local_steps=(1,)), digits()).run(5), Loop(SSI(3), digits()).run(5)
+    np.testing.assert_array_equal(left.server.basis, right.server.basis)
+
+
+def test_localpower_follows_its_schedule():
+    (data,) = digits(1)
+    local = Loop(LocalPower(3, local_steps=(4, 2, 1)), [data]).run(4)  # 4 + 2 + 1 + 1 products
+    ssi = Loop(SSI(3), [data]).run(8)
+    assert np.linalg.norm(off(ssi.server.basis, local.server.basis)) < 1e-11
+    wrong = Loop(SSI(3), [data]).run(7)
+    assert np.linalg.norm(off(wrong.server.basis, local.server.basis)) > 1e-4
+
+
+@pytest.mark.parametrize("method", METHODS[:5], ids=repr)
+def test_subspace_methods_find_the_dominant_subspace(method):
+    clients = spectrum(30, 200, 1.2, 4, seed=3)
+    loop = Loop(method, clients).run(1000)
+    assert "rule (27)" in method.finished(loop.server)
+    assert subspace_error(loop.server.basis, np.concatenate([c.x for c in clients]), 3) < 1e-3
+
+
+def rounds_to_kkt(method, clients, tolerance=1e-4):
+    """Rounds until ||(I - Z Z^T) S Z||_F <= tolerance (the stop that gives the figures of faps Tables 1 and 4)."""
+    x = np.concatenate([data.x for data in clients])
+    loop = Loop(replace(method, tolerance=0.0), clients)
+    while np.linalg.norm(off(loop.server.basis, x.T @ (x @ loop.server.basis))) > tolerance and loop.server.round < 400:
+        loop.round()
+    return loop.server.round
+
+
+def test_faps_needs_fewer_rounds_than_ssi_on_slow_spectra():
+    """faps Tables 1 and 4, at a size that runs in seconds and with five inner steps: 44 rounds against 144."""
+    clients = spectrum(200, 1600, 1.02, 8, seed=4)
+    assert rounds_to_kkt(FAPS(5, inner_steps=5), clients) < 0.5 * rounds_to_kkt(SSI(5), clients)
+
+
+def test_first_faps_message_is_beta_and_one_block():
+    """Y^0 = beta Z Z^T Z + (I - Z Z^T) S Z, whatever the number of inner steps."""
+    for steps in (None, 1, 7):
+        loop = Loop(FAPS(5, inner_steps=steps), digits())
+        Z = loop.round()["basis"]
+        for index, data in enumerate(digits()):
+            S = data.x.T @ data.x
+            beta = 0.15 * np.linalg.eigvalsh(S)[-1]
+            expected = beta * Z + off(Z, S @ Z)
+            np.testing.assert_allclose(loop.sent[index]["product"], expected, atol=1e-9 * beta)
+
+
+def test_faps_operator_and_message_are_equations_12_and_18():
+    (data,) = digits(1, features=12)
+    S, X, Z = data.x.T @ data.x, orth(RNG.normal(size=(12, 3))), orth(RNG.normal(size=(12, 3)))
+    beta, P = 0.7, X @ X.T
+    W = -off(X, S @ X)
+    Q = np.eye(12) - P
+    H = P @ S @ P + Q @ S @ Q + beta * Z @ Z.T  # the second form of (12)
+    V = RNG.normal(size=(12, 4))
+    np.testing.assert_allclose(Masked(Gram.of(data.x), X, W, beta, Z).times(V), H @ V, atol=1e-10)
+
+    algorithm = FAPS(3, inner_steps=1, adaptive=False)
+    client = algorithm.enroll(data, Public.of([data]), RNG)
+    client = replace(client, beta=beta, basis=X, mask=W)
+    tentative, sent = algorithm.contribute(client, {"basis": Z}, RNG)
+    new = orth(H @ X)
+    np.testing.assert_allclose(tentative.basis, new, atol=1e-10)
+    P, Q = new @ new.T, np.eye(12) - new @ new.T
+    mask_matrix = beta * P + Q @ S @ P + P @ S @ Q  # (18), (20)
+    np.testing.assert_allclose(sent["product"], mask_matrix @ Z, atol=1e-9)
+    np.testing.assert_allclose(sent["captured"], np.linalg.norm(data.x @ Z) ** 2)
+
+
+def test_faps_beta_grows_only_by_rule_25():
+    loop = Loop(FAPS(3), digits())
+    start = loop.clients[0].beta
+    for expected in (1, 1, 1, 1, 1, 1.1):  # d^0 = 0, so the sixth step (k = 5) always finds a stall
+        loop.round()
+        np.testing.assert_allclose(loop.clients[0].beta, expected * start)
+    fixed = Loop(FAPS(3, adaptive=False), digits()).run(12)
+    assert fixed.clients[0].beta == start
+
+
+def test_inner_rules_differ_in_what_they_compare():
+    """From bases that rotate inside an invariant subspace, the subspace test stops at once, (26) does not."""
+    x = np.diag([3.0, 2.0, 0.0, 0.0])
+    Z = np.vstack([orth(np.array([[1.0, 1.0], [1.0, -1.0]])), np.zeros((2, 2))])
+    H = Masked(Gram.of(x), Z, np.zeros_like(Z), 0.1, Z)
+    turned = FAPS(2, inner_rule="bases", inner_cap=60)._inner(H, Z)
+    assert np.linalg.norm(FAPS(2)._inner(H, Z) - orth(H.times(Z))) == 0
+    assert np.linalg.norm(turned - orth(H.times(Z))) > 0.1
+
+
+def test_fedpg_step_is_the_riemannian_gradient_step():
+    (data,) = digits(1, features=10)
+    S, U, Z, Y = (
+        data.x.T @ data.x / data.rows,
+        *(orth(RNG.normal(size=(10, 3))) for _ in range(2)),
+        RNG.normal(size=(10, 3)),
+    )
+    rho, eta = 2.0, 0.05
+    gradient = -4 * S @ U + 2 * S @ U @ (U.T @ U) + 2 * U @ (U.T @ S @ U)  # of ||(I - U U^T) A||_F^2, in general
+    g = (np.eye(10) - U @ U.T) @ (gradient + Y + rho * (U - Z))
+    np.testing.assert_allclose(local_step(U, S @ U, Y - rho * Z, eta), orth(U - eta * g), atol=1e-13)
+
+    def f(V):
+        return np.linalg.norm(data.x - data.x @ V @ V.T) ** 2 / data.rows
+
+    D = RNG.normal(size=U.shape)
+    slope = (f(U + 1e-6 * D) - f(U - 1e-6 * D)) / 2e-6
+    np.testing.assert_allclose(np.vdot(gradient, D), slope, rtol=1e-6)
+
+
+def test_fedpg_invariants_hold_round_by_round():
+    method = METHODS[5]
+    loop = Loop(method, centred())
+    for _ in range(15):
+        loop.round()
+        duals = [client.dual for client in loop.clients]
+        for index, client in enumerate(loop.clients):
+            np.testing.assert_allclose(client.basis.T @ client.basis, np.eye(3), atol=1e-12)
+            point = loop.sent[index]["point"]
+            np.testing.assert_allclose(client.dual, method.rho * (point - loop.server.mean), atol=1e-13)
+        assert np.abs(sum(duals)).max() < 1e-12  # full participation
+
+
+def test_fedpg_converges_to_pca_where_rho_exceeds_twice_the_largest_eigenvalue():
+    clients = centred()
+    pooled = np.concatenate([c.x for c in clients])
+    assert METHODS[5].rho > 2 * max(np.linalg.norm(c.x, 2) ** 2 / c.rows for c in clients)
+    loop = Loop(METHODS[5], clients).run(400)
+    assert "Z changed" in METHODS[5].finished(loop.server)
+    assert subspace_error(loop.server.mean, pooled, 3) < 2e-3
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_packed_and_restored_states_continue_the_same_run(method):
+    clients = digits()
+    straight = Loop(method, clients).run(4)
+    left = Loop(method, clients).run(2)
+    fresh = Loop(method, clients)
+    fresh.server = restore(fresh.server, pack(left.server))
+    fresh.clients = [restore(new, pack(old)) for new, old in zip(fresh.clients, left.clients, strict=True)]
+    fresh.run(2)
+    for name, value in method.broadcast(straight.server).items():
+        np.testing.assert_array_equal(method.broadcast(fresh.server)[name], value)
+    assert not any("gram" in name for name in pack(fresh.clients[0]))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_a_dropped_client_resumes_from_its_last_committed_state(method):
+    """Whether a client computed and was dropped, or was never asked, the run is the same."""
+    dropped, absent = Loop(method, digits()), Loop(method, digits())
+    for k in range(6):
+        survivors, missing = ((0, 1, 3), (2,)) if k % 2 else ((0, 2, 3), (1,))
+        dropped.round(survivors, dropped=missing)
+        absent.round(survivors)
+    for name, value in method.broadcast(absent.server).items():
+        np.testing.assert_array_equal(method.broadcast(dropped.server)[name], value)
+
+
+@pytest.mark.parametrize("method", [*METHODS[:3], *METHODS[4:6]], ids=repr)
+def test_partial_participation_still_converges(method):
+    clients = spectrum(20, 400, 1.3, 4, seed=5)
+    loop = Loop(replace(method, tolerance=0.0), [Dataset(c.x * 20) for c in clients])
+    for k in range(80):
+        loop.round(tuple(i for i in range(4) if i != k % 4))
+    Z = method.broadcast(loop.server)["basis"]
+    # three of four clients at a time: every method turns around the pooled subspace
+    assert subspace_error(Z, np.concatenate([c.x for c in clients]), 3) < 0.3
+
+
+def test_the_stop_rule_compares_only_rounds_of_the_same_survivors():
+    method = SSI(3, tolerance=0.5)
+    loop = Loop(method, digits())
+    for survivors in ((0, 1), (0, 2), (0, 1)):
+        loop.round(survivors)
+        assert method.finished(loop.server) is None
+    loop.round((0, 1))
+    assert "rule (27)" in method.finished(loop.server)
+    assert replace(method, tolerance=0.0).finished(loop.server) is None
+    assert "maximum" in replace(method, tolerance=0.0, max_rounds=4).finished(loop.server)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**16), rows=st.integers(1, 40), kind=st.sampled_from(["random", "constant", "zero"]))
+def test_contributions_keep_the_public_bounds(method, seed, rows, kind):
+    rng = np.random.default_rng(seed)
+    x = {"random": rng.uniform(-2, 2, (rows, 8)), "constant": np.full((rows, 8), 2.0), "zero": np.zeros((rows, 8))}
+    public = Public.of([Dataset(x[kind])], feature_bound=2.0)
+    layout = method.layout(public)
+    client = method.enroll(Dataset(x[kind]), public, rng)
+    server = method.start(public, rng)
+    if kind == "constant" and "basis" in method.broadcast(server) and not isinstance(method, FedPG):
+        ones = np.column_stack([np.ones(8), rng.normal(size=(8, 2))])
+        server = replace(server, basis=orth(ones))  # the worst case: every bound is met with equality
+    for _ in range(2):
+        broadcast = method.broadcast(server)
+        tentative, sent = method.contribute(client, broadcast, rng)
+        layout.check(sent)
+        evaluation = method.evaluate(client, broadcast)
+        method.evaluation_layout(public).check(evaluation)
+        if isinstance(method, FedPG) and not method.normalise:
+            break  # rho far below lambda_1: this setting diverges, as its documentation says
+        for spec in (*layout, *method.evaluation_layout(public)):
+            value = sent.get(spec.name, evaluation.get(spec.name))
+            assert np.abs(value).max() <= spec.bound
+        server = method.combine(server, Aggregate(sent, (0,)))
+        client = method.settle(tentative, Outcome(True, method.broadcast(server)))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_any_finite_sum_combines_and_a_broken_one_is_refused(method):
+    clients = digits()
+    loop = Loop(method, clients)
+    layout = method.layout(loop.public)
+    zero = {spec.name: np.zeros(spec.shape) for spec in layout}
+    noise = {spec.name: -RNG.normal(size=spec.shape) for spec in layout}
+    for total in (zero, noise):
+        assert np.isfinite(method.broadcast(method.combine(loop.server, Aggregate(total, (0, 1))))["basis"]).all()
+    for spec in layout:
+        broken = {**noise, spec.name: np.full(spec.shape, np.nan)}
+        with pytest.raises(DivergenceError):
+            method.combine(loop.server, Aggregate(broken, (0, 1)))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_evaluation_sums_captured_and_total_energy(method):
+    clients = digits()
+    loop = Loop(method, clients).run(2)
+    broadcast = method.broadcast(loop.server)
+    Z = orth(broadcast["basis"])
+    got = [method.evaluate(client, broadcast) for client in loop.clients]
+    np.testing.assert_allclose([float(g["captured"]) for g in got], [np.linalg.norm(c.x @ Z) ** 2 for c in clients])
+    np.testing.assert_allclose([float(g["total"]) for g in got], [np.linalg.norm(c.x) ** 2 for c in clients])
+    assert method.personal(loop.clients[0]) is None
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_more_components_than_features_are_refused(method):
+    clients = digits(features=5)
+    public = Public.of(clients)
+    fits, wide = replace(method, rank=5), replace(method, rank=6)
+    fits.layout(public), fits.start(public, RNG), fits.enroll(clients[0], public, RNG)
+    for call in (wide.layout, lambda p: wide.start(p, RNG), lambda p: wide.enroll(clients[0], p, RNG)):
+        with pytest.raises(ConfigError, match=r"1\.\.5"):
+            call(public)
+
+
+@pytest.mark.parametrize(
+    ("make", "wrong"),
+    [
+        (SSI, {"rank": 0}),
+        (SSI, {"tolerance": 1.0}),
+        (SSI, {"max_rounds": 0}),
+        (LocalPower, {"local_steps": ()}),
+        (LocalPower, {"local_steps": (2, 0)}),
+        (FAPS, {"beta_scale": 0.0}),
+        (FAPS, {"inner_rule": "basis"}),
+        (FAPS, {"inner_tolerance": 0.0}),
+        (FAPS, {"inner_cap": 0}),
+        (FAPS, {"inner_steps": 0}),
+        (FedPG, {"rank": 0}),
+        (FedPG, {"rho": -1.0}),
+        (FedPG, {"step_size": float("inf")}),
+        (FedPG, {"local_steps": 0}),
+        (FedPG, {"tolerance": -1e-3}),
+        (FedPG, {"max_rounds": 0}),
+    ],
+)
+def test_parameters_outside_their_domain_are_refused(make, wrong):
+    make(**{"rank": 2})
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        make(**{"rank": 2, **wrong})
+
+
+def test_fedpg_refuses_to_settle_without_the_rounds_own_result():
+    method, clients = METHODS[5], digits()
+    loop = Loop(method, clients)
+    tentative, _ = method.contribute(loop.clients[0], method.broadcast(loop.server), RNG)
+    with pytest.raises(ConfigError, match="followed"):
+        method.settle(tentative, Outcome(True, None))
+
+
+def test_methods_are_registered():
+    assert {"pca/ssi", "pca/localpower", "pca/faps", "pca/fedpg"} <= set(algorithms.names)
+    assert algorithms.make("faps", rank=2) == FAPS(2)
+
+
+def test_largest_eigenvalue_agrees_on_all_routes():
+    for shape in ((300, 80), (80, 300), (20, 300), (3, 2), (1, 1)):
+        x = RNG.normal(size=shape)
+        np.testing.assert_allclose(Gram.of(x).norm(), np.linalg.norm(x, 2) ** 2, rtol=1e-10)
+        V = RNG.normal(size=(shape[1], 2))
+        np.testing.assert_allclose(Gram.of(x).times(V), x.T @ x @ V, atol=1e-10)
