@@ -1,0 +1,54 @@
+"""securefed: what do the messages of a federated run give away, and how is it stopped?
+
+Names load when they are first used, so that `import securefed` stays quick and does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from securefed.algorithms.base import Algorithm, Public
+    from securefed.auditing.matrix import audit
+    from securefed.datasets.base import Dataset
+    from securefed.defenses.compose import chain, identity
+    from securefed.federation import Federation, Result
+    from securefed.messages import Aggregate, Message, Transcript
+    from securefed.wrap import secure_mean
+
+_WHERE = {
+    "Aggregate": "securefed.messages",
+    "Algorithm": "securefed.algorithms.base",
+    "Dataset": "securefed.datasets.base",
+    "Federation": "securefed.federation",
+    "Message": "securefed.messages",
+    "Public": "securefed.algorithms.base",
+    "Result": "securefed.federation",
+    "Transcript": "securefed.messages",
+    "audit": "securefed.auditing.matrix",
+    "chain": "securefed.defenses.compose",
+    "identity": "securefed.defenses.compose",
+    "secure_mean": "securefed.wrap",
+}
+
+__all__ = [
+    "Aggregate",
+    "Algorithm",
+    "Dataset",
+    "Federation",
+    "Message",
+    "Public",
+    "Result",
+    "Transcript",
+    "audit",
+    "chain",
+    "identity",
+    "secure_mean",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'securefed' has no attribute {name!r}")

@@ -51,7 +51,7 @@ def mnist() -> Source:
     """60000 handwritten digits, 28x28, scaled to [0, 1]; `mnist.npz` in the folder that SECUREFED_DATA names."""
     with np.load(data_folder("mnist.npz") / "mnist.npz") as file:
         x = file["x_train"].reshape(60000, -1) / 255.0
-        y = file["y_train"] if "y_train" in file else None
+        y = file.get("y_train")
     return Source(Dataset(x, y), "mnist", 1.0, (28, 28))
 
 
@@ -63,7 +63,7 @@ def npz(path: Path) -> Source:
                 raise DataError(
                     f"{path} holds {file.files}; it needs an array 'x' (rows, features), and 'y' for labels"
                 )
-            x, y = file["x"], file["y"] if "y" in file else None
+            x, y = file["x"], file.get("y")
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path} as an .npz file without pickles: {error}") from error
     data = Dataset(x.reshape(len(x), -1) if x.ndim > 2 else x, y)

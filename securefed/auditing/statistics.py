@@ -40,14 +40,13 @@ def interval(values: Sequence[float]) -> Interval:
     One value gives an interval of no width, which says nothing about its spread: `seeds` tells.
 
     Raises:
-        ConfigError: no values.
+        ConfigError: no values, or some that are not finite.
     """
     data = np.asarray(values, dtype=np.float64)
     if not data.size:
         raise ConfigError("an interval needs at least one value")
-    if not np.isfinite(data).all():  # a failed reconstruction has leakage -inf: the mean says so, nothing is hidden
-        low, high = float(data.min()), float(data.max())
-        return Interval(float(data.mean()) if not np.isnan(data.mean()) else low, low, high, data.size, math.inf)
+    if not np.isfinite(data).all():
+        raise ConfigError("an interval needs finite values")
     rng = np.random.default_rng(_BOOTSTRAP_SEED)
     means = data[rng.integers(0, data.size, (_RESAMPLES, data.size))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
@@ -81,7 +80,7 @@ class Verdict:
 def verdict(leakage: Interval, null: Interval) -> Verdict:
     """exposed: low >= .9. partial: low > max(.05, the null's high). Else not detected, with the test's power."""
     threshold = max(PARTIAL_FROM, null.high)
-    detectable = threshold + (leakage.mean - leakage.low if math.isfinite(leakage.low) else math.inf)
+    detectable = threshold + leakage.mean - leakage.low
     if leakage.low >= EXPOSED_FROM:
         return Verdict(EXPOSED, detectable)
     return Verdict(PARTIAL if leakage.low > threshold else NOT_DETECTED, detectable)

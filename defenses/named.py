@@ -1,0 +1,57 @@
+"""The defences by name, for the CLI, the audit and `secure_mean`."""
+
+from __future__ import annotations
+
+from securefed.defenses.base import Defense, defenses
+from securefed.defenses.compose import chain, identity
+from securefed.defenses.differential_privacy import clip, gaussian
+from securefed.defenses.fixed_point import Quantise
+from securefed.defenses.homomorphic import paillier
+from securefed.defenses.plain import Plain
+from securefed.defenses.secure_aggregation import secure_aggregation
+
+
+def _dp(clip_norm: float = 1.0, noise_multiplier: float = 1.0) -> Defense:
+    return chain(clip(clip_norm), gaussian(noise_multiplier), secure_aggregation())
+
+
+defenses.register(
+    "plain",
+    identity,
+    summary="no protection: contributions travel as they are",
+    source="the baseline",
+    hides="nothing",
+    exact="yes",
+)
+defenses.register(
+    "quantise",
+    lambda: chain(Quantise(), Plain()),
+    summary="no protection, but the fixed point of the exact defences: what they are compared with, bit for bit",
+    source="the baseline of parity",
+    hides="nothing",
+    exact="yes",
+)
+defenses.register(
+    "secure_aggregation",
+    lambda **kwargs: chain(secure_aggregation(**kwargs)),
+    summary="pairwise and self masks that cancel in the sum; dropouts survived at every stage",
+    source="Bonawitz et al., CCS 2017",
+    hides="single contributions from the server",
+    exact="yes",
+)
+defenses.register(
+    "paillier",
+    lambda **kwargs: chain(paillier(**kwargs)),
+    summary="additively homomorphic encryption, many values to a ciphertext; a key holder opens sums",
+    source="Paillier, EUROCRYPT 1999; noise of Damgard, Jurik, Nielsen 2010",
+    hides="single contributions from the server, unless it colludes with the key holder",
+    exact="yes",
+)
+defenses.register(
+    "dp",
+    _dp,
+    summary="clip, central Gaussian noise on the sum, under secure aggregation",
+    source="Dwork, Roth 2014; accounting by privacy loss distributions",
+    hides="one client's participation from whoever sees only what leaves the aggregator",
+    exact="no",
+)

@@ -1,0 +1,54 @@
+"""One exchange under a defence with all parties in this process and no wire: sums given contributions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from securefed.defenses.base import Defense, Session
+from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
+from securefed.tensors import Layout, Tensors
+
+Drop = Callable[[str, PartyId], bool]
+"""Whether this party's reply at this stage is lost."""
+
+
+def sum_once(
+    defense: Defense,
+    layout: Layout,
+    contributions: Mapping[ClientId, Tensors],
+    *,
+    drop: Drop = lambda stage, party: False,
+    range_doublings: int = 0,
+) -> Aggregate:
+    """The decoded and released sum of `contributions`, as a federation's server would hold it.
+
+    Args:
+        drop: which replies are lost, for simulations of dropouts.
+
+    Raises:
+        PlanError, RangeRefused, TooFewSurvivors, MessageRefused: as the defence does.
+    """
+    plan = defense.plan(layout, len(contributions), range_doublings=range_doublings)
+    protocol = defense.aggregation
+    session = Session(secrets.token_hex(16), 0, tuple(sorted(contributions)), plan)
+    clients: dict[PartyId, Any] = {client: protocol.client_open(session, client) for client in session.cohort}
+    helper = protocol.helper()
+    state, stage, outgoing = protocol.server_open(session)
+    while True:
+        replies: dict[PartyId, Message] = {}
+        for party, body in outgoing.items():
+            request = Message(session.run, session.round, stage, SERVER, party, body)
+            if helper is not None and party == helper.party:
+                reply = helper.handle(request)
+            else:
+                encoded = defense.encode(contributions[party], plan) if stage == protocol.upload else None
+                clients[party], reply = protocol.client_step(clients[party], request, encoded)
+            if not drop(stage, party):
+                replies[party] = Message(session.run, session.round, stage, party, SERVER, reply)
+        step = protocol.server_step(state, replies)
+        if isinstance(step, Aggregate):
+            total = defense.release(defense.decode(step.total, plan, step.count), plan)
+            return Aggregate(total, step.survivors)
+        state, stage, outgoing = step

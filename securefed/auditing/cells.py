@@ -1,0 +1,233 @@
+"""The audit's results: one cell for each algorithm, defence, view, attack and secret; JSON in and out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from securefed.auditing.statistics import Interval, Verdict, interval, verdict
+from securefed.errors import StorageError
+
+CLIENT, FEDERATION = "client", "federation"
+Secret = Literal["client", "federation"]
+NOT_COVERED = "not covered"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One attack on one run.
+
+    Attributes:
+        error, baseline: relative errors of the attack and of the baseline guess.
+        null_error: of the same attack on the shuffled transcript.
+        failed: the attack returned nothing finite, so that its user falls back on the baseline.
+        residual, rank, unknowns, condition: as the attack reported them.
+    """
+
+    algorithm: str
+    defense: str
+    view: str
+    attack: str
+    secret: Secret
+    seed: int
+    error: float
+    baseline: float
+    null_error: float
+    failed: bool
+    residual: float
+    rank: int
+    unknowns: int
+    condition: float
+
+    @property
+    def leakage(self) -> float:
+        return 1.0 - self.error / self.baseline
+
+    @property
+    def null_leakage(self) -> float:
+        return 1.0 - self.null_error / self.baseline
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What one run under one defence cost and achieved.
+
+    Attributes:
+        utility: of the final model on held-out rows (higher is better).
+        bytes_per_client_round: both directions, all stages, exact.
+        seconds_per_round: wall clock of the whole federation in one process.
+        epsilon: of what leaves the aggregator after all rounds, `None` without noise.
+        real: whether the defence itself ran (else its quantised equivalent, see `note`).
+        identical: for a real run of an exact defence: whether every sum equalled the quantised run's bit for bit.
+    """
+
+    algorithm: str
+    defense: str
+    seed: int
+    utility: float
+    bytes_per_client_round: float
+    seconds_per_round: float
+    rounds: int
+    epsilon: float | None = None
+    real: bool = True
+    identical: bool | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All seeds of one cell.
+
+    Attributes:
+        error, baseline_error: means over seeds.      error_median: median over seeds.
+        epsilon: a number where the view is covered by differential privacy, `not covered` where the defence has
+            noise but not against this view, `None` without noise.
+    """
+
+    algorithm: str
+    defense: str
+    view: str
+    attack: str
+    secret: Secret
+    leakage: Interval
+    null_leakage: Interval
+    error: float
+    error_median: float
+    baseline_error: float
+    verdict: Verdict
+    utility: float
+    bytes_per_client_round: float
+    seconds_per_round: float
+    epsilon: float | str | None
+    failed: int
+    residual: float
+    rank: float
+    unknowns: int
+    condition: float
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The cell as documented for `audit.json`."""
+        values = asdict(self)
+        values["verdict"] = self.verdict.word
+        values["detectable"] = self.verdict.detectable
+        return {key: _finite(value) for key, value in values.items()}
+
+
+def gather(scores: Sequence[Score], facts: Sequence[RunFacts], covered: Mapping[str, str]) -> list[Cell]:
+    """Cells in order of first appearance.
+
+    Args:
+        covered: by defence with noise, the one view its epsilon covers.
+    """
+    groups: dict[tuple[str, ...], list[Score]] = {}
+    for score in scores:
+        key = (score.algorithm, score.defense, score.view, score.attack, score.secret)
+        groups.setdefault(key, []).append(score)
+    by_run: dict[tuple[str, str], list[RunFacts]] = {}
+    for fact in facts:
+        by_run.setdefault((fact.algorithm, fact.defense), []).append(fact)
+    return [_cell(group, by_run[group[0].algorithm, group[0].defense], covered) for group in groups.values()]
+
+
+def _cell(group: Sequence[Score], runs: Sequence[RunFacts], covered: Mapping[str, str]) -> Cell:
+    first = group[0]
+    leak = interval([score.leakage for score in group])
+    null = interval([score.null_leakage for score in group])
+    epsilon: float | str | None = None
+    if first.defense in covered:
+        epsilon = runs[0].epsilon if covered[first.defense] == first.view else NOT_COVERED
+    real = [run for run in runs if run.real]
+    note = ""
+    if len(real) < len(runs):
+        note = (
+            f"{len(real)} of {len(runs)} seeds ran the defence itself, compared bit for bit with the quantised run; "
+            "the other seeds take their views from that quantised run"
+        )
+    return Cell(
+        algorithm=first.algorithm,
+        defense=first.defense,
+        view=first.view,
+        attack=first.attack,
+        secret=first.secret,
+        leakage=leak,
+        null_leakage=null,
+        error=_mean([s.error for s in group]),
+        error_median=median(s.error for s in group),
+        baseline_error=_mean([s.baseline for s in group]),
+        verdict=verdict(leak, null),
+        utility=_mean([run.utility for run in runs]),
+        bytes_per_client_round=_mean([run.bytes_per_client_round for run in real]),
+        seconds_per_round=_mean([run.seconds_per_round for run in real]),
+        epsilon=epsilon,
+        failed=sum(s.failed for s in group),
+        residual=_mean([s.residual for s in group]),
+        rank=_mean([float(s.rank) for s in group]),
+        unknowns=first.unknowns,
+        condition=_mean([s.condition for s in group]),
+        note=note,
+    )
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole audit.
+
+    Attributes:
+        version: of this package.      command: what reproduces it.
+        environment: Python, NumPy, machine.      settings: per algorithm, in words and numbers.
+        cells, facts: the results.      curves: leakage against rounds, by name.
+        pictures: by algorithm, PNG pairs (original, reconstructed) of its worst cell.
+        skipped: what was not run, and why.
+        seconds: wall clock of the audit.
+    """
+
+    version: str
+    command: str
+    environment: Mapping[str, str]
+    settings: Mapping[str, Mapping[str, Any]]
+    cells: tuple[Cell, ...]
+    facts: tuple[RunFacts, ...]
+    curves: tuple[Mapping[str, Any], ...] = ()
+    pictures: Mapping[str, Any] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values; pictures stay in the HTML."""
+        return {
+            "version": self.version,
+            "command": self.command,
+            "environment": dict(self.environment),
+            "settings": {name: dict(values) for name, values in self.settings.items()},
+            "seconds": self.seconds,
+            "cells": [cell.to_json() for cell in self.cells],
+            "runs": [{key: _finite(value) for key, value in asdict(fact).items()} for fact in self.facts],
+            "curves": [dict(curve) for curve in self.curves],
+            "skipped": list(self.skipped),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write `audit.json`."""
+        try:
+            path.write_text(json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+    def worst(self, algorithm: str) -> Cell:
+        """The algorithm's cell of highest mean leakage."""
+        return max((c for c in self.cells if c.algorithm == algorithm), key=lambda cell: cell.leakage.mean)
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinity as `null`, which JSON has, unlike them."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

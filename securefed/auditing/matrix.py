@@ -1,0 +1,163 @@
+"""`securefed.audit(...)`: every algorithm, every defence, every view that makes sense, every attack, over seeds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from securefed import catalogue
+from securefed.auditing.cases import case, cases, require_clients
+from securefed.auditing.cells import Report, gather
+from securefed.auditing.runs import COVERED, DEFENSES, DP, Outcome, Settings, Task, run_task
+from securefed.datasets.loaders import load
+from securefed.errors import ConfigError, UnknownNameError
+
+Progress = Callable[[int, int, str], None]
+"""Called with (tasks done, tasks in all, what was just done)."""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """A report and what its pictures are made of."""
+
+    report: Report
+    outcomes: tuple[Outcome, ...]
+
+
+def audit(
+    algorithms: Sequence[str] | None = None,
+    defenses: Sequence[str] | None = None,
+    attacks: Sequence[str] | None = None,
+    *,
+    data: str = "digits",
+    clients: int = 8,
+    seeds: int = 10,
+    epsilon: float = 8.0,
+    delta: float = 1e-5,
+    every_seed: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+) -> AuditResult:
+    """Attack every named algorithm under every named defence; names default to all.
+
+    Args:
+        data: `digits`, `breast_cancer`, `mnist`, or a path to an `.npz` with `x` and `y`.
+        clients: N; the target is client 0.      seeds: runs of each cell; >= 10 for a report to rely on.
+        epsilon, delta: of the DP defence, over all rounds together.
+        every_seed: run Paillier itself on every seed, not only on the first.
+        workers: processes; all cores by default.
+
+    Raises:
+        UnknownNameError, ConfigError, DataError: before anything runs.
+    """
+    start = time.perf_counter()
+    chosen = _names("algorithm", algorithms, cases.names, catalogue.algorithms.__getitem__)
+    under = _names("defense", defenses, DEFENSES, None)
+    with_attacks = _names("attack", attacks, catalogue.attacks.names, catalogue.attacks.__getitem__)
+    require_clients(clients)
+    if seeds < 1:
+        raise ConfigError(f"an audit needs at least one seed, not {seeds}")
+    source = load(data)  # refuses before anything runs
+    for name in chosen:
+        case(name).prepare(source, clients, 0)
+    settings = Settings(
+        data, clients, under, with_attacks, epsilon, delta, _noise(chosen, under, epsilon, delta), every_seed
+    )
+    tasks = [Task(name, seed, seed == 0, settings) for seed in range(seeds) for name in chosen]
+    outcomes = _run(tasks, workers or os.cpu_count() or 1, progress)
+    scores = [score for outcome in outcomes for score in outcome.scores]
+    facts = [fact for outcome in outcomes for fact in outcome.facts]
+    order = {name: index for index, name in enumerate(chosen)}
+    scores.sort(key=lambda score: (order[score.algorithm], DEFENSES.index(score.defense)))
+    report = Report(
+        version=version("securefed"),
+        command=command or _command(chosen, under, data, clients, seeds),
+        environment=environment(),
+        settings={name: case(name).describe() for name in chosen}
+        | {"audit": {"data": data, "clients": clients, "seeds": seeds, "epsilon": epsilon, "delta": delta}},
+        cells=tuple(gather(scores, facts, COVERED)),
+        facts=tuple(facts),
+        skipped=tuple(dict.fromkeys(reason for outcome in outcomes for reason in outcome.skipped)),
+        seconds=time.perf_counter() - start,
+    )
+    return AuditResult(report, tuple(outcomes))
+
+
+def _run(tasks: Sequence[Task], workers: int, progress: Progress | None) -> list[Outcome]:
+    """All tasks, in their own order whatever order they end in."""
+    if workers == 1 or len(tasks) == 1:
+        _start_worker()
+        out = []
+        for index, task in enumerate(tasks):
+            out.append(run_task(task))
+            if progress is not None:
+                progress(index + 1, len(tasks), f"{task.algorithm}, seed {task.seed}")
+        return out
+    results: dict[int, Outcome] = {}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+        futures = {pool.submit(run_task, task): index for index, task in enumerate(tasks)}
+        try:
+            for future in as_completed(futures):
+                index = futures[future]
+                results[index] = future.result()
+                if progress is not None:
+                    progress(len(results), len(tasks), f"{tasks[index].algorithm}, seed {tasks[index].seed}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [results[index] for index in range(len(tasks))]
+
+
+def _start_worker() -> None:
+    """One thread a process: tasks are small, and as many run at once as there are cores."""
+    threadpool_limits(1)
+
+
+def _noise(algorithms: Iterable[str], defenses: Iterable[str], epsilon: float, delta: float) -> Mapping[int, float]:
+    """The noise multiplier for each number of rounds that some case needs."""
+    if DP not in defenses:
+        return {}
+    from securefed.defenses.differential_privacy import calibrate  # noqa: PLC0415 - the accountant imports slowly
+
+    return {rounds: calibrate(epsilon, delta, rounds) for rounds in {case(name).rounds for name in algorithms}}
+
+
+def _names(kind: str, wanted: Sequence[str] | None, known: Sequence[str], find: Any) -> tuple[str, ...]:
+    if not wanted:
+        return tuple(known)
+    out = []
+    for name in wanted:
+        full = find(name).name if find is not None else name
+        if full not in known:
+            raise UnknownNameError(kind, name, known)
+        out.append(full)
+    return tuple(dict.fromkeys(out))
+
+
+def _command(algorithms: Sequence[str], defenses: Sequence[str], data: str, clients: int, seeds: int) -> str:
+    """The shell command that gives the same audit."""
+    chosen = "" if tuple(algorithms) == cases.names else f" --algorithms {','.join(algorithms)}"
+    under = "" if tuple(defenses) == DEFENSES else f" --defenses {','.join(defenses)}"
+    return f"securefed audit{chosen}{under} --data {data} --clients {clients} --seeds {seeds}"
+
+
+def environment() -> dict[str, str]:
+    """Versions that results depend on."""
+    packages = ("numpy", "scipy", "torch", "cryptography", "phe", "gmpy2", "dp-accounting")
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": str(os.cpu_count()),
+        **{name: version(name) for name in packages},
+    }

@@ -1,0 +1,288 @@
+"""One seed of one algorithm: run it under every defence, look at each run through every view, attack, score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from securefed.attacks import views
+from securefed.attacks.base import Attack, Observed, Reconstruction, Target, attacks
+from securefed.auditing.cases import Case, Prepared, case
+from securefed.auditing.cells import CLIENT, RunFacts, Score
+from securefed.auditing.scoring import Assessment, assess
+from securefed.datasets.loaders import Source, load
+from securefed.defenses.base import Defense
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import clip, gaussian
+from securefed.defenses.fixed_point import Quantise
+from securefed.defenses.homomorphic import open_upload, paillier
+from securefed.defenses.plain import Plain
+from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.errors import TranscriptError
+from securefed.federation import Federation, Result
+from securefed.messages import RoundRecord
+
+PLAIN, SECURE_AGGREGATION, PAILLIER, DP = "plain", "secure_aggregation", "paillier", "dp"
+DEFENSES = (PLAIN, SECURE_AGGREGATION, PAILLIER, DP)
+TARGET = 0
+CHANGING_SURVIVORS = "changing survivors"
+ABSENCE_ROUNDS = 30
+COVERED = {DP: views.RELEASED.name}
+"""The one view that a defence's epsilon covers."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all tasks of an audit share.
+
+    Attributes:
+        data: name of the data set.      clients: N.
+        defenses, attacks: names to run.
+        epsilon, delta: of the DP defence, for all rounds together.
+        noise: noise multiplier that meets them, by number of rounds.
+        every_seed: run Paillier itself on every seed.
+    """
+
+    data: str
+    clients: int
+    defenses: tuple[str, ...]
+    attacks: tuple[str, ...]
+    epsilon: float
+    delta: float
+    noise: Mapping[int, float]
+    every_seed: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """One seed of one algorithm; `first` runs Paillier itself and keeps pictures."""
+
+    algorithm: str
+    seed: int
+    first: bool
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A secret and its reconstruction, for pictures."""
+
+    algorithm: str
+    defense: str
+    view: str
+    attack: str
+    truth: np.ndarray[Any, Any]
+    estimate: np.ndarray[Any, Any]
+    image_shape: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a task found."""
+
+    scores: tuple[Score, ...]
+    facts: tuple[RunFacts, ...]
+    artifacts: tuple[Artifact, ...]
+    skipped: tuple[str, ...]
+
+
+def run_task(task: Task) -> Outcome:
+    """Run one task; deterministic in its seed, save for keys and noise, which the operating system draws."""
+    what, source = case(task.algorithm), _source(task.settings.data)
+    prepared = what.prepare(source, task.settings.clients, task.seed)
+    return _Seed(task, what, prepared).run()
+
+
+@cache
+def _source(name: str) -> Source:
+    return load(name)
+
+
+class _Seed:
+    """One federation's data, run under each defence."""
+
+    def __init__(self, task: Task, what: Case, prepared: Prepared) -> None:
+        self.task, self.case, self.prepared = task, what, prepared
+        self.settings = task.settings
+        self.scores: list[Score] = []
+        self.facts: list[RunFacts] = []
+        self.artifacts: list[Artifact] = []
+        self.skipped: list[str] = []
+
+    def run(self) -> Outcome:
+        steps: dict[str, Callable[[], None]] = {
+            PLAIN: self._plain,
+            SECURE_AGGREGATION: self._secure_aggregation,
+            PAILLIER: self._paillier,
+            DP: self._dp,
+        }
+        for name in self.settings.defenses:
+            steps[name]()
+        return Outcome(tuple(self.scores), tuple(self.facts), tuple(self.artifacts), tuple(self.skipped))
+
+    # --- defences -----------------------------------------------------------------------------------------------
+
+    def _plain(self) -> None:
+        result, _ = self._federation(chain())
+        self._note(PLAIN, result)
+        self._look(PLAIN, result, views.server(result.transcript, TARGET))
+
+    def _secure_aggregation(self) -> None:
+        defense = chain(secure_aggregation())
+        result, _ = self._federation(defense)
+        self._note(SECURE_AGGREGATION, result)
+        others = range(1, self.settings.clients)
+        self._look(SECURE_AGGREGATION, result, views.sum_only(result.transcript, TARGET))
+        self._look(SECURE_AGGREGATION, result, views.collusion(result.transcript, TARGET, others))
+        if any("absences" in entry.details for _, entry in self._attacks()):
+            self._absences(defense)
+
+    def _absences(self, defense: Defense) -> None:
+        """The target stays away in every second round: sums over different survivor sets subtract."""
+        everyone = tuple(range(self.settings.clients))
+
+        def schedule(round: int) -> tuple[int, ...]:
+            return everyone if round % 2 == 0 else everyone[1:]
+
+        result, _ = self._federation(defense, rounds=ABSENCE_ROUNDS, schedule=schedule)
+        observed = replace(views.sum_only(result.transcript, TARGET), view=CHANGING_SURVIVORS)
+        self._look(SECURE_AGGREGATION, result, observed)
+
+    def _paillier(self) -> None:
+        quantised, _ = self._federation(chain(Quantise(), Plain()))
+        real = self.task.first or self.settings.every_seed
+        result, federation = self._federation(chain(paillier())) if real else (quantised, None)
+        identical = _identical(result, quantised) if real else None
+        self._note(PAILLIER, result, real=real, identical=identical)
+        self._look(PAILLIER, result, views.sum_only(result.transcript, TARGET))
+        name = views.KEY_HOLDER_VIEW.name
+        if federation is not None:
+            holder, plan = federation.helper, result.plan
+            opened = views.opened(result.transcript, TARGET, lambda body: open_upload(holder, body, plan), name)
+        else:
+            opened = replace(views.server(quantised.transcript, TARGET), view=name)
+        self._look(PAILLIER, result, opened)
+
+    def _dp(self) -> None:
+        multiplier = self.settings.noise[self.case.rounds]
+        defense = chain(clip(self.case.clip), gaussian(multiplier), secure_aggregation())
+        result, _ = self._federation(defense)
+        self._note(DP, result, epsilon=self.settings.epsilon)
+        self._look(DP, result, views.sum_only(result.transcript, TARGET))
+        self._look(DP, result, views.released(result.transcript, TARGET))
+
+    # --- runs and attacks ---------------------------------------------------------------------------------------
+
+    def _federation(
+        self, defense: Defense, *, rounds: int | None = None, schedule: Any = None
+    ) -> tuple[Result, Federation]:
+        federation = Federation(
+            self.case.build(),
+            self.prepared.clients,
+            defense,
+            seed=self.task.seed,
+            public=self.prepared.public,
+            schedule=schedule,
+        )
+        return federation.run(rounds or self.case.rounds), federation
+
+    def _note(
+        self,
+        defense: str,
+        result: Result,
+        *,
+        real: bool = True,
+        identical: bool | None = None,
+        epsilon: float | None = None,
+    ) -> None:
+        rounds = len(result.history)
+        traffic = sum(entry.up + entry.down for entry in result.history)
+        self.facts.append(
+            RunFacts(
+                algorithm=self.case.name,
+                defense=defense,
+                seed=self.task.seed,
+                utility=self.case.utility(result.output, self.prepared.test),
+                bytes_per_client_round=traffic / rounds / self.settings.clients,
+                seconds_per_round=sum(entry.seconds for entry in result.history) / rounds,
+                rounds=rounds,
+                epsilon=epsilon,
+                real=real,
+                identical=identical,
+            )
+        )
+
+    def _attacks(self) -> Iterator[tuple[Attack, Any]]:
+        for name in self.settings.attacks:
+            yield attacks.make(name), attacks[name]
+
+    def _look(self, defense: str, result: Result, observed: Observed) -> None:
+        """Run every attack that applies to this view, and its null."""
+        target = Target(self.case.build(), self.prepared.public)
+        for attack, entry in self._attacks():
+            if attack.secret != self.case.secret or ("absences" in entry.details) != (
+                observed.view == CHANGING_SURVIVORS
+            ):
+                continue
+            reason = attack.applies(target, observed)
+            if reason is not None:
+                if self.task.first:
+                    self.skipped.append(f"{self.case.name}, {defense}, {observed.view}: {entry.name}: {reason}")
+                continue
+            rng = np.random.default_rng([self.task.seed, 1])
+            try:
+                found = attack.run(observed, target, rng)
+                null = attack.run(views.shuffled(observed, np.random.default_rng([self.task.seed, 2])), target, rng)
+            except TranscriptError as error:
+                self.skipped.append(f"{self.case.name}, {defense}, {observed.view}: {entry.name}: {error}")
+                continue
+            self._score(defense, result, observed, entry.name, found, null)
+
+    def _score(
+        self, defense: str, result: Result, observed: Observed, attack: str, found: Reconstruction, null: Reconstruction
+    ) -> None:
+        genuine = assess(self.case, self.prepared, observed, found, result.output, TARGET)
+        nothing = {
+            item.secret: item for item in assess(self.case, self.prepared, observed, null, result.output, TARGET)
+        }
+        for item in genuine:
+            self.scores.append(
+                Score(
+                    algorithm=self.case.name,
+                    defense=defense,
+                    view=observed.view,
+                    attack=attack,
+                    secret=item.secret,
+                    seed=self.task.seed,
+                    error=item.error,
+                    baseline=item.baseline,
+                    null_error=nothing[item.secret].error,
+                    failed=item.failed,
+                    residual=found.residual,
+                    rank=found.rank,
+                    unknowns=found.unknowns,
+                    condition=found.condition if math.isfinite(found.condition) else math.nan,
+                )
+            )
+            if self.task.first and item.secret == CLIENT:
+                self._keep(defense, observed.view, attack, item)
+
+    def _keep(self, defense: str, view: str, attack: str, item: Assessment) -> None:
+        self.artifacts.append(
+            Artifact(self.case.name, defense, view, attack, item.truth, item.estimate, self.prepared.image_shape)
+        )
+
+
+def _identical(result: Result, quantised: Result) -> bool:
+    """Whether every exchange of two runs gave the same sum of integers."""
+
+    def same(a: RoundRecord, b: RoundRecord) -> bool:
+        return a.survivors == b.survivors and all(np.array_equal(a.encoded[n], b.encoded[n]) for n in a.encoded)
+
+    ours, theirs = result.transcript.records, quantised.transcript.records
+    return len(ours) == len(theirs) and all(same(a, b) for a, b in zip(ours, theirs, strict=True))

@@ -1,0 +1,15 @@
+"""Everything that is registered: importing this module fills the registries of algorithms, defences and attacks."""
+
+from __future__ import annotations
+
+import securefed.algorithms.optimization
+import securefed.algorithms.pca
+import securefed.attacks.duals
+import securefed.attacks.gradient_inversion
+import securefed.attacks.gram
+import securefed.defenses.named  # noqa: F401 - registers on import, like the others
+from securefed.algorithms.base import algorithms
+from securefed.attacks.base import attacks
+from securefed.defenses.base import defenses
+
+__all__ = ["algorithms", "attacks", "defenses"]

@@ -1,0 +1,99 @@
+"""For existing training code: `secure_mean` replaces the averaging line of a federated loop.
+
+new = secure_mean([client.state_dict() for client in clients], weights=sizes, defense=chain(secure_aggregation()))
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from securefed.defenses.base import Defense
+from securefed.defenses.compose import identity
+from securefed.defenses.simulate import sum_once
+from securefed.errors import ConfigError, DataError
+from securefed.tensors import Array, Layout, Ring, TensorSpec
+
+T = TypeVar("T")
+_WEIGHT = "weight"
+
+
+def secure_mean(
+    updates: Sequence[Mapping[str, T]],
+    weights: Sequence[float] | None = None,
+    defense: Defense | None = None,
+    *,
+    bound: float | None = None,
+    ring: Ring = 64,
+) -> dict[str, T]:
+    """The weighted mean of the clients' updates, each sent through the defence as a real client's would be.
+
+    Args:
+        updates: one mapping for each client, of NumPy arrays or torch tensors: same names and shapes.
+        weights: one number >= 0 for each client (sample counts); all equal by default. They are summed inside the
+            defence: the server learns their total only.
+        defense: how the sum comes about; in the clear without one.
+        bound: largest absolute entry of any update, a public fact of your training (a clipping threshold). Left
+            out, the largest entry of `updates` is used, rounded up to a power of two: right in a simulation, where
+            this process sees all updates; a deployment has to agree on it beforehand.
+        ring: width in bits of the integers that exact defences sum.
+
+    Returns:
+        The mean, in the updates' own types, dtypes and devices; integer tensors (counters) rounded to nearest.
+        In the clear exact to float64 rounding; under an exact defence within `TensorPlan.error` of that.
+
+    Raises:
+        DataError: no updates, other names or shapes, entries that are not finite.
+        ConfigError: weights of a wrong number, negative, or all zero.
+        RangeRefused: an entry beyond `bound`.
+        TooFewSurvivors, PlanError: as the defence does.
+    """
+    if not updates:
+        raise DataError("secure_mean needs at least one update")
+    arrays = [{name: _array(value) for name, value in update.items()} for update in updates]
+    given = np.ones(len(arrays)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if given.shape != (len(arrays),) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
+        raise ConfigError(f"{len(arrays)} updates need as many finite weights >= 0, not all zero; got {weights!r}")
+    for index, update in enumerate(arrays):
+        Layout.of(arrays[0]).check(update, where=f"update {index}")
+    relative = given / given.max()  # in [0, 1], so that a weighted entry obeys the same bound as the entry
+    largest = max((float(np.abs(v).max(initial=0)) for update in arrays for v in update.values()), default=0.0)
+    limit = bound if bound is not None else 2.0 ** math.ceil(math.log2(max(largest, np.finfo(np.float32).tiny)))
+    specs = [TensorSpec(f"update.{name}", value.shape, limit, ring) for name, value in arrays[0].items()]
+    layout = Layout((*specs, TensorSpec(_WEIGHT, (), 1.0, ring)))
+    contributions = {
+        index: {f"update.{name}": w * value for name, value in update.items()} | {_WEIGHT: np.asarray(w)}
+        for index, (update, w) in enumerate(zip(arrays, relative, strict=True))
+    }
+    total = sum_once(defense or identity(), layout, contributions).total
+    return {name: _like(total[f"update.{name}"] / total[_WEIGHT], value) for name, value in updates[0].items()}
+
+
+def _array(value: Any) -> Array:
+    """A NumPy array in float64, from an array or a torch tensor on any device."""
+    if _is_torch(value):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value, dtype=np.float64)
+
+
+def _like(mean: Array, example: T) -> T:
+    """`mean` with the type, dtype and device of `example`."""
+    if _is_torch(example):
+        import torch  # noqa: PLC0415 - only where the caller uses it
+
+        tensor: Any = example
+        value = torch.from_numpy(np.asarray(mean))
+        out: Any = (value if tensor.is_floating_point() else value.round()).to(tensor.dtype).to(tensor.device)
+        return out  # type: ignore[no-any-return]
+    dtype = np.asarray(example).dtype
+    rounded: Any = np.asarray(mean if np.issubdtype(dtype, np.floating) else np.rint(mean)).astype(dtype)
+    return rounded  # type: ignore[no-any-return]
+
+
+def _is_torch(value: Any) -> bool:
+    module = sys.modules.get("torch")  # a tensor cannot exist before its library is imported
+    return module is not None and isinstance(value, module.Tensor)
