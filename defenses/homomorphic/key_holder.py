@@ -1,0 +1,108 @@
+"""The key holder: the one party that can decrypt, and does so once an exchange, for a packed sum."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import numpy as np
+
+from securefed.defenses.homomorphic import cipher
+from securefed.defenses.homomorphic.keys import PrivateKey, PublicKey, generate
+from securefed.errors import BindingError, ContradictionError, MalformedError
+from securefed.messages import KEY_HOLDER, SERVER, Message, PartyId
+from securefed.tensors import Array, Tensors
+
+KEY: Final = "key"
+DECRYPT: Final = "decrypt"
+CIPHERTEXTS, PLAINTEXTS, SURVIVORS = "ciphertexts", "plaintexts", "survivors"
+
+
+class KeyHolder:
+    """Answers `key` with the public key and `decrypt` with the plaintexts of one batch of ciphertexts.
+
+    For each run it answers one `key`, then at most one `decrypt`, for exchanges of ascending numbers; everything
+    else is refused. It keeps two numbers a run.
+
+    Args:
+        threshold: fewest survivors for whom it decrypts; at least 2, as the sum of one is that client's contribution.
+
+    Guarantee: at most one batch is decrypted for an exchange, and none for fewer than `threshold` CLAIMED survivors.
+    Not promised: that the batch is a sum. A key holder cannot tell a sum from one client's ciphertexts; that the
+    server sends the product of all is the honest-but-curious assumption. It sees the sum it decrypts.
+    """
+
+    party: PartyId = KEY_HOLDER
+
+    def __init__(self, private: PrivateKey, *, threshold: int = 2) -> None:
+        self._private, self._threshold = private, max(threshold, 2)
+        self._asked: dict[str, tuple[int, str]] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def generate(cls, bits: int, *, threshold: int = 2) -> KeyHolder:
+        """A key holder with a fresh key of `bits` bits."""
+        return cls(generate(bits), threshold=threshold)
+
+    @property
+    def public(self) -> PublicKey:
+        return self._private.public
+
+    def handle(self, request: Message) -> Tensors:
+        """The reply's body.
+
+        Raises:
+            BindingError: the request is not from the server to the key holder.
+            ContradictionError: an unknown stage, a repeated or stale exchange, `decrypt` without `key`, or too few
+                survivors.
+            MalformedError: fields missing or of a wrong type, or numbers that are no ciphertexts.
+        """
+        if (request.sender, request.receiver) != (SERVER, self.party):
+            raise BindingError(
+                request.sender,
+                f"sender and receiver are {request.sender} and {request.receiver}, not {SERVER} and {self.party}",
+            )
+        with self._lock:
+            if request.stage == KEY:
+                return self._key(request)
+            if request.stage == DECRYPT:
+                return self._decrypt(request)
+        raise ContradictionError(request.sender, f"the key holder knows no stage {request.stage!r}")
+
+    def _key(self, request: Message) -> dict[str, Array]:
+        last, _ = self._asked.get(request.run, (-1, ""))
+        if request.round <= last:
+            raise ContradictionError(request.sender, f"exchange {request.round} was opened before: a replay")
+        if request.body:
+            raise MalformedError(request.sender, f"a request for the key is empty, not {sorted(request.body)}")
+        self._asked[request.run] = (request.round, KEY)
+        return self.public.to_body()
+
+    def _decrypt(self, request: Message) -> dict[str, Array]:
+        asked = self._asked.get(request.run)
+        if asked == (request.round, DECRYPT):
+            raise ContradictionError(request.sender, f"exchange {request.round} was decrypted before")
+        if asked != (request.round, KEY):
+            raise ContradictionError(request.sender, f"exchange {request.round} is not the one that asked for the key")
+        ciphertexts = self._read(request)
+        self._asked[request.run] = (request.round, DECRYPT)
+        return {PLAINTEXTS: cipher.to_wire(cipher.decrypt(self._private, ciphertexts), self.public.plaintext_bytes)}
+
+    def _read(self, request: Message) -> cipher.Integers:
+        sender, body = request.sender, request.body
+        if set(body) != {CIPHERTEXTS, SURVIVORS}:
+            raise MalformedError(sender, f"a request to decrypt holds ciphertexts and survivors, not {sorted(body)}")
+        survivors = body[SURVIVORS]
+        if survivors.dtype != np.int64 or survivors.shape != ():
+            raise MalformedError(sender, "the number of survivors is no int64 scalar")
+        if int(survivors) < self._threshold:
+            raise ContradictionError(
+                sender, f"decryption for {int(survivors)} survivors, the key holder needs {self._threshold}"
+            )
+        ciphertexts = cipher.from_wire(body[CIPHERTEXTS], None, self.public.ciphertext_bytes, sender)
+        cipher.check(self.public, ciphertexts, sender)
+        return ciphertexts
+
+    def decrypt_upload(self, ciphertexts: cipher.Integers) -> list[int]:
+        """What the key opens without the protocol's restraint; only the audit's collusion view calls it."""
+        return cipher.decrypt(self._private, ciphertexts)

@@ -1,0 +1,148 @@
+"""Paillier keys that are fit for short noise exponents, held in phe's types.
+
+Damgard, Jurik and Nielsen (DJN), "A generalization of Paillier's public-key system with applications to electronic
+voting", Int. J. Inf. Secur. 9 (2010), section 4: n = p q with p = q = 3 (mod 4) and gcd(p - 1, q - 1) = 2; the public
+key is (n, h) with h = -x^2 mod n for a random unit x. phe's own keys do not ensure these congruences.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import gmpy2
+import numpy as np
+from phe import PaillierPrivateKey, PaillierPublicKey
+
+from securefed.errors import ConfigError, MalformedError
+from securefed.messages import PartyId
+from securefed.state import from_bytes
+from securefed.tensors import Array, Tensors
+
+MODULUS, BASE = "modulus", "base"
+_ROUNDS = 40  # Miller-Rabin rounds on top of GMP's Baillie-PSW test
+_SMALL_PRIMES = gmpy2.primorial(2000)
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """What encrypts: phe's public key and the DJN base.
+
+    Attributes:
+        phe: the modulus n, as phe's type, so that its tools read our ciphertexts.
+        base: h = -x^2 mod n; noise is (h^n)^r mod n^2.
+    """
+
+    phe: PaillierPublicKey
+    base: int
+
+    @property
+    def n(self) -> int:
+        return int(self.phe.n)
+
+    @property
+    def bits(self) -> int:
+        return self.n.bit_length()
+
+    @property
+    def plaintext_bytes(self) -> int:
+        return self.bits // 8
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        return self.bits // 4
+
+    def to_body(self) -> dict[str, Array]:
+        """The key as two arrays of `bits / 8` bytes each, whatever its value."""
+        return {
+            MODULUS: from_bytes(self.n.to_bytes(self.plaintext_bytes, "little")),
+            BASE: from_bytes(int(self.base).to_bytes(self.plaintext_bytes, "little")),
+        }
+
+    @classmethod
+    def from_body(cls, body: Tensors, bits: int, sender: PartyId) -> PublicKey:
+        """Inverse of `to_body`, after every check that the public half of a key allows.
+
+        Checked: sizes; n has exactly `bits` bits, is 1 mod 4, has no factor below 2000, is neither prime nor a perfect
+        power; h is a unit other than +-1 with Jacobi symbol 1. NOT checked, because it cannot be without a proof by
+        the key's maker: that n has two factors of equal size, and who knows them.
+
+        Raises:
+            MalformedError: any of that fails.
+        """
+        if set(body) != {MODULUS, BASE}:
+            raise MalformedError(sender, f"a public key holds {MODULUS!r} and {BASE!r}, not {sorted(body)}")
+        for name, value in body.items():
+            if value.dtype != np.uint8 or value.shape != (bits // 8,):
+                raise MalformedError(sender, f"{name!r} is {value.dtype} of shape {value.shape}, not {bits // 8} bytes")
+        n, base = (int.from_bytes(body[name].tobytes(), "little") for name in (MODULUS, BASE))
+        if (fault := _fault(n, base, bits)) is not None:
+            raise MalformedError(sender, f"public key: {fault}")
+        return cls(PaillierPublicKey(n), base)
+
+
+@dataclass(frozen=True)
+class PrivateKey:
+    """What decrypts. Its text form shows nothing secret."""
+
+    public: PublicKey
+    phe: PaillierPrivateKey = field(repr=False)
+
+
+def generate(bits: int) -> PrivateKey:
+    """A fresh key; every random bit comes from the operating system.
+
+    Args:
+        bits: length of n, a multiple of 64.
+
+    Raises:
+        ConfigError: `bits` is no positive multiple of 64.
+    """
+    if bits < 64 or bits % 64:
+        raise ConfigError(f"a Paillier key has a positive multiple of 64 bits, not {bits}")
+    while True:
+        p, q = _prime(bits // 2), _prime(bits // 2)
+        # FIPS 186-5, A.1.3: primes that lie close together are found by Fermat's method.
+        apart = abs(p - q) >> max(bits // 2 - 100, 1)
+        if apart and gmpy2.gcd(p - 1, q - 1) == 2:
+            break
+    n = p * q
+    public = PaillierPublicKey(int(n))
+    return PrivateKey(PublicKey(public, _djn_base(n)), PaillierPrivateKey(public, int(p), int(q)))
+
+
+def _prime(bits: int) -> Any:
+    """A random prime of exactly `bits` bits, 3 mod 4, its two highest bits set so that p q has 2 `bits` bits."""
+    while True:
+        candidate = gmpy2.mpz(secrets.randbits(bits) | (3 << (bits - 2)) | 3)
+        if gmpy2.is_prime(candidate, _ROUNDS):
+            return candidate
+
+
+def _djn_base(n: Any) -> int:
+    """h = -x^2 mod n for a random unit x (DJN, section 4)."""
+    while True:
+        x = gmpy2.mpz(secrets.randbelow(int(n)))
+        base = -x * x % n
+        if gmpy2.gcd(x, n) == 1 and base not in (1, n - 1):
+            return int(base)
+
+
+@lru_cache(maxsize=64)
+def _fault(n: int, base: int, bits: int) -> str | None:
+    """What is wrong with a public key, or `None`; every client of a simulation asks for the same one."""
+    modulus = gmpy2.mpz(n)
+    checks = {
+        f"the modulus has {n.bit_length()} bits, not {bits}": n.bit_length() == bits,
+        "the modulus is not 1 mod 4, so its primes are not 3 mod 4": n % 4 == 1,
+        "the modulus has a factor below 2000": n % 4 == 1 and gmpy2.gcd(modulus, _SMALL_PRIMES) == 1,
+        "the base is no unit other than 1 and -1": 1 < base < n - 1 and gmpy2.gcd(base, modulus) == 1,
+    }
+    for fault, fine in checks.items():
+        if not fine:
+            return fault
+    if gmpy2.is_power(modulus) or gmpy2.is_prime(modulus):
+        return "the modulus is a prime or a perfect power"
+    return None if gmpy2.jacobi(base, modulus) == 1 else "the base's Jacobi symbol is not 1"

@@ -1,0 +1,263 @@
+"""Sums under Paillier encryption: packed, with a key holder apart from server and clients.
+
+    stage     server asks                                          reply
+    key       key holder: {}                                       modulus, DJN base
+    upload    clients: modulus, base                               ciphertexts, uint8 (count, bits / 4)
+    decrypt   key holder: product of ciphertexts, survivors        plaintexts of the sum, uint8 (count, bits / 8)
+
+The server never holds the private key; the key holder is never sent a single contribution by a server that follows
+the protocol. Ciphertexts are malleable: what is refused is malformed structure, replays and sums out of range; that
+nobody alters a message on its way rests on the authenticated channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final
+
+import numpy as np
+
+from securefed.defenses.base import Outgoing, Plan, Session, expect_stage
+from securefed.defenses.homomorphic import cipher
+from securefed.defenses.homomorphic.cipher import Noise
+from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT, KEY, PLAINTEXTS, SURVIVORS, KeyHolder
+from securefed.defenses.homomorphic.keys import PublicKey
+from securefed.defenses.homomorphic.packing import Packing
+from securefed.errors import ConfigError, MalformedError, PlanError, TooFewSurvivors
+from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
+from securefed.state import local
+from securefed.tensors import Array, Tensors
+
+UPLOAD: Final = "upload"
+
+
+@dataclass(frozen=True)
+class PaillierClient:
+    """A client's protocol state: who it is in which exchange, and the next stage (empty when done)."""
+
+    session: Session = local()
+    client: ClientId
+    next_stage: str = UPLOAD
+
+
+@dataclass(frozen=True)
+class PaillierServer:
+    """The server's protocol state.
+
+    Attributes:
+        stage: whose replies come next.
+        key: the public key's fields as the key holder sent them.
+        survivors: clients whose ciphertexts are in the product that was sent to the key holder.
+    """
+
+    session: Session = local()
+    stage: str = KEY
+    key: Mapping[str, Array] = field(default_factory=dict)
+    survivors: tuple[ClientId, ...] = ()
+
+
+@dataclass(frozen=True)
+class Paillier:
+    """Exact sums under additively homomorphic encryption.
+
+    Attributes:
+        bits: length of the modulus; 2048 is about 112-bit security, 3072 about 128-bit (NIST SP 800-57).
+        noise: `half` (DJN, exponents of half length, a table of powers) or `full` (r^n, the scheme as published).
+        threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
+
+    Guarantees, for a server and a key holder that follow the protocol and do not collude: the server learns the sum
+    and who is in it; the key holder learns the sum and how many are in it. The sum equals
+    `chain(quantise, plain)`'s bit for bit.
+    Not promised: anything against server and key holder together (they open every contribution), against an active
+    server, or that clients' values lie in their bounds (only the sum is checked). The server sees which clients
+    dropped out.
+
+    Raises:
+        ConfigError: `bits` below 2048 or no multiple of 64, an unknown noise, or a threshold below 2.
+    """
+
+    bits: int = 2048
+    noise: Noise = "half"
+    threshold: int | None = None
+    name: ClassVar[str] = "paillier"
+    exact: ClassVar[bool] = True
+    upload: ClassVar[str] = UPLOAD
+    least_bits: ClassVar[int] = 2048
+
+    def __post_init__(self) -> None:
+        if self.bits < self.least_bits or self.bits % 64:
+            raise ConfigError(
+                f"{self.name}: a key has at least {self.least_bits} bits and a multiple of 64, not {self.bits}"
+            )
+        if self.noise not in ("full", "half"):
+            raise ConfigError(f"{self.name}: the noise is 'full' or 'half', not {self.noise!r}")
+        if self.threshold is not None and self.threshold < 2:
+            raise ConfigError(f"{self.name}: the sum of one client is its contribution; the threshold is at least 2")
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.bits}, {self.noise})"
+
+    def plan(self, plan: Plan) -> Plan:
+        """Stages, bytes and assumptions.
+
+        Raises:
+            PlanError: tensors not in fixed point, fewer than 2 clients, or a threshold beyond them.
+        """
+        packing = Packing.of(plan, self.bits)
+        threshold = self.threshold or max(2, plan.clients // 2 + 1)
+        if threshold > plan.clients:
+            raise PlanError(
+                f"{self.name}: {plan.clients} clients cannot reach the threshold {threshold}; "
+                "the sum of one client would be its contribution"
+            )
+        return replace(
+            plan,
+            stages=(KEY, UPLOAD, DECRYPT),
+            upload_bytes=packing.plaintexts * self.bits // 4,
+            threshold=threshold,
+            open_to="the server together with the key holder",
+        ).assume(*self._assumptions())
+
+    def _assumptions(self) -> tuple[str, ...]:
+        out = (
+            "The key holder does not collude with the server: together they open every contribution.",
+            "The server is honest but curious: an active one could have one client's ciphertexts decrypted in place "
+            "of the sum, or hand the clients a key of its own.",
+            "The key holder sees the sum of every round.",
+            "Ciphertexts are malleable: that messages arrive unaltered rests on the authenticated channel.",
+            "Nobody times the key holder: its arithmetic does not run in constant time.",
+        )
+        if self.noise == "full":
+            return (*out, "Decisional composite residuosity (Paillier 1999).")
+        return (
+            *out,
+            "Decisional composite residuosity (Paillier 1999), and noise exponents of half the modulus' length being "
+            "indistinguishable from uniform ones (Damgard, Jurik and Nielsen 2010).",
+        )
+
+    def client_open(self, session: Session, client: ClientId) -> PaillierClient:
+        return PaillierClient(session, client)
+
+    def client_step(
+        self, state: PaillierClient, request: Message, encoded: Tensors | None
+    ) -> tuple[PaillierClient, dict[str, Array]]:
+        """Check the public key and encrypt. Each exchange hands over the key anew, so it is not pinned between them.
+
+        Raises:
+            MessageRefused: a wrong stage, a repeated request, or a key that cannot be one.
+            RangeRefused: an entry outside the planned bound.
+        """
+        expect_stage(request, state.next_stage)
+        _bound(request, state.session, UPLOAD, SERVER, state.client)
+        public = PublicKey.from_body(request.body, self.bits, request.sender)
+        assert encoded is not None
+        plaintexts = Packing.of(state.session.plan, self.bits).pack(encoded)
+        ciphertexts = cipher.encrypt(public, plaintexts, self.noise)
+        return replace(state, next_stage=""), {CIPHERTEXTS: cipher.to_wire(ciphertexts, public.ciphertext_bytes)}
+
+    def server_open(self, session: Session) -> tuple[PaillierServer, str, Outgoing]:
+        if len(session.cohort) > session.plan.clients:
+            raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")
+        return PaillierServer(session), KEY, {KEY_HOLDER: {}}
+
+    def server_step(
+        self, state: PaillierServer, replies: Mapping[PartyId, Message]
+    ) -> tuple[PaillierServer, str, Outgoing] | Aggregate:
+        asked = state.session.cohort if state.stage == UPLOAD else (KEY_HOLDER,)
+        for party, message in replies.items():
+            if party not in asked:
+                raise MalformedError(party, f"nobody asked it at stage {state.stage!r}")
+            _bound(message, state.session, state.stage, party, SERVER)
+        if state.stage == UPLOAD:
+            return self._collect(state, replies)
+        if not replies:
+            raise TooFewSurvivors(f"the key holder did not answer at stage {state.stage!r}; the round is void")
+        if state.stage == KEY:
+            return self._distribute(state, replies[KEY_HOLDER])
+        return self._finish(state, replies[KEY_HOLDER])
+
+    def _distribute(self, state: PaillierServer, reply: Message) -> tuple[PaillierServer, str, Outgoing]:
+        body = PublicKey.from_body(reply.body, self.bits, reply.sender).to_body()
+        return replace(state, stage=UPLOAD, key=body), UPLOAD, dict.fromkeys(state.session.cohort, body)
+
+    def _collect(
+        self, state: PaillierServer, replies: Mapping[PartyId, Message]
+    ) -> tuple[PaillierServer, str, Outgoing]:
+        plan = state.session.plan
+        if len(replies) < plan.threshold:
+            raise TooFewSurvivors(f"{len(replies)} clients uploaded, the threshold is {plan.threshold}; nothing opened")
+        public = PublicKey.from_body(state.key, self.bits, KEY_HOLDER)
+        total: list[object] | None = None
+        for message in replies.values():
+            ciphertexts = read_upload(public, message.body, plan, message.sender)
+            total = ciphertexts if total is None else cipher.multiply(public, total, ciphertexts)
+        assert total is not None
+        survivors = tuple(sorted(replies))
+        request = {
+            CIPHERTEXTS: cipher.to_wire(total, public.ciphertext_bytes),
+            SURVIVORS: np.asarray(len(survivors), np.int64),
+        }
+        return replace(state, stage=DECRYPT, survivors=survivors), DECRYPT, {KEY_HOLDER: request}
+
+    def _finish(self, state: PaillierServer, reply: Message) -> Aggregate:
+        sender, body = reply.sender, reply.body
+        packing = Packing.of(state.session.plan, self.bits)
+        if set(body) != {PLAINTEXTS}:
+            raise MalformedError(sender, f"a decryption holds plaintexts, not {sorted(body)}")
+        plaintexts = cipher.from_wire(body[PLAINTEXTS], packing.plaintexts, self.bits // 8, sender)
+        return Aggregate(packing.unpack(plaintexts, len(state.survivors), sender), state.survivors)
+
+    def helper(self) -> KeyHolder:
+        """A key holder with a fresh key."""
+        return KeyHolder.generate(self.bits, threshold=self.threshold or 2)
+
+
+@dataclass(frozen=True)
+class InsecurePaillier(Paillier):
+    """`Paillier` with keys that can be factored, from 512 bits on: for tests and quick simulations only."""
+
+    bits: int = 512
+    name: ClassVar[str] = "insecure_paillier"
+    least_bits: ClassVar[int] = 512
+
+    def _assumptions(self) -> tuple[str, ...]:
+        return (*super()._assumptions(), f"INSECURE: a modulus of {self.bits} bits may be factored.")
+
+
+def paillier(bits: int = 2048, noise: Noise = "half", *, threshold: int | None = None) -> Paillier:
+    """Sums under Paillier encryption; see `Paillier`."""
+    return Paillier(bits, noise, threshold)
+
+
+def read_upload(public: PublicKey, body: Tensors, plan: Plan, sender: PartyId) -> list[object]:
+    """The ciphertexts of one client's upload.
+
+    Raises:
+        MalformedError: a wrong field, type, size or number of ciphertexts, or a number that is no ciphertext.
+    """
+    if set(body) != {CIPHERTEXTS}:
+        raise MalformedError(sender, f"an upload holds ciphertexts, not {sorted(body)}")
+    count = Packing.of(plan, public.bits).plaintexts
+    ciphertexts = cipher.from_wire(body[CIPHERTEXTS], count, public.ciphertext_bytes, sender)
+    cipher.check(public, ciphertexts, sender)
+    return ciphertexts
+
+
+def open_upload(key_holder: KeyHolder, body: Tensors, plan: Plan, sender: PartyId = SERVER) -> dict[str, Array]:
+    """One client's encoded contribution, bit for bit: what server and key holder see together.
+
+    Args:
+        body: of the client's message at stage `upload`, as the server recorded it.
+        plan: of that exchange.      sender: the client, for the wording of a refusal.
+
+    Raises:
+        MalformedError: `body` is no upload under this plan and key.
+    """
+    ciphertexts = read_upload(key_holder.public, body, plan, sender)
+    plaintexts = key_holder.decrypt_upload(ciphertexts)
+    return Packing.of(plan, key_holder.public.bits).unpack(plaintexts, 1, sender)
+
+
+def _bound(message: Message, session: Session, stage: str, sender: PartyId, receiver: PartyId) -> None:
+    message.check(run=session.run, round=session.round, stage=stage, sender=sender, receiver=receiver)

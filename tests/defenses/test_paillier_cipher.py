@@ -1,0 +1,209 @@
+"""Paillier on big integers: identities, phe as an oracle both ways, keys, and what is refused as no ciphertext."""
+
+import gmpy2
+import numpy as np
+import phe
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from securefed.defenses.homomorphic import PublicKey, cipher, generate, keys
+from securefed.defenses.homomorphic.cipher import FixedBase
+from securefed.errors import ConfigError, MalformedError
+
+SMALL = generate(512)
+NOISES = ("full", "half")
+
+
+@pytest.fixture(scope="session")
+def private():
+    """A key of the least size that is allowed in earnest."""
+    return generate(2048)
+
+
+plaintexts = st.integers(0, SMALL.public.n - 1)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@given(m=plaintexts)
+def test_decryption_inverts_encryption(noise, m):
+    assert cipher.decrypt(SMALL, cipher.encrypt(SMALL.public, [m], noise)) == [m]
+
+
+@given(a=plaintexts, b=plaintexts)
+def test_product_of_ciphertexts_decrypts_to_the_sum_mod_n(a, b):
+    left, right = cipher.encrypt(SMALL.public, [a], "half"), cipher.encrypt(SMALL.public, [b], "full")
+    product = cipher.multiply(SMALL.public, left, right)
+    assert cipher.decrypt(SMALL, product) == [(a + b) % SMALL.public.n]
+
+
+@given(m=plaintexts, factor=st.integers(0, 2**64))
+def test_power_of_a_ciphertext_decrypts_to_the_multiple_mod_n(m, factor):
+    n = SMALL.public.n
+    (c,) = cipher.encrypt(SMALL.public, [m])
+    assert cipher.decrypt(SMALL, [gmpy2.powmod(c, factor, n * n)]) == [m * factor % n]
+
+
+def test_extreme_plaintexts_and_an_empty_batch(private):
+    n = private.public.n
+    values = [0, 1, n // 2, n - 1]
+    assert cipher.decrypt(private, cipher.encrypt(private.public, values)) == values
+    for noise in NOISES:
+        assert cipher.encrypt(private.public, [], noise) == []
+    assert cipher.decrypt(private, []) == []
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_phe_opens_our_ciphertexts(private, noise):
+    values = [0, 1, 2**2000 + 12345, private.public.n - 1]
+    for m, c in zip(values, cipher.encrypt(private.public, values, noise), strict=True):
+        assert private.phe.raw_decrypt(int(c)) == m
+
+
+def test_we_open_phes_ciphertexts_under_its_own_key():
+    # phe 1.5's own key, with a given r: the ciphertext is determined, (n + 1)^m r^n mod n^2.
+    public, secret = phe.generate_paillier_keypair(n_length=512)
+    ours = keys.PrivateKey(PublicKey(public, 2), secret)
+    for m, r in ((0, 3), (1, 5), (2**300 + 7, 2**400 + 11), (public.n - 1, public.n - 2)):
+        c = public.raw_encrypt(m, r_value=r)
+        assert c == pow(public.n + 1, m, public.nsquare) * pow(r, public.n, public.nsquare) % public.nsquare
+        assert cipher.decrypt(ours, [gmpy2.mpz(c)]) == [m]
+
+
+def test_phe_adds_to_a_ciphertext_of_ours(private):
+    (c,) = cipher.encrypt(private.public, [40])
+    total = phe.EncryptedNumber(private.public.phe, int(c)) + 2
+    assert private.phe.decrypt(total) == 42
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_ciphertexts_of_one_plaintext_are_all_different(noise):
+    out = cipher.encrypt(SMALL.public, [7] * 64, noise)
+    assert len(set(out)) == 64
+    # A ciphertext without noise would be 1 + 7 n: none is.
+    assert (1 + 7 * SMALL.public.n) not in out
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_noise_encrypts_zero(noise):
+    assert cipher.decrypt(SMALL, cipher.noises(SMALL.public, 20, noise)) == [0] * 20
+
+
+TABLE = FixedBase(gmpy2.mpz(3), gmpy2.mpz(SMALL.public.n) ** 2, 8)
+
+
+@given(exponent=st.binary(min_size=8, max_size=8))
+def test_table_of_powers_agrees_with_pow(exponent):
+    assert TABLE.power(exponent) == pow(3, int.from_bytes(exponent, "little"), SMALL.public.n**2)
+
+
+def test_keys_have_what_short_exponents_need(private):
+    p, q, n = private.phe.p, private.phe.q, private.public.n
+    assert p * q == n
+    assert n.bit_length() == 2048
+    assert p % 4 == q % 4 == 3
+    assert gmpy2.gcd(p - 1, q - 1) == 2
+    assert p.bit_length() == q.bit_length() == 1024
+    assert abs(p - q) >> 924
+    assert gmpy2.is_prime(p) and gmpy2.is_prime(q)
+    base = private.public.base
+    assert gmpy2.jacobi(base, n) == 1
+    # -x^2 is a non-residue modulo both primes, as -1 is.
+    assert gmpy2.jacobi(base, p) == gmpy2.jacobi(base, q) == -1
+
+
+def test_two_keys_differ_and_hide_their_primes_from_repr():
+    other = generate(512)
+    assert other.public.n != SMALL.public.n
+    assert str(other.phe.p) not in repr(other)
+
+
+@pytest.mark.parametrize("bits", [0, -64, 32, 100, 2047])
+def test_odd_key_sizes_are_refused(bits):
+    with pytest.raises(ConfigError, match="multiple of 64"):
+        generate(bits)
+
+
+def _altered_keys():
+    public = SMALL.public
+    n, p = public.n, SMALL.phe.p
+    size = public.plaintext_bytes
+
+    def number(value):
+        return np.frombuffer(int(value).to_bytes(size, "little"), np.uint8)
+
+    body = public.to_body()
+    prime = next(int(x) for x in _primes(512) if x % 4 == 1)
+    square = next(int(x * x) for x in _primes(256))
+    negative = next(x for x in range(2, 100) if gmpy2.jacobi(x, n) == -1)
+    return {
+        "even modulus": {**body, "modulus": number(n - 1)},
+        "3 mod 4": {**body, "modulus": number(n - 2)},
+        "factor 3": {**body, "modulus": number(3 * (n // 3 // 4 * 4 + 3))},
+        "short modulus": {**body, "modulus": number(n >> 8)},
+        "prime modulus": {**body, "modulus": number(prime)},
+        "square modulus": {**body, "modulus": number(square)},
+        "base 0": {**body, "base": number(0)},
+        "base 1": {**body, "base": number(1)},
+        "base -1": {**body, "base": number(n - 1)},
+        "base beyond n": {**body, "base": number(n + 4)},
+        "base no unit": {**body, "base": number(p)},
+        "base of Jacobi symbol -1": {**body, "base": number(negative)},
+        "no base": {"modulus": body["modulus"]},
+        "extra": {**body, "more": body["base"]},
+        "wide": {**body, "base": np.append(body["base"], np.uint8(0))},
+        "signed": {**body, "base": body["base"].view(np.int8)},
+        "two-dimensional": {**body, "modulus": body["modulus"][None]},
+    }
+
+
+def _primes(bits):
+    candidate = gmpy2.mpz(3 << (bits - 2))
+    while True:
+        candidate = gmpy2.next_prime(candidate)
+        yield candidate
+
+
+@pytest.mark.parametrize(("name", "body"), _altered_keys().items())
+def test_a_public_key_that_cannot_be_one_is_refused(name, body):
+    with pytest.raises(MalformedError) as caught:
+        PublicKey.from_body(body, 512, sender=-2)
+    assert caught.value.sender == -2
+
+
+def test_a_public_key_survives_the_wire():
+    assert PublicKey.from_body(SMALL.public.to_body(), 512, sender=-2) == SMALL.public
+    with pytest.raises(MalformedError, match="not 128 bytes"):
+        PublicKey.from_body(SMALL.public.to_body(), 1024, sender=-2)
+
+
+def test_numbers_that_are_no_ciphertexts_are_refused():
+    public, p = SMALL.public, SMALL.phe.p
+    n = public.n
+    good = cipher.encrypt(public, [1, 2, 3])
+    cipher.check(public, good, sender=4)  # positive control
+    cipher.check(public, [1, n * n - 1], sender=4)  # the extremes that are units
+    for bad in (0, -1, n * n, n * n + 1, n, 5 * n, p, p * p, 7 * SMALL.phe.q):
+        for position in range(4):
+            with pytest.raises(MalformedError, match="ciphertext"):
+                cipher.check(public, [*good[:position], gmpy2.mpz(bad), *good[position:]], sender=4)
+
+
+@given(st.lists(st.integers(0, 2**128 - 1), max_size=5))
+def test_big_integers_survive_the_wire(values):
+    wire = cipher.to_wire(values, 16)
+    assert wire.dtype == np.uint8
+    assert wire.shape == (len(values), 16)
+    assert cipher.from_wire(wire, len(values), 16, sender=0) == values
+    assert cipher.from_wire(wire, None, 16, sender=0) == values
+
+
+def test_wrong_shapes_and_types_on_the_wire_are_refused():
+    wire = cipher.to_wire([1, 2, 3], 16)
+    assert cipher.from_wire(wire, 3, 16, sender=0) == [1, 2, 3]  # positive control
+    bad = [wire[:2], wire[:, :15], wire.reshape(-1), wire.view(np.int8), wire.astype(np.int64), wire[0, 0]]
+    for value in bad:
+        with pytest.raises(MalformedError):
+            cipher.from_wire(np.asarray(value), 3, 16, sender=0)
+    with pytest.raises(MalformedError):
+        cipher.from_wire(np.asarray(np.uint8(1)), None, 16, sender=0)
