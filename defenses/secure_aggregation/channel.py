@@ -1,0 +1,115 @@
+"""Fields of message bodies, and the authenticated channel between one client and the server.
+
+Both sides derive a secret for each exchange from fresh X25519 keys. Every later body carries `tag`: a random nonce
+and the GMAC (NIST SP 800-38D) of all other fields, under a key derived for this run, round, stage, sender
+and receiver. So a body that is altered, replayed, re-ordered or attributed to someone else is refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import DTypeLike
+
+from securefed.defenses.base import Session
+from securefed.defenses.secure_aggregation.primitives import hkdf, label
+from securefed.defenses.secure_aggregation.session import session_digest
+from securefed.errors import AuthenticationError, MalformedError
+from securefed.messages import ClientId, Message, PartyId
+from securefed.state import from_bytes
+from securefed.tensors import Array, Tensors
+
+TAG = "tag"
+TAG_BYTES = 28
+_NONCE = 12
+
+
+def agreed_secret(
+    session: Session, client: ClientId, server_key: bytes, keys: tuple[bytes, bytes], agreements: tuple[bytes, bytes]
+) -> bytes:
+    """The channel's secret, from the agreements of the server's key with both of the client's.
+
+    Both, because a client that can compute it thereby shows that it holds both private keys.
+    """
+    return hkdf(b"".join(agreements), label("channel", session_digest(session), client, server_key, *keys))
+
+
+def seal(secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, body: Tensors) -> Tensors:
+    """`body` with its tag."""
+    nonce = os.urandom(_NONCE)
+    return {**body, TAG: from_bytes(nonce + _gmac(_key(secret, run, round, stage, sender, receiver), nonce, body))}
+
+
+def verify(secret: bytes, message: Message) -> None:
+    """Raise unless the message's body is as the holder of `secret` sealed it.
+
+    Raises:
+        MalformedError: there is no tag, or a field is no array.
+        AuthenticationError: the tag does not match.
+    """
+    tag = take(message, TAG, np.uint8, (TAG_BYTES,)).tobytes()
+    body = {name: value for name, value in message.body.items() if name != TAG}
+    for name in body:
+        _array(message, name)
+    key = _key(secret, message.run, message.round, message.stage, message.sender, message.receiver)
+    if not hmac.compare_digest(_gmac(key, tag[:_NONCE], body), tag[_NONCE:]):
+        raise AuthenticationError(message.sender, f"the tag of its {message.stage!r} message does not match")
+
+
+def expect_fields(message: Message, names: Iterable[str]) -> None:
+    """Raise `MalformedError` unless the body holds exactly these fields."""
+    if set(message.body) != set(names):
+        raise MalformedError(message.sender, f"fields {sorted(message.body)}, expected {sorted(names)}")
+
+
+def take(message: Message, name: str, dtype: DTypeLike, shape: tuple[int | None, ...]) -> Array:
+    """The field `name`; a `None` in `shape` allows any length.
+
+    Raises:
+        MalformedError: the field is missing, or of another type or shape.
+    """
+    value = _array(message, name)
+    fits = len(value.shape) == len(shape) and all(
+        want in (None, have) for want, have in zip(shape, value.shape, strict=True)
+    )
+    if value.dtype != np.dtype(dtype) or not fits:
+        raise MalformedError(message.sender, f"field {name!r} is {value.dtype} of shape {value.shape}")
+    return value
+
+
+def take_ids(message: Message, name: str, among: Iterable[int]) -> tuple[int, ...]:
+    """The field `name` as ascending ids.
+
+    Raises:
+        MalformedError: not ascending, repeated, or not `among` those it may hold.
+    """
+    ids = tuple(take(message, name, np.int64, (None,)).tolist())
+    if list(ids) != sorted(set(ids)) or not set(ids) <= set(among):
+        raise MalformedError(message.sender, f"{name!r} holds ids that are unknown, repeated or out of order")
+    return ids
+
+
+def _array(message: Message, name: str) -> Array:
+    value: Any = message.body.get(name)
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
+        raise MalformedError(message.sender, f"field {name!r} is missing or no array of numbers")
+    return value
+
+
+def _key(secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId) -> bytes:
+    return hkdf(secret, label("message", run, round, stage, sender, receiver))
+
+
+def _gmac(key: bytes, nonce: bytes, body: Tensors) -> bytes:
+    mac = Cipher(algorithms.AES(key), modes.GCM(nonce)).encryptor()
+    for name in sorted(body):
+        value = body[name]
+        mac.authenticate_additional_data(label(name, value.dtype.str, *value.shape))
+        mac.authenticate_additional_data(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+    mac.finalize()
+    return mac.tag

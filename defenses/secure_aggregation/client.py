@@ -1,0 +1,267 @@
+"""The client of the double-masking protocol: four steps, each from one state to the next.
+
+All secrets of an exchange derive from one root drawn from the operating system in `MaskingClient.open`, so a step
+is a function of state and request: asked the same again, it answers the same. Keys, polynomials and masks are
+bound to the fingerprint of the roster (and of those that shared), so another roster gets other ones.
+Not promised: anything for a state that is used for two different uploads; their difference would show.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from securefed.defenses.base import Session, TensorPlan, expect_stage
+from securefed.defenses.fixed_point import to_ring
+from securefed.defenses.secure_aggregation import channel
+from securefed.defenses.secure_aggregation.masks import Mask, apply_masks, pair_mask, self_mask
+from securefed.defenses.secure_aggregation.primitives import (
+    KEY_BYTES,
+    agree,
+    decrypt_once,
+    encrypt_once,
+    hkdf,
+    label,
+    private_key,
+    public_bytes,
+)
+from securefed.defenses.secure_aggregation.session import (
+    BUNDLE_BYTES,
+    KEYS,
+    MASK_KEY,
+    MASKED,
+    SEALED_BYTES,
+    SEED,
+    SHARES,
+    UNMASK,
+    UPLOAD,
+    check_session,
+    roster_digest,
+    seed_commitment,
+    share_tags,
+    sharers_digest,
+)
+from securefed.defenses.secure_aggregation.shamir import FIELD
+from securefed.errors import ConfigError, ContradictionError, DataError, MalformedError, RangeRefused
+from securefed.messages import SERVER, ClientId, Message
+from securefed.state import from_bytes, local, nest
+from securefed.tensors import Array, Tensors
+
+
+def _no_bytes() -> Array:
+    return np.zeros(0, np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskingClient:
+    """A client's state.
+
+    Attributes:
+        stage: the next stage, empty when done.
+        root: what its secrets derive from; forgotten after the upload.
+        channel: secret shared with the server.
+        roster, digest: who advertised keys, ascending, and the roster's fingerprint.
+        mask_keys: uint8 (roster, 32).
+        opening: keys that open the roster's bundles, uint8 (roster, 32).
+        sharers: those whose masks are in the upload, ascending.
+        held: their shares, uint8 (sharers, 2, 32); before the upload those of its own secrets, (1, 2, 32).
+    """
+
+    client: ClientId
+    stage: str
+    root: bytes = field(repr=False)
+    session: Session = local()
+    channel: bytes = field(default=b"", repr=False)
+    roster: tuple[ClientId, ...] = ()
+    digest: bytes = b""
+    mask_keys: Array = field(default_factory=_no_bytes, repr=False)
+    opening: Array = field(default_factory=_no_bytes, repr=False)
+    sharers: tuple[ClientId, ...] = ()
+    held: Array = field(default_factory=_no_bytes, repr=False)
+
+    @classmethod
+    def open(cls, session: Session, client: ClientId) -> MaskingClient:
+        """A fresh state with fresh secrets.
+
+        Raises:
+            PlanError: the plan's threshold or cohort is not sound.
+            ConfigError: the client is not invited.
+        """
+        check_session(session)
+        if client not in session.cohort:
+            raise ConfigError(f"client {client} is not in the cohort {session.cohort}")
+        return cls(client, KEYS, secrets.token_bytes(KEY_BYTES), session)
+
+    @property
+    def share_secret(self) -> bytes:
+        """X25519 scalar for share bundles and the channel; never shared, so a dead client's bundles stay closed."""
+        return hkdf(self.root, label("share key"))
+
+    @property
+    def shared_secrets(self) -> tuple[bytes, bytes]:
+        """Self-mask seed and mask key: the secrets that are shared, as field elements."""
+        wide = hkdf(self.root, label("shared secrets"), 96)
+        return FIELD.element(wide[:48]), FIELD.element(wide[48:])
+
+    def seal(self, stage: str, body: Tensors) -> Tensors:
+        return channel.seal(self.channel, self.session.run, self.session.round, stage, self.client, SERVER, body)
+
+
+def client_step(state: MaskingClient, request: Message, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
+    """The next state and the reply's body.
+
+    Raises:
+        MessageRefused: the request is not the server's next one, does not verify, or asks for what must stay apart.
+        RangeRefused: an encoded entry does not fit its ring.
+    """
+    expect_stage(request, state.stage)
+    session = state.session
+    request.check(run=session.run, round=session.round, stage=state.stage, sender=SERVER, receiver=state.client)
+    if state.stage == KEYS:
+        return _advertise(state, request)
+    channel.verify(state.channel, request)
+    if state.stage == SHARES:
+        return _deal(state, request)
+    if state.stage == UPLOAD:
+        if encoded is None:
+            raise DataError("the stage 'upload' needs the encoded contribution")
+        return _upload(state, request, encoded)
+    return _reveal(state, request)
+
+
+def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+    channel.expect_fields(request, ("server_key",))
+    server_key = channel.take(request, "server_key", np.uint8, (KEY_BYTES,)).tobytes()
+    share, mask = private_key(state.share_secret), private_key(state.shared_secrets[MASK_KEY])
+    keys = public_bytes(share), public_bytes(mask)
+    agreements = agree(share, server_key, SERVER), agree(mask, server_key, SERVER)
+    secret = channel.agreed_secret(state.session, state.client, server_key, keys, agreements)
+    state = replace(state, stage=SHARES, channel=secret)
+    return state, state.seal(KEYS, {"share_key": from_bytes(keys[0]), "mask_key": from_bytes(keys[1])})
+
+
+def _deal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+    channel.expect_fields(request, ("ids", "share_keys", "mask_keys", channel.TAG))
+    roster = _take_members(state, request, state.session.cohort)
+    share_keys = channel.take(request, "share_keys", np.uint8, (len(roster), KEY_BYTES))
+    mask_keys = channel.take(request, "mask_keys", np.uint8, (len(roster), KEY_BYTES))
+    share, seed_and_key = private_key(state.share_secret), state.shared_secrets
+    me = roster.index(state.client)
+    own = public_bytes(share), public_bytes(private_key(seed_and_key[MASK_KEY]))
+    if (share_keys[me].tobytes(), mask_keys[me].tobytes()) != own:
+        raise ContradictionError(SERVER, "the roster holds other keys for this client than it advertised")
+    digest = roster_digest(state.session, roster, share_keys, mask_keys)
+    degree = state.session.plan.threshold - 1
+    coefficients = FIELD.coefficients(hkdf(state.root, label("coefficients", digest)), 2 * degree)
+    shares = FIELD.split(seed_and_key, coefficients, len(roster))
+    bundles, opening = np.zeros((len(roster), BUNDLE_BYTES), np.uint8), np.zeros((len(roster), KEY_BYTES), np.uint8)
+    for row, peer in enumerate(roster):
+        if peer != state.client:
+            agreement = agree(share, share_keys[row].tobytes(), peer)
+            outgoing = bundle_key(agreement, digest, state.client, peer)
+            tags = share_tags(digest, state.client, peer, shares[row]).tobytes()
+            bound = label("bundle", digest, state.client, peer, tags)
+            bundles[row] = from_bytes(encrypt_once(outgoing, shares[row].tobytes(), bound) + tags)
+            opening[row] = from_bytes(bundle_key(agreement, digest, peer, state.client))
+        else:  # only the tags: the holder of its own share needs no ciphertext
+            bundles[row, SEALED_BYTES:] = share_tags(digest, peer, peer, shares[row]).reshape(-1)
+    reply = {"bundles": bundles, "commitment": from_bytes(seed_commitment(digest, state.client, seed_and_key[SEED]))}
+    state = replace(
+        state, stage=UPLOAD, roster=roster, digest=digest, mask_keys=mask_keys, opening=opening,
+        held=shares[me : me + 1],
+    )  # fmt: skip
+    return state, state.seal(SHARES, reply)
+
+
+def bundle_key(agreement: bytes, digest: bytes, sender: ClientId, receiver: ClientId) -> bytes:
+    """The key of the one bundle that `sender` makes for `receiver`."""
+    return hkdf(agreement, label("bundle key", digest, sender, receiver))
+
+
+def _upload(state: MaskingClient, request: Message, encoded: Tensors) -> tuple[MaskingClient, Tensors]:
+    channel.expect_fields(request, ("ids", "bundles", channel.TAG))
+    sharers = _take_members(state, request, state.roster)
+    bundles = channel.take(request, "bundles", np.uint8, (len(sharers), BUNDLE_BYTES))
+    held = np.stack([_open_bundle(state, peer, bundle) for peer, bundle in zip(sharers, bundles, strict=True)])
+    exchange = sharers_digest(state.digest, sharers)
+    seed, mask_secret = state.shared_secrets
+    mask_key = private_key(mask_secret)
+    masks: list[Mask] = [self_mask(seed, exchange, state.client)]
+    for peer in sharers:
+        if peer != state.client:
+            agreement = agree(mask_key, state.mask_keys[state.roster.index(peer)].tobytes(), peer)
+            masks.append(pair_mask(agreement, exchange, state.client, peer))
+    residues = _residues(encoded, state.session.plan.tensors)
+    apply_masks(residues, state.session.plan, masks)
+    tensors = state.session.plan.tensors
+    masked = {t.name: flat.reshape(t.shape) for t, flat in zip(tensors, residues, strict=True)}
+    state = replace(
+        state, stage=UNMASK, root=b"", mask_keys=_no_bytes(), opening=_no_bytes(), sharers=sharers, held=held
+    )
+    return state, state.seal(UPLOAD, nest(MASKED, masked))
+
+
+def _open_bundle(state: MaskingClient, dealer: ClientId, bundle: Array) -> Array:
+    """The two shares from `dealer`, uint8 (2, 32)."""
+    if dealer == state.client:
+        return np.asarray(state.held[0])
+    tags = bundle[SEALED_BYTES:].tobytes()
+    key = state.opening[state.roster.index(dealer)].tobytes()
+    bound = label("bundle", state.digest, dealer, state.client, tags)
+    opened = decrypt_once(key, bundle[:SEALED_BYTES].tobytes(), bound, dealer)
+    shares = np.frombuffer(opened, np.uint8).reshape(2, KEY_BYTES)
+    if share_tags(state.digest, dealer, state.client, shares).tobytes() != tags:
+        raise MalformedError(dealer, "its shares are not the ones its tags stand for")
+    return shares
+
+
+def _residues(encoded: Tensors, tensors: Sequence[TensorPlan]) -> list[Array]:
+    """Fresh flat residues of an encoded contribution."""
+    if set(encoded) != {tensor.name for tensor in tensors}:
+        raise DataError(f"encoded tensors {sorted(encoded)} are not those of the plan")
+    out = []
+    for tensor in tensors:
+        value = np.ascontiguousarray(encoded[tensor.name])
+        if encoded[tensor.name].shape != tensor.shape or value.dtype != np.int64:
+            raise DataError(
+                f"encoded {tensor.name!r} is {value.dtype} of shape {value.shape}, not int64 {tensor.shape}"
+            )
+        half = 2 ** (tensor.ring - 1)
+        if value.size and not -half <= value.min() <= value.max() < half:
+            raise RangeRefused(f"encoded {tensor.name!r} does not fit a ring of {tensor.ring} bits")
+        residues = to_ring(value.reshape(-1), tensor.ring)
+        out.append(residues.copy() if np.shares_memory(residues, encoded[tensor.name]) else residues)
+    return out
+
+
+def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+    channel.expect_fields(request, ("alive", "dead", channel.TAG))
+    alive = channel.take_ids(request, "alive", state.sharers)
+    dead = channel.take_ids(request, "dead", state.sharers)
+    if both := set(alive) & set(dead):
+        raise ContradictionError(SERVER, f"clients {sorted(both)} are named alive and dead; one kind of share each")
+    if set(alive) | set(dead) != set(state.sharers):
+        raise ContradictionError(SERVER, "alive and dead are not together those that shared")
+    if state.client not in alive:
+        raise ContradictionError(SERVER, "this client uploaded and is named dead")
+    if len(alive) < state.session.plan.threshold:
+        raise ContradictionError(SERVER, f"{len(alive)} uploads are fewer than {state.session.plan.threshold}")
+    kinds = np.where(np.isin(state.sharers, alive), SEED, MASK_KEY)
+    shares = state.held[np.arange(len(state.sharers)), kinds]
+    reply = state.seal(UNMASK, {"shares": shares})
+    return replace(state, stage="", channel=b"", held=_no_bytes()), reply
+
+
+def _take_members(state: MaskingClient, request: Message, among: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """The participants the request names, checked by this client: itself one of them, and enough of them."""
+    members = channel.take_ids(request, "ids", among)
+    if state.client not in members:
+        raise ContradictionError(SERVER, "this client takes part and is not listed")
+    if len(members) < state.session.plan.threshold:
+        raise ContradictionError(
+            SERVER, f"{len(members)} participants are fewer than the threshold {state.session.plan.threshold}"
+        )
+    return members

@@ -1,0 +1,60 @@
+"""Masks: key streams added to residues, one stream for each secret and tensor.
+
+A mask secret belongs to one exchange and one pair of clients (or one client, for its self mask); a tensor's
+stream is keyed by HKDF of that secret and the tensor's name. So no stream serves two rounds, pairs or tensors.
+Of a pair the client with the lower id adds the stream and the other subtracts it (Bonawitz et al. 2017, sec. 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed.defenses.base import Plan
+from securefed.defenses.secure_aggregation.primitives import hkdf, key_stream, label
+from securefed.messages import ClientId
+from securefed.tensors import Array
+
+_CHUNK = 1 << 16
+_ZEROS = memoryview(bytes(_CHUNK))
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A secret and whether its streams are added (+1) or subtracted (-1)."""
+
+    secret: bytes
+    sign: int
+
+
+def pair_mask(agreement: bytes, exchange: bytes, client: ClientId, peer: ClientId) -> Mask:
+    """What `client` applies for its pair with `peer`; `exchange` fingerprints run, round and participants."""
+    low, high = sorted((client, peer))
+    return Mask(hkdf(agreement, label("pair mask", exchange, low, high)), 1 if client == low else -1)
+
+
+def self_mask(seed: bytes, exchange: bytes, client: ClientId) -> Mask:
+    """What `client` adds on its own account."""
+    return Mask(hkdf(seed, label("self mask", exchange, client)), 1)
+
+
+def apply_masks(residues: Sequence[Array], plan: Plan, masks: Sequence[Mask], *, remove: bool = False) -> None:
+    """Add (`remove`: take away) every mask, in place, to flat residues in the plan's order."""
+    for tensor, flat in zip(plan.tensors, residues, strict=True):
+        info = label("tensor", tensor.name)
+        streams = [(key_stream(hkdf(mask.secret, info)), (mask.sign < 0) is remove) for mask in masks]
+        _apply_streams(flat, streams)
+
+
+def _apply_streams(flat: Array, streams: Sequence[tuple[object, bool]]) -> None:
+    """Chunk by chunk, so that the chunk stays in the cache while every stream passes over it."""
+    buffer = bytearray(_CHUNK + 15)  # update_into wants room for one block more than it fills
+    words = np.frombuffer(buffer, flat.dtype.newbyteorder("<"), _CHUNK // flat.itemsize)
+    for start in range(0, flat.size, words.size):
+        chunk = flat[start : start + words.size]
+        zeros, mask = _ZEROS[: chunk.nbytes], words[: chunk.size]
+        for stream, adds in streams:
+            stream.update_into(zeros, buffer)  # type: ignore[attr-defined]
+            (np.add if adds else np.subtract)(chunk, mask, out=chunk)

@@ -1,0 +1,87 @@
+"""The cryptographic building blocks: key agreement, key derivation, key stream, share encryption.
+
+All of them are the `cryptography` library's; what is ours is how their inputs are bound and separated. Secrets
+are never a parameter of the public API: they come from the operating system in `client_open` and `server_open`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from securefed.errors import AuthenticationError, MalformedError
+from securefed.messages import PartyId
+
+KEY_BYTES = 32
+_ONE_USE_NONCE = bytes(12)
+
+
+def label(*parts: bytes | str | int) -> bytes:
+    """One byte string for a list of parts; different lists never give the same string."""
+    out = bytearray()
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        kind = b"b" if isinstance(part, bytes) else b"s" if isinstance(part, str) else b"i"
+        out += kind + len(data).to_bytes(8, "little") + data
+    return bytes(out)
+
+
+def fingerprint(*parts: bytes | str | int) -> bytes:
+    """SHA-256 of `label(*parts)`."""
+    return hashlib.sha256(label(*parts)).digest()
+
+
+def hkdf(secret: bytes, info: bytes, length: int = KEY_BYTES, salt: bytes | None = None) -> bytes:
+    """HKDF-SHA256 (RFC 5869), extract and expand."""
+    return HKDF(SHA256(), length, salt, info).derive(secret)
+
+
+def private_key(secret: bytes) -> X25519PrivateKey:
+    """The X25519 key with this scalar (32 bytes, clamped as in RFC 7748). Loading costs as much as `agree`."""
+    return X25519PrivateKey.from_private_bytes(secret)
+
+
+def public_bytes(key: X25519PrivateKey) -> bytes:
+    """The 32 bytes to advertise."""
+    return key.public_key().public_bytes_raw()
+
+
+def agree(key: X25519PrivateKey, public: bytes, owner: PartyId) -> bytes:
+    """X25519 (RFC 7748) with the public key of `owner`.
+
+    Raises:
+        MalformedError: the key has small order, so that the result would not depend on `key`.
+    """
+    try:
+        return key.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:
+        raise MalformedError(owner, "its public key has small order or a wrong length") from error
+
+
+def key_stream(seed: bytes) -> Any:
+    """An AES-128-CTR encryptor; `seed` is 16 bytes of key and the first counter block (NIST SP 800-38A)."""
+    return Cipher(algorithms.AES(seed[:16]), modes.CTR(seed[16:])).encryptor()
+
+
+def encrypt_once(key: bytes, data: bytes, bound: bytes) -> bytes:
+    """AES-256-GCM under a key that encrypts this one message, hence with a constant nonce. `bound` is authenticated."""
+    return AESGCM(key).encrypt(_ONE_USE_NONCE, data, bound)
+
+
+def decrypt_once(key: bytes, data: bytes, bound: bytes, sender: PartyId) -> bytes:
+    """Inverse of `encrypt_once`.
+
+    Raises:
+        AuthenticationError: the ciphertext was not made under this key for this `bound`.
+    """
+    try:
+        return AESGCM(key).decrypt(_ONE_USE_NONCE, data, bound)
+    except InvalidTag as error:
+        raise AuthenticationError(sender, "a share bundle does not decrypt") from error

@@ -1,0 +1,114 @@
+"""Secure aggregation by double masking on the complete graph (Bonawitz et al. 2017, CCS, fig. 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from securefed.defenses.base import Outgoing, Plan, Session
+from securefed.defenses.secure_aggregation import server
+from securefed.defenses.secure_aggregation.channel import TAG_BYTES
+from securefed.defenses.secure_aggregation.client import MaskingClient, client_step
+from securefed.defenses.secure_aggregation.server import MaskingServer
+from securefed.defenses.secure_aggregation.session import STAGES, UPLOAD, upload_bytes
+from securefed.errors import PlanError
+from securefed.messages import Aggregate, ClientId, Message, PartyId
+from securefed.tensors import Tensors
+
+_SMALLEST_COHORT = 3
+
+
+@dataclass(frozen=True)
+class SecureAggregation:
+    """The server learns the sum of the uploads, and who took part; nothing else of any contribution.
+
+    An exchange has four stages, with fresh keys each time. `keys`: each client advertises two X25519 keys.
+    `shares`: it deals Shamir shares of its self-mask seed and of its mask key, encrypted for each peer. `upload`: it
+    sends its contribution plus its self mask plus one signed mask for each peer. `unmask`: the survivors
+    give shares of the seeds of those that uploaded and of the keys of those that did not, never both.
+    A client may drop out at any stage; the sum is that of all that uploaded, while `threshold` clients are left.
+
+    Attributes:
+        threshold: survivors a round needs, above half of the planned clients; `None` takes floor(N / 2) + 1.
+
+    Guarantees:
+        A server that follows the protocol learns, with up to `threshold - 1` clients that share all they know with it,
+        no more than the sum of the other survivors' contributions.
+        An honest client gives one kind of share of each client, whatever it is asked. So a server that lies about
+        who is dead collects both secrets of one client only with 2 * threshold - N colluding clients or more.
+        (It may obtain sums over fewer clients than the threshold: against a lying server no more is claimed.)
+        With an honest server, a message altered, replayed, re-ordered or swapped by anyone between (or a share
+        that its holder or dealer falsified) ends in a named refusal; the sum is exact for those in `survivors`.
+    Not promised:
+        Who a client is. Keys have no certificate: a server that impersonates clients at first contact (each exchange is
+        one), or anyone who can where the transport does not authenticate, opens uploads.
+        That a client's contribution is honest, or masked as it says: it may send any residues under its own name,
+        and the sum is wrong by what it made up. That no client can end a round: each one can, by name.
+        Hidden sizes, timing and participation. That sums stay apart: those over different survivors subtract.
+    """
+
+    threshold: int | None = None
+    name: ClassVar[str] = "secure_aggregation"
+    exact: ClassVar[bool] = True
+    upload: ClassVar[str] = UPLOAD
+
+    def __str__(self) -> str:
+        return self.name if self.threshold is None else f"{self.name}(threshold={self.threshold})"
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan with stages, bytes, threshold, what collusion opens, and assumptions.
+
+        Raises:
+            PlanError: a tensor is not quantised, fewer than 3 clients, or a threshold outside (N/2, N].
+        """
+        for tensor in plan.tensors:
+            if not tensor.step or tensor.ring not in (32, 64):
+                raise PlanError(f"tensor {tensor.name!r} is not quantised; put quantise() before secure_aggregation()")
+        clients = plan.clients
+        if clients < _SMALLEST_COHORT:
+            raise PlanError(
+                f"secure aggregation of {clients} clients hides nothing from the server and one client; "
+                f"plan for at least {_SMALLEST_COHORT}"
+            )
+        threshold = clients // 2 + 1 if self.threshold is None else self.threshold
+        if not clients < 2 * threshold <= 2 * clients:
+            raise PlanError(f"threshold {threshold} is not above half of {clients} clients and at most {clients}")
+        opens = f"the server and any {threshold} of {clients} clients together; the server and all other survivors"
+        plan = replace(
+            plan, stages=STAGES, upload_bytes=upload_bytes(plan, TAG_BYTES), threshold=threshold, open_to=opens
+        )
+        return plan.assume(
+            "The server is honest but curious at first contact: keys are advertised through it, without certificates.",
+            "The transport authenticates the server to the clients and the clients to the server.",
+            "Who took part, sizes and timing are visible.",
+            f"{threshold} colluding clients and the server open uploads; so do all survivors but one, from the sum.",
+            "Sums over different survivors of the same values subtract.",
+            "A client's contribution is not checked: a lying client shifts the sum.",
+            "No client's state is rolled back to before an upload and used again.",
+        )
+
+    def client_open(self, session: Session, client: ClientId) -> MaskingClient:
+        """A client's state with fresh secrets. Raises `PlanError` where the plan is not one of this protocol."""
+        return MaskingClient.open(session, client)
+
+    def client_step(
+        self, state: MaskingClient, request: Message, encoded: Tensors | None
+    ) -> tuple[MaskingClient, Tensors]:
+        return client_step(state, request, encoded)
+
+    def server_open(self, session: Session) -> tuple[MaskingServer, str, Outgoing]:
+        return server.server_open(session)
+
+    def server_step(
+        self, state: MaskingServer, replies: Mapping[PartyId, Message]
+    ) -> tuple[MaskingServer, str, Outgoing] | Aggregate:
+        return server.server_step(state, replies)
+
+    def helper(self) -> None:
+        return None
+
+
+def secure_aggregation(threshold: int | None = None) -> SecureAggregation:
+    """Secure aggregation by double masking; see `SecureAggregation`."""
+    return SecureAggregation(threshold)

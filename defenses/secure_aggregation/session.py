@@ -1,0 +1,91 @@
+"""What both sides know of one exchange: stages, threshold, fingerprints, and how a share is committed to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from securefed.defenses.base import Plan, Session
+from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, fingerprint, label
+from securefed.errors import PlanError
+from securefed.messages import ClientId
+from securefed.tensors import Array
+
+KEYS: Final = "keys"
+SHARES: Final = "shares"
+UPLOAD: Final = "upload"
+UNMASK: Final = "unmask"
+STAGES: Final = (KEYS, SHARES, UPLOAD, UNMASK)
+
+MASKED: Final = "masked"
+"""Prefix of the masked tensors' names in an upload."""
+
+SEED, MASK_KEY = 0, 1
+"""The two shared secrets of a client: its self-mask seed and its mask key, in this order everywhere."""
+
+_SHARE_TAG = 8
+SEALED_BYTES = 2 * KEY_BYTES + 16
+BUNDLE_BYTES = SEALED_BYTES + 2 * _SHARE_TAG
+"""A bundle: both shares for one holder, encrypted, and their two tags in the clear."""
+
+
+def check_session(session: Session) -> int:
+    """The threshold of the exchange.
+
+    Raises:
+        PlanError: it does not exceed half of the planned clients, or the cohort exceeds the plan.
+    """
+    plan = session.plan
+    if not plan.clients < 2 * plan.threshold <= 2 * plan.clients:
+        raise PlanError(f"threshold {plan.threshold} for {plan.clients} clients is not above half of them")
+    if len(session.cohort) > plan.clients:
+        raise PlanError(
+            f"{len(session.cohort)} clients are invited, the plan is for {plan.clients}; plan for the larger number"
+        )
+    return plan.threshold
+
+
+def session_digest(session: Session) -> bytes:
+    """Fingerprint of what all parties agree on before the exchange."""
+    plan = session.plan
+    tensors = (label(t.name, t.ring, float(t.step).hex(), *t.shape) for t in plan.tensors)
+    return fingerprint(
+        "securefed secure aggregation 1", session.run, session.round, plan.clients, plan.threshold,
+        label(*session.cohort), *tensors,
+    )  # fmt: skip
+
+
+def roster_digest(session: Session, roster: Sequence[ClientId], share_keys: Array, mask_keys: Array) -> bytes:
+    """Fingerprint of who takes part and of all advertised keys."""
+    return fingerprint("roster", session_digest(session), label(*roster), share_keys.tobytes(), mask_keys.tobytes())
+
+
+def sharers_digest(roster: bytes, sharers: Sequence[ClientId]) -> bytes:
+    """Fingerprint of the exchange at the upload: the roster and those of it that shared their secrets."""
+    return fingerprint("sharers", roster, *sharers)
+
+
+def seed_commitment(roster: bytes, client: ClientId, seed: bytes) -> bytes:
+    """What a client publishes of its self-mask seed; 32 bytes."""
+    return fingerprint("seed commitment", roster, client, seed)
+
+
+def share_tags(roster: bytes, dealer: ClientId, holder: ClientId, shares: Array) -> Array:
+    """What a dealer publishes of the two shares it gives `holder`: two truncated SHA-256, uint8 (2, 8).
+
+    They name who lies when shares do not combine; that no wrong sum comes out does not rest on them.
+    """
+    context = label("share", roster, dealer, holder)
+    digests = (hashlib.sha256(context + bytes([kind]) + shares[kind].tobytes()).digest() for kind in (SEED, MASK_KEY))
+    return np.frombuffer(b"".join(digest[:_SHARE_TAG] for digest in digests), np.uint8).reshape(2, _SHARE_TAG)
+
+
+def upload_bytes(plan: Plan, tag: int) -> int:
+    """Bytes one client sends over all stages: field contents, names and headers left out."""
+    keys = 2 * KEY_BYTES
+    shares = plan.clients * BUNDLE_BYTES + KEY_BYTES
+    upload = sum(tensor.size * tensor.ring // 8 for tensor in plan.tensors)
+    return keys + shares + upload + plan.clients * KEY_BYTES + len(STAGES) * tag
