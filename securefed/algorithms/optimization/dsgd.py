@@ -1,0 +1,53 @@
+"""Distributed (S)GD: clients send gradients at the server's model, the server makes the step.
+
+Source: LoSAC (Liu et al.), sec. 5.4, where DSGD is the reference for gradient leakage; Zhu et al., Deep Leakage
+from Gradients, sec. 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.algorithms.base import Public, require
+from securefed.algorithms.optimization.method import GradientMethod
+from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.work import Memory, Vectors, Work, batches
+from securefed.datasets.base import Dataset
+from securefed.tensors import Array, Ring
+
+
+@dataclass(frozen=True, kw_only=True)
+class DSGD(GradientMethod):
+    """g_i = n_i * mean gradient at x (a SUM over rows);  x <- x - eta (sum_i g_i) / (sum_i n_i), i over the survivors.
+
+    The numbers n_i are public (`Public.rows`), so the sum of gradients is all the server needs. Under secure
+    aggregation the sum IS the gradient of one client that holds the pooled rows.
+
+    Attributes:
+        batch_size: rows of a client's gradient, drawn anew each round; `None` takes all. Scaled to n_i.
+    """
+
+    batch_size: int | None = None
+
+    sent: ClassVar[tuple[str, ...]] = ("gradient",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = self.batch_size
+        require(size is None or size >= 1, f"batch_size must be at least 1, or None for all rows, not {size}")
+
+    def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        return {"gradient": (float(max(public.rows)), 32)}
+
+    def plan(self, data: Dataset, model: Model, rng: np.random.Generator) -> Work:
+        return self._work(data, model, batches(data.rows, self.batch_size, 1, rng))
+
+    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+        return {"gradient": work.rows * work.gradient(received["x"], 0)}, memory
+
+    def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        rows = np.asarray(public.rows)[survivors].sum()
+        return {"x": vectors["x"] - self.learning_rate * total["gradient"] / rows}

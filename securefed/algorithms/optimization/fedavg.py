@@ -1,0 +1,55 @@
+"""Federated averaging.
+
+Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from securefed.algorithms.base import Public, require
+from securefed.algorithms.optimization.stepping import SteppingMethod
+from securefed.algorithms.optimization.work import Memory, Size, Vectors, Work
+from securefed.tensors import Array, Ring
+
+Weighting = Literal["rows", "uniform"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(SteppingMethod):
+    """y <- y - eta g(y), T times from y = x;  client sends w_i (y - x);  x <- x + (sum w_i (y_i - x)) / (sum w_i).
+
+    The weight w_i is inside the sum; the survivors' weights are public, so the division is the server's.
+
+    Attributes:
+        weighting: `rows`: w_i = n_i over the mean of all n_i (public); `uniform`: w_i = 1.
+    """
+
+    weighting: Weighting = "rows"
+
+    sent: ClassVar[tuple[str, ...]] = ("delta",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.weighting in ("rows", "uniform"), f"weighting is 'rows' or 'uniform', not {self.weighting!r}")
+
+    def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        largest = float(np.max(self.weight(np.asarray(public.rows, float), public)))
+        return {"delta": (self.learning_rate * self.local_steps * largest, 32)}
+
+    def weight(self, rows: Size, public: Public) -> Size:
+        """w_i of a client with `rows` rows."""
+        return rows / float(np.mean(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0
+
+    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+        point = received["x"]
+        for step in range(self.local_steps):
+            point = point - self.learning_rate * work.gradient(point, step)
+        return {"delta": self.weight(work.rows, work.public) * (point - received["x"])}, memory
+
+    def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        weight = np.sum(self.weight(np.asarray(public.rows, float)[survivors], public))
+        return {"x": vectors["x"] + total["delta"] / weight}

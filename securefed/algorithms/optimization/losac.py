@@ -1,0 +1,95 @@
+"""LoSAC: local stochastic average control.
+
+Source: Liu et al., LoSAC: An Efficient Local Stochastic Average Control Method for Federated Optimization,
+equations (8), (11)-(13), Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from securefed.algorithms.base import Public, require
+from securefed.algorithms.optimization.method import GradientMethod
+from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.work import Memory, Size, Vectors, Work
+from securefed.datasets.base import Dataset
+from securefed.tensors import Array, Ring
+
+BlockScale = Literal["printed", "consistent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoSAC(GradientMethod):
+    """T local steps, each on one of M blocks of the client's rows, drawn at random (11), x^- the point before the step:
+
+        x_i   <- x_i - eta (phi_i / N - y_ij + g_ij(x_i^-))
+        phi_i <- phi_i + g_ij(x_i^-) - y_ij
+        y_ij  <- g_ij(x_i^-)                                           (8)
+
+    from x_i = x, phi_i = phi. Sends dx = x_i - x and dphi = phi_i - phi. Server (13), S the PLANNED cohort:
+    x <- x + (1/N) sum dx,   phi <- phi + (N/S) sum dphi.   y and phi start at 0, since (13) has its fixed point at the
+    optimum for no other start.
+
+    Invariant: phi = (N/S) sum_ij y_ij, y the committed ones. `dphi` travels in the 64-bit ring: phi is a running
+    sum of differences, and in 32 bits rounding would make it drift from the clients' y.
+
+    Converges for M = 1 where T eta < about 2 / L, L the smoothness of the losses as scaled below.
+
+    Attributes:
+        local_steps: T.
+        blocks: M, contiguous blocks of almost equal size; every client needs at least M rows.
+        block_scale: `printed`: g_ij = n_i * mean gradient of block j, so that the sum over blocks is M times the
+            client's gradient and the effective step is M eta; `consistent`: g_ij = sum of the block's gradients.
+    """
+
+    learning_rate: float = 1e-4
+    local_steps: int = 5
+    blocks: int = 1
+    block_scale: BlockScale = "printed"
+
+    received: ClassVar[tuple[str, ...]] = ("x", "phi")
+    sent: ClassVar[tuple[str, ...]] = ("dx", "dphi")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.local_steps >= 1, f"local_steps must be at least 1, not {self.local_steps}")
+        require(self.blocks >= 1, f"blocks must be at least 1, not {self.blocks}")
+        known = ("printed", "consistent")
+        require(self.block_scale in known, f"block_scale is 'printed' or 'consistent', not {self.block_scale!r}")
+
+    def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        rows, fewest = max(public.rows), min(public.rows)
+        require(self.blocks <= fewest, f"{self.blocks} blocks need as many rows of every client; one has {fewest}")
+        stored = float(rows if self.block_scale == "printed" else -(-rows // self.blocks))
+        # |g_ij|, |y_ij| <= stored; |phi / N| <= (1/S) sum over N clients and M blocks; each touched block changes by 2.
+        control = self.blocks * public.clients / public.cohort
+        touched = min(self.local_steps, self.blocks)
+        step = self.learning_rate * self.local_steps * (control + 2.0)
+        return {"dx": (step * stored, 32), "dphi": (2.0 * touched * stored, 64)}
+
+    def memory(self, model: Model) -> Memory:
+        return tuple(np.zeros(model.layout.size) for _ in range(self.blocks))
+
+    def plan(self, data: Dataset, model: Model, rng: np.random.Generator) -> Work:
+        blocks = np.array_split(np.arange(data.rows), self.blocks)
+        drawn = tuple(int(j) for j in rng.integers(self.blocks, size=self.local_steps))
+        return self._work(data, model, [blocks[j] if self.blocks > 1 else slice(None) for j in drawn], drawn)
+
+    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+        point, phi, stored, public = received["x"], received["phi"], list(memory), work.public
+        for step, j in enumerate(work.blocks):
+            scale: Size = work.rows if self.block_scale == "printed" else work.sizes[step]
+            fresh = scale * work.gradient(point, step)
+            point = point - self.learning_rate * (phi / public.clients - stored[j] + fresh)  # (11), first line
+            phi = phi + fresh - stored[j]  # second line
+            stored[j] = fresh  # (8)
+        return {"dx": point - received["x"], "dphi": phi - received["phi"]}, tuple(stored)
+
+    def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        return {  # (13)
+            "x": vectors["x"] + total["dx"] / public.clients,
+            "phi": vectors["phi"] + public.clients / public.cohort * total["dphi"],
+        }

@@ -1,0 +1,187 @@
+"""What all gradient methods share: states, names on the wire, commit and roll-back, evaluation.
+
+A method adds three things: the bounds of its contribution, a client's local steps, and the server's update.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.algorithms.base import Outcome, Public, require
+from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.work import Memory, Vectors, Work, batches
+from securefed.datasets.base import Dataset
+from securefed.errors import DivergenceError
+from securefed.messages import Aggregate
+from securefed.problems.base import Problem
+from securefed.problems.linear import SoftmaxRegression
+from securefed.state import local
+from securefed.tensors import Array, Layout, Ring, Tensors, TensorSpec
+
+BLOWN_UP = 1e12
+_PRACTICAL_LOSS = 100.0  # nats a row; the 64-bit ring keeps 2^-50 of it
+
+
+@dataclass(frozen=True)
+class Server:
+    """`vectors["x"]` is the model; further ones are the method's. `round` counts completed rounds."""
+
+    vectors: dict[str, Array]
+    model: Model = local()
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Client:
+    """`memory` is committed: the server's sums hold it. `pending` replaces it if the last contribution counts."""
+
+    memory: Memory
+    data: Dataset = local()
+    model: Model = local()
+    pending: Memory | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientMethod(ABC):
+    """Base of the gradient methods.
+
+    Attributes:
+        problem: what is trained.
+        learning_rate: eta > 0.
+    """
+
+    problem: Problem = SoftmaxRegression()
+    learning_rate: float = 0.1
+
+    needs_outcome: ClassVar[bool] = False
+    received: ClassVar[tuple[str, ...]] = ("x",)
+    """Vectors of the broadcast: `x` under the problem's own names, others with a prefix."""
+    sent: ClassVar[tuple[str, ...]]
+    """Vectors of the contribution."""
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        require(np.isfinite(rate) and rate > 0, f"learning_rate must be positive and finite, not {rate}")
+
+    @abstractmethod
+    def factors(self, public: Public) -> Mapping[str, tuple[float, Ring]]:
+        """By contributed vector: its largest entry in units of the gradient's, and its ring."""
+
+    @abstractmethod
+    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+        """A client's round: what it sends and what it remembers. Linear in everything but the gradients."""
+
+    @abstractmethod
+    def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """The server's vectors after a sum over the clients `survivors` (ids)."""
+
+    def plan(self, data: Dataset, model: Model, rng: np.random.Generator) -> Work:
+        """The rows of each local step; one full-batch step by default."""
+        return self._work(data, model, batches(data.rows, None, 1, rng))
+
+    def memory(self, model: Model) -> Memory:
+        """What a client remembers before its first round."""
+        return ()
+
+    def layout(self, public: Public) -> Layout:
+        model = Model(self.problem, public)
+        specs = (model.specs(part, *scale) for part, scale in self.factors(public).items())
+        return Layout(tuple(spec for group in specs for spec in group))
+
+    def start(self, public: Public, rng: np.random.Generator) -> Server:
+        model = Model(self.problem, public)
+        x = model.layout.flatten(self.problem.initial(public, rng))
+        return Server({"x": x} | {part: np.zeros_like(x) for part in self.received if part != "x"}, model)
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> Client:
+        data.labels()
+        model = Model(self.problem, public)
+        return Client(self.memory(model), data, model)
+
+    def broadcast(self, server: Server) -> Tensors:
+        out: dict[str, Array] = {}
+        for part in self.received:
+            out |= server.model.name("" if part == "x" else part, server.vectors[part])
+        return out
+
+    def contribute(self, client: Client, broadcast: Tensors, rng: np.random.Generator) -> tuple[Client, Tensors]:
+        """Raises `DivergenceError` where a local step leaves the numbers."""
+        model = client.model
+        received = self.read(model, broadcast)
+        with np.errstate(over="ignore", invalid="ignore"):
+            sent, memory = self.steps(received, client.memory, self.plan(client.data, model, rng))
+        out: dict[str, Array] = {}
+        for part in self.sent:
+            self._check(sent[part], part, "a client's local steps")
+            out |= model.name(part, sent[part])
+        return replace(client, pending=memory), out
+
+    def read(self, model: Model, broadcast: Tensors) -> dict[str, Array]:
+        """The vectors of a broadcast."""
+        return {part: model.vector("" if part == "x" else part, broadcast) for part in self.received}
+
+    def combine(self, server: Server, aggregate: Aggregate) -> Server:
+        """Raises `DivergenceError` naming the round and the vector that has blown up."""
+        model = server.model
+        total = {part: model.vector(part, aggregate.total) for part in self.sent}
+        with np.errstate(over="ignore", invalid="ignore"):
+            vectors = self.update(server.vectors, total, np.asarray(aggregate.survivors), model.public)
+        for part, value in vectors.items():
+            self._check(value, part, f"round {server.round}")
+        return replace(server, vectors=vectors, round=server.round + 1)
+
+    def settle(self, client: Client, outcome: Outcome) -> Client:
+        if outcome.included and client.pending is not None:
+            return replace(client, memory=client.pending, pending=None)
+        return replace(client, pending=None)
+
+    def evaluation_layout(self, public: Public) -> Layout:
+        rows = float(max(public.rows))
+        return Layout(
+            (
+                TensorSpec("loss", (), _PRACTICAL_LOSS * rows, 64),
+                TensorSpec("correct", (), rows),
+                TensorSpec("count", (), rows),
+            )
+        )
+
+    def evaluate(self, client: Client, broadcast: Tensors) -> Tensors:
+        """Sums over the client's rows: `loss` (regulariser included), `correct` and `count`."""
+        data, parameters = client.data, client.model.parameters(broadcast)
+        loss = data.rows * self.problem.loss(parameters, data.x, data.labels())
+        correct = float(np.sum(self.problem.predict(parameters, data.x) == data.labels()))
+        return {"loss": np.asarray(loss), "correct": np.asarray(correct), "count": np.asarray(float(data.rows))}
+
+    def personal(self, client: Client) -> Tensors | None:
+        return None
+
+    def finished(self, server: Server) -> str | None:
+        return None
+
+    def utility(self, output: Tensors, test: Dataset) -> float:
+        """Accuracy in [0, 1] of a run's output on held-out rows; higher is better."""
+        return self.problem.accuracy(output, test.x, test.labels())
+
+    @staticmethod
+    def _work(data: Dataset, model: Model, parts: list[Array | slice], blocks: tuple[int, ...] | None = None) -> Work:
+        sizes = [float(data.rows if isinstance(part, slice) else len(part)) for part in parts]
+        return Work(
+            gradient=lambda point, step: model.gradient(point, data, parts[step]),
+            anchor=lambda point: model.gradient(point, data, slice(None)),
+            public=model.public,
+            rows=float(data.rows),
+            blocks=blocks or (0,) * len(parts),
+            sizes=sizes,
+        )
+
+    def _check(self, value: Array, part: str, where: str) -> None:
+        if not np.abs(value).max(initial=0.0) < BLOWN_UP:
+            raise DivergenceError(
+                f"{where}: {part!r} reached {np.abs(value).max():.3g}; "
+                f"lower learning_rate (now {self.learning_rate:g}), take fewer local steps, or scale the features"
+            )

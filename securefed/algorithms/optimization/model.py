@@ -1,0 +1,56 @@
+"""A problem on flat vectors, so that update lines read as in the papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from securefed.algorithms.base import Public
+from securefed.datasets.base import Dataset
+from securefed.problems.base import Problem
+from securefed.tensors import Array, Layout, Ring, Tensors, TensorSpec
+
+Rows = Array | slice
+
+
+@dataclass(frozen=True)
+class Model:
+    """The parameters of `problem` as one vector of length `layout.size`."""
+
+    problem: Problem
+    public: Public
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(tuple(TensorSpec(name, shape) for name, shape in self.problem.shapes(self.public).items()))
+
+    def gradient(self, vector: Array, data: Dataset, rows: Rows) -> Array:
+        """Mean gradient over `data`'s `rows`."""
+        parameters = self.layout.unflatten(vector)
+        return self.layout.flatten(self.problem.gradient(parameters, data.x[rows], data.labels()[rows]))
+
+    def specs(self, part: str, factor: float, ring: Ring) -> tuple[TensorSpec, ...]:
+        """Tensors `part.NAME` whose entries reach `factor` times those of a gradient."""
+        bounds = self.problem.gradient_bounds(self.public)
+        return tuple(
+            TensorSpec(label(part, spec.name), spec.shape, factor * bounds[spec.name], ring) for spec in self.layout
+        )
+
+    def name(self, part: str, vector: Array) -> dict[str, Array]:
+        """The vector's tensors, called `part.NAME` (`NAME` for an empty part)."""
+        return {label(part, name): value for name, value in self.layout.unflatten(vector).items()}
+
+    def vector(self, part: str, tensors: Tensors) -> Array:
+        """Inverse of `name`; other tensors are ignored."""
+        return self.layout.flatten({name: tensors[label(part, name)] for name in self.layout.names})
+
+    def parameters(self, tensors: Tensors) -> dict[str, Array]:
+        """The model in a broadcast, by the problem's own names."""
+        return {name: np.asarray(tensors[name]) for name in self.layout.names}
+
+
+def label(part: str, name: str) -> str:
+    """`part.NAME`; packing reserves '/' and ':'."""
+    return f"{part}.{name}" if part else name

@@ -1,0 +1,65 @@
+"""SCAFFOLD: control variates against client drift.
+
+Source: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from securefed.algorithms.base import Public, require
+from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.stepping import SteppingMethod
+from securefed.algorithms.optimization.work import Memory, Vectors, Work
+from securefed.tensors import Array, Ring
+
+Option = Literal["I", "II"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaffold(SteppingMethod):
+    """y <- y - eta (g(y) - c_i + c), T times from y = x.
+
+    option I:   c_i+ = gradient of all rows at x;      option II:  c_i+ = c_i - c + (x - y) / (T eta).
+    Sends dx = y - x and dc = c_i+ - c_i.   Server:  x <- x + mean over survivors of dx,   c <- c + (1/N) sum dc.
+    With one full-batch step the options agree. Signs: c_i and c are gradients, not steps.
+
+    Invariant: c = (1/N) sum_i c_i over all N clients, c_i the committed ones. `dc` travels in the 64-bit ring:
+    c is a running sum of differences, and in 32 bits rounding would make it drift from the clients' c_i.
+
+    Attributes:
+        option: how c_i is refreshed.
+    """
+
+    option: Option = "II"
+
+    received: ClassVar[tuple[str, ...]] = ("x", "c")
+    sent: ClassVar[tuple[str, ...]] = ("dx", "dc")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.option in ("I", "II"), f"option is 'I' or 'II', not {self.option!r}")
+
+    def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        # |g|, |c_i| and |c| are each at most one gradient.
+        return {"dx": (3 * self.learning_rate * self.local_steps, 32), "dc": (2.0, 64)}
+
+    def memory(self, model: Model) -> Memory:
+        return (np.zeros(model.layout.size),)
+
+    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+        x, c, own = received["x"], received["c"], memory[0]
+        point = x
+        for step in range(self.local_steps):
+            point = point - self.learning_rate * (work.gradient(point, step) - own + c)
+        if self.option == "I":
+            fresh = work.anchor(x)
+        else:
+            fresh = own - c + (x - point) / (self.local_steps * self.learning_rate)
+        return {"dx": point - x, "dc": fresh - own}, (fresh,)
+
+    def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        return {"x": vectors["x"] + total["dx"] / len(survivors), "c": vectors["c"] + total["dc"] / public.clients}

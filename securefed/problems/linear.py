@@ -1,0 +1,129 @@
+"""Losses of a linear map: binary logistic and softmax regression, float64, NumPy only.
+
+z = W x + b,   loss = mean_k l(z_k, y_k) + l2/2 ||W||^2        (the bias is not penalised)
+dl/dz = p(z) - [y],   dl/dW = (dl/dz) x^T + l2 W,   dl/db = dl/dz
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import expit, logsumexp, softmax
+
+from securefed.algorithms.base import Public, require
+from securefed.tensors import Array, Tensors
+
+PRACTICAL_WEIGHT = 10.0
+"""Up to this size of a weight the declared gradient bound covers the l2 term; beyond, clients refuse and it doubles."""
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """What both share.
+
+    Attributes:
+        bias: whether there is a bias.
+        l2: weight of l2/2 ||W||^2, >= 0.
+        initial_scale: standard deviation of the initial weights; 0 starts at zero. The bias starts at zero.
+
+    Raises:
+        ConfigError: a parameter outside its domain.
+    """
+
+    bias: bool = True
+    l2: float = 0.0
+    initial_scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(np.isfinite(self.l2) and self.l2 >= 0, f"l2 must be at least 0 and finite, not {self.l2}")
+        scale = self.initial_scale
+        require(np.isfinite(scale) and scale >= 0, f"initial_scale must be at least 0 and finite, not {scale}")
+
+    def gradient_bounds(self, public: Public) -> dict[str, float]:
+        """|dl/dz| <= 1, so |dl/dW| <= feature_bound + l2 |W| with |W| <= `PRACTICAL_WEIGHT`, and |dl/db| <= 1."""
+        bounds = {"weight": public.feature_bound + self.l2 * PRACTICAL_WEIGHT}
+        return bounds | {"bias": 1.0} if self.bias else bounds
+
+    def initial(self, public: Public, rng: np.random.Generator) -> dict[str, Array]:
+        out = {name: np.zeros(shape) for name, shape in self.shapes(public).items()}
+        if self.initial_scale:
+            out["weight"] = rng.normal(0.0, self.initial_scale, out["weight"].shape)
+        return out
+
+    def accuracy(self, parameters: Tensors, x: Array, y: Array) -> float:
+        return float(np.mean(self.predict(parameters, x) == y))
+
+    def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        raise NotImplementedError
+
+    def predict(self, parameters: Tensors, x: Array) -> Array:
+        raise NotImplementedError
+
+    def _penalty(self, parameters: Tensors) -> float:
+        return 0.5 * self.l2 * float(np.sum(parameters["weight"] ** 2)) if self.l2 else 0.0
+
+
+@dataclass(frozen=True)
+class LogisticRegression(_Linear):
+    """Two classes, labels 0 and 1. `weight` (features,), `bias` ()."""
+
+    name: ClassVar[str] = "logistic"
+
+    def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        require(
+            1 <= public.classes <= 2,
+            f"logistic regression separates labels 0 and 1, the data declares {public.classes} classes; "
+            "use problem='softmax', or relabel",
+        )
+        return {"weight": (public.features,)} | ({"bias": ()} if self.bias else {})
+
+    def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
+        z = self._logits(parameters, x)
+        return float(np.mean(np.logaddexp(0.0, z) - y * z)) + self._penalty(parameters)
+
+    def gradient(self, parameters: Tensors, x: Array, y: Array) -> dict[str, Array]:
+        slope = (expit(self._logits(parameters, x)) - y) / len(x)
+        out: dict[str, Array] = {"weight": slope @ x + self.l2 * parameters["weight"]}
+        if self.bias:
+            out["bias"] = np.asarray(slope.sum())
+        return out
+
+    def predict(self, parameters: Tensors, x: Array) -> Array:
+        return np.asarray(self._logits(parameters, x) > 0, dtype=np.int64)
+
+    def _logits(self, parameters: Tensors, x: Array) -> Array:
+        z = x @ parameters["weight"]
+        return z + parameters["bias"] if self.bias else z
+
+
+@dataclass(frozen=True)
+class SoftmaxRegression(_Linear):
+    """Labels 0..classes-1. `weight` (classes, features), `bias` (classes,)."""
+
+    name: ClassVar[str] = "softmax"
+
+    def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        require(public.classes >= 2, f"softmax regression needs at least 2 classes, the data declares {public.classes}")
+        return {"weight": (public.classes, public.features)} | ({"bias": (public.classes,)} if self.bias else {})
+
+    def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
+        z = self._logits(parameters, x)
+        return float(np.mean(logsumexp(z, axis=1) - z[np.arange(len(y)), y])) + self._penalty(parameters)
+
+    def gradient(self, parameters: Tensors, x: Array, y: Array) -> dict[str, Array]:
+        slope = softmax(self._logits(parameters, x), axis=1)
+        slope[np.arange(len(y)), y] -= 1.0
+        slope /= len(x)
+        out: dict[str, Array] = {"weight": slope.T @ x + self.l2 * parameters["weight"]}
+        if self.bias:
+            out["bias"] = slope.sum(axis=0)
+        return out
+
+    def predict(self, parameters: Tensors, x: Array) -> Array:
+        return np.asarray(self._logits(parameters, x).argmax(axis=1), dtype=np.int64)
+
+    def _logits(self, parameters: Tensors, x: Array) -> Any:
+        z = x @ parameters["weight"].T
+        return z + parameters["bias"] if self.bias else z
