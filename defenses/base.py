@@ -59,7 +59,8 @@ class Plan:
         threshold: survivors a round needs.
         open_to: collusions that open single contributions, in words.
         clip: L2 norm a contribution is clipped to, `None` where it is not.
-        noise_multiplier: standard deviation of the server's noise over `clip`, 0 without.
+        noise_multiplier: standard deviation of the server's noise over the sensitivity (`clip`, and what rounding adds
+            to it: `differential_privacy.sensitivity`), 0 without.
         epsilon: (rounds, epsilon) pairs of the mechanism for what leaves the aggregator.
         assumptions: what is assumed, one sentence each.
     """

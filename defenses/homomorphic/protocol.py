@@ -36,8 +36,8 @@ UPLOAD: Final = "upload"
 class PaillierClient:
     """A client's protocol state: who it is in which exchange, and the next stage (empty when done)."""
 
-    session: Session = local()
     client: ClientId
+    session: Session = local()
     next_stage: str = UPLOAD
 
 
@@ -137,7 +137,7 @@ class Paillier:
         )
 
     def client_open(self, session: Session, client: ClientId) -> PaillierClient:
-        return PaillierClient(session, client)
+        return PaillierClient(client, session)
 
     def client_step(
         self, state: PaillierClient, request: Message, encoded: Tensors | None

@@ -409,7 +409,7 @@ def test_a_client_refuses_what_is_bound_elsewhere(changes):
 def test_a_client_step_leaves_its_state_as_it_was():
     state = client()
     SCHEME.client_step(state, request(), ENCODED[1])
-    assert state == PaillierClient(state.session, 1, "upload")
+    assert state == PaillierClient(1, state.session, "upload")
 
 
 def test_a_client_beyond_its_bound_sends_nothing():

@@ -1,0 +1,126 @@
+"""What T releases of a Gaussian mechanism cost: epsilon for a delta, told the sampler that ran.
+
+Neighbours: one client's whole contribution is there, or is not (add/remove). `noise_multiplier` is the noise's
+standard deviation over the L2 sensitivity.
+
+Full participation: T releases are one of sensitivity sqrt(T), and the exact epsilon is a root of a closed form
+(Balle and Wang, ICML 2018, theorem 8). Poisson sampling: privacy loss distributions, rounded upwards, by
+dp-accounting. Other samplers have other epsilons: 100 of 10000 clients drawn without replacement are NOT Poisson(.01).
+For ANY sampler that does not look at the data, `full` is a valid upper bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from securefed.errors import ConfigError
+
+DELTA: Final = 1e-5
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each client takes part in each round with probability `rate`, independently of everything.
+
+    Its epsilon holds only where nobody who reads the output also learns who took part.
+
+    Raises:
+        ConfigError: `rate` outside (0, 1].
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        _require(0 < self.rate <= 1, f"a Poisson sampler's rate lies in (0, 1], not {self.rate}")
+
+
+Sampler = Literal["full"] | Poisson
+
+
+def epsilon_of(noise_multiplier: float, rounds: int, delta: float = DELTA, sampler: Sampler = "full") -> float:
+    """Epsilon after `rounds` releases; an upper bound, tight to 1e-9 (full) or about 1e-3 (Poisson).
+
+    Raises:
+        ConfigError: a parameter outside its domain.
+    """
+    _require(noise_multiplier > 0 and math.isfinite(noise_multiplier), f"noise must be positive: {noise_multiplier}")
+    _require(rounds >= 0, f"rounds cannot be negative: {rounds}")
+    _require(0 < delta < 1, f"delta lies between 0 and 1, not {delta}")
+    _require(sampler == "full" or isinstance(sampler, Poisson), f"the sampler is 'full' or Poisson(q), not {sampler!r}")
+    if rounds == 0:
+        return 0.0
+    if sampler == "full" or sampler.rate == 1:
+        return _gaussian_epsilon(math.sqrt(rounds) / noise_multiplier, delta)
+    return _poisson_epsilon(noise_multiplier, rounds, delta, sampler.rate)
+
+
+def calibrate(epsilon: float, delta: float, rounds: int, sampler: Sampler = "full") -> float:
+    """The smallest noise multiplier, from above, for which `rounds` releases cost at most `epsilon`.
+
+    Relative precision 1e-9 (full) or 1e-3 (Poisson), always on the private side.
+
+    Raises:
+        ConfigError: a parameter outside its domain.
+    """
+    _require(epsilon > 0 and math.isfinite(epsilon), f"epsilon must be positive and finite, not {epsilon}")
+    _require(rounds >= 1, f"at least one round, not {rounds}")
+    precision = 1e-9 if sampler == "full" else 1e-3
+    return _least(lambda noise: epsilon_of(noise, rounds, delta, sampler) <= epsilon, precision)
+
+
+def _least(holds: Callable[[float], bool], precision: float) -> float:
+    """The least positive x for which the monotone `holds` is true, to a relative `precision`, from above."""
+    low = high = 1.0
+    while not holds(high):
+        low, high = high, 2 * high
+    while low == high or holds(low):
+        low, high = low / 2, low
+    while high > low * (1 + precision):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=4096)
+def _gaussian_epsilon(mu: float, delta: float) -> float:
+    """Least epsilon of a Gaussian mechanism with sensitivity over standard deviation `mu`, from above."""
+    if _log_delta(0.0, mu) <= math.log(delta):
+        return 0.0
+    # delta(eps) <= Phi(mu/2 - eps/mu) <= exp(-(eps/mu - mu/2)^2 / 2): here it is below delta.
+    low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (low, middle) if _log_delta(middle, mu) <= math.log(delta) else (middle, high)
+    return high
+
+
+def _log_delta(epsilon: float, mu: float) -> float:
+    """log of Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) (Balle and Wang 2018, theorem 8)."""
+    first = float(log_ndtr(mu / 2 - epsilon / mu))
+    second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    return first + math.log(-math.expm1(second - first)) if second < first else -math.inf
+
+
+@lru_cache(maxsize=512)
+def _poisson_epsilon(noise_multiplier: float, rounds: int, delta: float, rate: float) -> float:
+    import dp_accounting  # noqa: PLC0415 - takes a second, and full participation does without it
+    from dp_accounting.pld import PLDAccountant  # noqa: PLC0415
+
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise_multiplier))
+    accountant.compose(event, rounds)
+    return float(np.float64(accountant.get_epsilon(delta)))
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)

@@ -1,0 +1,153 @@
+"""The accountant against two others, a direct integral, closed forms, and its own inverse; the budget."""
+
+import math
+import warnings
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opacus.accountants import PRVAccountant
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from securefed.defenses.differential_privacy import Budget, Poisson, calibrate, epsilon_of, gaussian
+from securefed.errors import BudgetSpent, ConfigError
+from securefed.state import pack, restore
+
+DELTA = 1e-5
+
+
+def opacus_epsilon(noise, rounds, rate):
+    accountant = PRVAccountant()
+    accountant.history = [(noise, rate, rounds)]
+    # opacus takes log(1 - q) at q = 1, and warns of the RDP bound by which it sizes its grid
+    with np.errstate(divide="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return accountant.get_epsilon(DELTA)
+
+
+def pld_epsilon(noise, rounds):
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant.compose(dp_accounting.GaussianDpEvent(noise), rounds)
+    return accountant.get_epsilon(DELTA)
+
+
+def test_poisson_sampling_at_the_known_point():
+    # sigma 1, q .01, T 10000: privacy loss distributions give 6.188, opacus' PRV 6.198 (RDP would give 6.713).
+    ours = epsilon_of(1.0, 10_000, DELTA, Poisson(0.01))
+    assert ours == pytest.approx(6.188, abs=1e-3)
+    assert ours == pytest.approx(opacus_epsilon(1.0, 10_000, 0.01), abs=0.02)
+    for wrong in (0.97, 1.03):
+        assert abs(epsilon_of(wrong, 10_000, DELTA, Poisson(0.01)) - 6.188) > 0.1
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (3.0, 30), (10.0, 100), (5.0, 1), (20.0, 1000)])
+def test_full_participation_agrees_with_two_other_accountants(noise, rounds):
+    ours = epsilon_of(noise, rounds, DELTA)
+    # dp-accounting rounds upwards on a grid of 1e-4; opacus is told to be within .01
+    assert 0 <= pld_epsilon(noise, rounds) - ours < 2e-3
+    assert opacus_epsilon(noise, rounds, 1.0) == pytest.approx(ours, abs=0.02)
+    assert abs(epsilon_of(noise * 1.1, rounds, DELTA) - ours) > 0.02  # the wrong sigma is told apart
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(0.3, 1), (1.0, 4), (2.0, 1), (50.0, 10)])
+def test_delta_at_epsilon_is_the_integral_of_the_excess(noise, rounds):
+    mu, epsilon = math.sqrt(rounds) / noise, epsilon_of(noise, rounds, DELTA)
+    start = epsilon / mu + mu / 2  # where p(x) = e^eps q(x), p centred at mu, q at 0
+    excess, _ = quad(
+        lambda x: norm.pdf(x - mu) - math.exp(epsilon - x * x / 2) / math.sqrt(2 * math.pi), start, start + 40
+    )
+    assert excess == pytest.approx(DELTA, rel=1e-5)
+
+
+def test_analytic_gaussian_mechanism_at_epsilon_one():
+    # Solves Phi(1/(2s) - s) - e Phi(-1/(2s) - s) = 1e-5, Balle and Wang 2018, theorem 8, checked here directly.
+    s = calibrate(1.0, DELTA, 1)
+    assert s == pytest.approx(3.730632, abs=1e-5)
+    assert norm.cdf(1 / (2 * s) - s) - math.e * norm.cdf(-1 / (2 * s) - s) == pytest.approx(1e-5, rel=1e-6)
+
+
+@given(st.floats(0.05, 1e3), st.integers(1, 10**5))
+def test_rounds_compose_to_one_release_with_less_noise(noise, rounds):
+    assert epsilon_of(noise, rounds) == pytest.approx(epsilon_of(noise / math.sqrt(rounds), 1), rel=1e-9)
+
+
+@given(st.floats(0.05, 1e3), st.integers(1, 1000), st.floats(1e-12, 0.1))
+def test_more_noise_fewer_rounds_and_larger_delta_cost_less(noise, rounds, delta):
+    epsilon = epsilon_of(noise, rounds, delta)
+    assert epsilon_of(noise * 1.01, rounds, delta) <= epsilon
+    assert epsilon_of(noise, rounds + 1, delta) >= epsilon
+    assert epsilon_of(noise, rounds, delta * 1.5) <= epsilon
+    assert math.isfinite(epsilon)
+
+
+@settings(max_examples=30)
+@given(st.floats(1e-3, 50), st.floats(1e-9, 1e-2), st.integers(1, 10**4))
+def test_calibrated_noise_keeps_the_promise_and_hardly_less_would_not(epsilon, delta, rounds):
+    noise = calibrate(epsilon, delta, rounds)
+    assert epsilon_of(noise, rounds, delta) <= epsilon < epsilon_of(noise * (1 - 1e-6), rounds, delta)
+
+
+def test_calibration_under_poisson_sampling():
+    sampler = Poisson(0.05)
+    noise = calibrate(3.0, DELTA, 200, sampler)
+    assert epsilon_of(noise, 200, DELTA, sampler) <= 3.0 < epsilon_of(noise * 0.99, 200, DELTA, sampler)
+    assert noise < calibrate(3.0, DELTA, 200)  # not being there helps
+
+
+def test_limits():
+    assert epsilon_of(1.0, 0) == 0
+    assert epsilon_of(1e9, 1) == 0  # delta alone covers it
+    assert epsilon_of(2.0, 5, DELTA, Poisson(1.0)) == epsilon_of(2.0, 5, DELTA)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: epsilon_of(0.0, 1),
+        lambda: epsilon_of(-1.0, 1),
+        lambda: epsilon_of(math.inf, 1),
+        lambda: epsilon_of(math.nan, 1),
+        lambda: epsilon_of(1.0, -1),
+        lambda: epsilon_of(1.0, 1, 0.0),
+        lambda: epsilon_of(1.0, 1, 1.0),
+        lambda: epsilon_of(1.0, 1, DELTA, "poisson"),
+        lambda: Poisson(0.0),
+        lambda: Poisson(1.1),
+        lambda: calibrate(0.0, DELTA, 1),
+        lambda: calibrate(math.inf, DELTA, 1),
+        lambda: calibrate(1.0, DELTA, 0),
+        lambda: calibrate(1.0, 0.0, 1),
+        lambda: Budget(0.0, 1.0),
+        lambda: Budget(1.0, 0.0),
+        lambda: Budget(1.0, 1.0, exchanges=-1),
+        lambda: Budget(1.0, 1.0).spend(-1),
+    ],
+)
+def test_parameters_outside_their_domain_are_refused(call):
+    with pytest.raises(ConfigError):
+        call()
+
+
+def test_a_budget_ends_before_the_exchange_that_would_exceed_it():
+    noise = calibrate(2.0, DELTA, 20)
+    budget = gaussian(noise).budget(2.0)
+    assert budget.spent == 0
+    for exchange in range(20):
+        budget = budget.spend(1)
+        assert budget.exchanges == exchange + 1
+    assert budget.spent == pytest.approx(2.0, rel=1e-6)
+    with pytest.raises(BudgetSpent, match="21 exchanges would cost"):
+        budget.spend(1)
+    assert budget.exchanges == 20
+    assert budget.spend(0) == budget
+
+
+def test_a_budget_knows_the_mechanism_and_survives_a_process():
+    mechanism = gaussian(4.0, delta=1e-6, sampler=Poisson(0.2))
+    budget = mechanism.budget(1.0).spend(3)
+    assert (budget.noise_multiplier, budget.delta, budget.sampler) == (4.0, 1e-6, Poisson(0.2))
+    assert restore(mechanism.budget(9.0), pack(budget)) == budget
