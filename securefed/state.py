@@ -65,7 +65,7 @@ def _packed_fields(state: Any) -> list[dataclasses.Field[Any]]:
 def _put(out: dict[str, Array], name: str, value: Any) -> None:
     match value:
         case None:
-            return
+            out[f"{name}:n"] = np.zeros(0, np.uint8)
         case Mapping():
             out[f"{name}:m"] = np.zeros(0, np.uint8)
             for key, item in value.items():
@@ -105,10 +105,12 @@ def _get(tensors: Tensors, name: str) -> Any:
     if f"{name}:m" in tensors:
         keys = {entry[len(name) + 1 :].split("/")[0].split(":")[0] for entry in tensors if entry.startswith(f"{name}/")}
         return {(int(key[1:]) if key[0] == "i" else key[1:]): _get(tensors, f"{name}/{key}") for key in sorted(keys)}
+    if f"{name}:n" in tensors:
+        return None
     for kind in _KINDS:
         if (value := tensors.get(f"{name}:{kind}")) is not None:
             return _read(kind, value)
-    return None
+    raise DataError(f"field {name!r} is missing")
 
 
 def _read(kind: str, value: Array) -> Any:

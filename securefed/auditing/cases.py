@@ -167,3 +167,59 @@ def require_clients(clients: int) -> None:
     """The audit's smallest federation: secure aggregation needs 3, a collusion of all others leaves one."""
     if clients < 3:
         raise ConfigError(f"the audit needs at least 3 clients (secure aggregation refuses fewer), not {clients}")
+
+
+_RANK = 5
+_SUBSPACE_DATA = f"raw rows; client 0 (the target) holds {SMALL_CLIENT}, the others share the rest evenly"
+_SAMPLES_DATA = "one row for every client; utility on held-out rows"
+
+for _name, _setting in (
+    ("pca/ssi", {"rank": _RANK}),
+    ("pca/localpower", {"rank": _RANK}),
+    ("pca/faps", {"rank": _RANK}),
+):
+    _register(
+        Case(
+            name=_name,
+            setting=_setting,
+            secret="gram",  # noqa: S106 - a kind of secret, not a password
+            prepare=one_small_client,
+            rounds=12,
+            clip=300.0,
+            utility=captured_variance,
+            utility_name="captured variance",
+            data=_SUBSPACE_DATA,
+        )
+    )
+_register(
+    Case(
+        name="pca/fedpg",
+        setting={"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True},
+        secret="gram",  # noqa: S106
+        prepare=standardised(STANDARDISED_FEATURES),
+        rounds=13,
+        clip=2.0,
+        utility=captured_variance,
+        utility_name="captured variance",
+        data=f"the {STANDARDISED_FEATURES} columns of highest variance, z-scored; even shares",
+    )
+)
+for _name, _setting in (
+    ("optimization/dsgd", {"problem": "softmax", "learning_rate": 0.1}),
+    ("optimization/fedavg", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 5}),
+    ("optimization/scaffold", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 5}),
+    ("optimization/losac", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 5, "blocks": 1}),
+):
+    _register(
+        Case(
+            name=_name,
+            setting=_setting,
+            secret="samples",  # noqa: S106
+            prepare=one_sample_each,
+            rounds=12,
+            clip=1.0,
+            utility=_accuracy(_name, _setting),
+            utility_name="accuracy",
+            data=_SAMPLES_DATA,
+        )
+    )

@@ -1,0 +1,117 @@
+"""Small SVG charts for the report: a leakage-utility panel, and error curves on a logarithmic axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+RAMP = ("#f3f6f9", "#fde3c8", "#f7b27a", "#e4693f", "#b3201f", "#7a0c16")
+"""Leakage 0 to 1, light to dark."""
+COLOURS = {
+    "plain": "#b3201f",
+    "secure_aggregation": "#1f5fbf",
+    "paillier": "#5b3fa8",
+    "dp": "#1d8a5b",
+}
+_INK, _GRID = "#5b6675", "#d9dee5"
+
+
+def colour(leakage: float) -> tuple[str, str]:
+    """(background, ink) of a heat-map cell."""
+    position = min(max(leakage, 0.0), 1.0) * (len(RAMP) - 1)
+    low = min(int(position), len(RAMP) - 2)
+    mixed = [round(a + (b - a) * (position - low)) for a, b in zip(_rgb(RAMP[low]), _rgb(RAMP[low + 1]), strict=True)]
+    luminance = (0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2]) / 255
+    return "#{:02x}{:02x}{:02x}".format(*mixed), "#1c2430" if luminance > 0.55 else "#ffffff"
+
+
+def _rgb(value: str) -> tuple[int, int, int]:
+    return int(value[1:3], 16), int(value[3:5], 16), int(value[5:7], 16)
+
+
+def panel(title: str, utility_name: str, points: Sequence[tuple[str, float, float, float, float]]) -> str:
+    """One algorithm: (defence, utility, leakage, low, high) each a dot with its interval."""
+    width, height, left, bottom, top, right = 280, 210, 38, 40, 26, 12
+
+    def x(value: float) -> float:
+        return left + min(max(value, 0.0), 1.0) * (width - left - right)
+
+    def y(value: float) -> float:
+        return height - bottom - min(max(value, 0.0), 1.0) * (height - bottom - top)
+
+    parts = [_open(width, height, f"{title}: leakage against {utility_name}")]
+    parts.append(_text(left, 15, title, size=13, weight=600, fill="#1c2430"))
+    for tick in (0.0, 0.5, 1.0):
+        parts.append(_line(left, y(tick), width - right, y(tick)))
+        parts.append(_line(x(tick), y(0), x(tick), y(1)))
+        parts.append(_text(left - 6, y(tick) + 4, f"{tick:g}", anchor="end"))
+        parts.append(_text(x(tick), height - bottom + 15, f"{tick:g}", anchor="middle"))
+    parts.append(_text((left + width - right) / 2, height - 8, utility_name, anchor="middle"))
+    for name, utility, leakage, low, high in points:
+        fill = COLOURS[name]
+        parts.append(f'<line x1="{x(utility):.1f}" x2="{x(utility):.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}" ')
+        parts.append(f'stroke="{fill}" stroke-width="2"/>')
+        parts.append(f'<circle cx="{x(utility):.1f}" cy="{y(leakage):.1f}" r="5" fill="{fill}" fill-opacity=".85" ')
+        parts.append(
+            f'stroke="#fff"><title>{escape(name)}: leakage {leakage:.3f}, utility {utility:.3f}</title></circle>'
+        )
+    return "".join(parts) + "</svg>"
+
+
+def curve(title: str, note: str, series: Sequence[Mapping[str, Sequence[float]]], names: Sequence[str]) -> str:
+    """Error (or condition number) against rounds, logarithmic; series hold `rounds`, `middle`, `low`, `high`."""
+    width, height, left, bottom, top, right = 560, 300, 58, 42, 48, 150
+    values = [v for s in series for key in ("low", "high") for v in s[key] if v > 0 and math.isfinite(v)]
+    if not values:
+        return ""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    high = max(high, low + 1)
+    last = max(max(s["rounds"]) for s in series)
+
+    def x(value: float) -> float:
+        return left + (value - 1) / max(last - 1, 1) * (width - left - right)
+
+    def y(value: float) -> float:
+        exponent = math.log10(value) if value > 0 and math.isfinite(value) else low
+        return height - bottom - (min(max(exponent, low), high) - low) / (high - low) * (height - bottom - top)
+
+    parts = [_open(width, height, title), _text(8, 16, title, size=13, weight=600, fill="#1c2430")]
+    parts.append(_text(8, 33, note))
+    stride = max(1, math.ceil((high - low) / 6))
+    for exponent in range(low, high + 1, stride):
+        parts.append(_line(left, y(10.0**exponent), width - right, y(10.0**exponent)))
+        parts.append(_text(left - 6, y(10.0**exponent) + 4, f"1e{exponent}", anchor="end"))
+    for tick in range(1, last + 1, max(1, round(last / 8))):
+        parts.append(_text(x(tick), height - bottom + 16, str(tick), anchor="middle"))
+    parts.append(_text((left + width - right) / 2, height - 8, "rounds seen", anchor="middle"))
+    for s, name, fill in zip(series, names, ("#b3201f", "#1f5fbf", "#1d8a5b", "#5b3fa8"), strict=False):
+        upper = [(x(r), y(v)) for r, v in zip(s["rounds"], s["high"], strict=True)]
+        lower = [(x(r), y(v)) for r, v in zip(s["rounds"], s["low"], strict=True)]
+        ring = " ".join(f"{a:.1f},{b:.1f}" for a, b in upper + lower[::-1])
+        middle = [(x(r), y(v)) for r, v in zip(s["rounds"], s["middle"], strict=True)]
+        parts.append(f'<polygon points="{ring}" fill="{fill}" fill-opacity=".15"/>')
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in middle)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{fill}" stroke-width="2"/>')
+        parts.append(_text(width - right + 8, middle[-1][1] + 4, name, fill=fill))
+    return "".join(parts) + "</svg>"
+
+
+def _open(width: int, height: int, label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
+        'font-family="system-ui, sans-serif">'
+    )
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{_GRID}"/>'
+
+
+def _text(
+    x: float, y: float, text: str, *, anchor: str = "start", size: int = 11, weight: int = 400, fill: str = _INK
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" '
+        f'fill="{fill}">{escape(text)}</text>'
+    )

@@ -1,0 +1,268 @@
+"""`audit.html`: one self-contained file that opens offline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from securefed.auditing import charts
+from securefed.auditing.cells import CLIENT, FEDERATION, NOT_COVERED, Cell, Report
+from securefed.auditing.curves import Curve
+from securefed.auditing.pictures import pairs
+from securefed.auditing.runs import Artifact
+from securefed.auditing.statistics import EXPOSED, PARTIAL
+from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY
+from securefed.errors import StorageError
+
+_NO_COLLUSION = ("server", "sum only", "changing survivors")
+
+
+def save(path: Path, report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve]) -> None:
+    """Write the page.
+
+    Raises:
+        StorageError: `path` cannot be written.
+    """
+    try:
+        path.write_text(render(report, artifacts, curves), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def render(report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve]) -> str:
+    """The page as text."""
+    folder = files("securefed.auditing")
+    environment = Environment(autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - own strings only
+    css = environment.from_string((folder / "report.css").read_text()).render(ramp=", ".join(charts.RAMP))
+    template = environment.from_string((folder / "report.html.j2").read_text())
+    shared = report.settings["audit"]
+    algorithms = [name for name in report.settings if name != "audit"]
+    return template.render(
+        css=css,
+        title=f"{shared['data']}, {shared['clients']} clients",
+        headline=headline(report),
+        setup=(
+            f"{len(algorithms)} algorithms on {shared['data']}, {shared['clients']} clients, {shared['seeds']} seeds for "
+            f"each cell; the target is client 0. Took {report.seconds:.0f} s."
+        ),
+        matrices=_matrices(report, algorithms),
+        gallery=_gallery(report, artifacts, algorithms),
+        panels=[_panel(report, name) for name in algorithms],
+        panel_legend=[
+            {"title": DEFENSE_TITLES[name], "colour": charts.COLOURS[name]}
+            for name in dict.fromkeys(cell.defense for cell in report.cells)
+        ],
+        curves=[svg for item in curves if (svg := charts.curve(item.title, item.note, item.series, item.names))],
+        cores=report.environment["cores"],
+        costs=_costs(report, algorithms),
+        cells=[_row(cell) for cell in report.cells],
+        notes=_notes(report),
+        skipped=report.skipped,
+        glossary=GLOSSARY,
+        command=report.command,
+        version=report.version,
+        environment=", ".join(f"{name} {value}" for name, value in report.environment.items()),
+        settings=[_setting(name, report.settings[name]) for name in algorithms],
+    )
+
+
+def headline(report: Report) -> str:
+    """The finding in two sentences."""
+    algorithms = [name for name in report.settings if name != "audit"]
+    bare = strongest(c for c in report.cells if c.view == "server" and c.secret == CLIENT)
+    open_ = [name for (name, *_), cell in bare.items() if cell.verdict.word == EXPOSED]
+    first = f"In the clear, {len(open_)} of {len(algorithms)} algorithms give a client's data away to the server"
+    first += f" ({', '.join(_short(name) for name in open_)})." if open_ else "."
+    sums = strongest(c for c in report.cells if c.defense == "secure_aggregation" and c.view == "sum only")
+    still = [f"{_short(a)} ({secret})" for (a, _, _, secret), c in sums.items() if c.verdict.word in (EXPOSED, PARTIAL)]
+    if not sums:
+        return first
+    second = (
+        f" Secure aggregation alone leaves a detectable leak of {', '.join(still)}."
+        if still
+        else (" Under secure aggregation with a fixed cohort no leak was detected.")
+    )
+    return first + second
+
+
+def strongest(cells: Any) -> dict[tuple[str, str, str, str], Cell]:
+    """The cell of highest mean leakage for each (algorithm, defence, view, secret)."""
+    out: dict[tuple[str, str, str, str], Cell] = {}
+    for cell in cells:
+        key = (cell.algorithm, cell.defense, cell.view, cell.secret)
+        if key not in out or cell.leakage.mean > out[key].leakage.mean:
+            out[key] = cell
+    return out
+
+
+def _matrices(report: Report, algorithms: Sequence[str]) -> list[dict[str, Any]]:
+    client = _matrix(report, algorithms, CLIENT)
+    client |= {
+        "title": "One client's secret",
+        "text": "How much of one client's data each view gives away: 1 is exact, 0 is no better than knowing everybody "
+        "else's average. Rows are algorithms, columns are defences and who looks.",
+    }
+    federation = _matrix(report, algorithms, FEDERATION)
+    federation |= {
+        "title": "The federation's pooled secret",
+        "text": "What the sum itself gives away of all clients' data together, beyond the final model. Hiding single "
+        "messages does not change it.",
+    }
+    return [matrix for matrix in (client, federation) if matrix["groups"]]
+
+
+def _matrix(report: Report, algorithms: Sequence[str], secret: str) -> dict[str, Any]:
+    best = strongest(cell for cell in report.cells if cell.secret == secret)
+    columns = list(dict.fromkeys((d, v) for (_, d, v, _) in best))
+    groups = [
+        {"title": DEFENSE_TITLES[defense], "views": [v for d, v in columns if d == defense]}
+        for defense in dict.fromkeys(d for d, _ in columns)
+    ]
+    rows = []
+    for name in algorithms:
+        found = [best.get((name, defense, view, secret)) for defense, view in columns]
+        kind = report.settings[name]["secret"]
+        what = "Gram matrix" if kind == "gram" else "samples"
+        cells = [_heat(cell) if cell else None for cell in found]
+        rows.append({"title": _short(name), "note": what, "cells": cells, "empty": "no attack applies"})
+    return {"groups": groups, "rows": rows}
+
+
+def _heat(cell: Cell) -> dict[str, str]:
+    background, ink = charts.colour(cell.leakage.mean)
+    extra = ""
+    if cell.epsilon is not None:
+        extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
+    return {
+        "mean": _leak(cell.leakage.mean),
+        "interval": f"{_leak(cell.leakage.low)} to {_leak(cell.leakage.high)}",
+        "verdict": cell.verdict.word,
+        "extra": extra,
+        "colour": background,
+        "ink": ink,
+        "title": f"{cell.attack}; error {cell.error_median:.2g} (median) against {cell.baseline_error:.2g}; "
+        f"null {cell.null_leakage.mean:.2f}; {cell.leakage.seeds} seeds. {cell.note}",
+    }
+
+
+def _gallery(report: Report, artifacts: Sequence[Artifact], algorithms: Sequence[str]) -> list[dict[str, Any]]:
+    out = []
+    for name in algorithms:
+        cells = [c for c in report.cells if c.algorithm == name and c.secret == CLIENT]
+        for cell in sorted(cells, key=lambda c: -c.leakage.mean):
+            match = [a for a in artifacts if (a.algorithm, a.defense, a.view, a.attack) == _key(cell)]
+            if match:
+                text = (
+                    f"{DEFENSE_TITLES[cell.defense]}, view “{cell.view}”, attack {cell.attack}: {cell.verdict.word}, "
+                    f"leakage {_leak(cell.leakage.mean)}, median error {cell.error_median:.1e}."
+                )
+                shown = pairs(match[0], report.settings[name]["secret"])
+                out.append({"title": _short(name), "text": text, "pairs": shown})
+                break
+    return out
+
+
+def _panel(report: Report, name: str) -> str:
+    points = []
+    cells = [c for c in report.cells if c.algorithm == name and c.secret == CLIENT]
+    for defense in dict.fromkeys(c.defense for c in cells):
+        seen = [c for c in cells if c.defense == defense and c.view in _NO_COLLUSION]
+        if seen:
+            worst = max(seen, key=lambda c: c.leakage.mean)
+            points.append((defense, worst.utility, worst.leakage.mean, worst.leakage.low, worst.leakage.high))
+    return charts.panel(_short(name), report.settings[name]["utility"], points)
+
+
+def _costs(report: Report, algorithms: Sequence[str]) -> list[dict[str, str]]:
+    out = []
+    for name in algorithms:
+        runs = {c.defense: c for c in report.cells if c.algorithm == name}
+        plain = runs["plain"].bytes_per_client_round if "plain" in runs else math.nan
+        for defense, cell in runs.items():
+            covered = [c.epsilon for c in report.cells if (c.algorithm, c.defense) == (name, defense)]
+            epsilon = next((f"{e:g}" for e in covered if isinstance(e, float)), "")
+            out.append(
+                {
+                    "algorithm": _short(name),
+                    "defense": DEFENSE_TITLES[defense],
+                    "bytes": f"{cell.bytes_per_client_round:,.0f}",
+                    "ratio": f"{cell.bytes_per_client_round / plain:.2f}" if plain == plain else "",
+                    "seconds": f"{cell.seconds_per_round:.4f}",
+                    "utility_name": report.settings[name]["utility"],
+                    "utility": f"{cell.utility:.3f}",
+                    "epsilon": epsilon,
+                }
+            )
+    return out
+
+
+def _row(cell: Cell) -> dict[str, str]:
+    css = {EXPOSED: "exposed", PARTIAL: "partial"}.get(cell.verdict.word, "safe")
+    epsilon = "" if cell.epsilon is None else cell.epsilon if isinstance(cell.epsilon, str) else f"{cell.epsilon:g}"
+    return {
+        "algorithm": _short(cell.algorithm),
+        "defense": DEFENSE_TITLES[cell.defense],
+        "view": cell.view,
+        "attack": cell.attack,
+        "secret": cell.secret,
+        "leakage": _leak(cell.leakage.mean),
+        "interval": f"{_leak(cell.leakage.low)} to {_leak(cell.leakage.high)}",
+        "null": _leak(cell.null_leakage.mean),
+        "error": f"{cell.error_median:.1e}",
+        "baseline": f"{cell.baseline_error:.2f}",
+        "verdict": cell.verdict.word,
+        "detectable": f"{cell.verdict.detectable:.2f}",
+        "rank": f"{cell.rank:.0f} / {cell.unknowns}",
+        "condition": _number(cell.condition),
+        "residual": _number(cell.residual),
+        "epsilon": str(epsilon),
+        "seeds": str(cell.leakage.seeds),
+        "css": css,
+    }
+
+
+def _notes(report: Report) -> list[str]:
+    notes = [f"{DEFENSE_TITLES[c.defense]}: {c.note}." for c in report.cells if c.note]
+    checked = [fact for fact in report.facts if fact.identical is not None]
+    if checked:
+        same = sum(bool(fact.identical) for fact in checked)
+        notes.append(f"Paillier against the quantised run: {same} of {len(checked)} real runs identical bit for bit.")
+    failed = [c for c in report.cells if c.failed]
+    notes += [f"{_short(c.algorithm)}, {c.view}, {c.attack}: {c.failed} runs returned nothing finite." for c in failed]
+    return list(dict.fromkeys(notes))
+
+
+def _setting(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = ", ".join(f"{key} = {value}" for key, value in values["hyper-parameters"].items())
+    return {
+        "name": name,
+        "parameters": parameters,
+        "data": values["data"],
+        "rounds": values["rounds"],
+        "clip": values["clip"],
+    }
+
+
+def _key(cell: Cell) -> tuple[str, str, str, str]:
+    return cell.algorithm, cell.defense, cell.view, cell.attack
+
+
+def _short(name: str) -> str:
+    titles = {"ssi": "SSI", "localpower": "LocalPower", "faps": "FAPS", "fedpg": "FedPG", "dsgd": "DSGD"}
+    titles |= {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "losac": "LoSAC"}
+    last = name.rsplit("/", 1)[-1]
+    return titles.get(last, last)
+
+
+def _leak(value: float) -> str:
+    """Two decimals; -0.00 reads 0.00, and what lies far below zero reads as such."""
+    return "< -9" if value < -9 else f"{value + 0.0:.2f}".replace("-0.00", "0.00")
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.1e}"

@@ -1,0 +1,71 @@
+"""Every word of the report, in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DEFENSE_TITLES: Final = {
+    "plain": "Plain",
+    "secure_aggregation": "Secure aggregation",
+    "paillier": "Paillier",
+    "dp": "DP on secure aggregation",
+}
+
+GLOSSARY: Final = (
+    (
+        "leakage",
+        "1 - error / baseline error, averaged over seeds with its sign. 1: recovered exactly. 0: no better than the baseline. Negative: the attack is worse than the baseline, so its user would not use it.",
+    ),
+    (
+        "error",
+        "Relative Frobenius error of the reconstruction; samples are first matched by the Hungarian method. A sum of several clients gives a client's samples as those of the recovered set that fit best; whose they are is not established.",
+    ),
+    (
+        "baseline",
+        "What one can guess without the messages. A client's Gram matrix: everybody's pooled matrix scaled by the public number of rows. The pooled Gram matrix: the best multiple of the projection on the final components. Samples: the mean image.",
+    ),
+    (
+        "client, federation",
+        "Two secrets. One client's own data; and everybody's data together, which a sum may give away even where it hides each client.",
+    ),
+    (
+        "Gram matrix",
+        "X^T X of a client's rows: all its second moments. For a client of few rows it is its data up to a rotation.",
+    ),
+    ("exposed", "The interval's low end is at least .9."),
+    ("partial", "The interval's low end exceeds .05 and the high end of the null's interval."),
+    ("not detected", "Neither; the column “detectable” says how small a leak the test would have seen."),
+    (
+        "null",
+        "The same attack on a shuffled transcript: messages moved to other rounds and their entries permuted. What it “recovers” is chance.",
+    ),
+    ("interval", "95 % percentile bootstrap of the mean over seeds."),
+    ("server", "The server, honest but curious: every message it received and sent, and all public parameters."),
+    ("sum only", "The server under a defence that hides single messages: per round the sum, and who took part."),
+    (
+        "collusion(c)",
+        "The server and c clients: what they sent is subtracted from the sum; exact in a ring of integers.",
+    ),
+    (
+        "changing survivors",
+        "Sum only, where the target stays away in every second of 30 rounds: sums over different sets of clients subtract.",
+    ),
+    (
+        "server + key holder",
+        "Under Paillier, the server together with the party that holds the private key: everything is open.",
+    ),
+    (
+        "released",
+        "What leaves the aggregator: each round's sum after the server's noise. The only view that the central noise covers.",
+    ),
+    (
+        "epsilon",
+        "Client-level differential privacy (add or remove one client, delta as in the settings) of everything released in all rounds together. “Not covered”: the noise is added after this view has seen the sum.",
+    ),
+    (
+        "rank / unknowns",
+        "Rank of the attack's linear system or Jacobian against its number of unknowns: a full rank says that the information is there.",
+    ),
+    ("condition", "Condition number over the directions kept: how much noise or rounding is amplified."),
+    ("residual", "How well the reconstruction explains the messages; an attack that failed shows it here."),
+)
