@@ -1,0 +1,16 @@
+"""Attacks that read dual variables off consensus messages."""
+
+from __future__ import annotations
+
+from securefed.attacks.base import attacks
+from securefed.attacks.duals.fedpg import FedPGDuals
+
+__all__ = ["FedPGDuals"]
+
+attacks.register(
+    "duals/fedpg",
+    FedPGDuals,
+    summary="opens U_i and Y_i from the messages and solves the gradient steps for S_i",
+    source="fedpca_grassmann Algorithm 2; elimination of U^T S U by symmetry",
+    applies_to="pca/fedpg with one local step, single clients",
+)

@@ -1,0 +1,16 @@
+"""Attacks that reconstruct Gram matrices from products with them."""
+
+from __future__ import annotations
+
+from securefed.attacks.base import attacks
+from securefed.attacks.gram.power import PowerGram
+
+__all__ = ["PowerGram"]
+
+attacks.register(
+    "gram/power",
+    PowerGram,
+    summary="solves S Z = Y over the rounds of subspace iteration",
+    source="faps proposition 2; noise-aware least squares over S >= 0 instead of its normal equations",
+    applies_to="pca/ssi, pca/localpower",
+)

@@ -1,0 +1,139 @@
+"""S from blocks (I - U_k U_k^T) S U_k that leave each U_k^T S U_k unknown.
+
+S U_k = G_k + U_k Theta_k with G_k known and Theta_k symmetric (p x p): S itself is eliminated, and the few entries
+of the Theta_k follow from linear equations. One direction stays blind: S -> S + c I.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import lstsq
+from scipy.optimize import brentq
+
+from securefed.attacks.gram.linear import TAU, Solution, solve, span
+from securefed.tensors import Array
+
+_NULL = 1e-10
+"""Combinations of the U_k below this (relative) count as zero: S of them must vanish."""
+_FIT = 1e-11
+
+
+@dataclass(frozen=True)
+class Products:
+    """S on the subspaces seen, up to S + c I.
+
+    Attributes:
+        probes: [U_1 .. U_K], (features, K p).      products: S of them, up to c times them.
+        rank, unknowns, condition: of the linear system of the Theta_k, its blind direction fixed.
+        residual: its relative residual.
+    """
+
+    probes: Array
+    products: Array
+    rank: int
+    unknowns: int
+    condition: float
+    residual: float
+
+    def at(self, shift: float) -> Array:
+        """The products for S + shift I."""
+        return np.asarray(self.products + shift * self.probes)
+
+
+def eliminate(bases: Sequence[Array], blocks: Sequence[Array]) -> Products:
+    """Solve for the Theta_k.
+
+    Args:
+        bases: U_k, (features, p) orthonormal.      blocks: G_k = (I - U_k U_k^T) S U_k.
+
+    The equations: U_j^T S U_k is the transpose of U_k^T S U_j for all j < k, and S of a vanishing combination of
+    the U_k vanishes.
+    """
+    U, G = np.stack(bases), np.stack(blocks)
+    basis = symmetric_basis(U.shape[2])
+    probes = np.hstack(bases)
+    matrix, right = _transposes(U, G, basis)
+    more, more_right = _vanishing(U, G, basis, probes)
+    gauge = np.tile(np.einsum("qaa->q", basis), len(U))[None, :] / np.sqrt(len(U))
+    A, b = np.vstack([matrix, more, gauge]), np.concatenate([right, more_right, np.zeros(1)])
+    x, _, rank, sv = lstsq(A, b, cond=_FIT)
+    theta = np.einsum("kq,qab->kab", x.reshape(len(U), -1), basis)
+    return Products(
+        probes=probes,
+        products=np.hstack(list(G + U @ theta)),
+        rank=int(rank),
+        unknowns=A.shape[1],
+        condition=float(sv[0] / sv[rank - 1]),
+        residual=float(np.linalg.norm(A @ x - b)) / (float(np.linalg.norm(b)) or 1.0),
+    )
+
+
+def solve_shifted(
+    seen: Products, *, rows: int = 0, trace: float | None = None, tau: float = TAU
+) -> tuple[Solution, float]:
+    """S from `seen`, and the shift that was added.
+
+    The blind shift follows from `trace` where it is known and the probes span all features; elsewhere it is the one
+    whose positive semidefinite completion has the least trace: the choice of least rank.
+    """
+    shift = least_trace_shift(seen, tau)
+    solution = solve(seen.probes, seen.at(shift), tau=tau, rows=rows)
+    if trace is not None and solution.rank == len(seen.probes):
+        shift += (trace - float(np.trace(solution.gram))) / len(seen.probes)
+        solution = solve(seen.probes, seen.at(shift), tau=tau)
+    return solution, shift
+
+
+def least_trace_shift(seen: Products, tau: float = TAU) -> float:
+    """The c at which the least positive semidefinite completion of S + c I has the least trace.
+
+    With W = Q^T S Q = V diag(l) V^T and b_i = ||(I - Q Q^T) S Q v_i||^2 the completion has trace
+    sum (l_i + c) + sum b_i / (l_i + c), convex in c > -l_min.
+    """
+    part = span(seen.probes, seen.products, tau)
+    values, vectors = np.linalg.eigh(part.inner)
+    energy = np.sum((part.outer @ vectors) ** 2, axis=0)
+    scale = float(np.abs(values).max()) + float(np.sqrt(energy.max(initial=0.0))) or 1.0
+    low = -float(values[0]) + 1e-13 * scale
+
+    def slope(shift: float) -> float:
+        return float(len(values) - np.sum(energy / (values + shift) ** 2))
+
+    if slope(low) >= 0:
+        return low
+    return float(brentq(slope, low, low + 2 * len(values) * scale))
+
+
+def symmetric_basis(size: int) -> Array:
+    """An orthonormal basis of the symmetric matrices, (size (size + 1) / 2, size, size)."""
+    i, j = np.triu_indices(size)
+    out = np.zeros((len(i), size, size))
+    weight = np.where(i == j, 1.0, np.sqrt(0.5))
+    out[np.arange(len(i)), i, j] = out[np.arange(len(i)), j, i] = weight
+    return out
+
+
+def _transposes(U: Array, G: Array, basis: Array) -> tuple[Array, Array]:
+    """U_j^T G_k + C Theta_k = G_j^T U_k + Theta_j C for j < k, with C = U_j^T U_k."""
+    count, _, p = U.shape
+    j, k = np.triu_indices(count, 1)
+    C, D = np.einsum("jna,knb->jkab", U, U), np.einsum("jna,knb->jkab", U, G)
+    out = np.zeros((len(j), p, p, count, len(basis)))
+    pairs = np.arange(len(j))
+    out[pairs, :, :, k] = np.einsum("mab,qbc->macq", C[j, k], basis)
+    out[pairs, :, :, j] -= np.einsum("qab,mbc->macq", basis, C[j, k])
+    right = D[k, j].transpose(0, 2, 1) - D[j, k]
+    return out.reshape(len(j) * p * p, count * len(basis)), right.reshape(-1)
+
+
+def _vanishing(U: Array, G: Array, basis: Array, probes: Array) -> tuple[Array, Array]:
+    """sum_k (G_k + U_k Theta_k) N_k = 0 for the null vectors N of [U_1 .. U_K]."""
+    count, features, p = U.shape
+    _, s, Vt = np.linalg.svd(probes)
+    N = Vt[int(np.sum(s > _NULL * s[0])) :].reshape(-1, count, p)
+    out = np.einsum("kna,qab,mkb->mnkq", U, basis, N, optimize=True)
+    right = -np.einsum("kna,mka->mn", G, N)
+    return out.reshape(len(N) * features, count * len(basis)), right.reshape(-1)
