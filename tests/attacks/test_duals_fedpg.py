@@ -1,0 +1,188 @@
+"""FedPG's messages open: iterates and duals exactly, the Gram matrix from one-step runs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from securefed.algorithms.base import Outcome, Public
+from securefed.algorithms.pca import SSI, FedPG
+from securefed.algorithms.pca.operators import off, orth
+from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
+from securefed.attacks.duals import FedPGDuals
+from securefed.attacks.duals.fedpg import gradient_block, opened
+from securefed.attacks.gram.elimination import eliminate, solve_shifted
+from securefed.attacks.scores import relative_error
+from securefed.datasets.base import Dataset
+from securefed.errors import ConfigError, TranscriptError
+from securefed.messages import Aggregate
+from securefed.tensors import add
+
+RNG = np.random.default_rng(0)
+ONE_STEP = FedPG(3, rho=1.0, step_size=0.01, local_steps=1)
+
+
+def digits(features, seed, parts=5, standardised=True):
+    x = load_digits().data / 16
+    x = x[:, np.argsort(x.var(axis=0))[::-1][:features]][np.random.default_rng(seed).permutation(len(x))]
+    out = []
+    for part in np.array_split(x, parts):
+        spread = part.std(axis=0)
+        scaled = (part - part.mean(axis=0)) / np.where(spread > 0, spread, 1)
+        out.append(Dataset(scaled if standardised else part))
+    return out
+
+
+def observe(algorithm, clients, rounds, seed=0, schedule=None):
+    """One view for each client: its own messages, and the broadcasts that followed; and the clients' true states."""
+    rng = np.random.default_rng(seed)
+    public = Public.of(clients)
+    server, states = algorithm.start(public, rng), [algorithm.enroll(data, public, rng) for data in clients]
+    seen, truth = {i: [] for i in range(len(clients))}, {i: [] for i in range(len(clients))}
+    for k in range(rounds):
+        survivors = schedule(k) if schedule else tuple(range(len(clients)))
+        broadcast = algorithm.broadcast(server)
+        steps = {i: algorithm.contribute(states[i], broadcast, rng) for i in survivors}
+        first, *rest = (sent for _, sent in steps.values())
+        for other in rest:
+            first = add(first, other)
+        server = algorithm.combine(server, Aggregate(first, survivors))
+        followed = algorithm.broadcast(server)
+        for i, (tentative, sent) in steps.items():
+            seen[i].append(Observation(k, broadcast, sent, frozenset({i}), frozenset(survivors), followed))
+            truth[i].append((states[i], tentative))
+            states[i] = algorithm.settle(tentative, Outcome(True, followed))
+    output = algorithm.broadcast(server)
+    return {i: Observed("server", i, tuple(o), output) for i, o in seen.items()}, Target(algorithm, public), truth
+
+
+def gram(data):
+    return data.x.T @ data.x
+
+
+@pytest.mark.parametrize("local_steps", [1, 5])
+def test_iterates_and_duals_open_exactly_for_any_number_of_local_steps(local_steps):
+    algorithm = replace(ONE_STEP, local_steps=local_steps, rho=2.0)
+    views, _, truth = observe(algorithm, digits(20, 0), 6)
+    steps = opened(views[2].rounds, algorithm.rho)
+    assert len(steps) == 6
+    for step, observation, (before, after) in zip(steps, views[2].rounds, truth[2], strict=True):
+        np.testing.assert_allclose(step.end, after.basis, atol=1e-13)
+        if before.basis is not None:
+            np.testing.assert_allclose(step.start, before.basis, atol=1e-13)
+            dual = step.linear + algorithm.rho * observation.broadcast["basis"]
+            np.testing.assert_allclose(dual, before.dual, atol=1e-13)
+
+
+def test_one_step_gives_the_block_of_the_gram_matrix():
+    clients = digits(20, 0)
+    views, _, _ = observe(ONE_STEP, clients, 4)
+    S = gram(clients[1]) / clients[1].rows
+    for step in opened(views[1].rounds, 1.0):
+        block = gradient_block(step, ONE_STEP.step_size)
+        np.testing.assert_allclose(block, off(step.start, S @ step.start), atol=1e-11)
+        wrong = gradient_block(step, 2 * ONE_STEP.step_size)
+        assert np.abs(wrong - off(step.start, S @ step.start)).max() > 1e-2
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_standardised_digits_are_recovered_in_thirteen_participations(seed):
+    clients = digits(20, seed)
+    views, target, _ = observe(ONE_STEP, clients, 13, seed)
+    got = FedPGDuals().run(views[0], target, RNG)
+    assert relative_error(got.value, gram(clients[0])) < 1e-6
+    assert got.diagnostics["standardised"] and got.rank == got.unknowns == 13 * 6
+    known = FedPGDuals(trace=20.0).run(views[0], target, RNG)
+    np.testing.assert_allclose(known.value, got.value, rtol=1e-6, atol=1e-3)
+    few, target, _ = observe(ONE_STEP, clients, 5, seed)
+    assert relative_error(FedPGDuals().run(few[0], target, RNG).value, gram(clients[0])) > 1e-2
+
+
+def test_raw_data_take_the_shift_of_least_rank():
+    clients = digits(64, 3, standardised=False)
+    views, target, _ = observe(ONE_STEP, clients, 40)
+    got = FedPGDuals().run(views[0], target, RNG)
+    assert not got.diagnostics["standardised"]
+    assert relative_error(got.value, gram(clients[0])) < 0.01
+
+
+def test_unnormalised_gram_matrices_are_recovered_too():
+    clients = [Dataset(data.x / np.sqrt(data.rows)) for data in digits(20, 4)]
+    views, target, _ = observe(replace(ONE_STEP, normalise=False), clients, 13)
+    got = FedPGDuals(trace=20.0).run(views[0], target, RNG)
+    assert relative_error(got.value, gram(clients[0])) < 1e-6
+
+
+def test_partial_participation_costs_participations_not_exactness():
+    clients = digits(20, 5)
+    schedule = lambda k: ((0, 1, 2), (0, 3, 4), (1, 2, 4))[k % 3]  # noqa: E731
+    views, target, _ = observe(ONE_STEP, clients, 24, schedule=schedule)
+    assert len(views[0].rounds) == 16
+    assert relative_error(FedPGDuals().run(views[0], target, RNG).value, gram(clients[0])) < 1e-6
+
+
+def test_steps_whose_result_was_not_seen_are_left_out():
+    """Without the broadcast that followed, the next dual is unknown: the step there does not open, later ones do."""
+    views, _, _ = observe(ONE_STEP, digits(20, 6), 8, schedule=lambda k: (0, 1) if k != 3 else (1, 2))
+    rounds = [replace(o, followed={}) for o in views[0].rounds]  # rounds 0, 1, 2, 4, 5, 6, 7
+    steps = opened(rounds, ONE_STEP.rho)
+    assert len(opened(views[0].rounds, ONE_STEP.rho)) == 7
+    assert len(steps) == 5
+    for step in steps:
+        np.testing.assert_allclose(step.end.T @ step.end, np.eye(3), atol=1e-10)
+
+
+def test_elimination_finds_the_hidden_blocks_up_to_one_shift():
+    n, p, count = 12, 2, 9
+    S = RNG.normal(size=(n, n))
+    S = S @ S.T
+    bases = [orth(RNG.normal(size=(n, p))) for _ in range(count)]
+    seen = eliminate(bases, [off(U, S @ U) for U in bases])
+    assert seen.rank == seen.unknowns == count * p * (p + 1) // 2
+    difference = S @ seen.probes - seen.products
+    shift = np.vdot(seen.probes, difference) / np.vdot(seen.probes, seen.probes)
+    np.testing.assert_allclose(difference, shift * seen.probes, atol=1e-8)
+    solution, _ = solve_shifted(seen, trace=float(np.trace(S)))
+    assert relative_error(solution.gram, S) < 1e-8
+
+
+def test_without_a_trace_the_shift_is_that_of_a_singular_matrix():
+    n = 12
+    A = RNG.normal(size=(n, n - 3))
+    bases = [orth(RNG.normal(size=(n, 2))) for _ in range(9)]
+    for S, close in ((A @ A.T, 1e-7), (A @ A.T + np.eye(n), None)):
+        solution, _ = solve_shifted(eliminate(bases, [off(U, S @ U) for U in bases]))
+        wrong = relative_error(solution.gram, S)
+        assert wrong < close if close else wrong > 0.01
+
+
+def test_a_shuffled_transcript_gives_nothing():
+    views, target, _ = observe(ONE_STEP, digits(20, 0), 13)
+    messages = [o.message for o in views[0].rounds]
+    rounds = tuple(replace(o, message=messages[i - 3], followed={}) for i, o in enumerate(views[0].rounds))
+    with pytest.raises(TranscriptError, match="do not fit"):
+        FedPGDuals().run(replace(views[0], rounds=rounds), target, RNG)
+
+
+def test_where_the_attack_cannot_run_it_says_why():
+    views, target, _ = observe(ONE_STEP, digits(20, 0), 3)
+    view, attack = views[0], FedPGDuals()
+    assert attack.applies(target, view) is None
+    pooled = replace(view, rounds=tuple(replace(o, members=frozenset({0, 1})) for o in view.rounds))
+    cases = [
+        (Target(SSI(3), target.public), view, "dual variables"),
+        (Target(replace(ONE_STEP, local_steps=2), target.public), view, "local steps"),
+        (target, pooled, "Not attacked"),
+        (target, replace(view, rounds=view.rounds[:1]), "Two participations"),
+    ]
+    for aim, seen, words in cases:
+        assert words in attack.applies(aim, seen)
+        with pytest.raises(TranscriptError, match=words):
+            attack.run(seen, aim, RNG)
+
+
+def test_registered_and_checked():
+    assert isinstance(attacks.make("duals/fedpg"), Attack)
+    with pytest.raises(ConfigError, match="trace"):
+        FedPGDuals(trace=-1.0)
