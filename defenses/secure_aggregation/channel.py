@@ -16,9 +16,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import DTypeLike
 
-from securefed.defenses.base import Session
 from securefed.defenses.secure_aggregation.primitives import hkdf, label
-from securefed.defenses.secure_aggregation.session import session_digest
 from securefed.errors import AuthenticationError, MalformedError
 from securefed.messages import ClientId, Message, PartyId
 from securefed.state import from_bytes
@@ -30,13 +28,13 @@ _NONCE = 12
 
 
 def agreed_secret(
-    session: Session, client: ClientId, server_key: bytes, keys: tuple[bytes, bytes], agreements: tuple[bytes, bytes]
+    session: bytes, client: ClientId, server_key: bytes, keys: tuple[bytes, bytes], agreements: tuple[bytes, bytes]
 ) -> bytes:
-    """The channel's secret, from the agreements of the server's key with both of the client's.
+    """The channel's secret: from the session's digest and the agreements of the server's key with both of the client's.
 
     Both, because a client that can compute it thereby shows that it holds both private keys.
     """
-    return hkdf(b"".join(agreements), label("channel", session_digest(session), client, server_key, *keys))
+    return hkdf(b"".join(agreements), label("channel", session, client, server_key, *keys))
 
 
 def seal(secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, body: Tensors) -> Tensors:

@@ -41,6 +41,7 @@ from securefed.defenses.secure_aggregation.session import (
     check_session,
     roster_digest,
     seed_commitment,
+    session_digest,
     share_tags,
     sharers_digest,
 )
@@ -138,7 +139,7 @@ def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, T
     share, mask = private_key(state.share_secret), private_key(state.shared_secrets[MASK_KEY])
     keys = public_bytes(share), public_bytes(mask)
     agreements = agree(share, server_key, SERVER), agree(mask, server_key, SERVER)
-    secret = channel.agreed_secret(state.session, state.client, server_key, keys, agreements)
+    secret = channel.agreed_secret(session_digest(state.session), state.client, server_key, keys, agreements)
     state = replace(state, stage=SHARES, channel=secret)
     return state, state.seal(KEYS, {"share_key": from_bytes(keys[0]), "mask_key": from_bytes(keys[1])})
 

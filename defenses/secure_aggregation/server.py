@@ -31,11 +31,12 @@ from securefed.defenses.secure_aggregation.session import (
     check_session,
     roster_digest,
     seed_commitment,
+    session_digest,
     share_tags,
     sharers_digest,
 )
 from securefed.defenses.secure_aggregation.shamir import FIELD
-from securefed.errors import AuthenticationError, ContradictionError, TooFewSurvivors
+from securefed.errors import AuthenticationError, BindingError, ContradictionError, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes, local
 from securefed.tensors import Array, Tensors
@@ -113,6 +114,8 @@ def server_step(state: MaskingServer, replies: Replies) -> Step | Aggregate:
     for client, reply in replies.items():
         if client not in state.members:
             raise ContradictionError(client, f"it does not take part in stage {state.stage!r}")
+        if reply.sender != client:
+            raise BindingError(client, f"its reply names {reply.sender} as sender")
         expect_stage(reply, state.stage)
         reply.check(run=session.run, round=session.round, stage=state.stage, sender=client, receiver=SERVER)
         if state.stage != KEYS:
@@ -140,14 +143,14 @@ def _enough(state: MaskingServer, replies: Replies) -> None:
 def _collect_keys(state: MaskingServer, replies: Replies) -> Step:
     key = private_key(state.secret)
     server_key = public_bytes(key)
-    channels = {}
+    channels, session = {}, session_digest(state.session)
     for client, reply in replies.items():
         channel.expect_fields(reply, ("share_key", "mask_key", channel.TAG))
         share, mask = (
             channel.take(reply, name, np.uint8, (KEY_BYTES,)).tobytes() for name in ("share_key", "mask_key")
         )
         agreements = agree(key, share, client), agree(key, mask, client)
-        channels[client] = channel.agreed_secret(state.session, client, server_key, (share, mask), agreements)
+        channels[client] = channel.agreed_secret(session, client, server_key, (share, mask), agreements)
         channel.verify(channels[client], reply)
     _enough(state, replies)
     roster = tuple(replies)

@@ -134,8 +134,30 @@ def _serve(protocol, state, replies, out):
             return result
 
 
+def upto(session, contributions, stage):
+    """Client states, server state and sealed requests at the point where `stage` is asked for."""
+    protocol = SecureAggregation()
+    clients = {client: protocol.client_open(session, client) for client in session.cohort}
+    server, now, outgoing = protocol.server_open(session)
+    while now != stage:
+        replies = {}
+        for client, body in outgoing.items():
+            request = Message(session.run, session.round, now, SERVER, client, body)
+            encoded = contributions[client] if now == protocol.upload else None
+            clients[client], answer = protocol.client_step(clients[client], request, encoded)
+            replies[client] = Message(session.run, session.round, now, client, SERVER, answer)
+        server, now, outgoing = protocol.server_step(server, replies)
+    return clients, server, outgoing
+
+
 @pytest.fixture(scope="session")
 def net():
     return SimpleNamespace(
-        drive=drive, session=session_for, contributions=contributions_for, sum=sum_of, plan=plan_for, STAGES=STAGES
+        upto=upto,
+        drive=drive,
+        session=session_for,
+        contributions=contributions_for,
+        sum=sum_of,
+        plan=plan_for,
+        STAGES=STAGES,
     )
