@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +34,7 @@ errors = Console(stderr=True)
 Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """What `securefed list` can list."""
 
     algorithms = "algorithms"
@@ -60,7 +60,7 @@ def _guarded(command: Callable[[], int]) -> None:
     "securefed audit --data mydata.npz --fail-above 0.2 --out report   (exit code 3 above the threshold)\n\n"
     "securefed audit --json | jq '.cells[] | select(.verdict == \"exposed\") | .algorithm'"
 )
-def audit(  # noqa: PLR0917 - one parameter for each option
+def audit(
     algorithms: Names = None,
     defenses: Names = None,
     attacks: Names = None,

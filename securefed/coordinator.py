@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from securefed.defenses.base import Defense, Helper, Outgoing, Plan, Session
-from securefed.errors import MessageRefused, RangeRefused, TooFewSurvivors
+from securefed.errors import DivergenceError, MessageRefused, RangeRefused, TooFewSurvivors
 from securefed.messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord, Sent, Transcript
 from securefed.node import open_body, read_refusal
 from securefed.state import nest
@@ -96,6 +96,7 @@ class Coordinator:
 
         Raises:
             RangeRefused: a client's values lie beyond the planned range; nothing was unmasked.
+            DivergenceError: a client's own steps left the numbers.
             TooFewSurvivors: the protocol could not complete.
         """
         start = time.perf_counter()
@@ -171,7 +172,7 @@ class Coordinator:
 
     def _send(self, session: Session, stage: str, bodies: Outgoing, traffic: _Traffic) -> dict[PartyId, Message]:
         accepted: dict[PartyId, Message] = {}
-        out_of_range: RangeRefused | None = None
+        stop: RangeRefused | DivergenceError | None = None
         for party, reply in self._deliver(session.round, stage, bodies, traffic).items():
             try:
                 expected = REFUSAL if reply.stage == REFUSAL else stage
@@ -182,12 +183,12 @@ class Coordinator:
             if reply.stage == REFUSAL:
                 refusal = read_refusal(reply)
                 traffic.refusals[party] = str(refusal)
-                if isinstance(refusal, RangeRefused):
-                    out_of_range = refusal
+                if isinstance(refusal, RangeRefused | DivergenceError):
+                    stop = refusal
             else:
                 accepted[party] = reply
-        if out_of_range is not None:
-            raise out_of_range
+        if stop is not None:
+            raise stop
         return accepted
 
     def _deliver(self, number: int, stage: str, bodies: Outgoing, traffic: _Traffic) -> dict[PartyId, Message]:

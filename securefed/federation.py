@@ -20,6 +20,7 @@ from securefed.coordinator import Coordinator, HelperNode, Summed
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Helper, Plan
 from securefed.defenses.compose import identity
+from securefed.defenses.differential_privacy import Budget
 from securefed.errors import BudgetSpent, ConfigError, DivergenceError, RangeRefused, RoundVoid, TooFewSurvivors
 from securefed.history import RoundHistory
 from securefed.messages import Aggregate, ClientId, PartyId, Transcript
@@ -68,7 +69,7 @@ class Federation:
         checkpoint: file to write every `checkpoint_every` rounds, and to resume from if it exists.
         keep: whether to keep the transcript (needed by attacks; grows with rounds x clients x tensors).
         max_void: attempts at one round before the run stops with `RoundVoid`.
-        budget: a defence's privacy budget (`spend(exchanges) -> budget`), asked before every exchange.
+        budget: of the defence's noise (`CentralGaussian.budget`), asked before every exchange, void ones too.
 
     Raises:
         DataError, ConfigError, PlanError: before anything runs.
@@ -90,7 +91,7 @@ class Federation:
         keep: bool = True,
         max_void: int = 8,
         timeout: float | None = None,
-        budget: Any = None,
+        budget: Budget | None = None,
     ) -> None:
         if checkpoint_every < 1 or max_void < 1:
             raise ConfigError("checkpoint_every and max_void must be at least 1")
@@ -201,27 +202,29 @@ class Federation:
         void: list[str] = []
         broadcast = self.algorithm.broadcast(self._server)
         cohort = self._cohort()
+        summed: Summed | None = None
         while len(void) < self._max_void:
             if self._budget is not None:
-                self._budget = self._spend()
-            number, self._exchanges = self._exchanges, self._exchanges + 1
+                self._budget = self._spend(self._budget)
             try:
-                return (
-                    self._coordinator.exchange(
-                        number, kind, broadcast, cohort, self._settle_body, self._doublings[kind]
-                    ),
-                    tuple(void),
+                summed = self._coordinator.exchange(
+                    self._exchanges, kind, broadcast, cohort, self._settle_body, self._doublings[kind]
                 )
             except RangeRefused as error:
                 self._doublings[kind] += 1
                 void.append(f"{error}; bounds doubled")
             except TooFewSurvivors as error:
                 void.append(str(error))
+            # Only here: a run that dies inside an exchange resumes with that exchange's number, so with its randomness
+            # (its keys are bound to the new run's identifier).
+            self._exchanges += 1
+            if summed is not None:
+                return summed, tuple(void)
         raise RoundVoid(f"round {len(self._history)}: void {len(void)} times, last because {void[-1]}")
 
-    def _spend(self) -> Any:
+    def _spend(self, budget: Budget) -> Budget:
         try:
-            return self._budget.spend(1)
+            return budget.spend(1)
         except BudgetSpent as error:
             raise BudgetSpent(f"after {len(self._history)} rounds: {error}") from error
 
@@ -297,3 +300,5 @@ class Federation:
         self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
         self._counted = {int(client): exchange for client, exchange in loop["counted"].items()}
         self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
+        if self._budget is not None:  # what the run spent before it died stays spent
+            self._budget = self._budget.spend(self._exchanges)

@@ -14,7 +14,15 @@ import numpy as np
 from securefed.algorithms.base import Algorithm, Outcome, Public
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Session
-from securefed.errors import ContradictionError, DataError, MalformedError, MessageRefused, RangeRefused, SecureFedError
+from securefed.errors import (
+    ContradictionError,
+    DataError,
+    DivergenceError,
+    MalformedError,
+    MessageRefused,
+    RangeRefused,
+    SecureFedError,
+)
 from securefed.messages import REFUSAL, SERVER, ClientId, Message
 from securefed.state import from_bytes, local, nest, unnest
 from securefed.tensors import Array, Layout, Tensors
@@ -176,6 +184,8 @@ def read_refusal(message: Message) -> SecureFedError:
         return MalformedError(message.sender, f"refusal without a readable name: {error!r}")
     if name == RangeRefused.__name__:
         return RangeRefused(f"client {message.sender} has values beyond the planned range")
+    if name == DivergenceError.__name__:
+        return DivergenceError(f"client {message.sender}: {text}")
     return MessageRefused(message.sender, f"it refused in turn: {name}: {text}")
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from securefed.errors import BindingError, MalformedError, ProtocolError, StorageError
 from securefed.messages import SERVER, Message, RoundRecord, Sent, Transcript
+from securefed.tensors import encode
 
 RUN = "ab" * 16
 MESSAGE = Message(RUN, 4, "upload", 2, SERVER, {"x": np.arange(6.0).reshape(2, 3), "k": np.asarray(7)})
@@ -46,8 +47,6 @@ def test_mutated_bytes_give_a_message_or_a_named_refusal(data) -> None:
 
 @pytest.mark.parametrize("change", [{"round": "4"}, {"round": True}, {"sender": None}, {"extra": 1}, {"stage": None}])
 def test_headers_of_wrong_types_are_refused(change) -> None:
-    from securefed.tensors import encode
-
     header = {k: v for k, v in (BINDING | change).items() if v is not None}
     Message.decode(encode({}, BINDING))
     with pytest.raises(MalformedError):

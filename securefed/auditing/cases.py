@@ -6,7 +6,7 @@ The settings are those in which the reference attacks were measured; every numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +43,18 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class WideCase:
+    """The same algorithm on all of the data's width.
+
+    Attributes:
+        prepare: as in `Case`.      rounds: prefix lengths at which the attack is tried.
+    """
+
+    prepare: Callable[[Source, int, int], Prepared]
+    rounds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Case:
     """How the audit runs one algorithm.
 
@@ -52,7 +64,7 @@ class Case:
         prepare: (source, clients, seed) -> data of one run.
         rounds: training rounds.      clip: L2 norm of one contribution under differential privacy.
         utility: (final broadcast, held-out rows) -> score, higher is better.      utility_name: what it measures.
-        data: the split, in words.
+        data: the split, in words.      wide: a harder setting, traced over rounds beside the default one.
     """
 
     name: str
@@ -64,7 +76,7 @@ class Case:
     utility: Callable[[Tensors, Dataset], float]
     utility_name: str
     data: str
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    wide: WideCase | None = None
 
     def build(self) -> Algorithm[Any, Any]:
         """The algorithm with this case's hyper-parameters."""
@@ -182,7 +194,7 @@ for _name, _setting in (
         Case(
             name=_name,
             setting=_setting,
-            secret="gram",  # noqa: S106 - a kind of secret, not a password
+            secret="gram",
             prepare=one_small_client,
             rounds=12,
             clip=300.0,
@@ -195,13 +207,14 @@ _register(
     Case(
         name="pca/fedpg",
         setting={"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True},
-        secret="gram",  # noqa: S106
+        secret="gram",
         prepare=standardised(STANDARDISED_FEATURES),
         rounds=13,
         clip=2.0,
         utility=captured_variance,
         utility_name="captured variance",
         data=f"the {STANDARDISED_FEATURES} columns of highest variance, z-scored; even shares",
+        wide=WideCase(standardised(None), (10, 20, 30, 40, 60)),
     )
 )
 for _name, _setting in (
@@ -214,7 +227,7 @@ for _name, _setting in (
         Case(
             name=_name,
             setting=_setting,
-            secret="samples",  # noqa: S106
+            secret="samples",
             prepare=one_sample_each,
             rounds=12,
             clip=1.0,

@@ -51,9 +51,9 @@ def _gram(artifact: Artifact) -> list[Pair]:
     if artifact.image_shape is not None:
         own, found = (_directions(gram, 3) for gram in (artifact.truth, artifact.estimate))
         for index, (a, b) in enumerate(zip(own, found, strict=True)):
-            b = b if float(a @ b) >= 0 else -b  # a direction has no sign
+            sign = 1 if float(a @ b) >= 0 else -1  # a direction has no sign
             high = float(np.abs(a).max())
-            pictures = (_png(_shaped(vector, artifact.image_shape), -high, high) for vector in (a, b))
+            pictures = (_png(_shaped(vector, artifact.image_shape), -high, high) for vector in (a, sign * b))
             out.append(Pair(f"direction {index + 1}", *pictures))
     return out
 

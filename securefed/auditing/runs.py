@@ -12,7 +12,7 @@ import numpy as np
 
 from securefed.attacks import views
 from securefed.attacks.base import Attack, Observed, Reconstruction, Target, attacks
-from securefed.auditing.cases import Case, Prepared, case
+from securefed.auditing.cases import Case, Prepared, WideCase, case
 from securefed.auditing.cells import CLIENT, RunFacts, Score
 from securefed.auditing.scoring import Assessment, assess
 from securefed.datasets.loaders import Source, load
@@ -32,6 +32,11 @@ DEFENSES = (PLAIN, SECURE_AGGREGATION, PAILLIER, DP)
 TARGET = 0
 CHANGING_SURVIVORS = "changing survivors"
 ABSENCE_ROUNDS = 30
+ABSENCE_CASES = ("pca/ssi", "pca/localpower")
+DIFFERENCE = "gram/difference"
+"""The attack on changing survivor sets; it runs on that view, the others on the rest."""
+UNTRACED = ("gradient_inversion/naive", DIFFERENCE)
+TRACED_SEEDS = 3
 COVERED = {DP: views.RELEASED.name}
 """The one view that a defence's epsilon covers."""
 
@@ -82,6 +87,23 @@ class Artifact:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """One attack on growing prefixes of one plain transcript.
+
+    Attributes:
+        setting: what the run was, for the chart's legend.      rounds: prefix lengths.
+        errors, conditions: of the client's secret, one for each prefix (NaN where the attack did not apply yet).
+    """
+
+    setting: str
+    algorithm: str
+    attack: str
+    rounds: tuple[int, ...]
+    errors: tuple[float, ...]
+    conditions: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a task found."""
 
@@ -89,6 +111,7 @@ class Outcome:
     facts: tuple[RunFacts, ...]
     artifacts: tuple[Artifact, ...]
     skipped: tuple[str, ...]
+    traces: tuple[Trace, ...]
 
 
 def run_task(task: Task) -> Outcome:
@@ -113,6 +136,7 @@ class _Seed:
         self.facts: list[RunFacts] = []
         self.artifacts: list[Artifact] = []
         self.skipped: list[str] = []
+        self.traces: list[Trace] = []
 
     def run(self) -> Outcome:
         steps: dict[str, Callable[[], None]] = {
@@ -123,14 +147,48 @@ class _Seed:
         }
         for name in self.settings.defenses:
             steps[name]()
-        return Outcome(tuple(self.scores), tuple(self.facts), tuple(self.artifacts), tuple(self.skipped))
+        return Outcome(
+            tuple(self.scores), tuple(self.facts), tuple(self.artifacts), tuple(self.skipped), tuple(self.traces)
+        )
 
     # --- defences -----------------------------------------------------------------------------------------------
 
     def _plain(self) -> None:
         result, _ = self._federation(chain())
         self._note(PLAIN, result)
-        self._look(PLAIN, result, views.server(result.transcript, TARGET))
+        observed = views.server(result.transcript, TARGET)
+        self._look(PLAIN, result, observed)
+        if self.task.seed < TRACED_SEEDS:
+            self._trace("default setting", observed, result, prefixes(len(observed.rounds)))
+            if self.case.wide is not None:
+                self._wide(self.case.wide)
+
+    def _wide(self, wide: WideCase) -> None:
+        """The same attack at full width: how its conditioning grows with the number of unknowns."""
+        self.prepared = wide.prepare(_source(self.settings.data), self.settings.clients, self.task.seed)
+        result, _ = self._federation(chain(), rounds=wide.rounds[-1])
+        observed = views.server(result.transcript, TARGET)
+        self._trace(f"full width, {self.prepared.public.features} features", observed, result, wide.rounds)
+
+    def _trace(self, setting: str, observed: Observed, result: Result, rounds: tuple[int, ...]) -> None:
+        target = Target(self.case.build(), self.prepared.public)
+        for attack, entry in self._attacks():
+            if attack.secret != self.case.secret or entry.name in UNTRACED:
+                continue
+            errors, conditions = [], []
+            for count in rounds:
+                part = replace(observed, rounds=observed.rounds[:count])
+                if attack.applies(target, part) is not None:
+                    errors.append(math.nan)
+                    conditions.append(math.nan)
+                    continue
+                found = attack.run(part, target, np.random.default_rng([self.task.seed, 1]))
+                item = assess(self.case, self.prepared, part, found, result.output, TARGET)[0]
+                errors.append(item.error)
+                conditions.append(found.condition)
+            if not all(math.isnan(error) for error in errors):
+                trace = Trace(setting, self.case.name, entry.name, rounds, tuple(errors), tuple(conditions))
+                self.traces.append(trace)
 
     def _secure_aggregation(self) -> None:
         defense = chain(secure_aggregation())
@@ -139,7 +197,7 @@ class _Seed:
         others = range(1, self.settings.clients)
         self._look(SECURE_AGGREGATION, result, views.sum_only(result.transcript, TARGET))
         self._look(SECURE_AGGREGATION, result, views.collusion(result.transcript, TARGET, others))
-        if any("absences" in entry.details for _, entry in self._attacks()):
+        if DIFFERENCE in self.settings.attacks and self.case.name in ABSENCE_CASES:
             self._absences(defense)
 
     def _absences(self, defense: Defense) -> None:
@@ -286,3 +344,8 @@ def _identical(result: Result, quantised: Result) -> bool:
 
     ours, theirs = result.transcript.records, quantised.transcript.records
     return len(ours) == len(theirs) and all(same(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def prefixes(rounds: int) -> tuple[int, ...]:
+    """Prefix lengths of a trace: every one up to six, then every second."""
+    return tuple(count for count in range(1, rounds + 1) if count <= 6 or count % 2 == 0 or count == rounds)

@@ -32,16 +32,34 @@ GLOSSARY: Final = (
         "Gram matrix",
         "X^T X of a client's rows: all its second moments. For a client of few rows it is its data up to a rotation.",
     ),
-    ("exposed", "The interval's low end is at least .9."),
-    ("partial", "The interval's low end exceeds .05 and the high end of the null's interval."),
-    ("not detected", "Neither; the column “detectable” says how small a leak the test would have seen."),
+    (
+        "exposed",
+        "The interval's low end is at least .9.",
+    ),
+    (
+        "partial",
+        "The interval's low end exceeds .05 and the high end of the null's interval.",
+    ),
+    (
+        "not detected",
+        "Neither; the column “detectable” says how small a leak the test would have seen.",
+    ),
     (
         "null",
         "The same attack on a shuffled transcript: messages moved to other rounds and their entries permuted. What it “recovers” is chance.",
     ),
-    ("interval", "95 % percentile bootstrap of the mean over seeds."),
-    ("server", "The server, honest but curious: every message it received and sent, and all public parameters."),
-    ("sum only", "The server under a defence that hides single messages: per round the sum, and who took part."),
+    (
+        "interval",
+        "95 % percentile bootstrap of the mean over seeds.",
+    ),
+    (
+        "server",
+        "The server, honest but curious: every message it received and sent, and all public parameters.",
+    ),
+    (
+        "sum only",
+        "The server under a defence that hides single messages: per round the sum, and who took part.",
+    ),
     (
         "collusion(c)",
         "The server and c clients: what they sent is subtracted from the sum; exact in a ring of integers.",
@@ -66,6 +84,12 @@ GLOSSARY: Final = (
         "rank / unknowns",
         "Rank of the attack's linear system or Jacobian against its number of unknowns: a full rank says that the information is there.",
     ),
-    ("condition", "Condition number over the directions kept: how much noise or rounding is amplified."),
-    ("residual", "How well the reconstruction explains the messages; an attack that failed shows it here."),
+    (
+        "condition",
+        "Condition number over the directions kept: how much noise or rounding is amplified.",
+    ),
+    (
+        "residual",
+        "How well the reconstruction explains the messages; an attack that failed shows it here.",
+    ),
 )
