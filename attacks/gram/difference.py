@@ -1,0 +1,185 @@
+"""One client's Gram matrix from sums over changing survivors: what secure aggregation does not hide.
+
+Every sum is exact, so sums over different sets subtract. Nobody needs to lie: drop-outs are enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.algorithms.base import Public, require
+from securefed.algorithms.pca.server import BASIS, PRODUCT
+from securefed.algorithms.pca.ssi import SSI
+from securefed.attacks.base import Observation, Observed, Reconstruction, Target
+from securefed.attacks.gram.linear import nearest_psd, solve
+from securefed.attacks.gram.rounds import Members, by_members, linear, rows_of, stacked
+from securefed.errors import TranscriptError
+from securefed.tensors import Array
+
+_TAU = 1e-12
+_SIGNAL = 4.0
+
+
+@dataclass(frozen=True)
+class DifferenceGram:
+    """Fit one Gram matrix to every group of clients that always come together, jointly to all rounds.
+
+    The rounds say sum_a c_ka S_a Z_k = Y_k, with c_ka = 1 where group a is in round k, and every S_a is positive
+    semidefinite of at most as many ranks as rows: a convex set. Alternating projections reach it from two
+    starts: the pooled Gram matrix of each set of members, differenced; and shares of one common matrix,
+    proportional to the public rows, with the least deviations. The estimate is the mean of the two results, which
+    lies in the set too.
+
+    Attributes:
+        sweeps: projections from each start.
+
+    What is reconstructed is the group of the target; it is the target alone unless somebody came and went exactly
+    when the target did (`Reconstruction.members`).
+    """
+
+    sweeps: int = 60
+    name: ClassVar[str] = "gram/difference"
+    secret: ClassVar[str] = "gram"
+
+    def __post_init__(self) -> None:
+        require(self.sweeps >= 1, f"sweeps must be at least 1, not {self.sweeps}")
+
+    def applies(self, target: Target, observed: Observed) -> str | None:
+        if not isinstance(target.algorithm, SSI):
+            return "The messages are no products S Z: this attack is for SSI and LocalPower."
+        if observed.target is None:
+            return "It needs one client as its target."
+        rounds = linear(observed)
+        if not any(observed.target in o.members for o in rounds):
+            return f"No observed sum that is linear in S holds client {observed.target}."
+        if any(o.members == {observed.target} for o in rounds):
+            return "The view shows the target alone: nothing needs to be subtracted."
+        if len({o.members for o in rounds}) == 1:
+            return "The same clients are in every sum: there is nothing to subtract."
+        return None
+
+    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        reason = self.applies(target, observed)
+        if reason is not None:
+            raise TranscriptError(reason)
+        rounds = linear(observed)
+        groups = coming_together(rounds)
+        system = System.of(rounds, groups, target.public)
+        starts = system.differences(rounds, groups, target.public), system.shares()
+        grams = np.mean([system.project(start, self.sweeps) for start in starts], axis=0)
+        index = next(a for a, group in enumerate(groups) if observed.target in group)
+        return Reconstruction(
+            secret=self.secret,
+            value=grams[index],
+            residual=system.misfit(grams),
+            rank=len(system.weights),
+            unknowns=len(groups) * target.public.features,
+            condition=float(system.weights[0] / system.weights[-1]) if len(system.weights) else float("nan"),
+            diagnostics={"rounds": len(rounds), "groups": len(groups), "noise": system.noise},
+            members=groups[index],
+        )
+
+
+def coming_together(rounds: Sequence[Observation]) -> list[Members]:
+    """Clients that are in exactly the same observed rounds: their sum is the finest that differences can show."""
+    patterns: dict[tuple[bool, ...], set[int]] = {}
+    for client in sorted(frozenset().union(*(o.members for o in rounds))):
+        patterns.setdefault(tuple(client in o.members for o in rounds), set()).add(client)
+    return [frozenset(group) for group in patterns.values()]
+
+
+@dataclass(frozen=True)
+class System:
+    """sum_a c_ka S_a Z_k = Y_k, row by row of the S_a: [S_1 .. S_A] D = Y.
+
+    Attributes:
+        probes: [Z_1 .. Z_K], (features, columns).      products: Y, likewise.
+        present: c, (groups, columns).      share: public share of the rows, (groups,).      ranks: rows of each group.
+        left, weights, right: singular value decomposition of D, the directions of which more than noise is seen.
+        noise: standard deviation of an entry of Y.
+    """
+
+    probes: Array
+    products: Array
+    present: Array
+    share: Array
+    ranks: tuple[int, ...]
+    left: Array
+    weights: Array
+    right: Array
+    noise: float
+
+    @classmethod
+    def of(cls, rounds: Sequence[Observation], groups: Sequence[Members], public: Public) -> System:
+        probes, products = stacked(rounds)
+        width = rounds[0].broadcast[BASIS].shape[1]
+        present = np.repeat([[float(group <= o.members) for o in rounds] for group in groups], width, axis=1)
+        ranks = tuple(rows_of(group, public) for group in groups)
+        share = np.asarray(ranks, float) / sum(ranks)
+        noise = round_noise(rounds)
+        design = (present[:, None, :] * probes).reshape(-1, probes.shape[1])
+        return cls(probes, products, present, share, ranks, *_visible(design, products, noise), noise)
+
+    def project(self, grams: Array, sweeps: int) -> Array:
+        """Alternating projections onto S_a >= 0 (of at most its rank) and onto what the rounds say."""
+        for _ in range(sweeps):
+            grams = self._cone(grams)
+            grams = grams + self._least(self.products - self._predict(grams))
+        return self._cone(grams)
+
+    def shares(self) -> Array:
+        """The solution nearest to shares of one common matrix: prior covariance share_a (1_ab + 10 share_b)."""
+        factor = np.linalg.cholesky(np.diag(self.share) + 10 * np.outer(self.share, self.share))
+        design = ((factor.T @ self.present)[:, None, :] * self.probes).reshape(-1, self.probes.shape[1])
+        left, weights, right = _visible(design, self.products, self.noise)
+        flat = ((self.products @ right.T) / weights) @ left.T
+        return np.asarray(np.einsum("ab,xby->axy", factor, self._groups(flat)))
+
+    def differences(self, rounds: Sequence[Observation], groups: Sequence[Members], public: Public) -> Array:
+        """Each set of members solved by itself, then least squares over the groups, weighted by the rounds."""
+        sets = by_members(rounds)
+        pooled = np.stack([solve(*stacked(own), rows=rows_of(members, public)).gram for members, own in sets.items()])
+        indicator = np.array([[float(group <= members) for group in groups] for members in sets])
+        weight = np.sqrt([float(len(own)) for own in sets.values()])[:, None]
+        flat, *_ = np.linalg.lstsq(indicator * weight, pooled.reshape(len(sets), -1) * weight, rcond=1e-8)
+        return np.asarray(flat.reshape(len(groups), *pooled.shape[1:]))
+
+    def misfit(self, grams: Array) -> float:
+        """Relative residual of all rounds."""
+        scale = float(np.linalg.norm(self.products)) or 1.0
+        return float(np.linalg.norm(self.products - self._predict(grams))) / scale
+
+    def _predict(self, grams: Array) -> Array:
+        return np.asarray(np.einsum("axy,yk,ak->xk", grams, self.probes, self.present, optimize=True))
+
+    def _least(self, residual: Array) -> Array:
+        """The least change of all S_a that removes the visible part of `residual`."""
+        return self._groups(((residual @ self.right.T) / self.weights) @ self.left.T).transpose(1, 0, 2)
+
+    def _cone(self, grams: Array) -> Array:
+        return np.stack([nearest_psd(gram, rank) for gram, rank in zip(grams, self.ranks, strict=True)])
+
+    def _groups(self, flat: Array) -> Array:
+        return np.asarray(flat.reshape(len(flat), len(self.ranks), -1))
+
+
+def round_noise(rounds: Sequence[Observation]) -> float:
+    """Standard deviation of an entry of Y: Z_k^T Y_k would be symmetric without noise."""
+    pairs = [o.broadcast[BASIS].T @ o.message[PRODUCT] for o in rounds]
+    off_diagonal = sum(W.size - len(W) for W in pairs)
+    energy = sum(float(np.sum((W - W.T) ** 2)) for W in pairs)
+    return float(np.sqrt(energy / (2 * off_diagonal))) if off_diagonal else 0.0
+
+
+def _visible(design: Array, products: Array, noise: float) -> tuple[Array, Array, Array]:
+    """The singular directions of the design whose image is more than noise."""
+    U, s, Vt = np.linalg.svd(design, full_matrices=False)
+    kept = s > _TAU * s[0]
+    U, s, Vt = U[:, kept], s[kept], Vt[kept]
+    energy = np.sum((products @ Vt.T) ** 2, axis=0)
+    visible = energy >= _SIGNAL * len(products) * noise**2
+    return U[:, visible], s[visible], Vt[visible]

@@ -1,0 +1,148 @@
+"""Changing survivors give single clients away, even where every message is a sum."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from securefed.algorithms.base import Public
+from securefed.algorithms.pca import SSI, FedPG, LocalPower
+from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
+from securefed.attacks.gram import DifferenceGram
+from securefed.attacks.gram.difference import System, coming_together, round_noise
+from securefed.attacks.scores import relative_error
+from securefed.datasets.base import Dataset
+from securefed.errors import ConfigError, TranscriptError
+from securefed.messages import Aggregate
+
+RNG = np.random.default_rng(0)
+
+
+def digits(parts, kind="random", seed=0):
+    data = load_digits()
+    order = (
+        np.random.default_rng(seed).permutation(1797) if kind == "random" else np.argsort(data.target, kind="stable")
+    )
+    return [Dataset(data.data[rows] / 16) for rows in np.array_split(order, parts)]
+
+
+def sums(algorithm, clients, rounds, schedule, *, target=0, noise=0.0, seed=0):
+    """The sum-only view of a run of SSI or LocalPower."""
+    rng = np.random.default_rng(seed)
+    public = Public.of(clients)
+    server = algorithm.start(public, rng)
+    states = [algorithm.enroll(data, public, rng) for data in clients]
+    seen = []
+    for k in range(rounds):
+        survivors = tuple(int(i) for i in schedule(k, rng))
+        broadcast = algorithm.broadcast(server)
+        sent = [algorithm.contribute(states[i], broadcast, rng)[1] for i in survivors]
+        total = {name: sum(message[name] for message in sent) for name in sent[0]}
+        server = algorithm.combine(server, Aggregate(total, survivors))
+        spread = noise * np.abs(total["product"]).max()
+        noisy = {**total, "product": total["product"] + spread * rng.normal(size=total["product"].shape)}
+        seen.append(Observation(k, broadcast, noisy, frozenset(survivors), frozenset(survivors)))
+    return Observed("sum only", target, tuple(seen), {}), Target(algorithm, public)
+
+
+def every_second(parts):
+    return lambda k, rng: range(parts) if k % 2 == 0 else range(1, parts)
+
+
+def some_drop(parts):
+    return lambda k, rng: np.flatnonzero(rng.random(parts) > 0.2)
+
+
+def gram(data):
+    return data.x.T @ data.x
+
+
+@pytest.mark.parametrize("kind", ["random", "sorted"])
+@pytest.mark.parametrize("schedule", [every_second, some_drop])
+def test_one_client_is_told_apart(kind, schedule):
+    """Absent in every second of 30 rounds, or 20 % drop-outs: within .05 (the plain difference: .08)."""
+    clients = digits(10, kind)
+    observed, target = sums(SSI(5), clients, 30, schedule(10))
+    got = DifferenceGram().run(observed, target, RNG)
+    assert got.members == {0}
+    assert relative_error(got.value, gram(clients[0])) < 0.05
+    assert got.residual < 1e-3
+    np.testing.assert_array_less(-1e-9, np.linalg.eigvalsh(got.value))
+
+
+def test_exact_where_the_rounds_determine_every_client():
+    clients = [Dataset(RNG.normal(size=(40, 10))) for _ in range(3)]
+    observed, target = sums(SSI(5), clients, 40, lambda k, rng: ((0, 1, 2), (1, 2), (0, 2), (0, 1))[k % 4], target=1)
+    got = DifferenceGram(sweeps=200).run(observed, target, RNG)
+    assert got.rank == got.unknowns == 30
+    assert relative_error(got.value, gram(clients[1])) < 1e-5
+
+
+def test_clients_that_come_and_go_together_are_told_apart_only_as_a_group():
+    clients = digits(6)
+    observed, target = sums(SSI(5), clients, 30, lambda k, rng: range(6) if k % 2 == 0 else range(2, 6), target=1)
+    got = DifferenceGram().run(observed, target, RNG)
+    assert got.members == {0, 1} and got.diagnostics["groups"] == 2
+    assert relative_error(got.value, gram(clients[0]) + gram(clients[1])) < 0.05
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-3])
+def test_noise_is_measured_and_does_not_explode(noise):
+    clients = digits(5, "sorted")
+    observed, target = sums(SSI(3), clients, 30, some_drop(5), noise=noise)
+    got = DifferenceGram().run(observed, target, RNG)
+    assert relative_error(got.value, gram(clients[0])) < (0.06 if noise == 1e-6 else 0.2)
+    level = noise * np.mean([np.abs(o.message["product"]).max() for o in observed.rounds])
+    assert 0.5 < round_noise(observed.rounds) / level < 2
+
+
+def test_predictions_of_the_true_matrices_are_the_sums():
+    clients = digits(5)
+    observed, target = sums(SSI(3), clients, 8, some_drop(5))
+    groups = coming_together(observed.rounds)
+    system = System.of(observed.rounds, groups, target.public)
+    truth = np.stack([sum(gram(clients[i]) for i in group) for group in groups])
+    assert system.misfit(truth) < 1e-13
+    assert system.misfit(truth[::-1]) > 1e-3
+    projected = system.project(system.shares(), 40)
+    assert system.misfit(projected) < 1e-4
+
+
+def test_localpower_uses_its_single_step_rounds():
+    clients = digits(5)
+    observed, target = sums(LocalPower(5, local_steps=(2, 2, 1)), clients, 32, every_second(5))
+    got = DifferenceGram().run(observed, target, RNG)
+    assert got.diagnostics["rounds"] == 30
+    assert relative_error(got.value, gram(clients[0])) < 0.05
+
+
+def test_where_the_attack_cannot_run_it_says_why():
+    clients = digits(4)
+    observed, target = sums(SSI(3), clients, 6, every_second(4))
+    attack = DifferenceGram()
+    assert attack.applies(target, observed) is None
+    same, _ = sums(SSI(3), clients, 4, lambda k, rng: range(4))
+    never, _ = sums(SSI(3), clients, 4, lambda k, rng: range(1, 4) if k % 2 else range(2, 4))
+    alone = Observed(
+        "server",
+        0,
+        tuple(Observation(o.round, o.broadcast, o.message, frozenset({0}), o.survivors) for o in observed.rounds),
+        {},
+    )
+    cases = [
+        (Target(FedPG(3), target.public), observed, "SSI and LocalPower"),
+        (target, Observed("sum only", None, observed.rounds, {}), "one client"),
+        (target, same, "nothing to subtract"),
+        (target, never, "holds client 0"),
+        (target, alone, "alone"),
+        (target, Observed("output only", 0, (), {}), "holds client 0"),
+    ]
+    for aim, view, words in cases:
+        assert words in attack.applies(aim, view)
+        with pytest.raises(TranscriptError, match=words):
+            attack.run(view, aim, RNG)
+
+
+def test_registered_and_checked():
+    assert isinstance(attacks.make("gram/difference"), Attack)
+    with pytest.raises(ConfigError, match="sweeps"):
+        DifferenceGram(sweeps=0)
