@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -139,7 +139,7 @@ class Algorithm(Protocol[Server, Client]):
         ...
 
 
-algorithms: Registry[Algorithm[object, object]] = Registry("algorithm")
+algorithms: Registry[Algorithm[Any, Any]] = Registry("algorithm")
 
 
 def require(condition: bool, message: str) -> None:

@@ -56,7 +56,8 @@ class FAPS(SubspaceMethod):
     more, or 2, cost two to four times the rounds), 5 are a safer fixed choice. Rule (26) compares bases, which
     rotate inside a subspace: in round 0 it can run tens of steps and amplify round-off.
     NOT promised: fewer rounds than SSI (clients sorted by class: SSI wins at every beta), convergence under
-    partial participation (no theory; X_i and W_i of an absent client go stale), or the privacy that the paper argues for (its proposition 5; attack `gram/consensus`).
+    partial participation (no theory; X_i and W_i of an absent client go stale), or the privacy that the paper
+    argues for (its proposition 5; attack `gram/consensus`).
     """
 
     beta_scale: float = 0.15
