@@ -1,0 +1,205 @@
+"""Secure aggregation beside Flower's SecAgg, in one run: `python -m benchmarks.secure_aggregation`.
+
+Each side in one process, all stages, encoding and decoding included, transports left out, CPU time of all threads.
+Flower (the version of constraints.txt) is installed from the package registry into `.venv-bench`, beside the
+project, and runs `benchmarks/flower_secagg.py`: its own stage functions and primitives, complete graph, same threshold.
+Flower's server runs take a minute or two each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.rows import Row, row, write
+from securefed.defenses.base import Session
+from securefed.defenses.compose import chain
+from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses.secure_aggregation.masks import Mask, apply_masks
+from securefed.defenses.secure_aggregation.primitives import key_stream
+from securefed.defenses.secure_aggregation.session import STAGES
+from securefed.defenses.secure_aggregation.shamir import FIELD
+from securefed.messages import SERVER, Aggregate, Message
+from securefed.tensors import Layout, TensorSpec
+
+ROOT = Path(__file__).parent.parent
+PEER = "Flower SecAgg 1.41.0"
+DEFENSE = chain(secure_aggregation())
+
+
+def main() -> None:
+    """Measure and write `results/secure_aggregation.json`."""
+    python = _peer_environment()
+    rows = [*_round(python, 64, 100_000, 0), *_round(python, 64, 100_000, 6)]
+    rows += [*_large_client(python), _shamir(python), *_mask_generator()]
+    path = write("secure_aggregation", rows)
+    for r in rows:
+        beside = f"  peer {r.peer:10.4g}  x {r.ratio:8.1f}" if r.peer is not None and r.ratio is not None else ""
+        print(f"{r.quantity:34} {r.setting:38} {r.ours:10.4g} {r.unit:14} {r.target or '':28} {r.met}{beside}")
+    print(path)
+
+
+def _round(python: Path, clients: int, entries: int, dropped: int) -> list[Row]:
+    runs = [_exchange(clients, entries, dropped) for _ in range(6)][1:]
+    peer = _peer(python, "round", clients, entries, dropped)
+    setting = f"N={clients}, d={entries:.0e}, {dropped} drop at upload"
+    out = [
+        _row("client CPU a round", setting, [r["client"] for r in runs], "ms", 15, peer["client_ms"]),
+        _row(
+            "server CPU a round",
+            setting,
+            [r["server"] for r in runs],
+            "ms",
+            120 if dropped else 60,
+            peer["server_ms"],
+            500,
+        ),
+    ]
+    if not dropped:
+        ours = [r["upload"] / entries for r in runs]
+        out.append(_row("upload", setting, ours, "B/entry", 4.1, peer["upload_bytes"] / entries))
+    return out
+
+
+def _large_client(python: Path) -> list[Row]:
+    runs = [_exchange(100, 1_000_000, 48) for _ in range(3)]
+    peer = _peer(python, "client", 100, 1_000_000)["client_ms"]
+    plan = DEFENSE.plan(_layout(1), 100)
+    setup = sum(runs[0][stage] for stage in ("keys", "shares"))
+    assert setup < plan.upload_bytes
+    return [
+        _row("client CPU a round", "N=100, d=1e+06", [r["client"] for r in runs], "ms", None, peer, 20),
+        _row("keys and shares sent", "N=100", [setup / 1000], "kB", 10, None),
+    ]
+
+
+def _shamir(python: Path) -> Row:
+    def both() -> None:
+        hidden = [FIELD.element(secrets.token_bytes(48)) for _ in range(2)]
+        shares = FIELD.split(hidden, FIELD.coefficients(secrets.token_bytes(32), 2 * 50), 100)
+        assert FIELD.combine(range(1, 52), shares[:51]) == hidden
+
+    peer = _peer(python, "shamir", 100)["ms"]
+    return _row("Shamir, both secrets, made and combined", "N=100, t=51", _cpu(both, 20), "ms", 1.5, peer)
+
+
+def _mask_generator() -> list[Row]:
+    plan, flat = DEFENSE.plan(_layout(1_000_000), 3), np.zeros(1_000_000, np.uint32)
+    masks = [Mask(secrets.token_bytes(32), 1) for _ in range(64)]
+    added = [64 * flat.size / ms / 1e3 for ms in _cpu(lambda: apply_masks([flat], plan, masks), 5)]
+    zeros, buffer, stream = memoryview(bytes(1 << 16)), bytearray((1 << 16) + 15), key_stream(secrets.token_bytes(32))
+
+    def make() -> None:
+        for _ in range(2000):
+            stream.update_into(zeros, buffer)
+
+    made = [2000 * (1 << 14) / ms / 1e3 for ms in _cpu(make, 5)]
+    command = ["openssl", "speed", "-evp", "aes-128-ctr", "-bytes", "65536", "-seconds", "2"]
+    line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    openssl = float(line.split()[-1].rstrip("k")) * 1e3 / 4 / 1e6
+    rows = []
+    for quantity, speeds, least in [("mask generator", made, 0.8), ("masks made and added", added, None)]:
+        ours = median(speeds)
+        rows.append(
+            Row(
+                quantity, "AES-128-CTR, one thread", ours, "M uint32/s", len(speeds), (min(speeds), max(speeds)),
+                openssl, "openssl speed, made only", ours / openssl,
+                f">= {least} of the peer" if least else None, ours >= least * openssl if least else None,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _row(
+    quantity: str, setting: str, ours: list[float], unit: str,
+    most: float | None, peer: float | None, faster: float | None = None,
+) -> Row:  # fmt: skip
+    middle = median(ours)
+    wants = [f"<= {most:g} {unit}"] if most else []
+    met: bool | None = middle <= most if most else None
+    if faster and peer:
+        wants.append(f"<= 1/{faster:g} of the peer")
+        met = met is not False and middle * faster <= peer
+    name = PEER if peer is not None else None
+    return row(quantity, setting, ours, unit, peer=peer, peer_name=name, target=", ".join(wants) or None, met=met)
+
+
+def _exchange(clients: int, entries: int, dropped: int) -> dict[str, float]:
+    """CPU milliseconds of one client (mean of those that did everything) and of the server; bytes sent by stage."""
+    plan = DEFENSE.plan(_layout(entries), clients)
+    protocol, session = DEFENSE.aggregation, Session(secrets.token_hex(16), 0, tuple(range(clients)), plan)
+    rng, exact = np.random.default_rng(0), np.zeros(entries)
+    out = dict.fromkeys(("client", "server", *STAGES), 0.0)
+
+    def clocked(who: str, share: int, call: Callable[..., Any], *args: Any) -> Any:
+        start = time.process_time()
+        result = call(*args)
+        out[who] += (time.process_time() - start) * 1e3 / share
+        return result
+
+    states = {c: clocked("client", clients, protocol.client_open, session, c) for c in session.cohort}
+    step = clocked("server", 1, protocol.server_open, session)
+    while not isinstance(step, Aggregate):
+        server, stage, outgoing = step
+        replies = {}
+        asked = [c for c in outgoing if stage != protocol.upload or c < clients - dropped]
+        for client in asked:
+            request, encoded = Message(session.run, 0, stage, SERVER, client, outgoing[client]), None
+            if stage == protocol.upload:
+                update = {"w": rng.uniform(-1, 1, entries)}
+                exact += update["w"]
+                encoded = clocked("client", len(asked), DEFENSE.encode, update, plan)
+            states[client], body = clocked("client", len(asked), protocol.client_step, states[client], request, encoded)
+            replies[client] = Message(session.run, 0, stage, client, SERVER, body)
+            out[stage] = float(sum(value.nbytes for value in body.values()))
+        step = clocked("server", 1, protocol.server_step, server, replies)
+    total = clocked("server", 1, DEFENSE.decode, step.total, plan, step.count)
+    assert np.abs(total["w"] - exact).max() <= plan.tensors[0].error
+    return out
+
+
+def _layout(entries: int) -> Layout:
+    return Layout((TensorSpec("w", (entries,), 8.0),))
+
+
+def _cpu(call: Callable[[], object], runs: int) -> list[float]:
+    """CPU milliseconds of each of `runs` calls, after one that is not counted."""
+    out = []
+    for _ in range(runs + 1):
+        start = time.process_time()
+        call()
+        out.append((time.process_time() - start) * 1e3)
+    return out[1:]
+
+
+def _peer_environment() -> Path:
+    """The peer's interpreter; the environment is made where it is missing."""
+    home = ROOT / ".venv-bench"
+    python = home / "bin" / "python"
+    if not python.exists() or subprocess.run([python, "-c", "import flwr"], check=False).returncode:
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", "flwr"], check=True)
+    return python
+
+
+def _peer(python: Path, *arguments: object) -> dict[str, float]:
+    """What the peer's script measured, on one thread for the numerics."""
+    command = [python, ROOT / "benchmarks" / "flower_secagg.py", *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+if __name__ == "__main__":
+    main()
