@@ -1,0 +1,154 @@
+"""What the fitting attacks share: from a view to a system of equations, and from its solution to samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from securefed.algorithms.optimization.dsgd import DSGD
+from securefed.algorithms.optimization.fedavg import FedAvg
+from securefed.algorithms.optimization.losac import LoSAC
+from securefed.algorithms.optimization.method import GradientMethod
+from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.scaffold import Scaffold
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.rounds import Gradients, Seen, as_gradients, read, stochastic
+from securefed.attacks.gradient_inversion.search import SOLVED, Found, Race
+from securefed.attacks.gradient_inversion.simulate import Simulation, System
+from securefed.attacks.gradient_inversion.starts import Starts
+from securefed.errors import TranscriptError
+from securefed.tensors import Array
+
+_RANK_TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A view read for fitting.
+
+    Attributes:
+        system: what has to hold.      starts: where to begin.
+        known_points: whether the system is about exact gradients at known points instead of simulated local steps.
+        repeatable: whether the clients' steps drew nothing at random; if not, full batches are simulated for them.
+    """
+
+    system: System
+    starts: Starts
+    known_points: bool
+    repeatable: bool
+
+
+def look(observed: Observed, target: Target, *, rounds: int, telescope: bool = False) -> Scene:
+    """Read a view.
+
+    Args:
+        rounds: most rounds to fit: spread over the run for methods without memory, else the first ones.
+        telescope: where running sums of the contributions are exact gradients at known points, use those.
+
+    Raises:
+        TranscriptError: the view does not fit the method.
+    """
+    seen = read(observed, target)
+    model = LinearModel.of(target)
+    assert model is not None  # `read` refuses other models
+    method: GradientMethod = target.algorithm
+    gradients = as_gradients(seen, target, model)
+    members = tuple(sorted(observed.members))
+    sizes = tuple(target.public.rows[client] for client in members)
+    known = telescope and _telescopes(method, seen) and not stochastic(method, sizes)
+    if known:
+        method, seen = _telescoped(method, seen, gradients, target)
+    if method.memory(Model(method.problem, target.public)):
+        chosen = list(range(min(rounds, len(seen))))
+    else:
+        chosen = sorted({round(k) for k in np.linspace(0, len(seen) - 1, rounds)})
+    seen = tuple(seen[k] for k in chosen)
+    present = tuple(sorted({client for item in seen for client in item.members}))
+    simulation = Simulation(method, model, target.public, seen, present)
+    system = System.build(simulation, target.public.features)
+    starts = Starts.of(system, [gradients[k] for k in chosen])
+    return Scene(system, starts, known, not stochastic(target.algorithm, sizes))
+
+
+def _telescopes(method: GradientMethod, seen: tuple[Seen, ...]) -> bool:
+    """Whether a client's stored gradient is that at the broadcast model, and all rounds are of the same clients."""
+    anchored = isinstance(method, LoSAC | Scaffold) and method.local_steps == 1
+    anchored |= isinstance(method, Scaffold) and method.option == "I"
+    return anchored and len({item.members for item in seen}) == 1
+
+
+def _telescoped(
+    method: GradientMethod, seen: tuple[Seen, ...], gradients: list[Gradients], target: Target
+) -> tuple[GradientMethod, tuple[Seen, ...]]:
+    """The rounds as those of the method that sends exactly these gradients."""
+    if isinstance(method, LoSAC):  # stored: n_i * mean gradient, as DSGD sends it
+        plain: GradientMethod = DSGD(problem=method.problem)
+        part, scale = "gradient", 1.0
+    else:  # stored: mean gradients, whose sum one uniform step of rate 1 sends with a minus
+        plain = FedAvg(problem=method.problem, learning_rate=1.0, local_steps=1, weighting="uniform")
+        part, scale = "delta", -1.0 / float(np.mean([target.public.rows[client] for client in seen[0].members]))
+    model = LinearModel.of(target)
+    assert model is not None
+    rounds = []
+    for item, read_as in zip(seen, gradients, strict=True):
+        sums = float(np.sum([target.public.rows[c] for c in item.members]))
+        penalty = model.l2 * read_as.point
+        if model.bias:
+            penalty[-model.outputs :] = 0.0
+        total = scale * (read_as.gradient + sums * penalty)
+        rounds.append(Seen({"x": read_as.point}, {part: total}, item.members))
+    return plain, tuple(rounds)
+
+
+def reconstruct(scene: Scene, race: Race, rng: np.random.Generator, *, limit: int, bound: float) -> Reconstruction:
+    """Search, and turn what was found into samples.
+
+    Args:
+        limit: unknowns beyond which nothing is fitted and the start is the estimate.
+        bound: public range of the features; an estimate that does not fit is clipped to it.
+    """
+    system = scene.system
+    if not all(np.isfinite(item.gradient).all() for item in scene.starts.gradients):
+        raise TranscriptError("the view's messages lead to numbers that are not finite")
+    unknowns = int(np.prod(system.shape))
+    if unknowns > limit:
+        start = next(scene.starts(rng))
+        coordinates, labels, found = scene.starts.samples(start.labels), start.labels, None
+    else:
+        found = race(system, scene.starts, rng)
+        coordinates, labels = found.fit.point.reshape(system.shape), found.labels
+    return _finish(scene, coordinates, labels, found, bound)
+
+
+def _finish(scene: Scene, coordinates: Array, labels: Array, found: Found | None, bound: float) -> Reconstruction:
+    system = scene.system
+    samples = coordinates @ system.basis
+    residual = system.relative(coordinates, labels)
+    if not residual <= np.sqrt(SOLVED):
+        samples = np.clip(np.nan_to_num(samples), -bound, bound)
+    if system.simulation.model.mirrored:  # (x, 0) and (-x, 1) are the same; features are rather positive
+        labels = (samples.sum(axis=1) < 0).astype(np.int64)
+        samples = np.where(labels[:, None] == 1, -samples, samples)
+    out = Reconstruction(
+        "samples",
+        samples,
+        labels=labels,
+        residual=residual,
+        unknowns=int(np.prod(system.shape)),
+        members=frozenset(system.simulation.members),
+        diagnostics={
+            "coordinates": len(system.basis),
+            "starts": found.starts if found else 0,
+            "steps": found.steps if found else 0,
+            "known points": scene.known_points,
+            "full batches assumed": not scene.repeatable,
+        },
+    )
+    if found is None or not found.fit.jacobian.size or not np.isfinite(found.fit.jacobian).all():
+        return out
+    values = np.linalg.svd(found.fit.jacobian, compute_uv=False)
+    kept = values[values > _RANK_TOLERANCE * values[0]]
+    condition = float(kept[0] / kept[-1]) if kept.size else float("nan")
+    return replace(out, rank=int(kept.size), condition=condition)

@@ -1,0 +1,90 @@
+"""The papers' own attack: plain gradient descent on the distance between two gradients.
+
+Source: Zhu et al., Deep Leakage from Gradients, (3)-(4); LoSAC (Liu et al.), sec. 5.4 and Fig. 6, with its settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.rounds import Gradients, as_gradients, read, why_not
+from securefed.tensors import Array
+
+
+@dataclass(frozen=True)
+class Naive:
+    """x', y' <- gradient descent on ||g(x', y') - g||^2 for one round, the update treated as ONE gradient.
+
+    It moves samples by a few percent for every method, protected or not: that it fails is no evidence of protection.
+    It is here to show that. Samples start uniform in [0, feature_bound], label scores (softmax of free numbers) normal.
+
+    Attributes:
+        steps: gradient steps.      step_size: their size.
+        round: the round attacked, counted from 1; the last one where the view holds fewer.
+    """
+
+    steps: int = 100
+    step_size: float = 1e-3
+    round: int = 5
+
+    name: ClassVar[str] = "gradient_inversion/naive"
+    secret: ClassVar[str] = "samples"
+
+    def applies(self, target: Target, observed: Observed) -> str | None:
+        return why_not(target, observed)
+
+    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        rounds = read(observed, target)
+        model = LinearModel.of(target)
+        assert model is not None  # `read` refuses other models
+        place = min(self.round, len(rounds)) - 1
+        members = rounds[place].members
+        count = sum(target.public.rows[client] for client in members)
+        read_as = as_gradients(rounds[: place + 1], target, model)[place]
+        mean = Gradients(read_as.point, read_as.gradient / count)
+        samples = rng.uniform(0.0, target.public.feature_bound, (count, target.public.features))
+        scores = rng.normal(size=(count, model.outputs))
+        with np.errstate(all="ignore"):
+            for _ in range(self.steps):
+                _, by_sample, by_score = _distance(model, mean, samples, scores)
+                samples, scores = samples - self.step_size * by_sample, scores - self.step_size * by_score
+            distance = _distance(model, mean, samples, scores)[0]
+        norm = float(np.linalg.norm(mean.gradient))
+        labels = (scores[:, 0] > 0).astype(np.int64) if model.logistic else scores.argmax(axis=1)
+        residual = np.sqrt(distance) / norm if norm > 0 else float("nan")
+        bound = target.public.feature_bound
+        samples = np.nan_to_num(samples, nan=0.0, posinf=bound, neginf=-bound)
+        return Reconstruction(
+            "samples",
+            samples,
+            labels=labels,
+            residual=float(residual),
+            unknowns=samples.size,
+            members=frozenset(members),
+            diagnostics={"round": place + 1},
+        )
+
+
+def _distance(model: LinearModel, seen: Gradients, samples: Array, scores: Array) -> tuple[float, Array, Array]:
+    """||g' - g||^2 and its derivatives by the samples and by the label scores."""
+    count = len(samples)
+    p, q = model.probabilities(model.logits(seen.point, samples)), model.probabilities(scores)
+    slope = p - q
+    weight = slope.T @ samples / count - model.weight(seen.gradient)
+    offset = slope.mean(axis=0) - np.asarray(model.offset(seen.gradient)) if model.bias else np.zeros(model.outputs)
+    by_slope = (2.0 / count) * (samples @ weight.T + offset)
+    by_logit = _back(model, p, by_slope)
+    by_sample = (2.0 / count) * slope @ weight + by_logit @ model.weight(seen.point)
+    return float(np.sum(weight**2) + np.sum(offset**2)), by_sample, -_back(model, q, by_slope)
+
+
+def _back(model: LinearModel, p: Array, by_p: Array) -> Array:
+    """Through probabilities to logits."""
+    if model.logistic:
+        return np.asarray(p * (1.0 - p) * by_p)
+    return np.asarray(p * (by_p - np.sum(p * by_p, axis=1, keepdims=True)))

@@ -1,0 +1,88 @@
+"""A race of starts: all run a few steps, the best ones run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import minimize
+
+from securefed.attacks.gradient_inversion.levenberg import Fit, levenberg
+from securefed.attacks.gradient_inversion.simulate import System
+from securefed.attacks.gradient_inversion.starts import Start, Starts
+from securefed.tensors import Array
+
+EXACT = 1e-13
+SOLVED = 1e-9
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best fit of a search, and the work it took."""
+
+    labels: Array
+    fit: Fit
+    starts: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Race:
+    """Heats of `entrants` starts, `opening` steps each; the best `finalists` of a heat run on for `closing` steps.
+
+    Heats go on until a fit is exact or `budget` steps are used up. The closing is Levenberg-Marquardt.
+
+    Attributes:
+        descent: open with L-BFGS (strong-Wolfe line search) instead.
+    """
+
+    entrants: int = 4
+    opening: int = 15
+    finalists: int = 2
+    closing: int = 250
+    budget: int = 300
+    descent: bool = False
+
+    def __call__(self, system: System, starts: Starts, rng: np.random.Generator) -> Found:
+        source, used, tried = starts(rng), 0, 0
+        best: Found | None = None
+        while best is None or (best.fit.norm > SOLVED and used < self.budget):
+            heat: list[tuple[Fit, Start]] = []
+            for _ in range(self.entrants):
+                start = next(source)
+                fit = self._open(system, start)
+                heat.append((fit, start))
+                used, tried = used + fit.steps, tried + 1
+                if fit.norm <= SOLVED:
+                    break
+            heat.sort(key=lambda item: item[0].norm)
+            for fit, start in heat[: self.finalists]:
+                longer = fit if fit.norm <= EXACT else run(system, start.labels, fit.point, self.closing)
+                used += longer.steps
+                if best is None or longer.norm < best.fit.norm:
+                    best = Found(start.labels, longer, tried, used)
+                if best.fit.norm <= SOLVED:
+                    break
+        return replace(best, starts=tried, steps=used)
+
+    def _open(self, system: System, start: Start) -> Fit:
+        if self.descent:
+            return _descend(system, start, self.opening)
+        return run(system, start.labels, start.samples.ravel(), self.opening)
+
+
+def run(system: System, labels: Array, start: Array, steps: int) -> Fit:
+    """Levenberg-Marquardt on a system with given labels; coordinates flattened."""
+    return levenberg(lambda p: system.misfit(p.reshape(system.shape), labels), start, steps=steps, goal=EXACT)
+
+
+def _descend(system: System, start: Start, steps: int) -> Fit:
+    def objective(point: Array) -> tuple[float, Array]:
+        residual, jacobian = system.misfit(point.reshape(system.shape), start.labels)
+        value = 0.5 * float(residual @ residual)
+        if not np.isfinite(value):
+            return 1e30, np.zeros_like(point)
+        return value, jacobian.T @ residual
+
+    outcome = minimize(objective, start.samples.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": steps})
+    return Fit(outcome.x, float(np.sqrt(2.0 * outcome.fun)), np.zeros((0, 0)), int(outcome.nfev))

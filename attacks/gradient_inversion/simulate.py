@@ -1,0 +1,187 @@
+"""Simulate the members' rounds with guessed rows, in the row space of what they sent.
+
+Every data-dependent term of a weight update is a combination of the samples. So once the part that any client would
+have sent is subtracted, the messages' rows span the samples' space: with B samples and enough rounds the 64 or 784
+unknowns of a sample become B coordinates. The simulation runs in those coordinates, through the very lines the clients
+run (`GradientMethod.steps`), with all members and all derivative directions side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from securefed.algorithms.base import Public
+from securefed.algorithms.optimization.method import GradientMethod
+from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.work import Work
+from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.rounds import Seen
+from securefed.messages import ClientId
+from securefed.tensors import Array
+
+_STEP = 1e-30
+_RANK_TOLERANCE = 1e-13
+_FAINTEST = 1e-3
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The members' rounds as a function of their rows.
+
+    Attributes:
+        rounds: what they received and sent, in coordinates of the rows.
+        members: all clients that take part in any round, ascending.
+    """
+
+    method: GradientMethod
+    model: LinearModel
+    public: Public
+    rounds: tuple[Seen, ...]
+    members: tuple[ClientId, ...]
+
+    @property
+    def sizes(self) -> Array:
+        """(members,) rows of each."""
+        return np.array([self.public.rows[client] for client in self.members])
+
+    @property
+    def slots(self) -> Array:
+        """(members, widest) whether the slot holds a row."""
+        return np.arange(self.sizes.max()) < self.sizes[:, None]
+
+    def totals(self, x: Array, targets: Array) -> list[dict[str, Array]]:
+        """Per round and part what each member sends, (..., members, parameters), zero where it takes no part.
+
+        Args:
+            x: (..., members, slots, width), slots without a row ignored; no slots: the part that is not data.
+            targets: (members, slots, outputs).
+        """
+        sizes = self.sizes
+        weights = (np.arange(x.shape[-2]) < sizes[:, None]) / sizes[:, None]
+
+        def gradient(point: Array, _: int = 0) -> Array:
+            return self.model.gradient(point, x, targets, weights)
+
+        steps = int(getattr(self.method, "local_steps", 1))
+        rows = sizes[:, None].astype(float)
+        work = Work(gradient, gradient, self.public, rows, (0,) * steps, (rows,) * steps)
+        count = len(self.method.memory(Model(self.method.problem, self.public)))
+        memory = (np.zeros((len(sizes), self.rounds[0].received["x"].size)),) * count
+        out = []
+        for seen in self.rounds:
+            sent, fresh = self.method.steps(seen.received, memory, work)
+            if len(seen.members) < len(self.members):
+                present = np.isin(self.members, seen.members)[:, None]
+                memory = tuple(np.where(present, new, old) for new, old in zip(fresh, memory, strict=True))
+                sent = {part: np.where(present, value, 0.0) for part, value in sent.items()}
+            else:
+                memory = fresh
+            out.append(sent)
+        return out
+
+    def restricted(self, basis: Array) -> Simulation:
+        """This simulation for rows in the span of `basis` (r, width), given by their coordinates."""
+        rounds = tuple(
+            replace(
+                seen,
+                received={part: self.model.project(value, basis) for part, value in seen.received.items()},
+                total={part: self.model.project(value, basis) for part, value in seen.total.items()},
+            )
+            for seen in self.rounds
+        )
+        return replace(self, rounds=rounds)
+
+
+@dataclass(frozen=True)
+class System:
+    """The equations `simulated sum = observed sum`, every part scaled to its share of the data's signal.
+
+    Samples of one class differ from each other only in the faint directions of the messages, so equations along a
+    direction are raised by the root of its singular value (down to a floor): searches then halve the valley's width
+    ratio and end in a third of the steps.
+
+    Attributes:
+        simulation: in coordinates of `basis` (r, features).
+        scales: by part, one over the norm of the observed messages less the part that is not data.
+        spectrum: singular values of the messages' rows, relative to the first.
+    """
+
+    simulation: Simulation
+    basis: Array
+    scales: dict[str, float]
+    spectrum: Array
+
+    @classmethod
+    def build(cls, simulation: Simulation, features: int) -> System:
+        """The system of a simulation in full coordinates."""
+        model, members = simulation.model, len(simulation.members)
+        nobody = simulation.totals(np.zeros((members, 0, features)), np.zeros((members, 0, model.outputs)))
+        signals = {
+            part: np.stack(
+                [seen.total[part] - out[part].sum(axis=0) for seen, out in zip(simulation.rounds, nobody, strict=True)]
+            )
+            for part in simulation.method.sent
+        }
+        norms = {part: float(np.linalg.norm(signal)) for part, signal in signals.items()}
+        scales = {part: 1.0 / norm if norm > 0 else 0.0 for part, norm in norms.items()}
+        rows = np.concatenate([scales[part] * model.weight(s).reshape(-1, features) for part, s in signals.items()])
+        _, values, directions = np.linalg.svd(rows, full_matrices=False)
+        kept = int(np.sum(values > _RANK_TOLERANCE * max(values[0], np.finfo(float).tiny)))
+        basis = directions[: max(1, min(kept, int(simulation.sizes.sum())))]
+        spectrum = values / max(values[0], np.finfo(float).tiny)
+        return cls(simulation.restricted(basis), basis, scales, spectrum)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(samples, coordinates of a sample)."""
+        return int(self.simulation.sizes.sum()), len(self.basis)
+
+    def relative(self, samples: Array, labels: Array) -> float:
+        """Misfit of the observed data signal, 0 exact, 1 as bad as no samples at all."""
+        residual, _ = self.misfit(samples, labels, slope=False)
+        parts = sum(scale > 0 for scale in self.scales.values())
+        return float(np.linalg.norm(residual / self.weights) / np.sqrt(max(parts, 1)))
+
+    @cached_property
+    def weights(self) -> Array:
+        """(equations,) how much each is raised."""
+        model = self.simulation.model
+        raised = np.maximum(self.spectrum[: len(self.basis)], _FAINTEST) ** -0.5
+        message = np.concatenate([np.tile(raised, model.outputs), np.ones(model.outputs * model.bias)])
+        return np.tile(message, len(self.simulation.rounds) * len(self.scales))
+
+    def misfit(self, samples: Array, labels: Array, *, slope: bool = True) -> tuple[Array, Array]:
+        """Raised residual vector and its Jacobian (equations, samples * coordinates; empty without `slope`).
+
+        Args:
+            samples: (samples, coordinates).      labels: (samples,).
+        """
+        simulation, slots = self.simulation, self.simulation.slots
+        members, widest, width = *slots.shape, samples.shape[1]
+        x = np.zeros((members, widest, width))
+        x[slots] = samples
+        targets = np.zeros((members, widest, simulation.model.outputs))
+        targets[slots] = simulation.model.targets(labels)
+        unknowns = widest * width if slope else 0
+        if slope:
+            directions = np.eye(unknowns).reshape(unknowns, 1, widest, width)
+            x = x + 1j * _STEP * directions
+        with np.errstate(all="ignore"):
+            sent = simulation.totals(x, targets)
+            residual, jacobian = [], []
+            for seen, out in zip(simulation.rounds, sent, strict=True):
+                for part, scale in self.scales.items():
+                    value = np.broadcast_to(out[part], (*x.shape[:-2], out[part].shape[-1]))
+                    plain = value[0].real if slope else value
+                    residual.append(scale * (plain.sum(axis=0) - seen.total[part]))
+                    if slope:
+                        jacobian.append((scale / _STEP) * value.imag.transpose(2, 1, 0))
+        if not slope:
+            return self.weights * np.concatenate(residual), np.zeros((0, 0))
+        stacked = np.concatenate(jacobian).reshape(-1, members, widest, width)
+        return self.weights * np.concatenate(residual), self.weights[:, None] * stacked[:, slots].reshape(
+            len(stacked), -1
+        )

@@ -1,0 +1,127 @@
+"""Where a search begins: labels from the bias, samples from the rounds read as one gradient each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from securefed.attacks.gradient_inversion.glm import LinearModel, classes
+from securefed.attacks.gradient_inversion.rounds import Gradients
+from securefed.attacks.gradient_inversion.simulate import System
+from securefed.tensors import Array
+
+_CANDIDATES = 12
+_SCALES = 0.4 * 1.12 ** np.arange(28)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Labels (samples,) and coordinates (samples, width) of a guess."""
+
+    labels: Array
+    samples: Array
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Guesses for a system, best first.
+
+    Attributes:
+        gradients: rounds read as gradients, in coordinates.
+    """
+
+    system: System
+    gradients: tuple[Gradients, ...]
+
+    @classmethod
+    def of(cls, system: System, gradients: list[Gradients]) -> Starts:
+        model = system.simulation.model
+        basis = system.basis
+        return cls(
+            system, tuple(Gradients(model.project(g.point, basis), model.project(g.gradient, basis)) for g in gradients)
+        )
+
+    @property
+    def model(self) -> LinearModel:
+        return self.system.simulation.model
+
+    def __call__(self, rng: np.random.Generator) -> Iterator[Start]:
+        """Guesses without end: each plausible count of labels once, then the likelier half again, disturbed anew."""
+        candidates = self.label_counts()
+        for attempt in count():
+            half = candidates[: max(1, len(candidates) // 2)]
+            counts = candidates[attempt] if attempt < len(candidates) else half[attempt % len(half)]
+            labels = np.repeat(np.arange(len(counts)), counts)
+            if attempt:
+                labels = rng.permutation(labels)
+            samples = self.samples(labels)
+            if attempt:  # several local steps send less than as many first gradients: guesses are rather too small
+                samples = samples * (
+                    self._scale(samples, labels, attempt) if len(samples) == 1 else rng.uniform(0.7, 3)
+                )
+            spread = float(np.sqrt(np.mean(np.sum(samples**2, axis=1))))
+            if len(samples) == 1:
+                spread = 0.0
+            yield Start(labels, samples + rng.normal(0.0, 0.5 * spread / np.sqrt(samples.shape[1]), samples.shape))
+
+    def _scale(self, sample: Array, labels: Array, attempt: int) -> float:
+        """One row in one coordinate: the scale that fits `attempt`-th best of a grid."""
+        with np.errstate(all="ignore"):
+            misfits = np.nan_to_num([self.system.relative(scale * sample, labels) for scale in _SCALES], nan=np.inf)
+        return float(_SCALES[np.argsort(misfits)[(attempt - 1) % len(_SCALES)]])
+
+    def samples(self, labels: Array) -> Array:
+        """Least squares through R X = G with R = p - y, p from the samples found before; ties stay equal."""
+        targets = self.model.targets(labels)
+        x = np.zeros((len(labels), len(self.system.basis)))
+        for _ in range(3):
+            residuals, sums = [], []
+            for item in self.gradients:
+                residuals.append((self.model.probabilities(self.model.logits(item.point, x)) - targets).T)
+                sums.append(self.model.weight(item.gradient))
+            x = np.linalg.lstsq(np.concatenate(residuals), np.concatenate(sums), rcond=1e-3)[0]
+        return x
+
+    def label_counts(self) -> list[Array]:
+        """Plausible numbers of rows per class, the likeliest first.
+
+        With a bias, sum_k p_kc - n_c is its gradient. Without one, the weights' gradient summed over the features
+        takes its place, up to a scale (features of one sign). Local steps shrink all of it by a common factor, so
+        the factors are tried that make the n_c integers. Where labels mirror samples, class 0 throughout fits as well.
+        """
+        total, number = self.system.shape[0], classes(self.model, self.system.simulation.public)
+        if self.model.mirrored:
+            return [np.array([total] + [0] * (number - 1))]
+        first = self.gradients[0]
+        if total == 1 and not self.model.logistic:  # the label's entry of p - y is as large as all others together
+            label = int(np.argmax(np.linalg.norm(self.model.weight(first.gradient), axis=1)))
+            return [np.eye(number, dtype=np.int64)[label]]
+        p = self.model.probabilities(np.asarray(self.model.offset(first.point)) + np.zeros(self.model.outputs))
+        if self.model.bias:
+            sums, factors = np.asarray(self.model.offset(first.gradient)), np.linspace(1.0, 0.2, 81)
+        else:
+            sums = self.model.weight(first.gradient) @ self.system.basis.sum(axis=1)
+            largest = float(np.max(sums / p)) / total
+            factors = np.abs(largest) * np.append(1.0, np.linspace(0.5, 4.0, 81))
+        found: dict[tuple[int, ...], float] = {}
+        for factor in factors:
+            n = total * p - sums / max(factor, 1e-300)
+            n = np.array([total - n[0], n[0]]) if self.model.logistic else n
+            counts = _round_to(n, total)
+            misfit = float(np.abs(n - counts).max())
+            key = tuple(int(c) for c in counts)
+            found[key] = min(misfit, found.get(key, np.inf))
+        return [np.array(key) for key in sorted(found, key=found.__getitem__)][:_CANDIDATES]
+
+
+def _round_to(values: Array, total: int) -> Array:
+    """Non-negative integers near `values` that sum to `total` (largest remainders)."""
+    values = np.maximum(values, 0.0)
+    values = values * (total / max(values.sum(), 1e-12))
+    floor = np.floor(values).astype(int)
+    rest = np.argsort(values - floor)[::-1][: total - floor.sum()]
+    floor[rest] += 1
+    return floor
