@@ -171,35 +171,38 @@ def _progress(silent: bool) -> Progress:
 
 
 def _show(report: Report) -> None:
+    from securefed.auditing.cells import CLIENT, FEDERATION  # noqa: PLC0415
     from securefed.auditing.report import headline, strongest  # noqa: PLC0415
+    from securefed.auditing.words import short, short_defense  # noqa: PLC0415
 
-    table = Table(title="Leakage of the strongest attack: mean [95 % interval]", title_justify="left", box=None)
-    for name in ("algorithm", "defence", "view", "secret", "leakage", "verdict", "error", "epsilon"):
-        table.add_column(name, justify="right" if name in ("leakage", "error", "epsilon") else "left", no_wrap=True)
-    styles = {"exposed": "bold red", "partial": "yellow", "not detected": "green"}
-    previous = ""
-    for cell in strongest(report.cells).values():
-        if previous and previous != cell.algorithm:
-            table.add_section()
-        name, previous = (cell.algorithm if cell.algorithm != previous else ""), cell.algorithm
-        style = styles[cell.verdict.word]
+    best = strongest(report.cells)
+    table = Table(
+        title="Leakage of the strongest attack, mean [95 % interval]; 1 = recovered exactly, 0 = no gain",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    for name in ("algorithm", "defence", "view", "one client", "everybody pooled"):
+        table.add_column(name, no_wrap=True)
+    previous = ("", "")
+    for algorithm, defense, view in dict.fromkeys(key[:3] for key in best):
+        cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
         table.add_row(
-            name,
-            cell.defense,
-            cell.view,
-            cell.secret,
-            f"[{style}]{_leakage(cell)}[/]",
-            f"[{style}]{cell.verdict.word}[/]",
-            f"{cell.error_median:.1e}",
-            "" if cell.epsilon is None else str(cell.epsilon),
+            short(algorithm) if algorithm != previous[0] else "",
+            short_defense(defense) if (algorithm, defense) != previous else "",
+            view,
+            *(_leakage(cell) if cell else "" for cell in cells),
         )
+        previous = (algorithm, defense)
     console.print(table)
+    console.print("red: exposed, yellow: partial, green: not detected. Epsilon and everything else are in the report.")
     console.print(f"\n{headline(report)}", soft_wrap=True)
 
 
 def _leakage(cell: Cell) -> str:
     leak = cell.leakage
-    return f"{leak.mean:6.2f} \\[{leak.low:.2f}, {leak.high:.2f}]"
+    style = {"exposed": "bold red", "partial": "yellow", "not detected": "green"}[cell.verdict.word]
+    return f"[{style}]{leak.mean:5.2f} \\[{leak.low:.2f}, {leak.high:.2f}][/]"
 
 
 def _gate(report: Report, threshold: float | None) -> int:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public, algorithms
+from securefed.algorithms.base import Algorithm, Public
+from securefed.catalogue import algorithms
 from securefed.datasets import partition
 from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import Source
@@ -107,19 +108,27 @@ def one_small_client(source: Source, clients: int, seed: int) -> Prepared:
 
 
 def standardised(features: int | None) -> Callable[[Source, int, int], Prepared]:
-    """z-scored columns of highest variance (all that vary for `None`), split evenly."""
+    """Columns of highest variance (all that vary for `None`), split evenly; every client z-scores its own rows.
+
+    A column that is constant at a client becomes zero there.
+    """
 
     def prepare(source: Source, clients: int, seed: int) -> Prepared:
         rng = _rng(seed)
-        x = source.data.x
-        spread = x.std(axis=0)
+        spread = source.data.x.std(axis=0)
         order = np.argsort(-spread, kind="stable")
         chosen = np.sort(order[: min(features or len(order), int((spread > 0).sum()))])
-        scaled = Dataset((x[:, chosen] - x[:, chosen].mean(axis=0)) / spread[chosen], source.data.y)
-        rest, test = partition.split(scaled, HELD_OUT, rng)
-        return _prepared(partition.iid(rest, clients, rng), test, float(np.abs(scaled.x).max()), None)
+        rest, test = partition.split(Dataset(source.data.x[:, chosen], source.data.y), HELD_OUT, rng)
+        parts = [_z_scored(part) for part in partition.iid(rest, clients, rng)]
+        bound = max(float(np.abs(part.x).max()) for part in parts)
+        return _prepared(parts, _z_scored(test), bound, None)
 
     return prepare
+
+
+def _z_scored(data: Dataset) -> Dataset:
+    spread = data.x.std(axis=0)
+    return Dataset((data.x - data.x.mean(axis=0)) / np.where(spread > 0, spread, 1.0), data.y)
 
 
 def one_sample_each(source: Source, clients: int, seed: int) -> Prepared:
@@ -213,7 +222,7 @@ _register(
         clip=2.0,
         utility=captured_variance,
         utility_name="captured variance",
-        data=f"the {STANDARDISED_FEATURES} columns of highest variance, z-scored; even shares",
+        data=f"the {STANDARDISED_FEATURES} columns of highest variance, even shares, z-scored by each client",
         wide=WideCase(standardised(None), (10, 20, 30, 40, 60)),
     )
 )

@@ -61,7 +61,7 @@ def panel(title: str, utility_name: str, points: Sequence[tuple[str, float, floa
 
 def curve(title: str, note: str, series: Sequence[Mapping[str, Sequence[float]]], names: Sequence[str]) -> str:
     """Error (or condition number) against rounds, logarithmic; series hold `rounds`, `middle`, `low`, `high`."""
-    width, height, left, bottom, top, right = 560, 300, 58, 42, 48, 150
+    width, height, left, bottom, top, right = 560, 300, 58, 42, 48, 178
     values = [v for s in series for key in ("low", "high") for v in s[key] if v > 0 and math.isfinite(v)]
     if not values:
         return ""

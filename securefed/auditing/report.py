@@ -17,7 +17,7 @@ from securefed.auditing.curves import Curve
 from securefed.auditing.pictures import pairs
 from securefed.auditing.runs import Artifact
 from securefed.auditing.statistics import EXPOSED, PARTIAL
-from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY
+from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, short
 from securefed.errors import StorageError
 
 _NO_COLLUSION = ("server", "sum only", "changing survivors")
@@ -78,9 +78,9 @@ def headline(report: Report) -> str:
     bare = strongest(c for c in report.cells if c.view == "server" and c.secret == CLIENT)
     open_ = [name for (name, *_), cell in bare.items() if cell.verdict.word == EXPOSED]
     first = f"In the clear, {len(open_)} of {len(algorithms)} algorithms give a client's data away to the server"
-    first += f" ({', '.join(_short(name) for name in open_)})." if open_ else "."
+    first += f" ({', '.join(short(name) for name in open_)})." if open_ else "."
     sums = strongest(c for c in report.cells if c.defense == "secure_aggregation" and c.view == "sum only")
-    still = [f"{_short(a)} ({secret})" for (a, _, _, secret), c in sums.items() if c.verdict.word in (EXPOSED, PARTIAL)]
+    still = [f"{short(a)} ({secret})" for (a, _, _, secret), c in sums.items() if c.verdict.word in (EXPOSED, PARTIAL)]
     if not sums:
         return first
     second = (
@@ -130,7 +130,7 @@ def _matrix(report: Report, algorithms: Sequence[str], secret: str) -> dict[str,
         kind = report.settings[name]["secret"]
         what = "Gram matrix" if kind == "gram" else "samples"
         cells = [_heat(cell) if cell else None for cell in found]
-        rows.append({"title": _short(name), "note": what, "cells": cells, "empty": "no attack applies"})
+        rows.append({"title": short(name), "note": what, "cells": cells, "empty": "no attack applies"})
     return {"groups": groups, "rows": rows}
 
 
@@ -163,7 +163,7 @@ def _gallery(report: Report, artifacts: Sequence[Artifact], algorithms: Sequence
                     f"leakage {_leak(cell.leakage.mean)}, median error {cell.error_median:.1e}."
                 )
                 shown = pairs(match[0], report.settings[name]["secret"])
-                out.append({"title": _short(name), "text": text, "pairs": shown})
+                out.append({"title": short(name), "text": text, "pairs": shown})
                 break
     return out
 
@@ -176,7 +176,7 @@ def _panel(report: Report, name: str) -> str:
         if seen:
             worst = max(seen, key=lambda c: c.leakage.mean)
             points.append((defense, worst.utility, worst.leakage.mean, worst.leakage.low, worst.leakage.high))
-    return charts.panel(_short(name), report.settings[name]["utility"], points)
+    return charts.panel(short(name), report.settings[name]["utility"], points)
 
 
 def _costs(report: Report, algorithms: Sequence[str]) -> list[dict[str, str]]:
@@ -189,7 +189,7 @@ def _costs(report: Report, algorithms: Sequence[str]) -> list[dict[str, str]]:
             epsilon = next((f"{e:g}" for e in covered if isinstance(e, float)), "")
             out.append(
                 {
-                    "algorithm": _short(name),
+                    "algorithm": short(name),
                     "defense": DEFENSE_TITLES[defense],
                     "bytes": f"{cell.bytes_per_client_round:,.0f}",
                     "ratio": f"{cell.bytes_per_client_round / plain:.2f}" if not math.isnan(plain) else "",
@@ -206,7 +206,7 @@ def _row(cell: Cell) -> dict[str, str]:
     css = {EXPOSED: "exposed", PARTIAL: "partial"}.get(cell.verdict.word, "safe")
     epsilon = "" if cell.epsilon is None else cell.epsilon if isinstance(cell.epsilon, str) else f"{cell.epsilon:g}"
     return {
-        "algorithm": _short(cell.algorithm),
+        "algorithm": short(cell.algorithm),
         "defense": DEFENSE_TITLES[cell.defense],
         "view": cell.view,
         "attack": cell.attack,
@@ -234,7 +234,7 @@ def _notes(report: Report) -> list[str]:
         same = sum(bool(fact.identical) for fact in checked)
         notes.append(f"Paillier against the quantised run: {same} of {len(checked)} real runs identical bit for bit.")
     failed = [c for c in report.cells if c.failed]
-    notes += [f"{_short(c.algorithm)}, {c.view}, {c.attack}: {c.failed} runs returned nothing finite." for c in failed]
+    notes += [f"{short(c.algorithm)}, {c.view}, {c.attack}: {c.failed} runs returned nothing finite." for c in failed]
     return list(dict.fromkeys(notes))
 
 
@@ -251,13 +251,6 @@ def _setting(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _key(cell: Cell) -> tuple[str, str, str, str]:
     return cell.algorithm, cell.defense, cell.view, cell.attack
-
-
-def _short(name: str) -> str:
-    titles = {"ssi": "SSI", "localpower": "LocalPower", "faps": "FAPS", "fedpg": "FedPG", "dsgd": "DSGD"}
-    titles |= {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "losac": "LoSAC"}
-    last = name.rsplit("/", 1)[-1]
-    return titles.get(last, last)
 
 
 def _leak(value: float) -> str:

@@ -282,32 +282,54 @@ class _Seed:
     def _look(self, defense: str, result: Result, observed: Observed) -> None:
         """Run every attack that applies to this view, and its null."""
         target = Target(self.case.build(), self.prepared.public)
+        refused: list[str] = []
+        attacked = False
+        changing = observed.view == CHANGING_SURVIVORS
         for attack, entry in self._attacks():
-            if attack.secret != self.case.secret or ("absences" in entry.details) != (
-                observed.view == CHANGING_SURVIVORS
-            ):
+            if attack.secret != self.case.secret or (entry.name == DIFFERENCE) != changing:
                 continue
             reason = attack.applies(target, observed)
             if reason is not None:
-                if self.task.first:
-                    self.skipped.append(f"{self.case.name}, {defense}, {observed.view}: {entry.name}: {reason}")
+                refused.append(f"{entry.name}: {reason}")
                 continue
             rng = np.random.default_rng([self.task.seed, 1])
             try:
                 found = attack.run(observed, target, rng)
-                null = attack.run(views.shuffled(observed, np.random.default_rng([self.task.seed, 2])), target, rng)
             except TranscriptError as error:
-                self.skipped.append(f"{self.case.name}, {defense}, {observed.view}: {entry.name}: {error}")
+                refused.append(f"{entry.name}: {error}")
                 continue
-            self._score(defense, result, observed, entry.name, found, null)
+            self._score(defense, result, observed, entry.name, found, self._null(attack, observed, target, rng))
+            attacked = True
+        if not attacked and self.task.first:
+            where = f"{self.case.name}, {defense}, {observed.view}"
+            self.skipped.append(f"{where}: no attack applies ({'; '.join(refused) or 'none chosen'})")
+
+    def _null(
+        self, attack: Attack, observed: Observed, target: Target, rng: np.random.Generator
+    ) -> Reconstruction | None:
+        """The attack on the shuffled transcript; `None` where it sees itself that nothing fits."""
+        nothing = views.shuffled(observed, np.random.default_rng([self.task.seed, 2]))
+        if attack.applies(target, nothing) is not None:
+            return None
+        try:
+            return attack.run(nothing, target, rng)
+        except TranscriptError:
+            return None
 
     def _score(
-        self, defense: str, result: Result, observed: Observed, attack: str, found: Reconstruction, null: Reconstruction
+        self,
+        defense: str,
+        result: Result,
+        observed: Observed,
+        attack: str,
+        found: Reconstruction,
+        null: Reconstruction | None,
     ) -> None:
         genuine = assess(self.case, self.prepared, observed, found, result.output, TARGET)
-        nothing = {
-            item.secret: item for item in assess(self.case, self.prepared, observed, null, result.output, TARGET)
-        }
+        nothing: dict[str, float] = {}
+        if null is not None:
+            judged = assess(self.case, self.prepared, observed, null, result.output, TARGET)
+            nothing = {item.secret: item.error for item in judged}
         for item in genuine:
             self.scores.append(
                 Score(
@@ -319,7 +341,7 @@ class _Seed:
                     seed=self.task.seed,
                     error=item.error,
                     baseline=item.baseline,
-                    null_error=nothing[item.secret].error,
+                    null_error=nothing.get(item.secret, item.baseline),
                     failed=item.failed,
                     residual=found.residual,
                     rank=found.rank,

@@ -11,22 +11,52 @@ DEFENSE_TITLES: Final = {
     "dp": "DP on secure aggregation",
 }
 
+SHORT_DEFENSES: Final = {"secure_aggregation": "Secure agg.", "dp": "DP + sec. agg."}
+ALGORITHM_TITLES: Final = {
+    "ssi": "SSI",
+    "localpower": "LocalPower",
+    "faps": "FAPS",
+    "fedpg": "FedPG",
+    "dsgd": "DSGD",
+    "fedavg": "FedAvg",
+    "scaffold": "SCAFFOLD",
+    "losac": "LoSAC",
+}
+
+
+def short(algorithm: str) -> str:
+    """An algorithm's usual name."""
+    last = algorithm.rsplit("/", 1)[-1]
+    return ALGORITHM_TITLES.get(last, last)
+
+
+def short_defense(defense: str) -> str:
+    """A defence's title where there is little room."""
+    return SHORT_DEFENSES.get(defense, DEFENSE_TITLES[defense])
+
+
 GLOSSARY: Final = (
     (
         "leakage",
-        "1 - error / baseline error, averaged over seeds with its sign. 1: recovered exactly. 0: no better than the baseline. Negative: the attack is worse than the baseline, so its user would not use it.",
+        "1 - error / baseline error, averaged over seeds with its sign. 1: recovered exactly. 0: no better "
+        "than the baseline. Negative: the attack is worse than the baseline, so its user would not use it.",
     ),
     (
         "error",
-        "Relative Frobenius error of the reconstruction; samples are first matched by the Hungarian method. A sum of several clients gives a client's samples as those of the recovered set that fit best; whose they are is not established.",
+        "Relative Frobenius error of the reconstruction; samples are first matched by the Hungarian method. A "
+        "sum of several clients gives a client's samples as those of the recovered set that fit best; whose "
+        "they are is not established.",
     ),
     (
         "baseline",
-        "What one can guess without the messages. A client's Gram matrix: everybody's pooled matrix scaled by the public number of rows. The pooled Gram matrix: the best multiple of the projection on the final components. Samples: the mean image.",
+        "What one can guess without the messages. A client's Gram matrix: everybody's pooled matrix scaled by "
+        "the public number of rows. The pooled Gram matrix: the best multiple of the projection on the final "
+        "components. Samples: the mean image.",
     ),
     (
         "client, federation",
-        "Two secrets. One client's own data; and everybody's data together, which a sum may give away even where it hides each client.",
+        "Two secrets. One client's own data; and everybody's data together, which a sum may give away even "
+        "where it hides each client.",
     ),
     (
         "Gram matrix",
@@ -46,7 +76,8 @@ GLOSSARY: Final = (
     ),
     (
         "null",
-        "The same attack on a shuffled transcript: messages moved to other rounds and their entries permuted. What it “recovers” is chance.",
+        "The same attack on a shuffled transcript: messages moved to other rounds and their entries permuted. "
+        "What it “recovers” is chance.",
     ),
     (
         "interval",
@@ -66,7 +97,8 @@ GLOSSARY: Final = (
     ),
     (
         "changing survivors",
-        "Sum only, where the target stays away in every second of 30 rounds: sums over different sets of clients subtract.",
+        "Sum only, where the target stays away in every second of 30 rounds: sums over different sets of "
+        "clients subtract.",
     ),
     (
         "server + key holder",
@@ -74,15 +106,18 @@ GLOSSARY: Final = (
     ),
     (
         "released",
-        "What leaves the aggregator: each round's sum after the server's noise. The only view that the central noise covers.",
+        "What leaves the aggregator: each round's sum after the server's noise. The only view that the "
+        "central noise covers.",
     ),
     (
         "epsilon",
-        "Client-level differential privacy (add or remove one client, delta as in the settings) of everything released in all rounds together. “Not covered”: the noise is added after this view has seen the sum.",
+        "Client-level differential privacy (add or remove one client, delta as in the settings) of everything "
+        "released in all rounds together. “Not covered”: the noise is added after this view has seen the sum.",
     ),
     (
         "rank / unknowns",
-        "Rank of the attack's linear system or Jacobian against its number of unknowns: a full rank says that the information is there.",
+        "Rank of the attack's linear system or Jacobian against its number of unknowns: a full rank says that "
+        "the information is there.",
     ),
     (
         "condition",

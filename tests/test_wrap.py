@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from securefed import chain, secure_mean
+from securefed.defenses.homomorphic import InsecurePaillier
+from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.errors import ConfigError, DataError, RangeRefused
+
+RNG = np.random.default_rng(0)
+UPDATES = [{"w": RNG.normal(size=(3, 2)), "b": RNG.normal(size=2)} for _ in range(4)]
+WEIGHTS = [1, 5, 2, 2]
+DEFENSES = {
+    "plain": chain(),
+    "secure_aggregation": chain(secure_aggregation()),
+    "paillier": chain(InsecurePaillier(bits=512)),
+}
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_it_is_the_weighted_mean_under_every_defence(name, weights) -> None:
+    found = secure_mean(UPDATES, weights, DEFENSES[name])
+    for key in ("w", "b"):
+        expected = np.average([u[key] for u in UPDATES], axis=0, weights=weights)
+        np.testing.assert_allclose(found[key], expected, atol=1e-12)
+
+
+def test_torch_state_dicts_keep_their_types() -> None:
+    models = [torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)) for _ in range(3)]
+    for index, model in enumerate(models):
+        model[1].num_batches_tracked += index
+    found = secure_mean([m.state_dict() for m in models], [1, 1, 2], chain(secure_aggregation()))
+    models[0].load_state_dict(found)
+    assert found["0.weight"].dtype == torch.float32
+    assert found["1.num_batches_tracked"].dtype == torch.int64
+    assert int(found["1.num_batches_tracked"]) == 1  # (0 + 1 + 2 * 2) / 4 = 1.25
+
+
+def test_an_existing_loop_changes_two_lines() -> None:
+    """The README's example: plain FedAvg, and the same loop with its averaging line replaced."""
+
+    def local_step(model: dict, x: np.ndarray, y: np.ndarray) -> dict:
+        return {"w": model["w"] - 0.1 * x.T @ (x @ model["w"] - y) / len(x)}
+
+    x = RNG.normal(size=(4, 10, 3))
+    y = x @ np.array([1.0, -2.0, 0.5])
+    plain = secured = {"w": np.zeros(3)}
+    for _ in range(20):
+        updates = [local_step(plain, a, b) for a, b in zip(x, y, strict=True)]
+        plain = {"w": np.mean([u["w"] for u in updates], axis=0)}
+        updates = [local_step(secured, a, b) for a, b in zip(x, y, strict=True)]
+        secured = secure_mean(updates, defense=chain(secure_aggregation()))
+    np.testing.assert_allclose(secured["w"], plain["w"], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("updates", "weights", "error"),
+    [
+        ([], None, DataError),
+        ([{"w": np.zeros(2)}, {"v": np.zeros(2)}], None, DataError),
+        ([{"w": np.zeros(2)}, {"w": np.zeros(3)}], None, DataError),
+        ([{"w": np.zeros(2)}, {"w": np.array([0, np.inf])}], None, DataError),
+        (UPDATES, [1, 2], ConfigError),
+        (UPDATES, [1, 2, -1, 0], ConfigError),
+        (UPDATES, [0, 0, 0, 0], ConfigError),
+    ],
+)
+def test_bad_input_is_refused_by_name(updates, weights, error) -> None:
+    with pytest.raises(error):
+        secure_mean(updates, weights)
+
+
+def test_entries_beyond_a_declared_bound_are_refused_not_clipped() -> None:
+    secure_mean(UPDATES, defense=DEFENSES["secure_aggregation"], bound=10.0)
+    with pytest.raises(RangeRefused):
+        secure_mean(UPDATES, defense=DEFENSES["secure_aggregation"], bound=0.1)
