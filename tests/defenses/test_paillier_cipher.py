@@ -136,24 +136,24 @@ def _altered_keys():
     prime = next(int(x) for x in _primes(512) if x % 4 == 1)
     square = next(int(x * x) for x in _primes(256))
     negative = next(x for x in range(2, 100) if gmpy2.jacobi(x, n) == -1)
-    return {
-        "even modulus": {**body, "modulus": number(n - 1)},
-        "3 mod 4": {**body, "modulus": number(n - 2)},
-        "factor 3": {**body, "modulus": number(3 * (n // 3 // 4 * 4 + 3))},
-        "short modulus": {**body, "modulus": number(n >> 8)},
-        "prime modulus": {**body, "modulus": number(prime)},
-        "square modulus": {**body, "modulus": number(square)},
-        "base 0": {**body, "base": number(0)},
-        "base 1": {**body, "base": number(1)},
-        "base -1": {**body, "base": number(n - 1)},
-        "base beyond n": {**body, "base": number(n + 4)},
-        "base no unit": {**body, "base": number(p)},
-        "base of Jacobi symbol -1": {**body, "base": number(negative)},
-        "no base": {"modulus": body["modulus"]},
-        "extra": {**body, "more": body["base"]},
-        "wide": {**body, "base": np.append(body["base"], np.uint8(0))},
-        "signed": {**body, "base": body["base"].view(np.int8)},
-        "two-dimensional": {**body, "modulus": body["modulus"][None]},
+    return {  # the reason, and a body that fails for it alone (4 is a unit of Jacobi symbol 1 for every odd modulus)
+        "has 512 bits, not|not 1 mod 4": {**body, "modulus": number(n - 1)},
+        "not 1 mod 4": {"modulus": number(n - 2), "base": number(4)},
+        "factor below 2000": {"modulus": number(3 * (n // 3 // 4 * 4 + 3)), "base": number(4)},
+        "has 504 bits, not 512": {"modulus": number(n >> 8), "base": number(4)},
+        "is a prime or": {"modulus": number(prime), "base": number(4)},
+        "or a perfect power": {"modulus": number(square), "base": number(4)},
+        "base is no unit": {**body, "base": number(0)},
+        "no unit other than 1": {**body, "base": number(1)},
+        "other than 1 and -1": {**body, "base": number(n - 1)},
+        "the base is no unit": {**body, "base": number(n + 4)},
+        "base is no unit other": {**body, "base": number(p)},
+        "Jacobi symbol": {**body, "base": number(negative)},
+        "holds 'modulus' and 'base', not \\['modulus'\\]": {"modulus": body["modulus"]},
+        "'more'": {**body, "more": body["base"]},
+        r"shape \(65,\)": {**body, "base": np.append(body["base"], np.uint8(0))},
+        "int8 of": {**body, "base": body["base"].view(np.int8)},
+        r"shape \(1, 64\)": {**body, "modulus": body["modulus"][None]},
     }
 
 
@@ -164,15 +164,17 @@ def _primes(bits):
         yield candidate
 
 
-@pytest.mark.parametrize(("name", "body"), _altered_keys().items())
-def test_a_public_key_that_cannot_be_one_is_refused(name, body):
-    with pytest.raises(MalformedError) as caught:
+@pytest.mark.parametrize(("reason", "body"), _altered_keys().items())
+def test_a_public_key_that_cannot_be_one_is_refused(reason, body):
+    with pytest.raises(MalformedError, match=reason) as caught:
         PublicKey.from_body(body, 512, sender=-2)
     assert caught.value.sender == -2
 
 
 def test_a_public_key_survives_the_wire():
     assert PublicKey.from_body(SMALL.public.to_body(), 512, sender=-2) == SMALL.public
+    four = {**SMALL.public.to_body(), "base": np.frombuffer((4).to_bytes(64, "little"), np.uint8)}
+    assert PublicKey.from_body(four, 512, sender=-2).base == 4  # positive control of the cases above
     with pytest.raises(MalformedError, match="not 128 bytes"):
         PublicKey.from_body(SMALL.public.to_body(), 1024, sender=-2)
 

@@ -477,6 +477,8 @@ def test_the_key_holder_has_a_threshold_and_answers_the_server_alone():
     with pytest.raises(ContradictionError, match="needs 4"):
         asked(threshold=4).handle(decryption())
     assert asked(threshold=3).handle(decryption())
+    with pytest.raises(ContradictionError, match="needs 2"):
+        asked(threshold=1).handle(decryption(survivors=np.asarray(1, np.int64)))
     for changes in ({"sender": 2}, {"receiver": 1}):
         with pytest.raises(BindingError):
             asked().handle(replace(decryption(), **changes))
