@@ -147,9 +147,7 @@ def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
     return list(zip(records, after, strict=False))
 
 
-def _observation(
-    record: RoundRecord, followed: Tensors, encoded: Tensors, members: frozenset[ClientId]
-) -> Observation:
+def _observation(record: RoundRecord, followed: Tensors, encoded: Tensors, members: frozenset[ClientId]) -> Observation:
     message = decode(encoded, record.step)
     return Observation(record.round, record.broadcast, message, members, frozenset(record.survivors), followed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -90,5 +91,10 @@ def check_body(client: ClientId, body: Tensors, plan: Plan) -> None:
             raise MalformedError(client, f"{tensor.name!r} is {value.dtype} of shape {value.shape}")
         if not np.isfinite(value).all():
             raise MalformedError(client, f"{tensor.name!r} holds NaN or infinity")
-        if tensor.step and tensor.bound is not None and value.size and np.abs(value).max() > tensor.bound / tensor.step:
+        if (
+            tensor.step
+            and tensor.bound is not None
+            and value.size
+            and np.abs(value).max() > math.ceil(tensor.bound / tensor.step)
+        ):
             raise MalformedError(client, f"{tensor.name!r} exceeds the plan's bound {tensor.bound:g}")
