@@ -194,7 +194,7 @@ def _peer_environment() -> Path:
 
 def _peer(python: Path, *arguments: object) -> dict[str, float]:
     """What the peer's script measured, on one thread for the numerics."""
-    command = [python, ROOT / "benchmarks" / "flower_secagg.py", *map(str, arguments)]
+    command = [str(python), str(ROOT / "benchmarks" / "flower_secagg.py"), *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

@@ -163,12 +163,12 @@ def _deal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensor
         if peer != state.client:
             agreement = agree(share, share_keys[row].tobytes(), peer)
             outgoing = bundle_key(agreement, digest, state.client, peer)
-            tags = share_tags(digest, state.client, peer, shares[row]).tobytes()
+            tags = share_tags(digest, state.client, peer, shares[row])
             bound = label("bundle", digest, state.client, peer, tags)
             bundles[row] = from_bytes(encrypt_once(outgoing, shares[row].tobytes(), bound) + tags)
             opening[row] = from_bytes(bundle_key(agreement, digest, peer, state.client))
         else:  # only the tags: the holder of its own share needs no ciphertext
-            bundles[row, SEALED_BYTES:] = share_tags(digest, peer, peer, shares[row]).reshape(-1)
+            bundles[row, SEALED_BYTES:] = from_bytes(share_tags(digest, peer, peer, shares[row]))
     reply = {"bundles": bundles, "commitment": from_bytes(seed_commitment(digest, state.client, seed_and_key[SEED]))}
     state = replace(
         state, stage=UPLOAD, roster=roster, digest=digest, mask_keys=mask_keys, opening=opening,
@@ -214,7 +214,7 @@ def _open_bundle(state: MaskingClient, dealer: ClientId, bundle: Array) -> Array
     bound = label("bundle", state.digest, dealer, state.client, tags)
     opened = decrypt_once(key, bundle[:SEALED_BYTES].tobytes(), bound, dealer)
     shares = np.frombuffer(opened, np.uint8).reshape(2, KEY_BYTES)
-    if share_tags(state.digest, dealer, state.client, shares).tobytes() != tags:
+    if share_tags(state.digest, dealer, state.client, shares) != tags:
         raise MalformedError(dealer, "its shares are not the ones its tags stand for")
     return shares
 

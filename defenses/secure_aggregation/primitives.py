@@ -25,7 +25,7 @@ _ONE_USE_NONCE = bytes(12)
 
 def label(*parts: bytes | str | int) -> bytes:
     """One byte string for a list of parts; different lists never give the same string."""
-    out = []
+    out: list[bytes] = []
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()
         kind = b"b" if isinstance(part, bytes) else b"s" if isinstance(part, str) else b"i"

@@ -12,7 +12,7 @@ from securefed.defenses.secure_aggregation.channel import TAG_BYTES
 from securefed.defenses.secure_aggregation.client import MaskingClient, client_step
 from securefed.defenses.secure_aggregation.server import MaskingServer
 from securefed.defenses.secure_aggregation.session import STAGES, UPLOAD, upload_bytes
-from securefed.errors import PlanError
+from securefed.errors import ConfigError, PlanError
 from securefed.messages import Aggregate, ClientId, Message, PartyId
 from securefed.tensors import Tensors
 
@@ -52,6 +52,10 @@ class SecureAggregation:
     name: ClassVar[str] = "secure_aggregation"
     exact: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and type(self.threshold) is not int:
+            raise ConfigError(f"the threshold is a whole number of clients, not {self.threshold!r}")
 
     def __str__(self) -> str:
         return self.name if self.threshold is None else f"{self.name}(threshold={self.threshold})"

@@ -25,6 +25,7 @@ from securefed.defenses.secure_aggregation.session import (
     MASKED,
     SEALED_BYTES,
     SEED,
+    SHARE_TAG_BYTES,
     SHARES,
     UNMASK,
     UPLOAD,
@@ -241,10 +242,10 @@ def _masks_of(state: MaskingServer, opened: Sequence[bytes], holders: Sequence[C
 def _liar(state: MaskingServer, row: int, kind: int, holders: Sequence[ClientId], shares: Array) -> AuthenticationError:
     """Whose shares of the secret in `row` are not those its dealer tagged; if all are, the dealer."""
     dealer = state.sharers[row]
-    width = state.tags.shape[2] // 2
+    own = slice(kind * SHARE_TAG_BYTES, (kind + 1) * SHARE_TAG_BYTES)
     for index, holder in enumerate(holders):
         both = np.stack([shares[index, row]] * 2)
-        expected = state.tags[row, state.roster.index(holder)].reshape(2, width)[kind]
-        if share_tags(state.digest, dealer, holder, both)[kind].tobytes() != expected.tobytes():
+        published = state.tags[row, state.roster.index(holder)].tobytes()
+        if share_tags(state.digest, dealer, holder, both)[own] != published[own]:
             return AuthenticationError(holder, f"its share of a secret of client {dealer} is not the one it was dealt")
     return AuthenticationError(dealer, "the shares it dealt do not combine to the secret it committed to")

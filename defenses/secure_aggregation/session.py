@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from securefed.defenses.base import Plan, Session
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, fingerprint, label
 from securefed.errors import PlanError
@@ -26,9 +24,9 @@ MASKED: Final = "masked"
 SEED, MASK_KEY = 0, 1
 """The two shared secrets of a client: its self-mask seed and its mask key, in this order everywhere."""
 
-_SHARE_TAG = 8
+SHARE_TAG_BYTES = 8
 SEALED_BYTES = 2 * KEY_BYTES + 16
-BUNDLE_BYTES = SEALED_BYTES + 2 * _SHARE_TAG
+BUNDLE_BYTES = SEALED_BYTES + 2 * SHARE_TAG_BYTES
 """A bundle: both shares for one holder, encrypted, and their two tags in the clear."""
 
 
@@ -73,14 +71,16 @@ def seed_commitment(roster: bytes, client: ClientId, seed: bytes) -> bytes:
     return fingerprint("seed commitment", roster, client, seed)
 
 
-def share_tags(roster: bytes, dealer: ClientId, holder: ClientId, shares: Array) -> Array:
-    """What a dealer publishes of the two shares it gives `holder`: two truncated SHA-256, uint8 (2, 8).
+def share_tags(roster: bytes, dealer: ClientId, holder: ClientId, shares: Array) -> bytes:
+    """What a dealer publishes of the two shares it gives `holder`: two truncated SHA-256, 8 bytes each.
 
     They name who lies when shares do not combine; that no wrong sum comes out does not rest on them.
     """
-    context = label("share", roster, dealer, holder)
-    digests = (hashlib.sha256(context + bytes([kind]) + shares[kind].tobytes()).digest() for kind in (SEED, MASK_KEY))
-    return np.frombuffer(b"".join(digest[:_SHARE_TAG] for digest in digests), np.uint8).reshape(2, _SHARE_TAG)
+    context = b"share" + roster + dealer.to_bytes(8, "little") + holder.to_bytes(8, "little")  # all of fixed width
+    both = shares.tobytes()
+    seed = hashlib.sha256(context + b"seed" + both[:KEY_BYTES]).digest()
+    mask_key = hashlib.sha256(context + b"mask" + both[KEY_BYTES:]).digest()
+    return seed[:SHARE_TAG_BYTES] + mask_key[:SHARE_TAG_BYTES]
 
 
 def upload_bytes(plan: Plan, tag: int) -> int:

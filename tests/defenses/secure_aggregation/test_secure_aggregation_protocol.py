@@ -55,14 +55,13 @@ def test_every_subset_may_drop_at_every_stage(net, clients):
                 check(net, session, {stage: subset})
 
 
-def test_every_combination_of_stages_for_three_and_some_for_four(net):
-    for cohort, choices in [((1, 2, 6), range(5)), ((0, 1, 2, 3), (1, 2, 3, 4))]:
-        session = net.session(cohort)
-        for when in itertools.product(choices, repeat=len(cohort)):
-            drops = {
-                stage: [c for c, w in zip(cohort, when, strict=True) if w == k] for k, stage in enumerate(net.STAGES)
-            }
-            check(net, session, drops)
+@pytest.mark.parametrize("cohort", [(1, 2, 6), (0, 3, 4, 8)])
+def test_every_client_may_drop_at_any_stage_whatever_the_others_do(net, cohort):
+    """All combinations: each client leaves at one of the four stages or stays."""
+    session = net.session(cohort, tensors=(("w", (3,), 32),))
+    for when in itertools.product(range(5), repeat=len(cohort)):
+        drops = {stage: [c for c, w in zip(cohort, when, strict=True) if w == k] for k, stage in enumerate(net.STAGES)}
+        check(net, session, drops)
 
 
 @settings(max_examples=25, deadline=None)
@@ -168,6 +167,12 @@ def test_keys_and_shares_stay_small_and_the_upload_is_one_word_per_entry(net):
 def test_thresholds_that_do_not_protect_are_refused(net, clients, threshold):
     with pytest.raises(PlanError):
         net.plan(clients, threshold=threshold)
+
+
+@pytest.mark.parametrize("threshold", [2.5, "3", True])
+def test_a_threshold_is_a_whole_number(threshold):
+    with pytest.raises(ConfigError, match="whole number"):
+        secure_aggregation(threshold)
 
 
 def test_tensors_that_are_not_quantised_are_refused():
