@@ -39,7 +39,9 @@ class SecureAggregation:
         who is dead collects both secrets of one client only with 2 * threshold - N colluding clients or more.
         (It may obtain sums over fewer clients than the threshold: against a lying server no more is claimed.)
         With an honest server, a message altered, replayed, re-ordered or swapped by anyone between (or a share
-        that its holder or dealer falsified) ends in a named refusal; the sum is exact for those in `survivors`.
+        that its holder or dealer falsified) ends in a named refusal; the sum is exact for those in `survivors`. How:
+        from `keys` on both directions carry a MAC under keys agreed between client and server (`channel`), bundles are
+        encrypted end to end and bound to the roster, and what is reconstructed is compared with what was advertised.
     Not promised:
         Who a client is. Keys have no certificate: a server that impersonates clients at first contact (each exchange is
         one), or anyone who can where the transport does not authenticate, opens uploads.
