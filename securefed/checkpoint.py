@@ -65,7 +65,9 @@ class Checkpoint:
                 committed = restore(template, unnest("committed", mine))
                 tentative = restore(template, unnest("tentative", mine)) if state.tentative_round >= 0 else None
                 node.state = replace(state, committed=committed, tentative=tentative)
-            followed = {exchange: unnest(f"followed/{exchange}", tensors) for exchange in details["followed"]}
+            followed: dict[int, Tensors] = {
+                exchange: unnest(f"followed/{exchange}", tensors) for exchange in details["followed"]
+            }
             return details["loop"], restore(server, unnest("server", tensors)), followed
         except (KeyError, TypeError, ValueError, DataError) as error:
             raise StorageError(f"checkpoint {self.path} lacks a field: {error!r}; delete it to start anew") from error

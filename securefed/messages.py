@@ -202,11 +202,12 @@ class Transcript:
         try:
             out = cls(run=meta["run"], meta=meta["meta"], output=unnest("output", tensors))
             for index, item in enumerate(meta["sent"]):
-                message = Message(*item["binding"], body=groups.get(("sent", str(index)), {}))
+                run, round_, stage, sender, receiver = item["binding"]
+                message = Message(run, round_, stage, sender, receiver, groups.get(("sent", str(index)), {}))
                 out.sent.append(Sent(message, item["nbytes"]))
             for index, item in enumerate(meta["records"]):
                 body = groups.get(("record", str(index)), {})
-                parts = {part: unnest(part, body) for part in ("broadcast", "encoded", "total", "released")}
+                parts: dict[str, Any] = {p: unnest(p, body) for p in ("broadcast", "encoded", "total", "released")}
                 item |= {"cohort": tuple(item["cohort"]), "survivors": tuple(item["survivors"])}
                 out.records.append(RoundRecord(**item, **parts))
             for round, client in meta["contributions"]:

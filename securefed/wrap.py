@@ -62,7 +62,7 @@ def secure_mean(
         Layout.of(arrays[0]).check(update, where=f"update {index}")
     relative = given / given.max()  # in [0, 1], so that a weighted entry obeys the same bound as the entry
     largest = max((float(np.abs(v).max(initial=0)) for update in arrays for v in update.values()), default=0.0)
-    limit = bound if bound is not None else 2.0 ** math.ceil(math.log2(max(largest, np.finfo(np.float32).tiny)))
+    limit = bound if bound is not None else 2.0 ** math.ceil(math.log2(max(largest, float(np.finfo(np.float32).tiny))))
     specs = [TensorSpec(f"update.{name}", value.shape, limit, ring) for name, value in arrays[0].items()]
     layout = Layout((*specs, TensorSpec(_WEIGHT, (), 1.0, ring)))
     contributions = {

@@ -160,7 +160,7 @@ def captured_variance(output: Tensors, test: Dataset) -> float:
 def pooled_gram(clients: tuple[Dataset, ...]) -> Array:
     """Sum of the clients' Gram matrices, (features, features)."""
     rows = np.concatenate([data.x for data in clients])
-    return rows.T @ rows
+    return np.asarray(rows.T @ rows)
 
 
 def _accuracy(algorithm: str, setting: Setting) -> Callable[[Tensors, Dataset], float]:
@@ -194,15 +194,11 @@ _RANK = 5
 _SUBSPACE_DATA = f"raw rows; client 0 (the target) holds {SMALL_CLIENT}, the others share the rest evenly"
 _SAMPLES_DATA = "one row for every client; utility on held-out rows"
 
-for _name, _setting in (
-    ("pca/ssi", {"rank": _RANK}),
-    ("pca/localpower", {"rank": _RANK}),
-    ("pca/faps", {"rank": _RANK}),
-):
+for _name in ("pca/ssi", "pca/localpower", "pca/faps"):
     _register(
         Case(
             name=_name,
-            setting=_setting,
+            setting={"rank": _RANK},
             secret="gram",
             prepare=one_small_client,
             rounds=12,
@@ -226,12 +222,13 @@ _register(
         wide=WideCase(standardised(None), (10, 20, 30, 40, 60)),
     )
 )
-for _name, _setting in (
+_GRADIENT_SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("optimization/dsgd", {"problem": "softmax", "learning_rate": 0.1}),
     ("optimization/fedavg", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 5}),
     ("optimization/scaffold", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 5}),
     ("optimization/losac", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 5, "blocks": 1}),
-):
+)
+for _name, _setting in _GRADIENT_SETTINGS:
     _register(
         Case(
             name=_name,

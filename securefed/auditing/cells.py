@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from securefed.auditing.statistics import Interval, Verdict, interval, verdict
 from securefed.errors import StorageError
 
-CLIENT, FEDERATION = "client", "federation"
 Secret = Literal["client", "federation"]
+CLIENT: Final[Literal["client"]] = "client"
+FEDERATION: Final[Literal["federation"]] = "federation"
 NOT_COVERED = "not covered"
 
 

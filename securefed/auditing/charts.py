@@ -67,7 +67,7 @@ def curve(title: str, note: str, series: Sequence[Mapping[str, Sequence[float]]]
         return ""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
-    last = max(max(s["rounds"]) for s in series)
+    last = int(max(max(s["rounds"]) for s in series))
 
     def x(value: float) -> float:
         return left + (value - 1) / max(last - 1, 1) * (width - left - right)

@@ -68,7 +68,7 @@ def _over_seeds(traces: Sequence[Trace], what: str) -> dict[str, list[float]]:
     kept = np.isfinite(values).all(axis=0)
     values = values[:, kept]
     return {
-        "rounds": [count for count, keep in zip(lengths, kept, strict=True) if keep],
+        "rounds": [lengths[index] for index in np.flatnonzero(kept)],
         "middle": np.median(values, axis=0).tolist(),
         "low": values.min(axis=0).tolist(),
         "high": values.max(axis=0).tolist(),

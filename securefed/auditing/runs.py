@@ -21,7 +21,7 @@ from securefed.defenses.base import Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian
 from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import open_upload, paillier
+from securefed.defenses.homomorphic import KeyHolder, open_upload, paillier
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import TranscriptError
@@ -223,6 +223,7 @@ class _Seed:
         name = views.KEY_HOLDER_VIEW.name
         if federation is not None:
             holder, plan = federation.helper, result.plan
+            assert isinstance(holder, KeyHolder)
             opened = views.opened(result.transcript, TARGET, lambda body: open_upload(holder, body, plan), name)
         else:
             opened = replace(views.server(quantised.transcript, TARGET), view=name)
