@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from securefed.errors import SecureFedError
 
@@ -216,13 +218,12 @@ def _gate(report: Report, threshold: float | None) -> int:
 
 
 def _print_registry(title: str, registry: Any) -> None:
-    table = Table(title=f"{title} ({len(registry)})", title_justify="left", box=None, pad_edge=False)
-    for name in ("name", "what it does", "source", "details"):
-        table.add_column(name, overflow="fold")
+    console.print(f"[bold underline]{title}[/] ({len(registry)})\n")
     for entry in registry:
-        details = "; ".join(f"{key}: {value}" for key, value in entry.details.items())
-        table.add_row(entry.name, entry.summary, entry.source, details)
-    console.print(table)
+        console.print(f"[bold]{escape(entry.name)}[/]  {escape(entry.summary)}", highlight=False)
+        for key, value in ({"source": entry.source} | entry.details).items():
+            line = Text(f"{key.replace('_', ' ')}: {value}", style="dim")
+            console.print(Padding(line, (0, 0, 0, 4)))
     console.print()
 
 

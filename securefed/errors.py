@@ -27,8 +27,9 @@ class UnknownNameError(ConfigError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
-        near = difflib.get_close_matches(name, self.known, n=1, cutoff=0.4)
-        hint = f"; the nearest known one is {near[0]!r}" if near else ""
+        by_part = {part: full for full in self.known for part in (full, full.rsplit("/", 1)[-1])}
+        near = difflib.get_close_matches(name, by_part, n=1, cutoff=0.4)
+        hint = f"; the nearest known one is {by_part[near[0]]!r}" if near else ""
         super().__init__(f"unknown {kind} {name!r}{hint}. Known: {', '.join(self.known)}")
 
 

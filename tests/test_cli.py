@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from securefed import catalogue
+from securefed.cli import app
+
+RUNNER = CliRunner()
+SMALL = [
+    "--algorithms",
+    "ssi",
+    "--defenses",
+    "plain,secure_aggregation",
+    "--seeds",
+    "2",
+    "--workers",
+    "1",
+    "--clients",
+    "4",
+]
+
+
+def test_list_names_every_algorithm_defence_and_attack_with_its_source() -> None:
+    shown = RUNNER.invoke(app, ["list"], env={"COLUMNS": "400"}).output
+    for registry in (catalogue.algorithms, catalogue.defenses, catalogue.attacks):
+        assert len(registry) >= 5
+        for entry in registry:
+            assert entry.name in shown
+            assert entry.source in shown
+    only = RUNNER.invoke(app, ["list", "attacks"]).output
+    assert "gram/power" in only
+    assert "pca/faps" not in only.split("attacks")[0]
+
+
+def test_plan_says_bits_stages_threshold_and_assumptions() -> None:
+    shown = RUNNER.invoke(app, ["plan", "ssi", "secure_aggregation"], env={"COLUMNS": "200"}).output
+    for word in ("2^64", "largest N", "keys -> shares -> upload -> unmask", "5 of 8", "honest but curious"):
+        assert word in shown
+    assert "epsilon after" in RUNNER.invoke(app, ["plan", "ssi", "dp"]).output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["plan", "fedag", "plain"], "nearest known one is 'optimization/fedavg'"),
+        (["plan", "ssi", "secureaggregation"], "nearest known one is 'secure_aggregation'"),
+        (["audit", "--algorithms", "sssi"], "nearest known one is 'pca/ssi'"),
+        (["audit", "--attacks", "power2"], "nearest known one is 'gram/power'"),
+        (["audit", "--defenses", "pailier"], "nearest known one is 'paillier'"),
+        (["audit", "--data", "digit"], "nearest known one is 'digits'"),
+        (["audit", "--data", "missing.npz"], "cannot read"),
+        (["audit", "--clients", "2"], "at least 3 clients"),
+        (["audit", "--seeds", "0"], "at least one seed"),
+        (["audit", "--epsilon", "-1"], "epsilon"),
+        (["audit", "--out", "/dev/null/x"], "cannot write"),
+    ],
+)
+def test_bad_input_is_one_readable_line_and_exit_code_2(arguments, says, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = RUNNER.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert says in result.output.replace("\n", " ")
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("name", ["nan", "empty", "vector", "pickle"])
+def test_unusable_data_files_are_refused_before_anything_runs(name, tmp_path) -> None:
+    path = tmp_path / "d.npz"
+    x = {
+        "nan": np.full((4, 3), np.nan),
+        "empty": np.zeros((0, 3)),
+        "vector": np.zeros(4),
+        "pickle": np.array([{}], dtype=object),
+    }[name]
+    np.savez(path, x=x)
+    result = RUNNER.invoke(app, ["audit", "--data", str(path), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "DataError" in result.output
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("audit")
+    result = RUNNER.invoke(app, ["audit", *SMALL, "--out", str(out)], env={"COLUMNS": "140"})
+    assert result.exit_code == 0, result.output
+    return out, result.output
+
+
+def test_an_audit_prints_a_table_and_writes_json_and_one_html_file(small) -> None:
+    out, shown = small
+    assert "SSI" in shown
+    assert "collusion(3)" in shown
+    report = json.loads((out / "audit.json").read_text())
+    assert {"version", "command", "environment", "cells"} <= set(report)
+    for cell in report["cells"]:
+        assert {"algorithm", "defense", "view", "attack", "secret", "leakage", "error", "baseline_error"} <= set(cell)
+        assert {"null_leakage", "verdict", "utility", "bytes_per_client_round", "seconds_per_round", "epsilon"} <= set(
+            cell
+        )
+        assert set(cell["leakage"]) >= {"mean", "low", "high", "seeds"}
+    html = (out / "audit.html").read_text()
+    assert "http://" not in html
+    assert "https://" not in html
+    assert html.count("data:image/png;base64,") >= 4
+    for reference in ("src=", "href="):
+        assert all(rest.startswith('"data:') for rest in html.split(reference)[1:])
+
+
+def test_an_audit_is_reproducible(small, tmp_path) -> None:
+    out, _ = small
+    RUNNER.invoke(app, ["audit", *SMALL, "--out", str(tmp_path)])
+    ours, theirs = (json.loads((folder / "audit.json").read_text()) for folder in (out, tmp_path))
+    for a, b in zip(ours["cells"], theirs["cells"], strict=True):
+        assert {k: v for k, v in a.items() if k != "seconds_per_round"} == {
+            k: v for k, v in b.items() if k != "seconds_per_round"
+        }
+
+
+def test_the_gate_exits_with_3_above_its_threshold_only(tmp_path) -> None:
+    leaky = ["audit", *SMALL, "--out", str(tmp_path), "--json"]
+    assert RUNNER.invoke(app, [*leaky, "--fail-above", "0.5"]).exit_code == 3
+    passed = RUNNER.invoke(app, [*leaky, "--fail-above", "1.1"])
+    assert passed.exit_code == 0
+    assert json.loads(passed.stdout)["cells"]
