@@ -27,12 +27,12 @@ class DLG:
     The samples searched are those in the row space of the messages.
 
     Attributes:
-        rounds: most rounds fitted.      race: the search.
+        rounds: fewest rounds fitted, where the view has them.      race: the search.
         limit: unknowns (rows x coordinates) beyond which the least-squares start is returned unfitted.
     """
 
-    rounds: int = 8
-    race: Race = Race(opening=40, descent=True)
+    rounds: int = 5
+    race: Race = Race(entrants=2, opening=25, finalists=1, budget=120, descent=True)
     limit: int = 640
 
     name: ClassVar[str] = "gradient_inversion/dlg"

@@ -21,11 +21,11 @@ class Fit:
     Mini-batches and random blocks cannot be repeated: full batches stand in for them, and the residual shows it.
 
     Attributes:
-        rounds: most rounds fitted.      race: the search.
+        rounds: fewest rounds fitted, where the view has them.      race: the search.
         limit: unknowns (rows x coordinates) beyond which the least-squares start is returned unfitted.
     """
 
-    rounds: int = 8
+    rounds: int = 5
     race: Race = Race()
     limit: int = 640
 

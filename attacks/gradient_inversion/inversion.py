@@ -14,7 +14,15 @@ from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.scaffold import Scaffold
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.rounds import Gradients, Seen, as_gradients, read, stochastic
+from securefed.attacks.gradient_inversion.rounds import (
+    Gradients,
+    Seen,
+    as_gradients,
+    method_of,
+    penalty,
+    read,
+    stochastic,
+)
 from securefed.attacks.gradient_inversion.search import SOLVED, Found, Race
 from securefed.attacks.gradient_inversion.simulate import Simulation, System
 from securefed.attacks.gradient_inversion.starts import Starts
@@ -22,6 +30,7 @@ from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
 _RANK_TOLERANCE = 1e-10
+_MOST_ROUNDS = 40
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,8 @@ def look(observed: Observed, target: Target, *, rounds: int, telescope: bool = F
     """Read a view.
 
     Args:
-        rounds: most rounds to fit: spread over the run for methods without memory, else the first ones.
+        rounds: rounds to fit, more where the rows need them: spread over the run for methods without memory, else
+            the first ones.
         telescope: where running sums of the contributions are exact gradients at known points, use those.
 
     Raises:
@@ -53,13 +63,16 @@ def look(observed: Observed, target: Target, *, rounds: int, telescope: bool = F
     seen = read(observed, target)
     model = LinearModel.of(target)
     assert model is not None  # `read` refuses other models
-    method: GradientMethod = target.algorithm
+    method = method_of(target)
     gradients = as_gradients(seen, target, model)
     members = tuple(sorted(observed.members))
     sizes = tuple(target.public.rows[client] for client in members)
-    known = telescope and _telescopes(method, seen) and not stochastic(method, sizes)
+    repeatable = not stochastic(method, sizes)
+    known = telescope and _telescopes(method, seen) and repeatable
     if known:
         method, seen = _telescoped(method, seen, gradients, target)
+    # A round holds outputs * (B + 1) equations for B * B coordinates: about 2.5 times as many equations are asked for.
+    rounds = max(rounds, min(_MOST_ROUNDS, 2 + -(-5 * sum(sizes) // (2 * model.outputs))))
     if method.memory(Model(method.problem, target.public)):
         chosen = list(range(min(rounds, len(seen))))
     else:
@@ -69,7 +82,7 @@ def look(observed: Observed, target: Target, *, rounds: int, telescope: bool = F
     simulation = Simulation(method, model, target.public, seen, present)
     system = System.build(simulation, target.public.features)
     starts = Starts.of(system, [gradients[k] for k in chosen])
-    return Scene(system, starts, known, not stochastic(target.algorithm, sizes))
+    return Scene(system, starts, known, repeatable)
 
 
 def _telescopes(method: GradientMethod, seen: tuple[Seen, ...]) -> bool:
@@ -94,10 +107,7 @@ def _telescoped(
     rounds = []
     for item, read_as in zip(seen, gradients, strict=True):
         sums = float(np.sum([target.public.rows[c] for c in item.members]))
-        penalty = model.l2 * read_as.point
-        if model.bias:
-            penalty[-model.outputs :] = 0.0
-        total = scale * (read_as.gradient + sums * penalty)
+        total = scale * (read_as.gradient + sums * penalty(model, read_as.point))
         rounds.append(Seen({"x": read_as.point}, {part: total}, item.members))
     return plain, tuple(rounds)
 

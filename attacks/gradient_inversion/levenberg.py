@@ -15,6 +15,7 @@ from securefed.tensors import Array
 
 Misfit = Callable[[Array], tuple[Array, Array]]
 _NEAR = 1e-5
+_IMPATIENCE = 12
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,13 @@ class Fit:
     steps: int
 
 
-def levenberg(misfit: Misfit, start: Array, *, steps: int, goal: float, patience: int = 40) -> Fit:
+def levenberg(misfit: Misfit, start: Array, *, steps: int, goal: float, near: float, patience: int = 40) -> Fit:
     """Minimise ||misfit(p)||.
 
     Args:
         misfit: p (n,) -> residual (m,), Jacobian (m, n).
         steps: most evaluations.      goal: norm to stop at.
+        near: norm below which a slow valley is worth `patience`; above it, only `_IMPATIENCE`.
         patience: evaluations within which the norm must halve.
     """
     point = start
@@ -47,7 +49,7 @@ def levenberg(misfit: Misfit, start: Array, *, steps: int, goal: float, patience
             return Fit(point, norm, jacobian, taken)
         if norm < 0.5 * mark:
             mark, marked_at = norm, taken
-        elif taken - marked_at >= patience:
+        elif taken - marked_at >= (patience if norm < near else _IMPATIENCE):
             break
         move = _move(jacobian, residual, damping, exact=norm < _NEAR and growth == 2.0)
         trial = point + move

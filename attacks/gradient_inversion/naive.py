@@ -58,7 +58,7 @@ class Naive:
         labels = (scores[:, 0] > 0).astype(np.int64) if model.logistic else scores.argmax(axis=1)
         residual = np.sqrt(distance) / norm if norm > 0 else float("nan")
         bound = target.public.feature_bound
-        samples = np.nan_to_num(samples, nan=0.0, posinf=bound, neginf=-bound)
+        samples = np.clip(np.nan_to_num(samples, nan=0.0), -bound, bound)  # the public range of features
         return Reconstruction(
             "samples",
             samples,

@@ -46,6 +46,13 @@ def why_not(target: Target, observed: Observed) -> str | None:
     return None
 
 
+def method_of(target: Target) -> GradientMethod:
+    """The target's algorithm. Raises `TranscriptError` where it is no gradient method."""
+    if not isinstance(target.algorithm, GradientMethod):
+        raise TranscriptError("gradients can be inverted for gradient methods only")
+    return target.algorithm
+
+
 def read(observed: Observed, target: Target) -> tuple[Seen, ...]:
     """The view's rounds.
 
@@ -55,7 +62,7 @@ def read(observed: Observed, target: Target) -> tuple[Seen, ...]:
     reason = why_not(target, observed)
     if reason is not None:
         raise TranscriptError(reason)
-    method: GradientMethod = target.algorithm
+    method = method_of(target)
     model = Model(method.problem, target.public)
     try:
         return tuple(
@@ -77,7 +84,7 @@ def as_gradients(rounds: tuple[Seen, ...], target: Target, model: LinearModel) -
     the last part of the contribution (`dc`, `dphi`), whose running sums are stored gradients. Exact for one local
     step and constant members (SCAFFOLD: for mean gradients), an average along the path otherwise.
     """
-    method: GradientMethod = target.algorithm
+    method = method_of(target)
     public, part = target.public, method.sent[-1]
     memory = tuple(np.zeros_like(vector) for vector in method.memory(Model(method.problem, public)))
     out = []
@@ -86,8 +93,10 @@ def as_gradients(rounds: tuple[Seen, ...], target: Target, model: LinearModel) -
         steps = _steps(method)
 
         def work(gradient: Array, rows: float = rows, steps: int = steps) -> Work:
-            oracle = lambda point: gradient + _penalty(model, point)  # noqa: E731
-            return Work(lambda p, _: oracle(p), oracle, public, rows, (0,) * steps, (rows,) * steps)
+            def oracle(point: Array, _: int = 0) -> Array:
+                return gradient + penalty(model, point)
+
+            return Work(oracle, oracle, public, rows, (0,) * steps, (rows,) * steps)
 
         zero = np.zeros_like(seen.received["x"])
         known = method.steps(seen.received, memory, work(zero))[0][part]
@@ -103,7 +112,8 @@ def _steps(method: GradientMethod) -> int:
     return int(getattr(method, "local_steps", 1))
 
 
-def _penalty(model: LinearModel, point: Array) -> Array:
+def penalty(model: LinearModel, point: Array) -> Array:
+    """Gradient of l2/2 ||W||^2 at parameters (parameters,)."""
     out = model.l2 * point
     if model.bias:
         out[..., -model.outputs :] = 0.0

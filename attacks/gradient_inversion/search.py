@@ -14,6 +14,8 @@ from securefed.tensors import Array
 
 EXACT = 1e-13
 SOLVED = 1e-9
+_HOPELESS = 0.2
+_NEAR = 0.03
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Found:
 class Race:
     """Heats of `entrants` starts, `opening` steps each; the best `finalists` of a heat run on for `closing` steps.
 
-    Heats go on until a fit is exact or `budget` steps are used up. The closing is Levenberg-Marquardt.
+    Heats go on until a fit is exact, `budget` steps are used up, or nothing comes near after every plausible count of
+    labels had its start: messages that no samples explain (noise) are given up early. The closing is
+    Levenberg-Marquardt.
 
     Attributes:
         descent: open with L-BFGS (strong-Wolfe line search) instead.
@@ -45,8 +49,11 @@ class Race:
 
     def __call__(self, system: System, starts: Starts, rng: np.random.Generator) -> Found:
         source, used, tried = starts(rng), 0, 0
+        plausible = max(len(starts.label_counts()), self.entrants)
         best: Found | None = None
         while best is None or (best.fit.norm > SOLVED and used < self.budget):
+            if best is not None and tried >= plausible and best.fit.norm > _HOPELESS * system.signal:
+                break
             heat: list[tuple[Fit, Start]] = []
             for _ in range(self.entrants):
                 start = next(source)
@@ -73,7 +80,10 @@ class Race:
 
 def run(system: System, labels: Array, start: Array, steps: int) -> Fit:
     """Levenberg-Marquardt on a system with given labels; coordinates flattened."""
-    return levenberg(lambda p: system.misfit(p.reshape(system.shape), labels), start, steps=steps, goal=EXACT)
+    near = _NEAR * system.signal
+    return levenberg(
+        lambda p: system.misfit(p.reshape(system.shape), labels), start, steps=steps, goal=EXACT, near=near
+    )
 
 
 def _descend(system: System, start: Start, steps: int) -> Fit:

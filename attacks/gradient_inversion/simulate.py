@@ -25,6 +25,7 @@ from securefed.tensors import Array
 _STEP = 1e-30
 _RANK_TOLERANCE = 1e-13
 _FAINTEST = 1e-3
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ class Simulation:
             out.append(sent)
         return out
 
+    def nobody(self, width: int) -> list[dict[str, Array]]:
+        """`totals` of members without a row: the part of the messages that is not data."""
+        members = len(self.members)
+        return self.totals(np.zeros((members, 0, width)), np.zeros((members, 0, self.model.outputs)))
+
     def restricted(self, basis: Array) -> Simulation:
         """This simulation for rows in the span of `basis` (r, width), given by their coordinates."""
         rounds = tuple(
@@ -117,8 +123,8 @@ class System:
     @classmethod
     def build(cls, simulation: Simulation, features: int) -> System:
         """The system of a simulation in full coordinates."""
-        model, members = simulation.model, len(simulation.members)
-        nobody = simulation.totals(np.zeros((members, 0, features)), np.zeros((members, 0, model.outputs)))
+        model = simulation.model
+        nobody = simulation.nobody(features)
         signals = {
             part: np.stack(
                 [seen.total[part] - out[part].sum(axis=0) for seen, out in zip(simulation.rounds, nobody, strict=True)]
@@ -126,7 +132,11 @@ class System:
             for part in simulation.method.sent
         }
         norms = {part: float(np.linalg.norm(signal)) for part, signal in signals.items()}
-        scales = {part: 1.0 / norm if norm > 0 else 0.0 for part, norm in norms.items()}
+        # What is left of rounding once everything known is subtracted is no signal.
+        floors = {
+            part: _ROUNDING * max(float(np.linalg.norm(s.total[part])) for s in simulation.rounds) for part in norms
+        }
+        scales = {part: 1.0 / norm if norm > floors[part] else 0.0 for part, norm in norms.items()}
         rows = np.concatenate([scales[part] * model.weight(s).reshape(-1, features) for part, s in signals.items()])
         _, values, directions = np.linalg.svd(rows, full_matrices=False)
         kept = int(np.sum(values > _RANK_TOLERANCE * max(values[0], np.finfo(float).tiny)))
@@ -143,7 +153,18 @@ class System:
         """Misfit of the observed data signal, 0 exact, 1 as bad as no samples at all."""
         residual, _ = self.misfit(samples, labels, slope=False)
         parts = sum(scale > 0 for scale in self.scales.values())
-        return float(np.linalg.norm(residual / self.weights) / np.sqrt(max(parts, 1)))
+        return float(np.linalg.norm(residual / self.weights) / np.sqrt(parts)) if parts else float("nan")
+
+    @cached_property
+    def signal(self) -> float:
+        """Norm of the raised data signal: the misfit of a client without data."""
+        nobody = self.simulation.nobody(len(self.basis))
+        parts = [
+            scale * (out[part].sum(axis=0) - seen.total[part])
+            for seen, out in zip(self.simulation.rounds, nobody, strict=True)
+            for part, scale in self.scales.items()
+        ]
+        return float(np.linalg.norm(self.weights * np.concatenate(parts)))
 
     @cached_property
     def weights(self) -> Array:

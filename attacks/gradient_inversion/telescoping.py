@@ -24,11 +24,11 @@ class Telescoping:
     path, which depends on the samples: then the path is simulated with them, and dx takes part in the fit.
 
     Attributes:
-        rounds: most rounds fitted.      race: the search.
+        rounds: fewest rounds fitted, where the view has them.      race: the search.
         limit: unknowns (rows x coordinates) beyond which the least-squares start is returned unfitted.
     """
 
-    rounds: int = 8
+    rounds: int = 5
     race: Race = Race()
     limit: int = 640
 
