@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from securefed.auditing.matrix import AuditResult
-from securefed.auditing.runs import Trace
+from securefed.auditing.runs import DEFAULT_SETTING, Trace
 from securefed.tensors import Array
 
 
@@ -58,7 +58,7 @@ def _curve(title: str, note: str, traces: Sequence[Trace], what: str) -> Curve:
 
 def _label(trace: Trace) -> str:
     name = trace.algorithm.rsplit("/", 1)[-1]
-    return name if trace.setting == "default setting" else f"{name}, {trace.setting}"
+    return name if trace.setting == DEFAULT_SETTING else f"{name}, {trace.setting}"
 
 
 def _over_seeds(traces: Sequence[Trace], what: str) -> dict[str, list[float]]:

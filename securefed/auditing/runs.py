@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from securefed.attacks import views
-from securefed.attacks.base import Attack, Observed, Reconstruction, Target, attacks
+from securefed.attacks.base import Observed, Target
+from securefed.auditing.attacking import CHANGING_SURVIVORS, DIFFERENCE, Attacker, Attempt, finite, prefix_lengths
 from securefed.auditing.cases import Case, Prepared, WideCase, case
 from securefed.auditing.cells import CLIENT, RunFacts, Score
 from securefed.auditing.scoring import Assessment, assess
@@ -24,18 +24,15 @@ from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import KeyHolder, open_upload, paillier
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.errors import TranscriptError
 from securefed.federation import Federation, Result
 from securefed.messages import RoundRecord
 
 PLAIN, SECURE_AGGREGATION, PAILLIER, DP = "plain", "secure_aggregation", "paillier", "dp"
 DEFENSES = (PLAIN, SECURE_AGGREGATION, PAILLIER, DP)
 TARGET = 0
-CHANGING_SURVIVORS = "changing survivors"
 ABSENCE_ROUNDS = 30
 ABSENCE_CASES = ("pca/ssi", "pca/localpower")
-DIFFERENCE = "gram/difference"
-"""The attack on changing survivor sets; it runs on that view, the others on the rest."""
+DEFAULT_SETTING = "default setting"
 UNTRACED = ("gradient_inversion/naive", DIFFERENCE)
 TRACED_SEEDS = 3
 COVERED = {DP: views.RELEASED.name}
@@ -138,7 +135,7 @@ class _Seed:
         self.artifacts: list[Artifact] = []
         self.skipped: list[str] = []
         self.traces: list[Trace] = []
-        self._known: dict[tuple[str, bytes], tuple[Reconstruction, Reconstruction | None]] = {}
+        self.attacker = self._new_attacker()
 
     def run(self) -> Outcome:
         steps: dict[str, Callable[[], None]] = {
@@ -161,36 +158,35 @@ class _Seed:
         observed = views.server(result.transcript, TARGET)
         self._look(PLAIN, result, observed)
         if self.task.seed < TRACED_SEEDS:
-            self._trace("default setting", observed, result, prefixes(len(observed.rounds)))
+            self._trace(self.attacker, DEFAULT_SETTING, observed, result, prefix_lengths(len(observed.rounds)))
             if self.case.wide is not None:
                 self._wide(self.case.wide)
 
     def _wide(self, wide: WideCase) -> None:
         """The same attack at full width: how its conditioning grows with the number of unknowns."""
-        self.prepared = wide.prepare(_source(self.settings.data), self.settings.clients, self.task.seed)
+        prepared, self.prepared = self.prepared, self._source_for(wide)
         result, _ = self._federation(chain(), rounds=wide.rounds[-1])
-        observed = views.server(result.transcript, TARGET)
-        self._trace(f"full width, {self.prepared.public.features} features", observed, result, wide.rounds)
+        setting = f"full width, {self.prepared.public.features} features"
+        self._trace(self._new_attacker(), setting, views.server(result.transcript, TARGET), result, wide.rounds)
+        self.prepared = prepared
 
-    def _trace(self, setting: str, observed: Observed, result: Result, rounds: tuple[int, ...]) -> None:
+    def _source_for(self, wide: WideCase) -> Prepared:
+        return wide.prepare(_source(self.settings.data), self.settings.clients, self.task.seed)
+
+    def _new_attacker(self) -> Attacker:
         target = Target(self.case.build(), self.prepared.public)
-        for attack, entry in self._attacks():
-            if attack.secret != self.case.secret or entry.name in UNTRACED:
-                continue
+        return Attacker(self.settings.attacks, self.case.secret, target, self.task.seed)
+
+    def _trace(
+        self, attacker: Attacker, setting: str, observed: Observed, result: Result, rounds: tuple[int, ...]
+    ) -> None:
+        for name, found in attacker.prefixes(observed, rounds, UNTRACED):
             errors, conditions = [], []
-            for count in rounds:
-                part = replace(observed, rounds=observed.rounds[:count])
-                if attack.applies(target, part) is not None:
-                    errors.append(math.nan)
-                    conditions.append(math.nan)
-                    continue
-                found = attack.run(part, target, np.random.default_rng([self.task.seed, 1]))
-                item = assess(self.case, self.prepared, part, found, result.output, TARGET)[0]
-                errors.append(item.error)
-                conditions.append(found.condition)
-            if not all(math.isnan(error) for error in errors):
-                trace = Trace(setting, self.case.name, entry.name, rounds, tuple(errors), tuple(conditions))
-                self.traces.append(trace)
+            for item in found:
+                judged = assess(self.case, self.prepared, observed, item, result.output, TARGET) if item else None
+                errors.append(judged[0].error if judged else math.nan)
+                conditions.append(finite(item.condition) if item else math.nan)
+            self.traces.append(Trace(setting, self.case.name, name, rounds, tuple(errors), tuple(conditions)))
 
     def _secure_aggregation(self) -> None:
         defense = chain(secure_aggregation())
@@ -278,70 +274,21 @@ class _Seed:
             )
         )
 
-    def _attacks(self) -> Iterator[tuple[Attack, Any]]:
-        for name in self.settings.attacks:
-            yield attacks.make(name), attacks[name]
-
     def _look(self, defense: str, result: Result, observed: Observed) -> None:
         """Run every attack that applies to this view, and its null."""
-        target = Target(self.case.build(), self.prepared.public)
-        refused: list[str] = []
-        attacked = False
-        changing = observed.view == CHANGING_SURVIVORS
-        for attack, entry in self._attacks():
-            if attack.secret != self.case.secret or (entry.name == DIFFERENCE) != changing:
-                continue
-            reason = attack.applies(target, observed)
-            if reason is not None:
-                refused.append(f"{entry.name}: {reason}")
-                continue
-            try:
-                found, null = self._attack(attack, observed, target)
-            except TranscriptError as error:
-                refused.append(f"{entry.name}: {error}")
-                continue
-            self._score(defense, result, observed, entry.name, found, null)
-            attacked = True
-        if not attacked and self.task.first:
+        done, refused = self.attacker.attempts(observed)
+        for attempt in done:
+            self._score(defense, result, observed, attempt)
+        if not done and self.task.first:
             where = f"{self.case.name}, {defense}, {observed.view}"
             self.skipped.append(f"{where}: no attack applies ({'; '.join(refused) or 'none chosen'})")
 
-    def _attack(
-        self, attack: Attack, observed: Observed, target: Target
-    ) -> tuple[Reconstruction, Reconstruction | None]:
-        """The attack and its null. Equal observations give equal results, so they are computed once:
-
-        the exact defences leave the same sums bit for bit, and a key holder sees what a collusion of all others does.
-        """
-        key = (attack.name, _digest(observed))
-        if key not in self._known:
-            found = attack.run(observed, target, np.random.default_rng([self.task.seed, 1]))
-            self._known[key] = found, self._null(attack, observed, target)
-        return self._known[key]
-
-    def _null(self, attack: Attack, observed: Observed, target: Target) -> Reconstruction | None:
-        """The attack on the shuffled transcript; `None` where it sees itself that nothing fits."""
-        nothing = views.shuffled(observed, np.random.default_rng([self.task.seed, 2]))
-        if attack.applies(target, nothing) is not None:
-            return None
-        try:
-            return attack.run(nothing, target, np.random.default_rng([self.task.seed, 1]))
-        except TranscriptError:
-            return None
-
-    def _score(
-        self,
-        defense: str,
-        result: Result,
-        observed: Observed,
-        attack: str,
-        found: Reconstruction,
-        null: Reconstruction | None,
-    ) -> None:
+    def _score(self, defense: str, result: Result, observed: Observed, attempt: Attempt) -> None:
+        found = attempt.found
         genuine = assess(self.case, self.prepared, observed, found, result.output, TARGET)
         nothing: dict[str, float] = {}
-        if null is not None:
-            judged = assess(self.case, self.prepared, observed, null, result.output, TARGET)
+        if attempt.null is not None:
+            judged = assess(self.case, self.prepared, observed, attempt.null, result.output, TARGET)
             nothing = {item.secret: item.error for item in judged}
         for item in genuine:
             self.scores.append(
@@ -349,7 +296,7 @@ class _Seed:
                     algorithm=self.case.name,
                     defense=defense,
                     view=observed.view,
-                    attack=attack,
+                    attack=attempt.attack,
                     secret=item.secret,
                     seed=self.task.seed,
                     error=item.error,
@@ -359,11 +306,11 @@ class _Seed:
                     residual=found.residual,
                     rank=found.rank,
                     unknowns=found.unknowns,
-                    condition=found.condition if math.isfinite(found.condition) else math.nan,
+                    condition=finite(found.condition),
                 )
             )
             if self.task.first and item.secret == CLIENT:
-                self._keep(defense, observed.view, attack, item)
+                self._keep(defense, observed.view, attempt.attack, item)
 
     def _keep(self, defense: str, view: str, attack: str, item: Assessment) -> None:
         self.artifacts.append(
@@ -379,19 +326,3 @@ def _identical(result: Result, quantised: Result) -> bool:
 
     ours, theirs = result.transcript.records, quantised.transcript.records
     return len(ours) == len(theirs) and all(same(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-def _digest(observed: Observed) -> bytes:
-    """Of everything an attack can read."""
-    digest = hashlib.sha256(repr((observed.target, [(o.members, o.survivors) for o in observed.rounds])).encode())
-    for observation in observed.rounds:
-        for tensors in (observation.broadcast, observation.message, observation.followed):
-            for name in sorted(tensors):
-                value = np.asarray(tensors[name])
-                digest.update(f"{name}{value.dtype.str}{value.shape}".encode() + value.tobytes())
-    return digest.digest()
-
-
-def prefixes(rounds: int) -> tuple[int, ...]:
-    """Prefix lengths of a trace: every one up to six, then every second."""
-    return tuple(count for count in range(1, rounds + 1) if count <= 6 or count % 2 == 0 or count == rounds)
