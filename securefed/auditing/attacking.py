@@ -17,6 +17,10 @@ CHANGING_SURVIVORS = "changing survivors"
 DIFFERENCE = "gram/difference"
 """The attack on changing survivor sets; it runs on that view, the others on the rest."""
 
+JOINT_FIT = "gradient_inversion/fit"
+WEAKER_ON_SUMS = ("gradient_inversion/naive", "gradient_inversion/dlg", "gradient_inversion/telescoping")
+"""On a sum of several clients these pose the joint fit's problem and solve it less often: it runs in their place."""
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -78,8 +82,10 @@ class Attacker:
 
     def _applicable(self, observed: Observed) -> Iterator[tuple[str, Attack]]:
         changing = observed.view == CHANGING_SURVIVORS
+        pooled = len(observed.members) > 1 and any(name == JOINT_FIT for name, _ in self._chosen)
         for name, attack in self._chosen:
-            if attack.secret == self._secret and (name == DIFFERENCE) == changing:
+            left_out = pooled and name in WEAKER_ON_SUMS
+            if attack.secret == self._secret and (name == DIFFERENCE) == changing and not left_out:
                 yield name, attack
 
     def _once(self, name: str, attack: Attack, observed: Observed) -> Attempt:
