@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from securefed.attacks.base import attacks
+from securefed.attacks.gram.consensus import ConsensusGram
 from securefed.attacks.gram.difference import DifferenceGram
 from securefed.attacks.gram.power import PowerGram
 
-__all__ = ["DifferenceGram", "PowerGram"]
+__all__ = ["ConsensusGram", "DifferenceGram", "PowerGram"]
 
 attacks.register(
     "gram/power",
@@ -21,4 +22,11 @@ attacks.register(
     summary="separates one client from sums over changing survivors",
     source="linearity of faps eq. (2); alternating projections onto S_i >= 0",
     applies_to="pca/ssi, pca/localpower, where survivors change",
+)
+attacks.register(
+    "gram/consensus",
+    ConsensusGram,
+    summary="reads S off FAPS near consensus, and fits a simulated client exactly where it is small",
+    source="against faps proposition 5: eqs. (12)-(20) near X_i = Z, and inverted by Levenberg-Marquardt",
+    applies_to="pca/faps",
 )
