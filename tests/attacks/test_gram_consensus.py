@@ -1,0 +1,225 @@
+"""FAPS gives its Gram matrices away: near consensus on any view, exactly on single clients."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from securefed.algorithms.base import Outcome, Public
+from securefed.algorithms.pca import FAPS, SSI
+from securefed.algorithms.pca.operators import off, orth
+from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
+from securefed.attacks.gram import ConsensusGram
+from securefed.attacks.gram.consensus import replay_misfit
+from securefed.attacks.gram.faps_client import Course, Symmetric, messages, messages_and_tangents, rule_counts
+from securefed.attacks.gram.levenberg import fit
+from securefed.attacks.gram.near_consensus import largest_eigenvalue, near_consensus
+from securefed.attacks.scores import relative_error
+from securefed.datasets.base import Dataset
+from securefed.errors import ConfigError, TranscriptError
+from securefed.messages import Aggregate
+
+RNG = np.random.default_rng(0)
+
+
+def digits(features, kind="sorted", parts=5, seed=0):
+    data = load_digits()
+    columns = np.sort(np.argsort(data.data.var(axis=0))[::-1][:features])
+    order = (
+        np.argsort(data.target, kind="stable") if kind == "sorted" else np.random.default_rng(seed).permutation(1797)
+    )
+    return [Dataset(data.data[rows][:, columns] / 16) for rows in np.array_split(order, parts)]
+
+
+def observe(algorithm, clients, rounds, members=(0,), *, noise=0.0, seed=0):
+    rng = np.random.default_rng(seed)
+    public = Public.of(clients)
+    server, states = algorithm.start(public, rng), [algorithm.enroll(data, public, rng) for data in clients]
+    seen, everybody = [], tuple(range(len(clients)))
+    for k in range(rounds):
+        broadcast = algorithm.broadcast(server)
+        steps = [algorithm.contribute(state, broadcast, rng) for state in states]
+        states = [algorithm.settle(tentative, Outcome(True, None)) for tentative, _ in steps]
+        total = {name: sum(sent[name] for _, sent in steps) for name in steps[0][1]}
+        shown = {name: sum(steps[i][1][name] for i in members) for name in total}
+        spread = noise * np.abs(shown["product"]).max()
+        shown["product"] = shown["product"] + spread * rng.normal(size=shown["product"].shape)
+        seen.append(Observation(k, broadcast, shown, frozenset(members), frozenset(everybody)))
+        server = algorithm.combine(server, Aggregate(total, everybody))
+    target = members[0] if len(members) == 1 else None
+    return Observed("test", target, tuple(seen), algorithm.broadcast(server)), Target(algorithm, public)
+
+
+def gram(*clients):
+    return sum(data.x.T @ data.x for data in clients)
+
+
+def course(observed, algorithm, count):
+    betas = [algorithm.beta_scale * (1.1 if algorithm.adaptive and k > 5 else 1.0) for k in range(count)]
+    return Course([o.broadcast["basis"] for o in observed.rounds[:count]], betas, algorithm.inner_steps)
+
+
+@pytest.mark.parametrize("inner_steps", [None, 1, 4])
+def test_the_simulated_client_sends_what_faps_sends(inner_steps):
+    algorithm, clients = FAPS(3, inner_steps=inner_steps), digits(14)
+    observed, _ = observe(algorithm, clients, 9)
+    S = gram(clients[0])
+    scale = np.linalg.eigvalsh(S)[-1]
+    np.testing.assert_allclose(largest_eigenvalue(observed.rounds[0], 0.15), scale, rtol=1e-10)
+    path = course(observed, algorithm, 9)
+    counts = rule_counts(S / scale, path, algorithm) if inner_steps is None else np.zeros(0)
+    for Y, observation in zip(messages(S / scale, counts, path), observed.rounds, strict=True):
+        np.testing.assert_allclose(Y, observation.message["product"] / scale, atol=1e-11)
+
+
+@pytest.mark.parametrize("inner_steps", [None, 3])
+def test_the_simulation_is_differentiated_correctly(inner_steps):
+    algorithm, clients = FAPS(3, inner_steps=inner_steps), digits(8)
+    observed, _ = observe(algorithm, clients, 4)
+    path, coordinates = course(observed, algorithm, 4), Symmetric.of(8)
+    S = gram(clients[0]) / np.linalg.eigvalsh(gram(clients[0]))[-1]
+    x = np.concatenate([coordinates.coordinates(S), np.array([2.3, 3.6, 1.5])[: path.free_counts]])
+    direction = RNG.normal(size=len(x))
+
+    def at(values):
+        sent = messages(coordinates.matrix(values[:36]), values[36:], path)
+        return np.concatenate([Y.reshape(-1) for Y in sent])
+
+    slope = (at(x + 1e-6 * direction) - at(x - 1e-6 * direction)) / 2e-6
+    values, tangents = messages_and_tangents(S, x[36:], path, coordinates)
+    np.testing.assert_allclose(np.concatenate([Y.reshape(-1) for Y in values]), at(x), atol=1e-13)
+    predicted = np.concatenate([np.tensordot(direction, T, 1).reshape(-1) for T in tangents])
+    np.testing.assert_allclose(predicted, slope, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["sorted", "random"])
+@pytest.mark.parametrize("inner_steps", [None, 1, 5])
+def test_single_clients_are_recovered_exactly_at_twelve_features(kind, inner_steps):
+    clients = digits(12, kind)
+    observed, target = observe(FAPS(2, inner_steps=inner_steps), clients, 40)
+    got = ConsensusGram().run(observed, target, RNG)
+    assert got.diagnostics["method"] == "exact fit"
+    assert got.rank == got.unknowns and got.residual < 1e-7
+    assert relative_error(got.value, gram(clients[0])) < 1e-5
+
+
+def test_fitted_inner_counts_are_the_integers_of_the_rule():
+    algorithm, clients = FAPS(2), digits(12)
+    observed, target = observe(algorithm, clients, 30)
+    got = ConsensusGram().run(observed, target, RNG)
+    S = gram(clients[0])
+    true = rule_counts(S / np.linalg.eigvalsh(S)[-1], course(observed, algorithm, 11), algorithm)
+    # a count is seen only where the subspace still moves
+    np.testing.assert_allclose(got.diagnostics["inner counts"][:4], true[:4], atol=1e-3)
+
+
+@pytest.mark.parametrize("members", [(0,), (0, 2, 3), (0, 1, 2, 3, 4)])
+def test_near_consensus_works_at_full_width_and_on_sums(members):
+    clients = digits(64)
+    observed, target = observe(FAPS(3), clients, 60, members)
+    got = ConsensusGram().run(observed, target, RNG)
+    truth = gram(*(clients[i] for i in members))
+    assert got.members == set(members) and got.diagnostics["method"] == "near consensus"
+    assert relative_error(got.value, truth) < 0.08
+    pooled = gram(*clients) * sum(clients[i].rows for i in members) / 1797
+    if len(members) == 1:  # the baseline of a viewer who knows the pooled matrix: .30
+        assert relative_error(got.value, truth) < 0.3 * relative_error(pooled, truth)
+
+
+def test_the_estimate_improves_as_consensus_comes():
+    clients = digits(64)
+    observed, _ = observe(FAPS(3), clients, 60)
+    rows = clients[0].rows
+    errors = [
+        relative_error(near_consensus(observed.rounds[:k], 0.15, rows).gram, gram(clients[0])) for k in (10, 25, 60)
+    ]
+    assert errors[0] > errors[1] > errors[2]
+    distances = near_consensus(observed.rounds, 0.15, rows).distances
+    assert distances[0] < 1e-12 and distances[-1] < distances[3]
+
+
+def test_the_first_message_and_a_converged_one_hold_the_block():
+    clients = digits(20)
+    observed, _ = observe(FAPS(3), clients, 80)
+    S = gram(clients[0])
+    for index, tolerance in ((0, 1e-12), (79, 1e-5)):
+        Z, Y = observed.rounds[index].broadcast["basis"], observed.rounds[index].message["product"]
+        assert np.linalg.norm(off(Z, Y) - off(Z, S @ Z)) < tolerance * np.linalg.norm(S)
+
+
+def test_under_noise_only_the_estimate_is_reported():
+    clients = digits(12)
+    observed, target = observe(FAPS(2), clients, 40, noise=1e-3)
+    got = ConsensusGram(starts=1).run(observed, target, RNG)
+    assert got.diagnostics["method"] == "near consensus"
+    assert got.residual > 1e-4
+    assert relative_error(got.value, gram(clients[0])) < 0.4
+
+
+def test_a_shuffled_transcript_is_not_fitted():
+    clients = digits(12)
+    observed, target = observe(FAPS(2), clients, 12)
+    kept = [o.message for o in observed.rounds]
+    rounds = tuple(replace(o, message=kept[(i + 5) % 12]) for i, o in enumerate(observed.rounds))
+    got = ConsensusGram(starts=1).run(replace(observed, rounds=rounds), target, RNG)
+    assert got.diagnostics["method"] == "near consensus" and got.residual > 0.05
+
+
+def test_replay_knows_the_truth_from_its_neighbour():
+    clients = digits(12)
+    observed, target = observe(FAPS(2), clients, 20)
+    S = gram(clients[0])
+    assert replay_misfit(S, observed.rounds, target) < 1e-6
+    assert replay_misfit(1.01 * S, observed.rounds, target) > 1e-3
+
+
+def test_levenberg_marquardt_walks_the_curved_valley():
+    """Rosenbrock's function as residuals, from its usual start; and an exact linear problem in one step."""
+
+    def residual(x):
+        return np.array([10 * (x[1] - x[0] ** 2), 1 - x[0]])
+
+    def linearised(x):
+        return residual(x), np.array([[-20 * x[0], 10.0], [-1.0, 0.0]])
+
+    found = fit(residual, linearised, np.array([-1.2, 1.0]), steps=100, goal=1e-12)
+    np.testing.assert_allclose(found.x, [1.0, 1.0], atol=1e-10)
+    assert found.misfit <= 1e-12 and found.steps < 60
+    A, b = RNG.normal(size=(5, 3)), RNG.normal(size=5)
+    line = fit(lambda x: A @ x - b, lambda x: (A @ x - b, A), np.zeros(3), steps=30, goal=0.0)
+    np.testing.assert_allclose(line.x, np.linalg.lstsq(A, b, rcond=None)[0], atol=1e-6)
+
+
+def test_where_the_attack_cannot_run_it_says_why():
+    clients = digits(12)
+    observed, target = observe(FAPS(2), clients, 2)
+    attack = ConsensusGram()
+    assert attack.applies(target, observed) is None
+    cases = [
+        (attack, Target(SSI(2), target.public), observed, "masked products"),
+        (attack, target, replace(observed, rounds=()), "no messages"),
+        (attack, target, replace(observed, target=3), "client 3"),
+        (ConsensusGram(largest=8), target, observed, "limited to 8"),
+    ]
+    for make, aim, view, words in cases:
+        assert words in make.applies(aim, view)
+        with pytest.raises(TranscriptError, match=words):
+            make.run(view, aim, RNG)
+
+
+def test_registered_and_checked():
+    assert isinstance(attacks.make("gram/consensus"), Attack)
+    for wrong in ({"fit_features": -1}, {"starts": 0}, {"largest": 0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            ConsensusGram(**wrong)
+
+
+def test_symmetric_coordinates_are_orthonormal():
+    coordinates = Symmetric.of(6)
+    left, right = (RNG.normal(size=(6, 6)) for _ in range(2))
+    left, right = left + left.T, right + right.T
+    np.testing.assert_allclose(coordinates.matrix(coordinates.coordinates(left)), left)
+    np.testing.assert_allclose(coordinates.coordinates(left) @ coordinates.coordinates(right), np.vdot(left, right))
+    V = orth(RNG.normal(size=(6, 2)))
+    np.testing.assert_allclose(np.tensordot(coordinates.coordinates(left), coordinates.times(V), 1), left @ V)
