@@ -43,6 +43,10 @@ class Prepared:
     image_shape: tuple[int, int] | None
 
 
+Preparation = Callable[[Source, int, int], Prepared]
+"""(source, clients, seed) -> the data of one run."""
+
+
 @dataclass(frozen=True)
 class WideCase:
     """The same algorithm on all of the data's width.
@@ -51,7 +55,7 @@ class WideCase:
         prepare: as in `Case`.      rounds: prefix lengths at which the attack is tried.
     """
 
-    prepare: Callable[[Source, int, int], Prepared]
+    prepare: Preparation
     rounds: tuple[int, ...]
 
 
@@ -65,19 +69,22 @@ class Case:
         prepare: (source, clients, seed) -> data of one run.
         rounds: training rounds.      clip: L2 norm of one contribution under differential privacy.
         utility: (final broadcast, held-out rows) -> score, higher is better.      utility_name: what it measures.
-        data: the split, in words.      wide: a harder setting, traced over rounds beside the default one.
+        data: the split, in words.
+        wide: a harder setting, traced over rounds beside the default one.
+        absences: the data of the view in which the target stays away now and then; `None` without that view.
     """
 
     name: str
     setting: Setting
     secret: Literal["gram", "samples"]
-    prepare: Callable[[Source, int, int], Prepared]
+    prepare: Preparation
     rounds: int
     clip: float
     utility: Callable[[Tensors, Dataset], float]
     utility_name: str
     data: str
     wide: WideCase | None = None
+    absences: Preparation | None = None
 
     def build(self) -> Algorithm[Any, Any]:
         """The algorithm with this case's hyper-parameters."""
@@ -99,6 +106,13 @@ class Case:
         }
 
 
+def even_shares(source: Source, clients: int, seed: int) -> Prepared:
+    """Raw rows, the same number for every client."""
+    rng = _rng(seed)
+    rest, test = partition.split(source.data, HELD_OUT, rng)
+    return _prepared(partition.iid(rest, clients, rng), test, source.feature_bound, source.image_shape)
+
+
 def one_small_client(source: Source, clients: int, seed: int) -> Prepared:
     """Raw rows; the target holds `SMALL_CLIENT` of them, the others share the rest."""
     rng = _rng(seed)
@@ -107,7 +121,7 @@ def one_small_client(source: Source, clients: int, seed: int) -> Prepared:
     return _prepared(parts, test, source.feature_bound, source.image_shape)
 
 
-def standardised(features: int | None) -> Callable[[Source, int, int], Prepared]:
+def standardised(features: int | None) -> Preparation:
     """Columns of highest variance (all that vary for `None`), split evenly; every client z-scores its own rows.
 
     A column that is constant at a client becomes zero there.
@@ -191,7 +205,10 @@ def require_clients(clients: int) -> None:
 
 
 _RANK = 5
-_SUBSPACE_DATA = f"raw rows; client 0 (the target) holds {SMALL_CLIENT}, the others share the rest evenly"
+_SUBSPACE_DATA = (
+    f"raw rows; client 0 (the target) holds {SMALL_CLIENT}, the others share the rest evenly "
+    "(changing survivors: even shares)"
+)
 _SAMPLES_DATA = "one row for every client; utility on held-out rows"
 
 for _name in ("pca/ssi", "pca/localpower", "pca/faps"):
@@ -206,6 +223,7 @@ for _name in ("pca/ssi", "pca/localpower", "pca/faps"):
             utility=captured_variance,
             utility_name="captured variance",
             data=_SUBSPACE_DATA,
+            absences=even_shares if _name != "pca/faps" else None,
         )
     )
 _register(

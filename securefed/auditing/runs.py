@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.auditing.attacking import CHANGING_SURVIVORS, DIFFERENCE, Attacker, Attempt, finite, prefix_lengths
-from securefed.auditing.cases import Case, Prepared, WideCase, case
+from securefed.auditing.cases import Case, Preparation, Prepared, WideCase, case
 from securefed.auditing.cells import CLIENT, RunFacts, Score
 from securefed.auditing.scoring import Assessment, assess
 from securefed.datasets.loaders import Source, load
@@ -31,7 +32,6 @@ PLAIN, SECURE_AGGREGATION, PAILLIER, DP = "plain", "secure_aggregation", "pailli
 DEFENSES = (PLAIN, SECURE_AGGREGATION, PAILLIER, DP)
 TARGET = 0
 ABSENCE_ROUNDS = 30
-ABSENCE_CASES = ("pca/ssi", "pca/localpower")
 DEFAULT_SETTING = "default setting"
 UNTRACED = ("gradient_inversion/naive", DIFFERENCE)
 TRACED_SEEDS = 3
@@ -164,14 +164,20 @@ class _Seed:
 
     def _wide(self, wide: WideCase) -> None:
         """The same attack at full width: how its conditioning grows with the number of unknowns."""
-        prepared, self.prepared = self.prepared, self._source_for(wide)
-        result, _ = self._federation(chain(), rounds=wide.rounds[-1])
-        setting = f"full width, {self.prepared.public.features} features"
-        self._trace(self._new_attacker(), setting, views.server(result.transcript, TARGET), result, wide.rounds)
-        self.prepared = prepared
+        with self._data(wide.prepare) as attacker:
+            result, _ = self._federation(chain(), rounds=wide.rounds[-1])
+            setting = f"full width, {self.prepared.public.features} features"
+            self._trace(attacker, setting, views.server(result.transcript, TARGET), result, wide.rounds)
 
-    def _source_for(self, wide: WideCase) -> Prepared:
-        return wide.prepare(_source(self.settings.data), self.settings.clients, self.task.seed)
+    @contextmanager
+    def _data(self, prepare: Preparation) -> Iterator[Attacker]:
+        """Other data for a while, with an attacker who knows their public facts."""
+        usual = self.prepared
+        self.prepared = prepare(_source(self.settings.data), self.settings.clients, self.task.seed)
+        try:
+            yield self._new_attacker()
+        finally:
+            self.prepared = usual
 
     def _new_attacker(self) -> Attacker:
         target = Target(self.case.build(), self.prepared.public)
@@ -195,10 +201,11 @@ class _Seed:
         others = range(1, self.settings.clients)
         self._look(SECURE_AGGREGATION, result, views.sum_only(result.transcript, TARGET))
         self._look(SECURE_AGGREGATION, result, views.collusion(result.transcript, TARGET, others))
-        if DIFFERENCE in self.settings.attacks and self.case.name in ABSENCE_CASES:
-            self._absences(defense)
+        if DIFFERENCE in self.settings.attacks and self.case.absences is not None:
+            with self._data(self.case.absences) as attacker:
+                self._absences(defense, attacker)
 
-    def _absences(self, defense: Defense) -> None:
+    def _absences(self, defense: Defense, attacker: Attacker) -> None:
         """The target stays away in every second round: sums over different survivor sets subtract."""
         everyone = tuple(range(self.settings.clients))
 
@@ -207,7 +214,7 @@ class _Seed:
 
         result, _ = self._federation(defense, rounds=ABSENCE_ROUNDS, schedule=schedule)
         observed = replace(views.sum_only(result.transcript, TARGET), view=CHANGING_SURVIVORS)
-        self._look(SECURE_AGGREGATION, result, observed)
+        self._look(SECURE_AGGREGATION, result, observed, attacker)
 
     def _paillier(self) -> None:
         quantised, _ = self._federation(chain(Quantise(), Plain()))
@@ -274,9 +281,9 @@ class _Seed:
             )
         )
 
-    def _look(self, defense: str, result: Result, observed: Observed) -> None:
+    def _look(self, defense: str, result: Result, observed: Observed, attacker: Attacker | None = None) -> None:
         """Run every attack that applies to this view, and its null."""
-        done, refused = self.attacker.attempts(observed)
+        done, refused = (attacker or self.attacker).attempts(observed)
         for attempt in done:
             self._score(defense, result, observed, attempt)
         if not done and self.task.first:
