@@ -7,6 +7,7 @@ are never a parameter of the public API: they come from the operating system in 
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -25,12 +26,17 @@ _ONE_USE_NONCE = bytes(12)
 
 def label(*parts: bytes | str | int) -> bytes:
     """One byte string for a list of parts; different lists never give the same string."""
-    out: list[bytes] = []
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode()
-        kind = b"b" if isinstance(part, bytes) else b"s" if isinstance(part, str) else b"i"
-        out += (kind, len(data).to_bytes(8, "little"), data)
-    return b"".join(out)
+    return b"".join([_framed(part) if type(part) is bytes else _framed_word(part) for part in parts])
+
+
+def _framed(data: bytes, kind: bytes = b"b") -> bytes:
+    return kind + len(data).to_bytes(8, "little") + data
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _framed_word(part: str | int) -> bytes:
+    """Names, ids and numbers recur in every label of an exchange."""
+    return _framed(str(part).encode(), b"s" if isinstance(part, str) else b"i")
 
 
 def fingerprint(*parts: bytes | str | int) -> bytes:

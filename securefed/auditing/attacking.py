@@ -12,14 +12,18 @@ import numpy as np
 from securefed.attacks import views
 from securefed.attacks.base import Attack, Observed, Reconstruction, Target, attacks
 from securefed.errors import TranscriptError
+from securefed.messages import ClientId
 
 CHANGING_SURVIVORS = "changing survivors"
 DIFFERENCE = "gram/difference"
 """The attack on changing survivor sets; it runs on that view, the others on the rest."""
 
+Members = tuple[frozenset[ClientId], frozenset[ClientId]]
+"""Whose sum a round shows, out of whom."""
 JOINT_FIT = "gradient_inversion/fit"
-WEAKER_ON_SUMS = ("gradient_inversion/naive", "gradient_inversion/dlg", "gradient_inversion/telescoping")
-"""On a sum of several clients these pose the joint fit's problem and solve it less often: it runs in their place."""
+WEAKER_FITS = ("gradient_inversion/naive", "gradient_inversion/dlg", "gradient_inversion/telescoping")
+"""They pose the joint fit's problem and solve it less often. All run on the server's view, to be compared; on the other
+views the joint fit runs in their place, unless it was not chosen."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Attacker:
         self._chosen = [(name, attacks.make(name)) for name in names]
         self._secret, self._target, self._seed = secret, target, seed
         self._known: dict[tuple[str, bytes], Attempt] = {}
+        self._nulls: dict[tuple[str, frozenset[Members]], Reconstruction | None] = {}
 
     def attempts(self, observed: Observed) -> tuple[list[Attempt], list[str]]:
         """What every attack made of a view, and why others did not run."""
@@ -82,34 +87,37 @@ class Attacker:
 
     def _applicable(self, observed: Observed) -> Iterator[tuple[str, Attack]]:
         changing = observed.view == CHANGING_SURVIVORS
-        pooled = len(observed.members) > 1 and any(name == JOINT_FIT for name, _ in self._chosen)
+        derived = observed.view != views.SERVER_VIEW.name and any(name == JOINT_FIT for name, _ in self._chosen)
         for name, attack in self._chosen:
-            left_out = pooled and name in WEAKER_ON_SUMS
+            left_out = derived and name in WEAKER_FITS
             if attack.secret == self._secret and (name == DIFFERENCE) == changing and not left_out:
                 yield name, attack
 
     def _once(self, name: str, attack: Attack, observed: Observed) -> Attempt:
         key = (name, _digest(observed))
         if key not in self._known:
-            self._known[key] = Attempt(name, self._run(attack, observed), self._null(attack, observed))
+            self._known[key] = Attempt(name, self._run(attack, observed), self._null(name, attack, observed))
         return self._known[key]
 
     def _run(self, attack: Attack, observed: Observed) -> Reconstruction:
         return attack.run(observed, self._target, np.random.default_rng([self._seed, 1]))
 
-    def _null(self, attack: Attack, observed: Observed) -> Reconstruction | None:
-        nothing = views.shuffled(observed, np.random.default_rng([self._seed, 2]))
-        if attack.applies(self._target, nothing) is not None:
-            return None
-        try:
-            return self._run(attack, nothing)
-        except TranscriptError:
-            return None
+    def _null(self, name: str, attack: Attack, observed: Observed) -> Reconstruction | None:
+        """What chance gives this attack on a sum of these clients: shuffled once, whichever defence made the sum."""
+        key = (name, frozenset((o.members, o.survivors) for o in observed.rounds))
+        if key not in self._nulls:
+            nothing = views.shuffled(observed, np.random.default_rng([self._seed, 2]))
+            try:
+                fits = attack.applies(self._target, nothing) is None
+                self._nulls[key] = self._run(attack, nothing) if fits else None
+            except TranscriptError:
+                self._nulls[key] = None
+        return self._nulls[key]
 
 
 def prefix_lengths(rounds: int) -> tuple[int, ...]:
-    """Prefixes worth tracing: every one up to six, then every second."""
-    return tuple(count for count in range(1, rounds + 1) if count <= 6 or count % 2 == 0 or count == rounds)
+    """Prefixes worth tracing, closer together at the start."""
+    return (*(count for count in (1, 2, 3, 4, 6, 8, 10, 13, 20, 40) if count < rounds), rounds)
 
 
 def finite(value: float) -> float:

@@ -218,12 +218,12 @@ for _name in ("pca/ssi", "pca/localpower", "pca/faps"):
             setting={"rank": _RANK},
             secret="gram",
             prepare=one_small_client,
-            rounds=12,
+            rounds=10,
             clip=300.0,
             utility=captured_variance,
             utility_name="captured variance",
             data=_SUBSPACE_DATA,
-            absences=even_shares if _name != "pca/faps" else None,
+            absences=even_shares if _name == "pca/ssi" else None,
         )
     )
 _register(
@@ -253,7 +253,7 @@ for _name, _setting in _GRADIENT_SETTINGS:
             setting=_setting,
             secret="samples",
             prepare=one_sample_each,
-            rounds=10,
+            rounds=8,
             clip=1.0,
             utility=_accuracy(_name, _setting),
             utility_name="accuracy",

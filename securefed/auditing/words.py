@@ -77,7 +77,8 @@ GLOSSARY: Final = (
     (
         "null",
         "The same attack on a shuffled transcript: messages moved to other rounds and their entries permuted. "
-        "What it “recovers” is chance.",
+        "What it “recovers” is chance. Made once for each attack and set of clients in a sum, whichever "
+        "defence made the sum.",
     ),
     (
         "interval",
