@@ -10,7 +10,7 @@ __all__ = ["FedPGDuals"]
 attacks.register(
     "duals/fedpg",
     FedPGDuals,
-    summary="opens U_i and Y_i from the messages and solves the gradient steps for S_i",
+    summary="opens U_i and Y_i from the messages and solves the local steps for S_i",
     source="fedpca_grassmann Algorithm 2; elimination of U^T S U by symmetry",
-    applies_to="pca/fedpg with one local step, single clients",
+    applies_to="pca/fedpg, single clients",
 )

@@ -1,7 +1,7 @@
-"""FedPG gives its iterates away: Y_i = rho (M_i - Z+), so U_i = M_i - Y_i / rho, with no start value missing.
+"""FedPG gives its iterates away, and with them its Gram matrices, though neither U_i nor Y_i is sent.
 
-With one local step the Riemannian gradient follows from two iterates, and it is linear in S_i. (FedPG's own
-argument for privacy is that neither U_i nor Y_i is sent.)
+With one local step the Riemannian gradient follows from two iterates, and it is linear in S_i; with several, the
+steps are simulated and S_i is fitted.
 """
 
 from __future__ import annotations
@@ -13,36 +13,20 @@ from typing import ClassVar, cast
 import numpy as np
 
 from securefed.algorithms.base import require
-from securefed.algorithms.pca.fedpg import POINT, FedPG
-from securefed.algorithms.pca.operators import off, orth
-from securefed.algorithms.pca.server import BASIS
-from securefed.attacks.base import Observation, Observed, Reconstruction, Target
-from securefed.attacks.gram.elimination import Products, eliminate, solve_shifted
+from securefed.algorithms.pca.fedpg import FedPG
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.duals.fit import fit_steps
+from securefed.attacks.duals.steps import Step, gradient_block, opened
+from securefed.attacks.gram.elimination import eliminate, solve_shifted
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
-_ORTHONORMAL = 1e-6
 _LEVEL = 0.02
-_STANDARDISED = 1.0
-
-
-@dataclass(frozen=True)
-class Step:
-    """One participation, opened.
-
-    Attributes:
-        start, end: U_i before and after the local steps, (features, rank).
-        linear: Y_i - rho Z, the known part of the gradient.
-    """
-
-    start: Array
-    end: Array
-    linear: Array
 
 
 @dataclass(frozen=True)
 class FedPGDuals:
-    """Open U_i and Y_i round by round, read (I - U U^T) S_i U off the steps, and solve for S_i.
+    """Open U_i and Y_i round by round, and solve the steps between them for S_i.
 
     Works where the view shows ONE client. A sum over several clients is not linear in their Gram matrices.
 
@@ -50,24 +34,33 @@ class FedPGDuals:
         trace: trace of the (normalised, if the algorithm normalises) Gram matrix, if publicly known; it fixes the
             shift S + c I to which FedPG is blind. Without it, data that look standardised (a constant diagonal)
             get the trace of standardised data, and any other the shift of least rank.
+        fit_features: largest number of features at which several local steps are fitted; the cost grows with the
+            sixth power (20 features: a second; 64: minutes, and the default `jacobians` end at an error of .2).
+        jacobians: largest number of linearisations of that fit.
 
-    Exact once the observed subspaces span the features: about features / rank participations.
+    With one local step exact once the observed subspaces span the features: about features / rank participations.
+    With several, a fit is proven only at a misfit of round-off with a Jacobian of full rank; otherwise
+    `diagnostics["method"]` says "fitted, not proven", and the estimate may be far off at any `residual`.
     """
 
     trace: float | None = None
+    fit_features: int = 40
+    jacobians: int = 60
     name: ClassVar[str] = "duals/fedpg"
     secret: ClassVar[str] = "gram"
 
     def __post_init__(self) -> None:
         require(self.trace is None or self.trace > 0, f"trace must be positive, or None, not {self.trace}")
+        require(self.jacobians >= 1, f"jacobians must be at least 1, not {self.jacobians}")
+        require(self.fit_features >= 0, f"fit_features must be at least 0, not {self.fit_features}")
 
     def applies(self, target: Target, observed: Observed) -> str | None:
         if not isinstance(target.algorithm, FedPG):
             return "The messages hold no dual variables of FedPG."
-        if target.algorithm.local_steps != 1:
-            return "Several local steps lie between two messages; this attack inverts one."
-        if len(observed.members) != 1:
+        if len(observed.members) > 1:
             return "Not attacked: a sum over several clients is not linear in their Gram matrices."
+        if target.algorithm.local_steps > 1 and target.public.features > self.fit_features:
+            return f"Fitting several local steps is limited to {self.fit_features} features here (`fit_features`)."
         if len(observed.rounds) < 2:
             return "Two participations are the least that show a gradient and its subspace."
         return None
@@ -82,67 +75,50 @@ class FedPGDuals:
         steps = opened(observed.rounds, algorithm.rho)
         if len(steps) < 2:
             raise TranscriptError("The broadcasts that followed do not fit the messages: fewer than two steps open.")
-        seen = eliminate([step.start for step in steps], [gradient_block(s, algorithm.step_size) for s in steps])
-        gram, shift, standardised = self._gram(seen, rows)
+        found = self._solved(steps, rows, algorithm) if algorithm.local_steps == 1 else self._fitted(steps, algorithm)
+        scale = rows if algorithm.normalise else 1
         return Reconstruction(
             secret=self.secret,
-            value=gram * rows if algorithm.normalise else gram,
-            residual=seen.residual,
-            rank=seen.rank,
-            unknowns=seen.unknowns,
-            condition=seen.condition,
-            diagnostics={"steps": len(steps), "shift": shift, "standardised": standardised},
+            value=found.gram * scale,
+            residual=found.residual,
+            rank=found.rank,
+            unknowns=found.unknowns,
+            condition=found.condition,
+            diagnostics={"steps": len(steps), "method": found.method, "standardised": found.standardised},
             members=observed.members,
         )
 
-    def _gram(self, seen: Products, rows: int) -> tuple[Array, float, bool]:
-        solution, shift = solve_shifted(seen, rows=rows, trace=self.trace)
-        features = len(solution.gram)
-        if self.trace is not None or solution.rank < features:
-            return solution.gram, shift, False
-        diagonal = np.diag(solution.gram)
-        if np.ptp(diagonal) > _LEVEL * _STANDARDISED:
-            return solution.gram, shift, False
-        # Every feature has the same variance up to the blind shift: standardised data, of variance 1.
-        solution, shift = solve_shifted(seen, trace=_STANDARDISED * features)
-        return solution.gram, shift, True
+    def _solved(self, steps: Sequence[Step], rows: int, algorithm: FedPG) -> _Found:
+        blocks = [gradient_block(step, algorithm.step_size) for step in steps]
+        seen = eliminate([step.start for step in steps], blocks)
+        solution, _ = solve_shifted(seen, rows=rows, trace=self.trace)
+        standardised = self._looks_standardised(solution.gram) and solution.rank == len(solution.gram)
+        if standardised:
+            solution, _ = solve_shifted(seen, trace=float(len(solution.gram)))
+        return _Found(solution.gram, "solved", standardised, seen.residual, seen.rank, seen.unknowns, seen.condition)
+
+    def _fitted(self, steps: Sequence[Step], algorithm: FedPG) -> _Found:
+        features = len(steps[0].start)
+        found = fit_steps(steps, features, algorithm.step_size, algorithm.local_steps, self.jacobians)
+        gram = found.gram
+        standardised = found.proven and self._looks_standardised(gram)
+        trace = float(features) if standardised else self.trace
+        shift = -float(np.linalg.eigvalsh(gram)[0]) if trace is None else (trace - float(np.trace(gram))) / features
+        gram = gram + shift * np.eye(features)
+        method = "fitted" if found.proven else "fitted, not proven"
+        return _Found(gram, method, standardised, found.misfit, found.rank, found.unknowns, found.condition)
+
+    def _looks_standardised(self, gram: Array) -> bool:
+        """Whether every feature has the same variance, up to the blind shift; it is 1 then."""
+        return self.trace is None and float(np.ptp(np.diag(gram))) <= _LEVEL
 
 
-def opened(rounds: Sequence[Observation], rho: float) -> list[Step]:
-    """The steps of one client, from its first participation on.
-
-    Y_i after a participation is rho (M_i - Z+), with Z+ the broadcast that followed from that round. A step whose
-    U_i does not come out orthonormal (its Z+ was not seen) is left out, and so is the one after it.
-    """
-    steps = []
-    start: Array | None = orth(rounds[0].broadcast[BASIS])  # U_i^0 = Z^0
-    dual = np.zeros_like(rounds[0].broadcast[BASIS])  # Y_i^0 = 0
-    for index, observation in enumerate(rounds):
-        point = observation.message[POINT]
-        end = point - dual / rho  # U_i = M_i - Y_i / rho
-        if not _is_orthonormal(end):
-            start = None
-        elif start is not None:
-            steps.append(Step(start, end, dual - rho * observation.broadcast[BASIS]))
-            start = end
-        else:
-            start = end
-        followed = observation.followed or (rounds[index + 1].broadcast if index + 1 < len(rounds) else {})
-        if not followed:
-            break
-        dual = rho * (point - followed[BASIS])
-    return steps
-
-
-def gradient_block(step: Step, step_size: float) -> Array:
-    """(I - U U^T) S U from one step U+ = QR(U - eta g): g = (U - U+ (U^T U+)^-1) / eta.
-
-    g = (I - U U^T)[-2 S U + Y - rho Z].
-    """
-    U, end = step.start, step.end
-    gradient = (U - end @ np.linalg.inv(U.T @ end)) / step_size
-    return np.asarray(-0.5 * off(U, gradient - step.linear))
-
-
-def _is_orthonormal(basis: Array) -> bool:
-    return bool(np.linalg.norm(basis.T @ basis - np.eye(basis.shape[1])) < _ORTHONORMAL)
+@dataclass(frozen=True)
+class _Found:
+    gram: Array
+    method: str
+    standardised: bool
+    residual: float
+    rank: int
+    unknowns: int
+    condition: float

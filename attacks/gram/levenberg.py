@@ -9,15 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.linalg import LinAlgError
+from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse.linalg import eigsh
 
 from securefed.tensors import Array
 
 Residual = Callable[[Array], Array]
 Linearised = Callable[[Array], tuple[Array, Array]]
 _BEND = 0.75
-"""Steps whose acceleration exceeds this share of their velocity are refused (2 |a| > 1.5 |v|)."""
+"""Steps with 2 |a| > 1.5 |v| are refused, a the acceleration and v the velocity."""
 _PROBE = 0.1
 _LOWEST, _HIGHEST = 1e-16, 1e12
+_LARGE = 600
+"""Unknowns from which on the normal equations are used."""
+_ROUND_OFF = 1e-15
 
 
 @dataclass(frozen=True)
@@ -46,37 +52,71 @@ def fit(residual: Residual, linearised: Linearised, start: Array, *, steps: int,
     while counted < steps and best > goal and np.isfinite(best):
         r, J = linearised(x)
         counted += 1
-        scale = np.maximum(np.linalg.norm(J, axis=0), 1e-12)
+        system = _System(J)
         moved = False
-        U, s, Vt = np.linalg.svd(J / scale, full_matrices=False)
-        while damping < _HIGHEST:
-            step = _step(residual, (U, s, Vt), scale, x, r, damping)
+        while damping < _HIGHEST and not moved:
+            step = _step(residual, system, x, r, damping)
             if step is not None:
-                candidate = x + step
-                misfit = float(np.linalg.norm(residual(candidate)))
+                misfit = float(np.linalg.norm(residual(x + step)))
                 if np.isfinite(misfit) and misfit < best:
-                    gained = 1 - misfit / best
-                    x, best, moved = candidate, misfit, True
-                    damping = max(damping / (10 if gained > 0.1 else 3), _LOWEST)
-                    break
+                    x, damping = x + step, max(damping / (10 if misfit < 0.9 * best else 3), _LOWEST)
+                    best, moved = misfit, True
+                    continue
             damping *= 4
         if not moved:
             break
     return Fit(x, best, counted)
 
 
-def _step(
-    residual: Residual, svd: tuple[Array, Array, Array], scale: Array, x: Array, r: Array, damping: float
-) -> Array | None:
-    U, s, Vt = svd
-    gain = s / (s**2 + damping * float(s[0]) ** 2)
-    velocity = -(Vt.T @ (gain * (U.T @ r))) / scale
+class _System:
+    """Damped least squares with one Jacobian, its columns scaled to unit length.
+
+    Small systems use the singular value decomposition. Large ones use the normal equations, whose squared
+    condition costs digits of a step, not of the fit: the residual of the next step is computed afresh.
+    """
+
+    def __init__(self, jacobian: Array) -> None:
+        self.scale = np.maximum(np.linalg.norm(jacobian, axis=0), 1e-12)
+        self.matrix = jacobian / self.scale
+        self._svd = None if len(self.scale) > _LARGE else np.linalg.svd(self.matrix, full_matrices=False)
+        self._normal = self.matrix.T @ self.matrix if self._svd is None else None
+        self._top = self._largest()
+
+    def minimise(self, target: Array, damping: float) -> Array | None:
+        """The step d of least ||J d - target||^2 + damping s_1^2 ||d||^2 (d in scaled units)."""
+        if self._svd is not None:
+            U, s, Vt = self._svd
+            return np.asarray(Vt.T @ (s / (s**2 + damping * self._top) * (U.T @ target)) / self.scale)
+        assert self._normal is not None
+        damped = self._normal.copy()
+        damped[np.diag_indices_from(damped)] += max(damping, _ROUND_OFF) * self._top
+        try:
+            factor = cho_factor(damped, lower=True, overwrite_a=True)
+        except LinAlgError:
+            return None
+        return np.asarray(cho_solve(factor, self.matrix.T @ target) / self.scale)
+
+    def _largest(self) -> float:
+        """s_1^2."""
+        if self._svd is not None:
+            return float(self._svd[1][0]) ** 2
+        assert self._normal is not None
+        last = len(self.scale) - 1
+        return float(eigsh(self._normal, k=1, v0=np.ones(last + 1), return_eigenvectors=False)[0])
+
+
+def _step(residual: Residual, system: _System, x: Array, r: Array, damping: float) -> Array | None:
+    velocity = system.minimise(-r, damping)
+    if velocity is None:
+        return None
     # second directional derivative by a one-sided difference: r(x + h v) = r + h J v + h^2/2 r'' + ...
-    Jv = U @ (s * (Vt @ (velocity * scale)))
-    bend = 2 / _PROBE * ((residual(x + _PROBE * velocity) - r) / _PROBE - Jv)
+    forward = system.matrix @ (velocity * system.scale)
+    bend = 2 / _PROBE * ((residual(x + _PROBE * velocity) - r) / _PROBE - forward)
     if not np.isfinite(bend).all():
         return None
-    acceleration = -(Vt.T @ (gain * (U.T @ bend))) / scale
-    if np.linalg.norm(acceleration * scale) > _BEND * np.linalg.norm(velocity * scale) * 2:
+    acceleration = system.minimise(-bend, damping)
+    if acceleration is None:
+        return None
+    if np.linalg.norm(acceleration * system.scale) > _BEND * np.linalg.norm(velocity * system.scale):
         return None
     return np.asarray(velocity + acceleration / 2)

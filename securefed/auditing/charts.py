@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import cycle
 
 RAMP = ("#f3f6f9", "#fde3c8", "#f7b27a", "#e4693f", "#b3201f", "#7a0c16")
 """Leakage 0 to 1, light to dark."""
@@ -14,6 +15,7 @@ COLOURS = {
     "paillier": "#5b3fa8",
     "dp": "#1d8a5b",
 }
+_LINES = ("#b3201f", "#1f5fbf", "#1d8a5b", "#5b3fa8", "#b8720a", "#0f7f8c", "#a0387f", "#5b6675")
 _INK, _GRID = "#5b6675", "#d9dee5"
 
 
@@ -48,11 +50,11 @@ def panel(title: str, utility_name: str, points: Sequence[tuple[str, float, floa
         parts.append(_text(left - 6, y(tick) + 4, f"{tick:g}", anchor="end"))
         parts.append(_text(x(tick), height - bottom + 15, f"{tick:g}", anchor="middle"))
     parts.append(_text((left + width - right) / 2, height - 8, utility_name, anchor="middle"))
-    for name, utility, leakage, low, high in points:
-        fill = COLOURS[name]
+    for index, (name, utility, leakage, low, high) in enumerate(points):
+        fill, radius = COLOURS[name], 8 - 2 * index  # points on top of each other stay visible as rings
         parts.append(f'<line x1="{x(utility):.1f}" x2="{x(utility):.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}" ')
         parts.append(f'stroke="{fill}" stroke-width="2"/>')
-        parts.append(f'<circle cx="{x(utility):.1f}" cy="{y(leakage):.1f}" r="5" fill="{fill}" fill-opacity=".85" ')
+        parts.append(f'<circle cx="{x(utility):.1f}" cy="{y(leakage):.1f}" r="{radius}" fill="{fill}" ')
         parts.append(
             f'stroke="#fff"><title>{escape(name)}: leakage {leakage:.3f}, utility {utility:.3f}</title></circle>'
         )
@@ -85,7 +87,7 @@ def curve(title: str, note: str, series: Sequence[Mapping[str, Sequence[float]]]
     for tick in range(1, last + 1, max(1, round(last / 8))):
         parts.append(_text(x(tick), height - bottom + 16, str(tick), anchor="middle"))
     parts.append(_text((left + width - right) / 2, height - 8, "rounds seen", anchor="middle"))
-    for s, name, fill in zip(series, names, ("#b3201f", "#1f5fbf", "#1d8a5b", "#5b3fa8"), strict=False):
+    for s, name, fill in zip(series, names, cycle(_LINES), strict=False):
         upper = [(x(r), y(v)) for r, v in zip(s["rounds"], s["high"], strict=True)]
         lower = [(x(r), y(v)) for r, v in zip(s["rounds"], s["low"], strict=True)]
         ring = " ".join(f"{a:.1f},{b:.1f}" for a, b in upper + lower[::-1])

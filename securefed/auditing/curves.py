@@ -11,6 +11,7 @@ import numpy as np
 
 from securefed.auditing.matrix import AuditResult
 from securefed.auditing.runs import DEFAULT_SETTING, Trace
+from securefed.auditing.words import short
 from securefed.tensors import Array
 
 
@@ -36,17 +37,25 @@ class Curve:
 def curves_for(result: AuditResult) -> list[Curve]:
     """Errors by family of algorithm, then conditioning where an attack solves a linear system."""
     traces = [trace for outcome in result.outcomes for trace in outcome.traces]
-    out = []
+    out: list[Curve] = []
     for family, secret in (("pca", "Gram matrix"), ("optimization", "samples")):
-        mine = [trace for trace in traces if trace.algorithm.startswith(f"{family}/")]
-        if mine:
-            seeds = len({id(trace) for trace in mine}) // len({_label(trace) for trace in mine})
-            note = f"relative error of the client's {secret}, plain server view; median and range of {seeds} seeds"
-            out.append(_curve(f"{secret}: error by rounds seen", note, mine, "errors"))
-            conditioned = [t for t in mine if any(math.isfinite(c) for c in t.conditions)]
-            if conditioned and family == "pca":
-                note = "of the attack's linear system, over the directions kept"
-                out.append(_curve("Condition number by rounds seen", note, conditioned, "conditions"))
+        usual = [t for t in traces if t.algorithm.startswith(f"{family}/") and t.setting == DEFAULT_SETTING]
+        out += _charts(f"{secret}: error by rounds seen", secret, usual, conditioned=family == "pca")
+    for setting in dict.fromkeys(t.setting for t in traces if t.setting != DEFAULT_SETTING):
+        wide = [trace for trace in traces if trace.setting == setting]
+        out += _charts(f"{setting}: error by rounds seen", "secret", wide, conditioned=True)
+    return out
+
+
+def _charts(title: str, secret: str, traces: Sequence[Trace], *, conditioned: bool) -> list[Curve]:
+    if not traces:
+        return []
+    seeds = len(traces) // len({_label(trace) for trace in traces})
+    note = f"relative error of the client's {secret}, plain server view; median and range of {seeds} seeds"
+    out = [_curve(title, note, traces, "errors")]
+    solved = [t for t in traces if any(math.isfinite(c) for c in t.conditions)]
+    if solved and conditioned:
+        out.append(_curve("Condition number by rounds seen", "of the attack's linear system", solved, "conditions"))
     return out
 
 
@@ -57,8 +66,8 @@ def _curve(title: str, note: str, traces: Sequence[Trace], what: str) -> Curve:
 
 
 def _label(trace: Trace) -> str:
-    name = trace.algorithm.rsplit("/", 1)[-1]
-    return name if trace.setting == DEFAULT_SETTING else f"{name}, {trace.setting}"
+    attack = trace.attack.rsplit("/", 1)[-1]
+    return f"{short(trace.algorithm)}, {attack}"
 
 
 def _over_seeds(traces: Sequence[Trace], what: str) -> dict[str, list[float]]:

@@ -80,15 +80,16 @@ def headline(report: Report) -> str:
     first = f"In the clear, {len(open_)} of {len(algorithms)} algorithms give a client's data away to the server"
     first += f" ({', '.join(short(name) for name in open_)})." if open_ else "."
     sums = strongest(c for c in report.cells if c.defense == "secure_aggregation" and c.view == "sum only")
-    still = [f"{short(a)} ({secret})" for (a, _, _, secret), c in sums.items() if c.verdict.word in (EXPOSED, PARTIAL)]
     if not sums:
         return first
-    second = (
-        f" Secure aggregation alone leaves a detectable leak of {', '.join(still)}."
-        if still
-        else (" Under secure aggregation with a fixed cohort no leak was detected.")
-    )
-    return first + second
+    leaking: dict[str, list[str]] = {CLIENT: [], FEDERATION: []}
+    for (name, _, _, secret), cell in sums.items():
+        if cell.verdict.word in (EXPOSED, PARTIAL):
+            leaking[secret].append(short(name))
+    second = " Under secure aggregation, the sums alone still give away "
+    parts = [f"one client's data in {', '.join(leaking[CLIENT])}"] if leaking[CLIENT] else []
+    parts += [f"everybody's pooled data in {', '.join(leaking[FEDERATION])}"] if leaking[FEDERATION] else []
+    return first + (second + " and ".join(parts) + "." if parts else " Under secure aggregation no leak was detected.")
 
 
 def strongest(cells: Any) -> dict[tuple[str, str, str, str], Cell]:
@@ -130,7 +131,7 @@ def _matrix(report: Report, algorithms: Sequence[str], secret: str) -> dict[str,
         kind = report.settings[name]["secret"]
         what = "Gram matrix" if kind == "gram" else "samples"
         cells = [_heat(cell) if cell else None for cell in found]
-        rows.append({"title": short(name), "note": what, "cells": cells, "empty": "no attack applies"})
+        rows.append({"title": short(name), "note": what, "cells": cells, "empty": "not attacked"})
     return {"groups": groups, "rows": rows}
 
 
@@ -152,19 +153,22 @@ def _heat(cell: Cell) -> dict[str, str]:
 
 
 def _gallery(report: Report, artifacts: Sequence[Artifact], algorithms: Sequence[str]) -> list[dict[str, Any]]:
+    """The worst cell of each algorithm for one client, and for everybody's data where only sums are seen."""
     out = []
     for name in algorithms:
-        cells = [c for c in report.cells if c.algorithm == name and c.secret == CLIENT]
-        for cell in sorted(cells, key=lambda c: -c.leakage.mean):
-            match = [a for a in artifacts if (a.algorithm, a.defense, a.view, a.attack) == _key(cell)]
-            if match:
-                text = (
-                    f"{DEFENSE_TITLES[cell.defense]}, view “{cell.view}”, attack {cell.attack}: {cell.verdict.word}, "
-                    f"leakage {_leak(cell.leakage.mean)}, median error {cell.error_median:.1e}."
-                )
-                shown = pairs(match[0], report.settings[name]["secret"])
-                out.append({"title": short(name), "text": text, "pairs": shown})
-                break
+        for secret, whose in ((CLIENT, "one client"), (FEDERATION, "everybody")):
+            cells = [c for c in report.cells if c.algorithm == name and c.secret == secret]
+            for cell in sorted(cells, key=lambda c: -c.leakage.mean):
+                match = [a for a in artifacts if (a.algorithm, a.defense, a.view, a.attack, a.secret) == _key(cell)]
+                if match and (secret == CLIENT or cell.verdict.word in (EXPOSED, PARTIAL)):
+                    text = (
+                        f"{DEFENSE_TITLES[cell.defense]}, view “{cell.view}”, attack {cell.attack}: "
+                        f"{cell.verdict.word}, leakage {_leak(cell.leakage.mean)}, "
+                        f"median error {cell.error_median:.1e}."
+                    )
+                    shown = pairs(match[0], report.settings[name]["secret"])
+                    out.append({"title": f"{short(name)}, {whose}", "text": text, "pairs": shown})
+                    break
     return out
 
 
@@ -249,8 +253,8 @@ def _setting(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _key(cell: Cell) -> tuple[str, str, str, str]:
-    return cell.algorithm, cell.defense, cell.view, cell.attack
+def _key(cell: Cell) -> tuple[str, str, str, str, str]:
+    return cell.algorithm, cell.defense, cell.view, cell.attack, cell.secret
 
 
 def _leak(value: float) -> str:

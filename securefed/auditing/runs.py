@@ -15,7 +15,7 @@ from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.auditing.attacking import CHANGING_SURVIVORS, DIFFERENCE, Attacker, Attempt, finite, prefix_lengths
 from securefed.auditing.cases import Case, Preparation, Prepared, WideCase, case
-from securefed.auditing.cells import CLIENT, RunFacts, Score
+from securefed.auditing.cells import RunFacts, Score, Secret
 from securefed.auditing.scoring import Assessment, assess
 from securefed.datasets.loaders import Source, load
 from securefed.defenses.base import Defense
@@ -33,7 +33,7 @@ DEFENSES = (PLAIN, SECURE_AGGREGATION, PAILLIER, DP)
 TARGET = 0
 ABSENCE_ROUNDS = 30
 DEFAULT_SETTING = "default setting"
-UNTRACED = ("gradient_inversion/naive", DIFFERENCE)
+UNTRACED = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
 TRACED_SEEDS = 3
 COVERED = {DP: views.RELEASED.name}
 """The one view that a defence's epsilon covers."""
@@ -79,6 +79,7 @@ class Artifact:
     defense: str
     view: str
     attack: str
+    secret: Secret
     truth: np.ndarray[Any, Any]
     estimate: np.ndarray[Any, Any]
     image_shape: tuple[int, int] | None
@@ -316,12 +317,21 @@ class _Seed:
                     condition=finite(found.condition),
                 )
             )
-            if self.task.first and item.secret == CLIENT:
+            if self.task.first:
                 self._keep(defense, observed.view, attempt.attack, item)
 
     def _keep(self, defense: str, view: str, attack: str, item: Assessment) -> None:
         self.artifacts.append(
-            Artifact(self.case.name, defense, view, attack, item.truth, item.estimate, self.prepared.image_shape)
+            Artifact(
+                algorithm=self.case.name,
+                defense=defense,
+                view=view,
+                attack=attack,
+                secret=item.secret,
+                truth=item.truth,
+                estimate=item.estimate,
+                image_shape=self.prepared.image_shape,
+            )
         )
 
 

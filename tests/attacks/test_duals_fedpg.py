@@ -11,8 +11,10 @@ from securefed.algorithms.pca import SSI, FedPG
 from securefed.algorithms.pca.operators import off, orth
 from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
 from securefed.attacks.duals import FedPGDuals
-from securefed.attacks.duals.fedpg import gradient_block, opened
+from securefed.attacks.duals.fit import _Problem
+from securefed.attacks.duals.steps import gradient_block, opened
 from securefed.attacks.gram.elimination import eliminate, solve_shifted
+from securefed.attacks.gram.faps_client import Symmetric
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
@@ -99,6 +101,34 @@ def test_standardised_digits_are_recovered_in_thirteen_participations(seed):
     assert relative_error(FedPGDuals().run(few[0], target, RNG).value, gram(clients[0])) > 1e-2
 
 
+@pytest.mark.parametrize("local_steps", [2, 10])
+def test_several_local_steps_are_simulated_and_fitted(local_steps):
+    clients = digits(12, 1)
+    views, target, _ = observe(replace(ONE_STEP, local_steps=local_steps), clients, 20)
+    got = FedPGDuals().run(views[0], target, RNG)
+    assert got.diagnostics["method"] == "fitted" and got.diagnostics["standardised"]
+    assert got.rank == got.unknowns == 77 and got.residual < 1e-9
+    assert relative_error(got.value, gram(clients[0])) < 1e-6
+    few = replace(views[0], rounds=views[0].rounds[:2])
+    guess = FedPGDuals().run(few, target, RNG)
+    assert guess.diagnostics["method"] == "fitted, not proven" and guess.rank < 77
+    assert relative_error(guess.value, gram(clients[0])) > 0.01
+    assert "limited to 10" in FedPGDuals(fit_features=10).applies(target, views[0])
+
+
+def test_the_simulated_steps_are_differentiated_correctly():
+    views, _, _ = observe(replace(ONE_STEP, local_steps=4), digits(8, 0), 3)
+    coordinates = Symmetric.of(8)
+    problem = _Problem(opened(views[0].rounds, 1.0), coordinates, 0.05, 4)
+    x, direction = RNG.normal(size=36), RNG.normal(size=36)
+    slope = (problem.residual(x + 1e-6 * direction) - problem.residual(x - 1e-6 * direction)) / 2e-6
+    residual, jacobian = problem.linearised(x)
+    np.testing.assert_allclose(residual, problem.residual(x), atol=1e-13)
+    np.testing.assert_allclose(jacobian @ direction, slope, atol=1e-7)
+    blind = coordinates.coordinates(np.eye(8))
+    np.testing.assert_allclose(jacobian @ blind, 0, atol=1e-12)
+
+
 def test_raw_data_take_the_shift_of_least_rank():
     clients = digits(64, 3, standardised=False)
     views, target, _ = observe(ONE_STEP, clients, 40)
@@ -172,7 +202,6 @@ def test_where_the_attack_cannot_run_it_says_why():
     pooled = replace(view, rounds=tuple(replace(o, members=frozenset({0, 1})) for o in view.rounds))
     cases = [
         (Target(SSI(3), target.public), view, "dual variables"),
-        (Target(replace(ONE_STEP, local_steps=2), target.public), view, "local steps"),
         (target, pooled, "Not attacked"),
         (target, replace(view, rounds=view.rounds[:1]), "Two participations"),
     ]
@@ -186,3 +215,7 @@ def test_registered_and_checked():
     assert isinstance(attacks.make("duals/fedpg"), Attack)
     with pytest.raises(ConfigError, match="trace"):
         FedPGDuals(trace=-1.0)
+    with pytest.raises(ConfigError, match="fit_features"):
+        FedPGDuals(fit_features=-1)
+    with pytest.raises(ConfigError, match="jacobians"):
+        FedPGDuals(jacobians=0)
