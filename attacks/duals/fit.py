@@ -1,0 +1,115 @@
+"""S from FedPG's messages with several local steps: the steps are simulated between known iterates, and S fitted.
+
+The steps of one round start at a known U_i with a known dual, so rounds are independent of each other; S -> S + c I
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+from securefed.algorithms.pca.fedpg import local_step
+from securefed.algorithms.pca.operators import off, orth
+from securefed.attacks.duals.steps import Step
+from securefed.attacks.gram.faps_client import Symmetric
+from securefed.attacks.gram.levenberg import fit
+from securefed.errors import DivergenceError
+from securefed.tensors import Array
+
+GOAL, PROOF = 1e-12, 1e-9
+"""The fit stops at the one misfit, and counts as proven below the other (norm of all differences of iterates)."""
+_REDUNDANCY = 3
+_FULL_RANK = 1e-11
+_HIDDEN = 1e-3
+
+
+@dataclass(frozen=True)
+class FittedSteps:
+    """A fit.
+
+    Attributes:
+        gram: S up to a shift.      misfit: norm of all differences between simulated and seen iterates.
+        rank, unknowns, condition: of the Jacobian without the blind shift.
+    """
+
+    gram: Array
+    misfit: float
+    rank: int
+    unknowns: int
+    condition: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether the misfit is round-off, leaves no direction open, and bounds what the weakest one can hide."""
+        return self.misfit < PROOF and self.rank == self.unknowns and self.misfit * self.condition < _HIDDEN
+
+
+def fit_steps(steps: Sequence[Step], features: int, step_size: float, local_steps: int, jacobians: int) -> FittedSteps:
+    """Fit S from zero to as many steps as determine it three times over.
+
+    Damped steps from zero leave what the messages do not show at zero: a fit that is not `proven` is still the
+    cautious estimate.
+    """
+    coordinates = Symmetric.of(features)
+    used = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]
+    problem = _Problem(used, coordinates, step_size, local_steps)
+    result = fit(problem.residual, problem.linearised, np.zeros(coordinates.count), steps=jacobians, goal=GOAL)
+    _, jacobian = problem.linearised(result.x)
+    triangle = np.linalg.qr(jacobian, mode="r")
+    s = np.linalg.svd(triangle, compute_uv=False)
+    unknowns = coordinates.count - 1
+    rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
+    gram = coordinates.matrix(result.x)
+    return FittedSteps(gram, result.misfit, rank, unknowns, float(s[0] / s[rank - 1]))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    steps: Sequence[Step]
+    coordinates: Symmetric
+    step_size: float
+    local_steps: int
+
+    def residual(self, x: Array) -> Array:
+        S = self.coordinates.matrix(x)
+        try:
+            ends = [self._simulate(S, step) for step in self.steps]
+        except (LinAlgError, DivergenceError):
+            return np.full(1, np.nan)
+        return np.concatenate([(U - step.end).reshape(-1) for U, step in zip(ends, self.steps, strict=True)])
+
+    def linearised(self, x: Array) -> tuple[Array, Array]:
+        S = self.coordinates.matrix(x)
+        pairs = [self._tangents(S, step) for step in self.steps]
+        residual = np.concatenate([(U - step.end).reshape(-1) for (U, _), step in zip(pairs, self.steps, strict=True)])
+        return residual, np.vstack([dU.reshape(len(dU), -1).T for _, dU in pairs])
+
+    def _simulate(self, S: Array, step: Step) -> Array:
+        U = step.start
+        for _ in range(self.local_steps):
+            U = local_step(U, S @ U, step.linear, self.step_size)
+        return U
+
+    def _tangents(self, S: Array, step: Step) -> tuple[Array, Array]:
+        """The end of a round and its derivative by the coordinates of S, (coordinates, features, rank)."""
+        U = step.start
+        dU = np.zeros((self.coordinates.count, *U.shape))
+        for _ in range(self.local_steps):
+            pull = step.linear - 2 * S @ U
+            d_pull = -2 * (S @ dU + self.coordinates.times(U))
+            d_gradient = d_pull - U @ (U.T @ d_pull) - dU @ (U.T @ pull) - U @ (dU.transpose(0, 2, 1) @ pull)
+            U, dU = _orth_tangents(U - self.step_size * off(U, pull), dU - self.step_size * d_gradient)
+        return U, dU
+
+
+def _orth_tangents(M: Array, dM: Array) -> tuple[Array, Array]:
+    """dQ = (I - Q Q^T) dM R^-1 + Q (L - L^T), L the part of Q^T dM R^-1 below the diagonal."""
+    Q = orth(M)
+    scaled = dM @ np.linalg.inv(Q.T @ M)
+    inner = Q.T @ scaled
+    below = np.tril(inner, -1)
+    return Q, np.asarray(scaled - Q @ inner + Q @ (below - below.transpose(0, 2, 1)))
