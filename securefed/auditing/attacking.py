@@ -117,7 +117,7 @@ class Attacker:
 
 def prefix_lengths(rounds: int) -> tuple[int, ...]:
     """Prefixes worth tracing, closer together at the start."""
-    return (*(count for count in (1, 2, 3, 4, 6, 8, 10, 13, 20, 40) if count < rounds), rounds)
+    return (*(count for count in (1, 2, 3, 5, 8, 13, 20, 40) if count < rounds), rounds)
 
 
 def finite(value: float) -> float:

@@ -104,7 +104,9 @@ def _run(tasks: Sequence[Task], workers: int, progress: Progress | None) -> list
                 progress(index + 1, len(tasks), f"{task.algorithm}, seed {task.seed}")
         return out
     results: dict[int, Outcome] = {}
-    context = multiprocessing.get_context("spawn")
+    # A server that has imported everything forks the workers: no threads are ever forked, nothing is imported twice.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["securefed.auditing.runs", "sklearn.datasets"])
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
         futures = {pool.submit(run_task, task): index for index, task in enumerate(tasks)}
         try:

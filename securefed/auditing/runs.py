@@ -160,7 +160,7 @@ class _Seed:
         self._look(PLAIN, result, observed)
         if self.task.seed < TRACED_SEEDS:
             self._trace(self.attacker, DEFAULT_SETTING, observed, result, prefix_lengths(len(observed.rounds)))
-            if self.case.wide is not None:
+            if self.case.wide is not None and self.task.first:
                 self._wide(self.case.wide)
 
     def _wide(self, wide: WideCase) -> None:
