@@ -12,6 +12,7 @@ import numpy as np
 from securefed.defenses.base import Outgoing, Plan, Session, expect_stage
 from securefed.errors import MalformedError, TooFewSurvivors
 from securefed.messages import Aggregate, ClientId, Message, PartyId
+from securefed.state import local
 from securefed.tensors import Array, Tensors
 
 UPLOAD = "upload"
@@ -29,7 +30,7 @@ class PlainServer:
     """The server's protocol state."""
 
     cohort: tuple[ClientId, ...]
-    plan: Plan
+    plan: Plan = local()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.inversion import look, reconstruct
 from securefed.attacks.gradient_inversion.rounds import why_not
 from securefed.attacks.gradient_inversion.search import Race
+from securefed.errors import TranscriptError
 
 
 @dataclass(frozen=True)
@@ -41,5 +42,7 @@ class Telescoping:
         return why_not(target, observed)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        if (reason := self.applies(target, observed)) is not None:
+            raise TranscriptError(reason)
         scene = look(observed, target, rounds=self.rounds, telescope=True)
         return reconstruct(scene, self.race, rng, limit=self.limit, bound=target.public.feature_bound)
