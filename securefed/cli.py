@@ -179,10 +179,11 @@ def _show(report: Report) -> None:
 
     best = strongest(report.cells)
     table = Table(
-        title="Leakage of the strongest attack, mean [95 % interval]; 1 = recovered exactly, 0 = no gain",
+        title="Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing",
         title_justify="left",
         box=None,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     for name in ("algorithm", "defence", "view", "one client", "everybody pooled"):
         table.add_column(name, no_wrap=True)
@@ -204,7 +205,7 @@ def _show(report: Report) -> None:
 def _leakage(cell: Cell) -> str:
     leak = cell.leakage
     style = {"exposed": "bold red", "partial": "yellow", "not detected": "green"}[cell.verdict.word]
-    return f"[{style}]{leak.mean:5.2f} \\[{leak.low:.2f}, {leak.high:.2f}][/]"
+    return f"[{style}]{leak.mean:5.2f} \\[{leak.low:.2f},{leak.high:.2f}][/]"
 
 
 def _gate(report: Report, threshold: float | None) -> int:
