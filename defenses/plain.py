@@ -96,6 +96,6 @@ def check_body(client: ClientId, body: Tensors, plan: Plan) -> None:
             tensor.step
             and tensor.bound is not None
             and value.size
-            and np.abs(value).max() > math.ceil(tensor.bound / tensor.step)
+            and max(int(value.max()), -int(value.min())) > math.ceil(tensor.bound / tensor.step)
         ):
             raise MalformedError(client, f"{tensor.name!r} exceeds the plan's bound {tensor.bound:g}")

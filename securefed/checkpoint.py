@@ -62,6 +62,8 @@ class Checkpoint:
                 mine = unnest(f"client/{client}", tensors)
                 template = node.state.committed
                 state = restore(node.state, unnest("node", mine))
+                # Replays of the dead run fail on its identifier; an exchange it died in may be asked again.
+                state = replace(state, last_round=-1)
                 committed = restore(template, unnest("committed", mine))
                 tentative = restore(template, unnest("tentative", mine)) if state.tentative_round >= 0 else None
                 node.state = replace(state, committed=committed, tentative=tentative)
@@ -69,7 +71,7 @@ class Checkpoint:
                 exchange: unnest(f"followed/{exchange}", tensors) for exchange in details["followed"]
             }
             return details["loop"], restore(server, unnest("server", tensors)), followed
-        except (KeyError, TypeError, ValueError, DataError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
             raise StorageError(f"checkpoint {self.path} lacks a field: {error!r}; delete it to start anew") from error
 
     def _same_run(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -72,6 +72,7 @@ def audit(
     clients: Annotated[int, typer.Option(help="Clients in the federation; the target is client 0.")] = 8,
     seeds: Annotated[int, typer.Option(help="Runs of each cell; 10 or more for a report to rely on.")] = 10,
     epsilon: Annotated[float, typer.Option(help="Of the DP defence, for all rounds together.")] = 8.0,
+    delta: Annotated[float, typer.Option(help="Of the DP defence, likewise.")] = 1e-5,
     out: Annotated[Path, typer.Option(help="Folder for audit.html and audit.json.")] = Path("audit-report"),
     fail_above: Annotated[
         float | None, typer.Option(help="Exit with code 3 if a cell's upper bound of leakage exceeds this.")
@@ -101,6 +102,7 @@ def audit(
                 clients=clients,
                 seeds=seeds,
                 epsilon=epsilon,
+                delta=delta,
                 every_seed=every_seed,
                 workers=workers,
             )
@@ -203,9 +205,11 @@ def _show(report: Report) -> None:
 
 
 def _leakage(cell: Cell) -> str:
+    from securefed.auditing.words import leak_text  # noqa: PLC0415
+
     leak = cell.leakage
     style = {"exposed": "bold red", "partial": "yellow", "not detected": "green"}[cell.verdict.word]
-    return f"[{style}]{leak.mean:5.2f} \\[{leak.low:.2f},{leak.high:.2f}][/]"
+    return f"[{style}]{leak_text(leak.mean):>5} \\[{leak_text(leak.low)},{leak_text(leak.high)}][/]"
 
 
 def _gate(report: Report, threshold: float | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,21 +22,15 @@ class Summed:
     Attributes:
         record: what the server held.      plan: what the defence did.
         refusals: why single messages were refused, by party.
-        seconds: wall clock.      up, down: bytes received and sent by the server.
     """
 
     record: RoundRecord
     plan: Plan
     refusals: Mapping[PartyId, str]
-    seconds: float
-    up: int
-    down: int
 
 
 @dataclass
 class _Traffic:
-    up: int = 0
-    down: int = 0
     refusals: dict[PartyId, str] = field(default_factory=dict)
 
 
@@ -77,6 +70,7 @@ class Coordinator:
     ) -> None:
         self._transport, self._defense, self._layouts = transport, defense, layouts
         self._clients, self._transcript, self._keep, self._timeout = clients, transcript, keep, timeout
+        self.up = self.down = 0  # bytes received and sent so far, void exchanges included
 
     def exchange(
         self,
@@ -99,7 +93,6 @@ class Coordinator:
             DivergenceError: a client's own steps left the numbers.
             TooFewSurvivors: the protocol could not complete.
         """
-        start = time.perf_counter()
         plan = self._defense.plan(self._layouts[kind], self._clients, range_doublings=doublings)
         protocol = self._defense.aggregation
         session = Session(self._transcript.run, number, cohort, plan)
@@ -127,11 +120,15 @@ class Coordinator:
                 break
             state, stage, outgoing = step
         record = self._record(session, kind, broadcast, step)
-        return Summed(record, plan, traffic.refusals, time.perf_counter() - start, traffic.up, traffic.down)
+        return Summed(record, plan, traffic.refusals)
 
-    def tell(self, number: int, stage: str, bodies: Mapping[ClientId, Tensors]) -> None:
-        """Send a message outside any protocol (the last outcome of a run)."""
-        self._deliver(number, stage, bodies, _Traffic())
+    def tell(self, number: int, stage: str, bodies: Mapping[ClientId, Tensors]) -> tuple[ClientId, ...]:
+        """Send a message outside any protocol (the last outcome of a run); returns who did not confirm it."""
+        replies, sizes = self._deliver(number, stage, bodies, _Traffic())
+        confirmed = [party for party, reply in replies.items() if (reply.stage, reply.sender) == (stage, party)]
+        for party in confirmed:
+            self._note(replies[party], sizes[party])
+        return tuple(sorted(set(bodies) - set(confirmed)))
 
     def _record(self, session: Session, kind: str, broadcast: Tensors, aggregate: Aggregate) -> RoundRecord:
         plan = session.plan
@@ -173,13 +170,15 @@ class Coordinator:
     def _send(self, session: Session, stage: str, bodies: Outgoing, traffic: _Traffic) -> dict[PartyId, Message]:
         accepted: dict[PartyId, Message] = {}
         stop: RangeRefused | DivergenceError | None = None
-        for party, reply in self._deliver(session.round, stage, bodies, traffic).items():
+        delivered, sizes = self._deliver(session.round, stage, bodies, traffic)
+        for party, reply in delivered.items():
             try:
                 expected = REFUSAL if reply.stage == REFUSAL else stage
                 reply.check(run=session.run, round=session.round, stage=expected, sender=party, receiver=SERVER)
             except MessageRefused as error:
                 traffic.refusals[party] = str(error)
                 continue
+            self._note(reply, sizes[party])
             if reply.stage == REFUSAL:
                 refusal = read_refusal(reply)
                 traffic.refusals[party] = str(refusal)
@@ -191,27 +190,30 @@ class Coordinator:
             raise stop
         return accepted
 
-    def _deliver(self, number: int, stage: str, bodies: Outgoing, traffic: _Traffic) -> dict[PartyId, Message]:
+    def _deliver(
+        self, number: int, stage: str, bodies: Outgoing, traffic: _Traffic
+    ) -> tuple[dict[PartyId, Message], dict[PartyId, int]]:
+        """Readable replies and their sizes; only the caller knows which of them it may believe and keep."""
         run = self._transcript.run
         outgoing: dict[PartyId, bytes] = {}
         for party, body in bodies.items():
             message = Message(run, number, stage, SERVER, party, body)
             outgoing[party] = message.encode()
-            traffic.down += len(outgoing[party])
+            self.down += len(outgoing[party])
             self._note(message, len(outgoing[party]))
         replies: dict[PartyId, Message] = {}
+        sizes: dict[PartyId, int] = {}
         for party, data in sorted(self._transport.exchange(outgoing, self._timeout).items()):
             if party not in outgoing:
                 traffic.refusals[party] = f"message from {party} refused: it was not asked"
                 continue
-            traffic.up += len(data)
+            self.up += len(data)
+            sizes[party] = len(data)
             try:
                 replies[party] = Message.decode(data, claimed_sender=party)
             except MessageRefused as error:
                 traffic.refusals[party] = str(error)
-                continue
-            self._note(replies[party], len(data))
-        return replies
+        return replies, sizes
 
     def _note(self, message: Message, nbytes: int) -> None:
         if self._keep:

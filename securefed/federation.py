@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,19 @@ from securefed.coordinator import Coordinator, HelperNode, Summed
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Helper, Plan
 from securefed.defenses.compose import identity
-from securefed.defenses.differential_privacy import Budget
-from securefed.errors import BudgetSpent, ConfigError, DivergenceError, RangeRefused, RoundVoid, TooFewSurvivors
+from securefed.defenses.differential_privacy import Budget, CentralGaussian
+from securefed.errors import (
+    BudgetSpent,
+    ConfigError,
+    DivergenceError,
+    MessageRefused,
+    RangeRefused,
+    RoundVoid,
+    TooFewSurvivors,
+)
 from securefed.history import RoundHistory
 from securefed.messages import Aggregate, ClientId, PartyId, Transcript
-from securefed.node import EVALUATE, SETTLE, TRAIN, ClientNode, layouts
+from securefed.node import EVALUATE, MAX_DOUBLINGS, SETTLE, TRAIN, ClientNode, layouts
 from securefed.state import nest
 from securefed.tensors import Array, Tensors
 from securefed.transports.base import Endpoint, Transport
@@ -42,9 +50,10 @@ class Result:
     Attributes:
         output: the final broadcast: the model.
         personal: each client's personal result, for algorithms that have one.
-        history: one entry a round.      plan: the defence's plan of the training rounds.
+        history: one entry a round.      plan: the defence's plan of the last training round.
         transcript: what the server has (with `keep=False`: no messages, only the output).
         stopped: why the algorithm stopped before the last round, or `None`.
+        unsettled: clients that did not confirm the last outcome, so that their personal result may be a round old.
     """
 
     output: Tensors
@@ -53,6 +62,7 @@ class Result:
     plan: Plan
     transcript: Transcript
     stopped: str | None
+    unsettled: tuple[ClientId, ...] = ()
 
 
 class Federation:
@@ -99,6 +109,7 @@ class Federation:
         self.public = public or Public.of(clients, cohort=cohort)
         self._layouts = layouts(algorithm, self.public)
         self.plan = self.defense.plan(self._layouts[TRAIN], self.public.cohort)
+        check_privacy(self.defense, self.plan, budget)
         self._schedule, self._max_void, self._keep, self._budget = schedule, max_void, keep, budget
         run = secrets.token_hex(16)
         self.transcript = Transcript(run, self._meta())
@@ -121,7 +132,7 @@ class Federation:
         )
         self._server = algorithm.start(self.public, np.random.default_rng([seed, _START_STREAM]))
         self._history: list[RoundHistory] = []
-        self._exchanges = 0
+        self._exchanges = self._spent = 0
         self._doublings = {TRAIN: 0, EVALUATE: 0}
         # For each client: the last exchange that counted it, and the round whose result followed from it.
         self._counted: dict[ClientId, int] = {}
@@ -139,6 +150,7 @@ class Federation:
 
         Raises:
             RoundVoid: a round could not be completed in `max_void` attempts; the checkpoint holds all before it.
+            RangeRefused: a client's values stay out of range however often it is doubled.
             BudgetSpent: the privacy budget allows no further exchange; likewise.
         """
         if rounds < 0 or evaluate_every < 0:
@@ -146,27 +158,35 @@ class Federation:
         stopped = self.algorithm.finished(self._server)
         try:
             while len(self._history) < rounds and stopped is None:
-                entry = self._round(bool(evaluate_every) and (len(self._history) + 1) % evaluate_every == 0)
-                self._history.append(entry)
+                entry = self._round()
+                self._history.append(entry)  # before the evaluation: should that fail, the round is complete
+                if evaluate_every and len(self._history) % evaluate_every == 0:
+                    entry = self._history[-1] = replace(entry, metrics=self.evaluate())
                 stopped = self.algorithm.finished(self._server)
                 if self._checkpoint is not None and len(self._history) % self._checkpoint.every == 0:
                     self._save(self._checkpoint)
                 if progress is not None:
                     progress(entry)
         finally:
-            if self._checkpoint is not None and self._history:
+            if self._checkpoint is not None:
                 self._save(self._checkpoint)
         return self._result(stopped)
 
     def evaluate(self) -> dict[str, float]:
-        """Sums of the clients' evaluation of the current model, through the same defence; `clients` counts them."""
+        """Sums of the clients' evaluation of the current model, through the same defence; `clients` counts them.
+
+        Raises:
+            ConfigError: under a clip, which would clip losses and counts like an update: evaluate the output instead.
+        """
+        if self.plan.clip is not None:
+            raise ConfigError("evaluation sums cannot pass a clip; score the released model on public rows instead")
         summed, _ = self._sum(EVALUATE)
         record = summed.record
         self._record(summed)
         return {name: float(value) for name, value in record.released.items()} | {"clients": len(record.survivors)}
 
-    def _round(self, evaluate: bool) -> RoundHistory:
-        start = time.perf_counter()
+    def _round(self) -> RoundHistory:
+        start, up, down = time.perf_counter(), self._coordinator.up, self._coordinator.down
         summed, void = self._sum(TRAIN)
         record = summed.record
         self._record(summed)
@@ -174,19 +194,17 @@ class Federation:
             server = self.algorithm.combine(self._server, Aggregate(record.released, record.survivors))
             broadcast = self.algorithm.broadcast(server)
         self._guard(broadcast)
-        self._server = server
+        self._server, self.plan = server, summed.plan
         self._count(record.round, record.survivors, broadcast)
-        metrics = self.evaluate() if evaluate else {}
         return RoundHistory(
             round=len(self._history),
             exchange=record.round,
             survivors=record.survivors,
             seconds=time.perf_counter() - start,
-            up=summed.up,
-            down=summed.down,
+            up=self._coordinator.up - up,
+            down=self._coordinator.down - down,
             void=void,
             refusals=dict(summed.refusals),
-            metrics=metrics,
         )
 
     def _guard(self, broadcast: Tensors) -> None:
@@ -204,16 +222,17 @@ class Federation:
         cohort = self._cohort()
         summed: Summed | None = None
         while len(void) < self._max_void:
-            if self._budget is not None:
-                self._budget = self._spend(self._budget)
+            self._spend()
             try:
                 summed = self._coordinator.exchange(
                     self._exchanges, kind, broadcast, cohort, self._settle_body, self._doublings[kind]
                 )
             except RangeRefused as error:
-                self._doublings[kind] += 1
                 void.append(f"{error}; bounds doubled")
-            except TooFewSurvivors as error:
+                self._doublings[kind] += 1
+                if self._doublings[kind] > MAX_DOUBLINGS:
+                    raise RangeRefused(f"{error}, though it was doubled {MAX_DOUBLINGS} times") from error
+            except (TooFewSurvivors, MessageRefused) as error:
                 void.append(str(error))
             # Only here: a run that dies inside an exchange resumes with that exchange's number, so with its randomness
             # (its keys are bound to the new run's identifier).
@@ -222,11 +241,17 @@ class Federation:
                 return summed, tuple(void)
         raise RoundVoid(f"round {len(self._history)}: void {len(void)} times, last because {void[-1]}")
 
-    def _spend(self, budget: Budget) -> Budget:
+    def _spend(self) -> None:
+        """Account for one more exchange, on disk before it happens: what a killed run released stays spent."""
+        if self._budget is None:
+            return
         try:
-            return budget.spend(1)
+            self._budget = self._budget.spend(1)
         except BudgetSpent as error:
             raise BudgetSpent(f"after {len(self._history)} rounds: {error}") from error
+        self._spent += 1
+        if self._checkpoint is not None:
+            self._save(self._checkpoint)
 
     def _cohort(self) -> tuple[ClientId, ...]:
         everyone = sorted(self.nodes)
@@ -269,10 +294,10 @@ class Federation:
         broadcast = self.algorithm.broadcast(self._server)
         bodies = {client: self._settle_body(client) | nest("broadcast", broadcast) for client in self.nodes}
         number, self._exchanges = self._exchanges, self._exchanges + 1
-        self._coordinator.tell(number, SETTLE, bodies)
+        unsettled = self._coordinator.tell(number, SETTLE, bodies)
         self.transcript.output = broadcast
         personal = {client: value for client, node in self.nodes.items() if (value := node.personal()) is not None}
-        return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped)
+        return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped, unsettled)
 
     def _meta(self) -> dict[str, Any]:
         """Public facts of the run, in JSON values."""
@@ -282,6 +307,8 @@ class Federation:
             "clients": self.public.clients,
             "cohort": self.public.cohort,
             "features": self.public.features,
+            "feature_bound": self.public.feature_bound,
+            "settings": repr(self.defense),
             "rows": list(self.public.rows),
             "seed": self.seed,
         }
@@ -290,6 +317,7 @@ class Federation:
         loop = {
             "exchanges": self._exchanges,
             "doublings": self._doublings,
+            "spent": self._spent,
             "counted": {str(client): exchange for client, exchange in self._counted.items()},
             "history": [entry.to_json() for entry in self._history],
         }
@@ -300,5 +328,20 @@ class Federation:
         self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
         self._counted = {int(client): exchange for client, exchange in loop["counted"].items()}
         self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
-        if self._budget is not None:  # what the run spent before it died stays spent
-            self._budget = self._budget.spend(self._exchanges)
+        self._spent = loop["spent"]
+        if self._budget is not None:
+            self._budget = self._budget.spend(self._spent)
+
+
+def check_privacy(defense: Defense, plan: Plan, budget: Budget | None) -> None:
+    """Refuse a budget that is not of this defence's noise, and a sampler that this federation does not draw."""
+    samplers = {mechanism.sampler for t in defense.transforms if isinstance(mechanism := t, CentralGaussian)}
+    if samplers - {"full"}:
+        raise ConfigError(
+            "a federation draws cohorts of a fixed size; only the sampler 'full' accounts for what it runs"
+        )
+    if budget is not None and (budget.noise_multiplier != plan.noise_multiplier or budget.sampler != "full"):
+        raise ConfigError(
+            f"the budget accounts for noise multiplier {budget.noise_multiplier:g}, the defence adds "
+            f"{plan.noise_multiplier:g}; make it with CentralGaussian.budget(epsilon)"
+        )

@@ -70,6 +70,8 @@ class Message:
         for name, kind in kinds.items():
             if type(header.get(name)) is not kind:
                 raise MalformedError(claimed_sender, f"header field {name!r} is missing or no {kind.__name__}")
+        if any(abs(header[name]) >= 2**53 for name in ("round", "sender", "receiver")):
+            raise MalformedError(claimed_sender, "a number in the header is out of range")
         if set(header) != set(kinds):
             raise MalformedError(claimed_sender, f"unexpected header fields {sorted(set(header) - set(kinds))}")
         return cls(body=body, **header)
@@ -162,7 +164,7 @@ class Transcript:
         )
 
     def save(self, path: Path | str) -> None:
-        """Write one file, readable by its owner only."""
+        """Write one file, readable by its owner only. It holds `contributions` too: clear values of every client."""
         tensors: dict[str, Any] = {}
         sent = []
         for index, item in enumerate(self.sent):

@@ -29,6 +29,8 @@ from securefed.tensors import Array, Layout, Tensors
 
 TRAIN, EVALUATE, SETTLE = "train", "evaluate", "settle"
 _KINDS = (TRAIN, EVALUATE)
+MAX_DOUBLINGS = 20
+"""How often the declared range of one kind of exchange may be doubled in a run."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,14 @@ class NodeState:
         encoded: its last encoded contribution (for simulations that score collusion).
     """
 
-    committed: Any = local()
-    tentative: Any = local(default=None)
+    committed: Any = local(repr=False)
+    tentative: Any = local(default=None, repr=False)
     tentative_round: int = -1
     last_round: int = -1
     session: Session | None = local(default=None)
-    protocol: Any = local(default=None)
+    protocol: Any = local(default=None, repr=False)
     kind: str = TRAIN
-    encoded: Tensors | None = local(default=None)
+    encoded: Tensors | None = local(default=None, repr=False)
 
 
 class ClientNode:
@@ -76,7 +78,9 @@ class ClientNode:
         self._algorithm, self._public, self._defense, self._seed = algorithm, public, defense, seed
         self._layouts = layouts(algorithm, public)
         # Shapes of a broadcast follow from public facts, so a malformed one is refused before the algorithm sees it.
-        self._broadcast = Layout.of(algorithm.broadcast(algorithm.start(public, np.random.default_rng(0))))
+        example = algorithm.broadcast(algorithm.start(public, np.random.default_rng(0)))
+        self._broadcast = Layout.of(example)
+        self._dtypes = {name: np.asarray(value).dtype for name, value in example.items()}
         self.state = NodeState(algorithm.enroll(data, public, self._rng(0)))
 
     def handle(self, message: Message) -> Message:
@@ -121,11 +125,15 @@ class ClientNode:
         if message.round <= state.last_round:
             raise ContradictionError(message.sender, f"exchange {message.round} was opened before: a replay")
         try:
-            cohort = tuple(int(i) for i in message.body["session/cohort"])
-            doublings = int(message.body["session/doublings"])
-            kind = _KINDS[int(message.body["session/kind"])]
-        except (KeyError, ValueError, TypeError, IndexError) as error:
-            raise MalformedError(message.sender, f"session fields: {error!r}") from error
+            cohort = tuple(int(i) for i in _integers(message, "session/cohort", 1))
+            doublings = int(_integers(message, "session/doublings", 0))
+            kind = dict(enumerate(_KINDS))[int(_integers(message, "session/kind", 0))]
+        except KeyError as error:
+            raise MalformedError(message.sender, f"no such kind of exchange: {error}") from error
+        if not 0 <= doublings <= MAX_DOUBLINGS:
+            raise MalformedError(
+                message.sender, f"the range may be doubled 0 to {MAX_DOUBLINGS} times, not {doublings}"
+            )
         if self.client not in cohort or not set(cohort) <= set(range(self._public.clients)):
             raise MalformedError(message.sender, f"cohort {cohort} does not fit client {self.client} of this run")
         plan = self._defense.plan(self._layouts[kind], self._public.cohort, range_doublings=doublings)
@@ -137,10 +145,7 @@ class ClientNode:
 
     def _settle(self, state: NodeState, message: Message) -> NodeState:
         """Commit or forget the tentative state, by the last exchange in which the server counted this client."""
-        try:
-            counted = int(message.body["settle/round"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise MalformedError(message.sender, f"settle/round: {error!r}") from error
+        counted = int(_integers(message, "settle/round", 0))
         if state.tentative is None:
             return state
         if counted != state.tentative_round:
@@ -155,8 +160,11 @@ class ClientNode:
     def _check_broadcast(self, message: Message, broadcast: Tensors) -> None:
         try:
             self._broadcast.check(broadcast, where="broadcast")
-        except DataError as error:
+        except (DataError, TypeError) as error:
             raise MalformedError(message.sender, str(error)) from error
+        for name, value in broadcast.items():
+            if value.dtype != self._dtypes[name]:
+                raise MalformedError(message.sender, f"broadcast {name!r} is {value.dtype}, not {self._dtypes[name]}")
 
     def _contribute(self, state: NodeState, broadcast: Tensors) -> tuple[NodeState, Tensors]:
         session = state.session
@@ -170,9 +178,17 @@ class ClientNode:
         return replace(state, encoded=encoded), encoded
 
 
+def _integers(message: Message, name: str, dimensions: int) -> Array:
+    """An integer field of a request. Raises `MalformedError` unless it is int64 with so many dimensions."""
+    value = message.body.get(name)
+    if value is None or value.dtype != np.int64 or value.ndim != dimensions:
+        raise MalformedError(message.sender, f"{name!r} is missing or no int64 array of {dimensions} dimensions")
+    return value
+
+
 def refusal_body(error: SecureFedError) -> dict[str, Array]:
-    """A refusal on the wire: the error's name and text. Values of the client's data are never in it."""
-    text = "" if isinstance(error, RangeRefused) else str(error)
+    """A refusal on the wire: the error's name and text. Errors that speak of the client's values send no text."""
+    text = "" if isinstance(error, RangeRefused | DivergenceError | DataError) else str(error)
     return {"name": from_bytes(type(error).__name__.encode()), "text": from_bytes(text.encode())}
 
 
@@ -185,7 +201,7 @@ def read_refusal(message: Message) -> SecureFedError:
     if name == RangeRefused.__name__:
         return RangeRefused(f"client {message.sender} has values beyond the planned range")
     if name == DivergenceError.__name__:
-        return DivergenceError(f"client {message.sender}: {text}")
+        return DivergenceError(f"client {message.sender}: its local steps left the numbers; lower the step size")
     return MessageRefused(message.sender, f"it refused in turn: {name}: {text}")
 
 

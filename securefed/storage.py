@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,25 @@ VERSION = 1
 
 
 def save(path: Path, kind: str, meta: Mapping[str, Any], tensors: Tensors) -> None:
-    """Write `tensors` and `meta` (JSON values) to `path` atomically, mode 0600."""
+    """Write `tensors` and `meta` (JSON values) to `path` atomically, mode 0600.
+
+    Raises:
+        StorageError: the path cannot be written.
+    """
     header = {"kind": kind, "version": VERSION, "meta": dict(meta), "digest": _digest(kind, tensors, meta)}
     data = encode(tensors, header)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {kind} {path}: {error.strerror}; choose another path") from error
 
 
 def load(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -133,7 +133,7 @@ def decode(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
     """
     try:
         tensors = _safetensors_load(data)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"not a complete safetensors message: {error}") from error
     return tensors, _header(data)
 
@@ -144,7 +144,7 @@ def _header(data: bytes) -> dict[str, Any]:
     try:
         raw = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("securefed", "{}")
         header = json.loads(raw)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"unreadable message header: {error}") from error
     if not isinstance(header, dict):
         raise DataError("unreadable message header: not an object")

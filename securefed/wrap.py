@@ -14,12 +14,14 @@ import numpy as np
 
 from securefed.defenses.base import Defense
 from securefed.defenses.compose import identity
+from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.simulate import sum_once
 from securefed.errors import ConfigError, DataError
 from securefed.tensors import Array, Layout, Ring, TensorSpec
 
 T = TypeVar("T")
 _WEIGHT = "weight"
+_LARGEST = 1e300
 
 
 def secure_mean(
@@ -48,20 +50,29 @@ def secure_mean(
 
     Raises:
         DataError: no updates, other names or shapes, entries that are not finite.
-        ConfigError: weights of a wrong number, negative, or all zero.
+        ConfigError: weights of a wrong number, negative, or all zero; a defence that clips or adds noise.
         RangeRefused: an entry beyond `bound`.
         TooFewSurvivors, PlanError: as the defence does.
     """
     if not updates:
         raise DataError("secure_mean needs at least one update")
-    arrays = [{name: _array(value) for name, value in update.items()} for update in updates]
-    given = np.ones(len(arrays)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if defense is not None and any(t.order < Quantise.order for t in defense.transforms):
+        raise ConfigError(
+            "a clip or noise would act on the weights too; clip and noise updates before, or use Federation"
+        )
+    try:
+        arrays = [{name: _array(value) for name, value in update.items()} for update in updates]
+        given = np.ones(len(arrays)) if weights is None else np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"updates and weights must be numbers: {error}") from error
     if given.shape != (len(arrays),) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
         raise ConfigError(f"{len(arrays)} updates need as many finite weights >= 0, not all zero; got {weights!r}")
     for index, update in enumerate(arrays):
         Layout.of(arrays[0]).check(update, where=f"update {index}")
     relative = given / given.max()  # in [0, 1], so that a weighted entry obeys the same bound as the entry
     largest = max((float(np.abs(v).max(initial=0)) for update in arrays for v in update.values()), default=0.0)
+    if largest > _LARGEST:
+        raise DataError(f"an entry of {largest:.3g} is too large to be summed; scale the updates")
     limit = bound if bound is not None else 2.0 ** math.ceil(math.log2(max(largest, float(np.finfo(np.float32).tiny))))
     specs = [TensorSpec(f"update.{name}", value.shape, limit, ring) for name, value in arrays[0].items()]
     layout = Layout((*specs, TensorSpec(_WEIGHT, (), 1.0, ring)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
 
-from securefed.auditing.statistics import Interval, Verdict, interval, verdict
+from securefed.auditing.statistics import EXPOSED_FROM, Interval, Verdict, interval, verdict
 from securefed.errors import StorageError
 
 Secret = Literal["client", "federation"]
@@ -64,6 +64,7 @@ class RunFacts:
         seconds_per_round: wall clock of the whole federation in one process.
         epsilon: of what leaves the aggregator after all rounds, `None` without noise.
         real: whether the defence itself ran (else its quantised equivalent, see `note`).
+        view: the one view this run was made for; empty for the defence's usual run.
         identical: for a real run of an exact defence: whether every sum equalled the quantised run's bit for bit.
     """
 
@@ -77,6 +78,7 @@ class RunFacts:
     epsilon: float | None = None
     real: bool = True
     identical: bool | None = None
+    view: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Cell:
         error, baseline_error: means over seeds.      error_median: median over seeds.
         epsilon: a number where the view is covered by differential privacy, `not covered` where the defence has
             noise but not against this view, `None` without noise.
+        exposed_seeds: how many single runs leaked .9 or more, which a mean may hide.
     """
 
     algorithm: str
@@ -105,6 +108,7 @@ class Cell:
     seconds_per_round: float
     epsilon: float | str | None
     failed: int
+    exposed_seeds: int
     residual: float
     rank: float
     unknowns: int
@@ -129,10 +133,14 @@ def gather(scores: Sequence[Score], facts: Sequence[RunFacts], covered: Mapping[
     for score in scores:
         key = (score.algorithm, score.defense, score.view, score.attack, score.secret)
         groups.setdefault(key, []).append(score)
-    by_run: dict[tuple[str, str], list[RunFacts]] = {}
+    by_run: dict[tuple[str, str, str], list[RunFacts]] = {}
     for fact in facts:
-        by_run.setdefault((fact.algorithm, fact.defense), []).append(fact)
-    return [_cell(group, by_run[group[0].algorithm, group[0].defense], covered) for group in groups.values()]
+        by_run.setdefault((fact.algorithm, fact.defense, fact.view), []).append(fact)
+    cells = []
+    for (algorithm, defense, view, *_), group in groups.items():
+        runs = by_run.get((algorithm, defense, view)) or by_run[algorithm, defense, ""]
+        cells.append(_cell(group, runs, covered))
+    return cells
 
 
 def _cell(group: Sequence[Score], runs: Sequence[RunFacts], covered: Mapping[str, str]) -> Cell:
@@ -166,6 +174,7 @@ def _cell(group: Sequence[Score], runs: Sequence[RunFacts], covered: Mapping[str
         seconds_per_round=_mean([run.seconds_per_round for run in real]),
         epsilon=epsilon,
         failed=sum(s.failed for s in group),
+        exposed_seeds=sum(s.leakage >= EXPOSED_FROM for s in group),
         residual=_mean([s.residual for s in group]),
         rank=_mean([float(s.rank) for s in group]),
         unknowns=first.unknowns,

@@ -46,7 +46,6 @@ def audit(
     every_seed: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
-    command: str = "",
 ) -> AuditResult:
     """Attack every named algorithm under every named defence; names default to all.
 
@@ -81,7 +80,7 @@ def audit(
     scores.sort(key=lambda score: (order[score.algorithm], DEFENSES.index(score.defense)))
     report = Report(
         version=version("securefed"),
-        command=command or _command(chosen, under, data, clients, seeds),
+        command=_command(settings, chosen, seeds),
         environment=environment(),
         settings={name: case(name).describe() for name in chosen}
         | {"audit": {"data": data, "clients": clients, "seeds": seeds, "epsilon": epsilon, "delta": delta}},
@@ -147,11 +146,17 @@ def _names(kind: str, wanted: Sequence[str] | None, known: Sequence[str], find: 
     return tuple(dict.fromkeys(out))
 
 
-def _command(algorithms: Sequence[str], defenses: Sequence[str], data: str, clients: int, seeds: int) -> str:
+def _command(settings: Settings, algorithms: Sequence[str], seeds: int) -> str:
     """The shell command that gives the same audit."""
-    chosen = "" if tuple(algorithms) == cases.names else f" --algorithms {','.join(algorithms)}"
-    under = "" if tuple(defenses) == DEFENSES else f" --defenses {','.join(defenses)}"
-    return f"securefed audit{chosen}{under} --data {data} --clients {clients} --seeds {seeds}"
+    lists = (
+        ("algorithms", tuple(algorithms), cases.names),
+        ("defenses", settings.defenses, DEFENSES),
+        ("attacks", settings.attacks, catalogue.attacks.names),
+    )
+    parts = [f"--{name} {','.join(chosen)}" for name, chosen, every in lists if chosen != every]
+    parts += [f"--data {settings.data}", f"--clients {settings.clients}", f"--seeds {seeds}"]
+    parts += [f"--epsilon {settings.epsilon:g}", f"--delta {settings.delta:g}"]
+    return " ".join(["securefed audit", *parts, *(["--every-seed"] if settings.every_seed else [])])
 
 
 def environment() -> dict[str, str]:

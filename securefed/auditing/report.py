@@ -12,12 +12,13 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from securefed.auditing import charts
+from securefed.auditing.attacking import CHANGING_SURVIVORS
 from securefed.auditing.cells import CLIENT, FEDERATION, NOT_COVERED, Cell, Report
 from securefed.auditing.curves import Curve
 from securefed.auditing.pictures import pairs
 from securefed.auditing.runs import Artifact
 from securefed.auditing.statistics import EXPOSED, PARTIAL
-from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, short
+from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, leak_text, short
 from securefed.errors import StorageError
 
 _NO_COLLUSION = ("server", "sum only", "changing survivors")
@@ -141,14 +142,15 @@ def _heat(cell: Cell) -> dict[str, str]:
     if cell.epsilon is not None:
         extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
     return {
-        "mean": _leak(cell.leakage.mean),
-        "interval": f"{_leak(cell.leakage.low)} to {_leak(cell.leakage.high)}",
+        "mean": leak_text(cell.leakage.mean),
+        "interval": f"{leak_text(cell.leakage.low)} to {leak_text(cell.leakage.high)}",
         "verdict": cell.verdict.word,
         "extra": extra,
         "colour": background,
         "ink": ink,
         "title": f"{cell.attack}; error {cell.error_median:.2g} (median) against {cell.baseline_error:.2g}; "
-        f"null {cell.null_leakage.mean:.2f}; {cell.leakage.seeds} seeds. {cell.note}",
+        f"null {cell.null_leakage.mean:.2f}; {cell.exposed_seeds} of {cell.leakage.seeds} seeds leak .9 or more. "
+        f"{cell.note}",
     }
 
 
@@ -163,7 +165,7 @@ def _gallery(report: Report, artifacts: Sequence[Artifact], algorithms: Sequence
                 if match and (secret == CLIENT or cell.verdict.word in (EXPOSED, PARTIAL)):
                     text = (
                         f"{DEFENSE_TITLES[cell.defense]}, view “{cell.view}”, attack {cell.attack}: "
-                        f"{cell.verdict.word}, leakage {_leak(cell.leakage.mean)}, "
+                        f"{cell.verdict.word}, leakage {leak_text(cell.leakage.mean)}, "
                         f"median error {cell.error_median:.1e}."
                     )
                     shown = pairs(match[0], report.settings[name]["secret"])
@@ -186,7 +188,7 @@ def _panel(report: Report, name: str) -> str:
 def _costs(report: Report, algorithms: Sequence[str]) -> list[dict[str, str]]:
     out = []
     for name in algorithms:
-        runs = {c.defense: c for c in report.cells if c.algorithm == name}
+        runs = {c.defense: c for c in report.cells if c.algorithm == name and c.view != CHANGING_SURVIVORS}
         plain = runs["plain"].bytes_per_client_round if "plain" in runs else math.nan
         for defense, cell in runs.items():
             covered = [c.epsilon for c in report.cells if (c.algorithm, c.defense) == (name, defense)]
@@ -215,9 +217,9 @@ def _row(cell: Cell) -> dict[str, str]:
         "view": cell.view,
         "attack": cell.attack,
         "secret": cell.secret,
-        "leakage": _leak(cell.leakage.mean),
-        "interval": f"{_leak(cell.leakage.low)} to {_leak(cell.leakage.high)}",
-        "null": _leak(cell.null_leakage.mean),
+        "leakage": leak_text(cell.leakage.mean),
+        "interval": f"{leak_text(cell.leakage.low)} to {leak_text(cell.leakage.high)}",
+        "null": leak_text(cell.null_leakage.mean),
         "error": f"{cell.error_median:.1e}",
         "baseline": f"{cell.baseline_error:.2f}",
         "verdict": cell.verdict.word,
@@ -226,7 +228,7 @@ def _row(cell: Cell) -> dict[str, str]:
         "condition": _number(cell.condition),
         "residual": _number(cell.residual),
         "epsilon": str(epsilon),
-        "seeds": str(cell.leakage.seeds),
+        "seeds": f"{cell.exposed_seeds} / {cell.leakage.seeds}",
         "css": css,
     }
 
@@ -255,11 +257,6 @@ def _setting(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _key(cell: Cell) -> tuple[str, str, str, str, str]:
     return cell.algorithm, cell.defense, cell.view, cell.attack, cell.secret
-
-
-def _leak(value: float) -> str:
-    """Two decimals; -0.00 reads 0.00, and what lies far below zero reads as such."""
-    return "< -9" if value < -9 else f"{value + 0.0:.2f}".replace("-0.00", "0.00")
 
 
 def _number(value: float) -> str:

@@ -215,6 +215,7 @@ class _Seed:
 
         result, _ = self._federation(defense, rounds=ABSENCE_ROUNDS, schedule=schedule)
         observed = replace(views.sum_only(result.transcript, TARGET), view=CHANGING_SURVIVORS)
+        self._note(SECURE_AGGREGATION, result, view=CHANGING_SURVIVORS)
         self._look(SECURE_AGGREGATION, result, observed, attacker)
 
     def _paillier(self) -> None:
@@ -264,6 +265,7 @@ class _Seed:
         real: bool = True,
         identical: bool | None = None,
         epsilon: float | None = None,
+        view: str = "",
     ) -> None:
         rounds = len(result.history)
         traffic = sum(entry.up + entry.down for entry in result.history)
@@ -279,6 +281,7 @@ class _Seed:
                 epsilon=epsilon,
                 real=real,
                 identical=identical,
+                view=view,
             )
         )
 

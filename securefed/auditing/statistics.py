@@ -78,9 +78,9 @@ class Verdict:
 
 
 def verdict(leakage: Interval, null: Interval) -> Verdict:
-    """exposed: low >= .9. partial: low > max(.05, the null's high). Else not detected, with the test's power."""
+    """exposed: low >= .9 (and above the null). partial: low > max(.05, the null's high). Else not detected, with the test's power."""
     threshold = max(PARTIAL_FROM, null.high)
     detectable = threshold + leakage.mean - leakage.low
-    if leakage.low >= EXPOSED_FROM:
+    if leakage.low >= EXPOSED_FROM and leakage.low > null.high:
         return Verdict(EXPOSED, detectable)
     return Verdict(PARTIAL if leakage.low > threshold else NOT_DETECTED, detectable)

@@ -35,6 +35,11 @@ def short_defense(defense: str) -> str:
     return SHORT_DEFENSES.get(defense, DEFENSE_TITLES[defense])
 
 
+def leak_text(value: float) -> str:
+    """Two decimals without a negative zero; what lies far below zero reads as such."""
+    return "< -9" if value < -9 else f"{round(value, 2) + 0.0:.2f}"
+
+
 GLOSSARY: Final = (
     (
         "leakage",
@@ -77,8 +82,8 @@ GLOSSARY: Final = (
     (
         "null",
         "The same attack on a shuffled transcript: messages moved to other rounds and their entries permuted. "
-        "What it “recovers” is chance. Made once for each attack and set of clients in a sum, whichever "
-        "defence made the sum.",
+        "What it “recovers” is chance. Made once for each attack, view and set of clients, whichever "
+        "defence is in place.",
     ),
     (
         "interval",

@@ -49,6 +49,7 @@ def test_wilson_against_published_values() -> None:
     ("leak", "null", "word"),
     [
         ([0.95, 0.96, 0.99], [0.0, 0.01, -0.01], EXPOSED),
+        ([0.95, 0.96, 0.99], [0.97, 0.99, 0.99], NOT_DETECTED),
         ([0.2, 0.25, 0.22], [0.0, 0.01, -0.01], PARTIAL),
         ([0.2, 0.25, 0.22], [0.3, 0.3, 0.3], NOT_DETECTED),
         ([0.04, 0.03, 0.04], [-1.0, -1.0, -1.0], NOT_DETECTED),
