@@ -15,7 +15,7 @@ from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC
 from securefed.algorithms.pca import SSI, FedPG
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import Budget, clip, gaussian
+from securefed.defenses.differential_privacy import Budget, Poisson, clip, gaussian
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import InsecurePaillier
 from securefed.defenses.secure_aggregation import secure_aggregation
@@ -25,6 +25,7 @@ from securefed.errors import (
     DataError,
     DivergenceError,
     ProtocolError,
+    RangeRefused,
     RoundVoid,
     SecureFedError,
     StorageError,
@@ -205,6 +206,141 @@ def test_a_killed_run_resumes_with_the_same_result(tmp_path, method, defense) ->
     resumed = Federation(method, data(6), defense, **arguments).run(9)
     assert [entry.round for entry in resumed.history] == list(range(9))
     outputs_equal(resumed, whole)
+
+
+@pytest.mark.parametrize("when", ["before anyone", "after two clients", "after everybody"])
+def test_a_run_interrupted_inside_an_exchange_resumes_with_every_client(tmp_path, when) -> None:
+    """Clients that had answered the interrupted exchange answer it again in the resumed run."""
+    method = LoSAC(learning_rate=0.002, local_steps=2, blocks=2)
+    whole = Federation(method, data(), seed=4).run(6)
+
+    def dies(endpoints: Any) -> Any:
+        inner = InProcess(endpoints)
+
+        class Dying:
+            def exchange(self, outgoing: Any, timeout: Any = None) -> Any:
+                if Message.decode(next(iter(outgoing.values()))).round == 3:
+                    reached = {"before anyone": 0, "after two clients": 2, "after everybody": 4}[when]
+                    inner.exchange(dict(list(outgoing.items())[:reached]))
+                    raise KeyboardInterrupt
+                return inner.exchange(outgoing, timeout)
+
+        return Dying()
+
+    with pytest.raises(KeyboardInterrupt):
+        Federation(method, data(), seed=4, transport=dies, checkpoint=tmp_path / "run").run(6)
+    resumed = Federation(method, data(), seed=4, checkpoint=tmp_path / "run").run(6)
+    assert all(entry.survivors == (0, 1, 2, 3) for entry in resumed.history)
+    outputs_equal(resumed, whole)
+
+
+def test_a_failed_evaluation_does_not_lose_or_repeat_its_round(tmp_path) -> None:
+    def no_evaluation(endpoints: Any) -> Lossy:
+        return Lossy(InProcess(endpoints), replies=lambda m: m.round == 2)
+
+    method = SSI(rank=2, tolerance=0.0)
+    arguments: dict[str, Any] = {"seed": 1, "checkpoint": tmp_path / "run"}
+    with pytest.raises(RoundVoid):
+        Federation(method, data(), transport=no_evaluation, max_void=1, **arguments).run(4, evaluate_every=2)
+    resumed = Federation(method, data(), **arguments)
+    assert len(resumed._history) == 2
+    np.testing.assert_allclose(
+        resumed.run(2).output["basis"], Federation(method, data(), seed=1).run(2).output["basis"], atol=0
+    )
+
+
+def test_what_a_killed_run_released_stays_spent(tmp_path) -> None:
+    """The budget is on disk before the exchange that spends it."""
+    noise = gaussian(2.0)
+    path = tmp_path / "run"
+
+    def dies(endpoints: Any) -> Any:
+        class Dying:
+            def exchange(self, outgoing: Any, timeout: Any = None) -> Any:
+                raise KeyboardInterrupt
+
+        return Dying()
+
+    budget = noise.budget(30.0)
+    arguments: dict[str, Any] = {"budget": budget, "checkpoint": path, "checkpoint_every": 100}
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            Federation(DSGD(), data(), chain(clip(1.0), noise), transport=dies, **arguments).run(5)
+    resumed = Federation(DSGD(), data(), chain(clip(1.0), noise), **arguments)
+    assert resumed._budget is not None
+    assert resumed._budget.exchanges == 3
+
+
+def test_a_budget_of_other_noise_and_a_sampler_that_is_not_drawn_are_refused() -> None:
+    with pytest.raises(ConfigError, match="noise multiplier"):
+        Federation(DSGD(), data(), chain(clip(1.0), gaussian(1.0)), budget=gaussian(100.0).budget(1.0))
+    with pytest.raises(ConfigError, match="fixed size"):
+        Federation(DSGD(), data(), chain(clip(1.0), gaussian(1.0, sampler=Poisson(0.01))))
+    with pytest.raises(ConfigError, match="clip"):
+        Federation(DSGD(), data(), chain(clip(1.0), gaussian(1.0))).run(1, evaluate_every=1)
+
+
+def test_range_refusals_without_end_stop_the_run_by_name() -> None:
+    def refuses(endpoints: Any) -> Any:
+        inner = InProcess(endpoints)
+
+        class Refusing:
+            def exchange(self, outgoing: Any, timeout: Any = None) -> Any:
+                request = Message.decode(outgoing[0])
+                body = {"name": np.frombuffer(b"RangeRefused", np.uint8), "text": np.zeros(0, np.uint8)}
+                forged = Message(request.run, request.round, "refusal", 0, SERVER, body)
+                return dict(inner.exchange(outgoing, timeout)) | {0: forged.encode()}
+
+        return Refusing()
+
+    with pytest.raises(RangeRefused, match="doubled 20 times"):
+        Federation(DSGD(), data(), chain(Quantise()), transport=refuses, max_void=100).run(1)
+
+
+def test_extreme_integers_in_an_upload_are_refused() -> None:
+    lowest = np.iinfo(np.int64).min
+
+    def pick(self: Tampering, raw: bytes) -> bytes:
+        message = Message.decode(raw)
+        if message.sender != 1 or message.stage != "upload":
+            return raw
+        return replace(message, body=message.body | {"product": np.full((6, 2), lowest)}).encode()
+
+    federation = Federation(
+        SSI(rank=2), data(), chain(Quantise()), transport=lambda e: Tampering(InProcess(e), pick), max_void=1
+    )
+    result = federation.run(1)
+    assert result.history[0].survivors == (0, 2, 3)
+    assert "bound" in result.history[0].refusals[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"session/cohort": np.array([0.0, np.inf])},
+        {"session/cohort": np.array([0.9, 1.2])},
+        {"session/kind": np.asarray(-1)},
+        {"session/doublings": np.asarray(5000)},
+        {"session/doublings": np.asarray(-3000)},
+        {"settle/round": np.asarray(np.inf)},
+        {"broadcast/weight": np.zeros((3, 6), bool)},
+        {"broadcast/weight": np.zeros((6, 3))},
+        {"broadcast/weight": None},
+    ],
+)
+def test_malformed_requests_are_refused_by_name(change) -> None:
+    federation = Federation(DSGD(), data(), chain(Quantise()))
+    federation.run(1)
+    request = next(s.message for s in federation.transcript.sent if s.message.receiver == 1)
+
+    def answer(body: Any) -> str:
+        node = Federation(DSGD(), data(), chain(Quantise())).nodes[1]
+        node.run = federation.transcript.run
+        return node.handle(replace(request, body=body)).stage
+
+    assert answer(request.body) == "upload"  # positive control
+    changed = dict(request.body) | change
+    assert answer({name: value for name, value in changed.items() if value is not None}) == "refusal"
 
 
 def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tmp_path) -> None:

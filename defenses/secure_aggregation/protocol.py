@@ -42,6 +42,8 @@ class SecureAggregation:
         that its holder or dealer falsified) ends in a named refusal; the sum is exact for those in `survivors`. How:
         from `keys` on both directions carry a MAC under keys agreed between client and server (`channel`), bundles are
         encrypted end to end and bound to the roster, and what is reconstructed is compared with what was advertised.
+        This speaks of the protocol's own fields. What a federation sends beside them (the broadcast that
+        contributions are computed from, who was counted last) is the authenticated transport's to protect.
     Not promised:
         Who a client is. Keys have no certificate: a server that impersonates clients at first contact (each exchange is
         one), or anyone who can where the transport does not authenticate, opens uploads.

@@ -103,7 +103,7 @@ class Attacker:
         return attack.run(observed, self._target, np.random.default_rng([self._seed, 1]))
 
     def _null(self, name: str, attack: Attack, observed: Observed) -> Reconstruction | None:
-        """What chance gives this attack: shuffled once for each view and set of clients, whichever defence it is under."""
+        """What chance gives this attack: shuffled once for each view and set of clients, under any defence."""
         key = (name, observed.view, frozenset((o.members, o.survivors) for o in observed.rounds))
         if key not in self._nulls:
             nothing = views.shuffled(observed, np.random.default_rng([self._seed, 2]))

@@ -78,7 +78,7 @@ class Verdict:
 
 
 def verdict(leakage: Interval, null: Interval) -> Verdict:
-    """exposed: low >= .9 (and above the null). partial: low > max(.05, the null's high). Else not detected, with the test's power."""
+    """exposed: low >= .9, above the null. partial: low > max(.05, the null's high). Else not detected, with power."""
     threshold = max(PARTIAL_FROM, null.high)
     detectable = threshold + leakage.mean - leakage.low
     if leakage.low >= EXPOSED_FROM and leakage.low > null.high:
