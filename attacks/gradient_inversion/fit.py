@@ -25,7 +25,7 @@ class Fit:
         limit: unknowns (rows x coordinates) beyond which the least-squares start is returned unfitted.
     """
 
-    rounds: int = 5
+    rounds: int = 4
     race: Race = Race()
     limit: int = 640
 

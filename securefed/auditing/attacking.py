@@ -54,7 +54,7 @@ class Attacker:
         self._chosen = [(name, attacks.make(name)) for name in names]
         self._secret, self._target, self._seed = secret, target, seed
         self._known: dict[tuple[str, bytes], Attempt] = {}
-        self._nulls: dict[tuple[str, str, frozenset[Members]], Reconstruction | None] = {}
+        self._nulls: dict[tuple[str, bool, frozenset[Members]], Reconstruction | None] = {}
 
     def attempts(self, observed: Observed) -> tuple[list[Attempt], list[str]]:
         """What every attack made of a view, and why others did not run."""
@@ -103,8 +103,9 @@ class Attacker:
         return attack.run(observed, self._target, np.random.default_rng([self._seed, 1]))
 
     def _null(self, name: str, attack: Attack, observed: Observed) -> Reconstruction | None:
-        """What chance gives this attack: shuffled once for each view and set of clients, under any defence."""
-        key = (name, observed.view, frozenset((o.members, o.survivors) for o in observed.rounds))
+        """What chance gives this attack: shuffled once for each set of clients in a sum, and apart for noised sums."""
+        noised = observed.view == views.RELEASED.name
+        key = (name, noised, frozenset((o.members, o.survivors) for o in observed.rounds))
         if key not in self._nulls:
             nothing = views.shuffled(observed, np.random.default_rng([self._seed, 2]))
             try:

@@ -254,7 +254,7 @@ for _name, _setting in _GRADIENT_SETTINGS:
             setting=_setting,
             secret="samples",
             prepare=one_sample_each,
-            rounds=8,
+            rounds=6,
             clip=1.0,
             utility=_accuracy(_name, _setting),
             utility_name="accuracy",

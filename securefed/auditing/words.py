@@ -82,8 +82,8 @@ GLOSSARY: Final = (
     (
         "null",
         "The same attack on a shuffled transcript: messages moved to other rounds and their entries permuted. "
-        "What it “recovers” is chance. Made once for each attack, view and set of clients, whichever "
-        "defence is in place.",
+        "What it “recovers” is chance. Made once for each attack and set of clients in a sum, and apart "
+        "for what is released with noise.",
     ),
     (
         "interval",
