@@ -195,7 +195,7 @@ def _show(report: Report) -> None:
         table.add_row(
             short(algorithm) if algorithm != previous[0] else "",
             short_defense(defense) if (algorithm, defense) != previous else "",
-            view,
+            view.replace(" + ", "+"),
             *(_leakage(cell) if cell else "" for cell in cells),
         )
         previous = (algorithm, defense)

@@ -11,7 +11,7 @@ DEFENSE_TITLES: Final = {
     "dp": "DP on secure aggregation",
 }
 
-SHORT_DEFENSES: Final = {"secure_aggregation": "Secure agg.", "dp": "DP + SA"}
+SHORT_DEFENSES: Final = {"secure_aggregation": "SecAgg", "dp": "DP+SA"}
 ALGORITHM_TITLES: Final = {
     "ssi": "SSI",
     "localpower": "LocalPower",
