@@ -73,6 +73,7 @@ def look(observed: Observed, target: Target, *, rounds: int, telescope: bool = F
         method, seen = _telescoped(method, seen, gradients, target)
     # A round holds outputs * (B + 1) equations for B * B coordinates: about 2.5 times as many equations are asked for.
     rounds = max(rounds, min(_MOST_ROUNDS, 2 + -(-5 * sum(sizes) // (2 * model.outputs))))
+    rounds += len({item.members for item in seen}) - 1  # members that come and go are seen less often
     if method.memory(Model(method.problem, target.public)):
         chosen = list(range(min(rounds, len(seen))))
     else:
