@@ -16,6 +16,7 @@ COLOURS = {
     "dp": "#1d8a5b",
 }
 _LINES = ("#b3201f", "#1f5fbf", "#1d8a5b", "#5b3fa8", "#b8720a", "#0f7f8c", "#a0387f", "#5b6675")
+_LABEL_GAP = 13.0
 _INK, _GRID = "#5b6675", "#d9dee5"
 
 
@@ -51,7 +52,7 @@ def panel(title: str, utility_name: str, points: Sequence[tuple[str, float, floa
         parts.append(_text(x(tick), height - bottom + 15, f"{tick:g}", anchor="middle"))
     parts.append(_text((left + width - right) / 2, height - 8, utility_name, anchor="middle"))
     for index, (name, utility, leakage, low, high) in enumerate(points):
-        fill, radius = COLOURS[name], 8 - 2 * index  # points on top of each other stay visible as rings
+        fill, radius = COLOURS[name], max(5, 9 - 2 * index)  # points on top of each other stay visible as rings
         parts.append(f'<line x1="{x(utility):.1f}" x2="{x(utility):.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}" ')
         parts.append(f'stroke="{fill}" stroke-width="2"/>')
         parts.append(f'<circle cx="{x(utility):.1f}" cy="{y(leakage):.1f}" r="{radius}" fill="{fill}" ')
@@ -80,6 +81,7 @@ def curve(title: str, note: str, series: Sequence[Mapping[str, Sequence[float]]]
 
     parts = [_open(width, height, title), _text(8, 16, title, size=13, weight=600, fill="#1c2430")]
     parts.append(_text(8, 33, note))
+    labels: list[tuple[float, str, str]] = []
     stride = max(1, math.ceil((high - low) / 6))
     for exponent in range(low, high + 1, stride):
         parts.append(_line(left, y(10.0**exponent), width - right, y(10.0**exponent)))
@@ -95,7 +97,11 @@ def curve(title: str, note: str, series: Sequence[Mapping[str, Sequence[float]]]
         parts.append(f'<polygon points="{ring}" fill="{fill}" fill-opacity=".15"/>')
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in middle)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{fill}" stroke-width="2"/>')
-        parts.append(_text(width - right + 8, middle[-1][1] + 4, name, fill=fill))
+        labels.append((middle[-1][1], name, fill))
+    floor = -math.inf
+    for wanted, name, fill in sorted(labels):
+        floor = max(wanted, floor + _LABEL_GAP)  # labels of lines that end together stay apart
+        parts.append(_text(width - right + 8, floor + 4, name, fill=fill))
     return "".join(parts) + "</svg>"
 
 

@@ -51,7 +51,8 @@ def _charts(title: str, secret: str, traces: Sequence[Trace], *, conditioned: bo
     if not traces:
         return []
     seeds = len(traces) // len({_label(trace) for trace in traces})
-    note = f"relative error of the client's {secret}, plain server view; median and range of {seeds} seeds"
+    of = f"median and range of {seeds} seeds" if seeds > 1 else "one seed"
+    note = f"relative error of the client's {secret}, plain server view; {of}"
     out = [_curve(title, note, traces, "errors")]
     solved = [t for t in traces if any(math.isfinite(c) for c in t.conditions)]
     if solved and conditioned:
