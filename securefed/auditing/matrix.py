@@ -54,7 +54,11 @@ def audit(
         clients: N; the target is client 0.      seeds: runs of each cell; >= 10 for a report to rely on.
         epsilon, delta: of the DP defence, over all rounds together.
         every_seed: run Paillier itself on every seed, not only on the first.
-        workers: processes; all cores by default.
+        workers: processes; all cores by default. In a script, call this under `if __name__ == "__main__":`, as
+            everything that starts processes; `workers=1` starts none.
+
+    Returns:
+        `.report` holds the cells and saves `audit.json`; `securefed.auditing.report.save` writes the page.
 
     Raises:
         UnknownNameError, ConfigError, DataError: before anything runs.
