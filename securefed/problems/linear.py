@@ -6,6 +6,7 @@ dl/dz = p(z) - [y],   dl/dW = (dl/dz) x^T + l2 W,   dl/db = dl/dz
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ PRACTICAL_WEIGHT = 10.0
 
 
 @dataclass(frozen=True)
-class _Linear:
+class _Linear(ABC):
     """What both share.
 
     Attributes:
@@ -55,11 +56,13 @@ class _Linear:
     def accuracy(self, parameters: Tensors, x: Array, y: Array) -> float:
         return float(np.mean(self.predict(parameters, x) == y))
 
+    @abstractmethod
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
-        raise NotImplementedError
+        """Shapes of the parameters."""
 
+    @abstractmethod
     def predict(self, parameters: Tensors, x: Array) -> Array:
-        raise NotImplementedError
+        """(rows,) labels for rows x."""
 
     def _penalty(self, parameters: Tensors) -> float:
         return 0.5 * self.l2 * float(np.sum(parameters["weight"] ** 2)) if self.l2 else 0.0
