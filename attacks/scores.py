@@ -54,9 +54,3 @@ def sample_error(estimate: Array, truth: Array) -> float:
     if not np.isfinite(estimate).all():
         return float("inf")
     return relative_error(match(estimate, truth), truth)
-
-
-def psnr(estimate: Array, truth: Array, peak: float) -> float:
-    """Peak signal-to-noise ratio in dB of matched samples, `peak` the width of the data's range."""
-    error = float(np.mean((estimate - truth) ** 2))
-    return float("inf") if error == 0 else float(10 * np.log10(peak**2 / error))

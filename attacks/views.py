@@ -7,7 +7,8 @@ clients that the viewer can single out. Collusion views read the colluders' own 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -20,26 +21,11 @@ Opener = Callable[[Tensors], Tensors]
 """Turns one recorded upload into the encoded contribution (decryption with a key the viewer holds)."""
 
 
-@dataclass(frozen=True)
-class Viewer:
-    """Who looks.
-
-    Attributes:
-        name: `server`, `sum only`, `collusion(c)`, `server + key holder`, `released`, `output only`.
-        meaning: one sentence for the report.
-    """
-
-    name: str
-    meaning: str
-
-
-SERVER_VIEW = Viewer("server", "The server, honest but curious: every message it received and sent.")
-SUM_ONLY = Viewer(
-    "sum only", "The server under a defence that hides single messages: per round, the sum and who took part."
-)
-KEY_HOLDER_VIEW = Viewer("server + key holder", "The server together with the party that holds the private key.")
-RELEASED = Viewer("released", "Everything that leaves the aggregator: every round's sum after the server's noise.")
-OUTPUT_ONLY = Viewer("output only", "Just the final model: the floor of every comparison.")
+SERVER_VIEW: Final = "server"
+SUM_ONLY: Final = "sum only"
+KEY_HOLDER_VIEW: Final = "server + key holder"
+RELEASED: Final = "released"
+OUTPUT_ONLY: Final = "output only"
 
 
 def server(transcript: Transcript, target: ClientId) -> Observed:
@@ -48,7 +34,7 @@ def server(transcript: Transcript, target: ClientId) -> Observed:
     Raises:
         TranscriptError: the uploads are not in the clear, or were not kept.
     """
-    return opened(transcript, target, lambda body: body, SERVER_VIEW.name)
+    return opened(transcript, target, lambda body: body, SERVER_VIEW)
 
 
 def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) -> Observed:
@@ -76,7 +62,7 @@ def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) 
 def sum_only(transcript: Transcript, target: ClientId | None) -> Observed:
     """The sums; rounds without the target are kept, since changing survivors give it away."""
     rounds = tuple(_observation(r, after, r.encoded, frozenset(r.survivors)) for r, after in _training(transcript))
-    return Observed(SUM_ONLY.name, target, rounds, transcript.output)
+    return Observed(SUM_ONLY, target, rounds, transcript.output)
 
 
 def released(transcript: Transcript, target: ClientId | None) -> Observed:
@@ -85,7 +71,7 @@ def released(transcript: Transcript, target: ClientId | None) -> Observed:
         Observation(r.round, r.broadcast, r.released, frozenset(r.survivors), frozenset(r.survivors), after)
         for r, after in _training(transcript)
     )
-    return Observed(RELEASED.name, target, rounds, transcript.output)
+    return Observed(RELEASED, target, rounds, transcript.output)
 
 
 def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[ClientId]) -> Observed:
@@ -116,7 +102,7 @@ def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[Clie
 
 def output_only(transcript: Transcript, target: ClientId | None) -> Observed:
     """Just the final model."""
-    return Observed(OUTPUT_ONLY.name, target, (), transcript.output)
+    return Observed(OUTPUT_ONLY, target, (), transcript.output)
 
 
 def shuffled(observed: Observed, rng: np.random.Generator) -> Observed:

@@ -144,6 +144,9 @@ class Federation:
     def run(self, rounds: int, *, evaluate_every: int = 0, progress: Progress | None = None) -> Result:
         """Run until `rounds` training rounds are complete, counting those of a resumed run.
 
+        The end of a run takes an exchange number of its own, so with mini-batches `run(3)` then `run(6)` draws other
+        batches than `run(6)` at once.
+
         Args:
             evaluate_every: sum the clients' evaluation after every so many rounds (0: never).
             progress: called with each completed round.

@@ -87,7 +87,7 @@ class Attacker:
 
     def _applicable(self, observed: Observed) -> Iterator[tuple[str, Attack]]:
         changing = observed.view == CHANGING_SURVIVORS
-        derived = observed.view != views.SERVER_VIEW.name and any(name == JOINT_FIT for name, _ in self._chosen)
+        derived = observed.view != views.SERVER_VIEW and any(name == JOINT_FIT for name, _ in self._chosen)
         for name, attack in self._chosen:
             left_out = derived and name in WEAKER_FITS
             if attack.secret == self._secret and (name == DIFFERENCE) == changing and not left_out:
@@ -104,7 +104,7 @@ class Attacker:
 
     def _null(self, name: str, attack: Attack, observed: Observed) -> Reconstruction | None:
         """What chance gives this attack: shuffled once for each set of clients in a sum, and apart for noised sums."""
-        noised = observed.view == views.RELEASED.name
+        noised = observed.view == views.RELEASED
         key = (name, noised, frozenset((o.members, o.survivors) for o in observed.rounds))
         if key not in self._nulls:
             nothing = views.shuffled(observed, np.random.default_rng([self._seed, 2]))

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
 
+from securefed.attacks.scores import leakage
 from securefed.auditing.statistics import EXPOSED_FROM, Interval, Verdict, interval, verdict
 from securefed.errors import StorageError
 
@@ -47,11 +48,11 @@ class Score:
 
     @property
     def leakage(self) -> float:
-        return 1.0 - self.error / self.baseline
+        return leakage(self.error, self.baseline)
 
     @property
     def null_leakage(self) -> float:
-        return 1.0 - self.null_error / self.baseline
+        return leakage(self.null_error, self.baseline)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ ABSENCE_ROUNDS = 30
 DEFAULT_SETTING = "default setting"
 UNTRACED = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
 TRACED_SEEDS = 3
-COVERED = {DP: views.RELEASED.name}
+COVERED = {DP: views.RELEASED}
 """The one view that a defence's epsilon covers."""
 
 
@@ -225,7 +225,7 @@ class _Seed:
         identical = _identical(result, quantised) if real else None
         self._note(PAILLIER, result, real=real, identical=identical)
         self._look(PAILLIER, result, views.sum_only(result.transcript, TARGET))
-        name = views.KEY_HOLDER_VIEW.name
+        name = views.KEY_HOLDER_VIEW
         if federation is not None:
             holder, plan = federation.helper, result.plan
             assert isinstance(holder, KeyHolder)

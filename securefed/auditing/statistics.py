@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -51,17 +50,6 @@ def interval(values: Sequence[float]) -> Interval:
     means = data[rng.integers(0, data.size, (_RESAMPLES, data.size))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(data.mean()), float(low), float(high), int(data.size), float(data.std(ddof=data.size > 1)))
-
-
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """95 % Wilson score interval of a rate."""
-    if not 0 <= successes <= trials or trials == 0:
-        raise ConfigError(f"a rate needs 0 <= successes <= trials and trials > 0, not {successes} of {trials}")
-    z = 1.959963984540054
-    rate = successes / trials
-    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials**2)) / (1 + z * z / trials)
-    return centre - half, centre + half
 
 
 @dataclass(frozen=True)

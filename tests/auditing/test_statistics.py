@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed.auditing.statistics import EXPOSED, NOT_DETECTED, PARTIAL, Interval, interval, verdict, wilson
+from securefed.auditing.statistics import EXPOSED, NOT_DETECTED, PARTIAL, Interval, interval, verdict
 from securefed.errors import ConfigError
 
 
@@ -30,19 +30,6 @@ def test_an_interval_of_equal_values_has_no_width_and_is_reproducible() -> None:
     for bad in ([], [0.1, float("nan")]):
         with pytest.raises(ConfigError):
             interval(bad)
-
-
-def test_wilson_against_published_values() -> None:
-    """Newcombe 1998, Statistics in Medicine 17:857, table I, method 3: 81/263, 15/148, 0/20, 1/29."""
-    for successes, trials, low, high in [
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-    ]:
-        assert wilson(successes, trials) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
-    with pytest.raises(ConfigError):
-        wilson(3, 2)
 
 
 @pytest.mark.parametrize(
