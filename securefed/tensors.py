@@ -109,6 +109,11 @@ class Layout:
         return out
 
 
+def add(left: Tensors, right: Tensors) -> dict[str, Array]:
+    """Entry by entry `left + right`; both hold the same names."""
+    return {name: left[name] + right[name] for name in left}
+
+
 def subtract(left: Tensors, right: Tensors) -> dict[str, Array]:
     """Entry by entry `left - right`; both hold the same names."""
     return {name: left[name] - right[name] for name in left}
