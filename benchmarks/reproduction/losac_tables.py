@@ -101,8 +101,8 @@ TABLES = {
         (1.1, None),
         5,
         "SCAFFOLD depends on the unstated start of the network: Glorot with zero bias here. LoSAC as printed stands at "
-        "the edge of stability: with seed 12 it leaves its path after round 60 and falls, and the same run in float64, or "
-        "client by client, gives the same curve; seeds 11, 13 and 14 end at 96.7 to 97.0. " + STEP_EVIDENCE,
+        "the edge of stability: with seed 12 it leaves its path after round 60 and falls, and the same run in "
+        "float64, or client by client, gives the same curve; seeds 11, 13 and 14 end at 96.7 to 97.0. " + STEP_EVIDENCE,
     ),
     "har": Table(
         "Table 2, HAR",
