@@ -68,11 +68,14 @@ def _guarded(command: Callable[[], int]) -> None:
     epilog="Examples:\n\n"
     "securefed audit\n\n"
     "securefed audit --algorithms ssi,fedavg --defenses plain,secure_aggregation --seeds 3\n\n"
+    "securefed audit --algorithms all   (every algorithm; the default takes a minute)\n\n"
     "securefed audit --data mydata.npz --fail-above 0.2 --out report   (exit code 3 above the threshold)\n\n"
     "securefed audit --json | jq '.cells[] | select(.verdict == \"exposed\") | .algorithm'"
 )
 def audit(
-    algorithms: Names = None,
+    algorithms: Annotated[
+        str | None, typer.Option(help="Comma-separated names, or `all`; by default the quick ones.")
+    ] = None,
     defenses: Names = None,
     attacks: Names = None,
     data: Annotated[str, typer.Option(help=DATA_HELP)] = "digits",

@@ -15,12 +15,14 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from securefed import catalogue
-from securefed.auditing.cases import case, cases, require_clients
+from securefed.auditing.cases import case, cases, defaults, require_clients
 from securefed.auditing.cells import Report, gather
 from securefed.auditing.runs import COVERED, DEFENSES, DP, Outcome, Settings, Task, run_task
 from securefed.datasets.loaders import load
 from securefed.errors import ConfigError, UnknownNameError
 
+ALL = "all"
+"""In place of algorithms' names: every one that has a case."""
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, what was just done)."""
 
@@ -47,9 +49,11 @@ def audit(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Attack every named algorithm under every named defence; names default to all.
+    """Attack every named algorithm under every named defence.
 
     Args:
+        algorithms: names; by default those of a quick audit (`cases.defaults`); `["all"]` is every one with a case.
+        defenses, attacks: names; all by default.
         data: `digits`, `breast_cancer`, `mnist`, or a path to an `.npz` with `x` and `y`.
         clients: N; the target is client 0.      seeds: runs of each cell; >= 10 for a report to rely on.
         epsilon, delta: of the DP defence, over all rounds together.
@@ -64,7 +68,7 @@ def audit(
         UnknownNameError, ConfigError, DataError: before anything runs.
     """
     start = time.perf_counter()
-    chosen = _names("algorithm", algorithms, cases.names, catalogue.algorithms.__getitem__)
+    chosen = _algorithms(algorithms)
     under = _names("defense", defenses, DEFENSES, None)
     with_attacks = _names("attack", attacks, catalogue.attacks.names, catalogue.attacks.__getitem__)
     require_clients(clients)
@@ -138,6 +142,14 @@ def _noise(algorithms: Iterable[str], defenses: Iterable[str], epsilon: float, d
     return {rounds: calibrate(epsilon, delta, rounds) for rounds in {case(name).rounds for name in algorithms}}
 
 
+def _algorithms(wanted: Sequence[str] | None) -> tuple[str, ...]:
+    if not wanted:
+        return defaults()
+    if list(wanted) == [ALL]:
+        return cases.names
+    return _names("algorithm", wanted, cases.names, catalogue.algorithms.__getitem__)
+
+
 def _names(kind: str, wanted: Sequence[str] | None, known: Sequence[str], find: Any) -> tuple[str, ...]:
     if not wanted:
         return tuple(known)
@@ -153,7 +165,7 @@ def _names(kind: str, wanted: Sequence[str] | None, known: Sequence[str], find: 
 def _command(settings: Settings, algorithms: Sequence[str], seeds: int) -> str:
     """The shell command that gives the same audit."""
     lists = (
-        ("algorithms", tuple(algorithms), cases.names),
+        ("algorithms", tuple(algorithms), defaults()),
         ("defenses", settings.defenses, DEFENSES),
         ("attacks", settings.attacks, catalogue.attacks.names),
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from securefed.attacks.base import Observed, Reconstruction
 from securefed.attacks.scores import match, relative_error, subspace_baseline
-from securefed.auditing.cases import Case, Prepared, pooled_gram
+from securefed.auditing.cases import Case, Prepared
+from securefed.auditing.cases.pca import pooled_gram
 from securefed.auditing.cells import CLIENT, FEDERATION, Secret
 from securefed.messages import ClientId
 from securefed.tensors import Array, Tensors
@@ -40,8 +42,7 @@ def assess(
     client's samples as those of the recovered set that fit best (whose they are is NOT established).
     """
     members = found.members if found.members is not None else observed.members
-    score = _gram if case.secret == "gram" else _samples
-    return score(prepared, found.value, members, output, target)
+    return SCORES[case.secret](prepared, found.value, members, output, target)
 
 
 def _gram(
@@ -88,3 +89,8 @@ def _assess(
     if failed:
         return Assessment(secret, baseline, baseline, True, truth, np.asarray(fallback))
     return Assessment(secret, relative_error(estimate, truth), baseline, False, truth, estimate)
+
+
+Scorer = Callable[[Prepared, Array, frozenset[ClientId], Tensors, ClientId], list[Assessment]]
+SCORES: Mapping[str, Scorer] = {"gram": _gram, "samples": _samples}
+"""By the secret's name, as attacks and cases give it."""

@@ -1,0 +1,8 @@
+"""What the audit runs for each algorithm; importing this registers every case."""
+
+from securefed.auditing.cases import optimization as _optimization
+from securefed.auditing.cases import pca as _pca
+from securefed.auditing.cases.base import Case, Preparation, Prepared, WideCase, case, cases, defaults, require_clients
+
+__all__ = ["Case", "Preparation", "Prepared", "WideCase", "case", "cases", "defaults", "require_clients"]
+del _optimization, _pca

@@ -1,0 +1,32 @@
+"""Cases of the stochastic gradient methods: the secret is a client's samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from securefed.auditing.cases.base import Case, accuracy, register
+from securefed.auditing.cases.data import one_sample_each
+
+_SAMPLES_DATA = "one row for every client; utility on held-out rows"
+_GRADIENT_SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("optimization/dsgd", {"problem": "softmax", "learning_rate": 0.1}),
+    ("optimization/fedavg", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 5}),
+    # Two local steps, as in the comparison of these two in LoSAC's table 2.
+    ("optimization/scaffold", {"problem": "softmax", "learning_rate": 0.1, "local_steps": 2}),
+    ("optimization/losac", {"problem": "softmax", "learning_rate": 0.1, "local_steps": 2, "blocks": 1}),
+)
+for _name, _setting in _GRADIENT_SETTINGS:
+    register(
+        Case(
+            name=_name,
+            setting=_setting,
+            secret="samples",
+            prepare=one_sample_each,
+            rounds=6,
+            clip=1.0,
+            utility=accuracy(_name, _setting),
+            utility_name="accuracy",
+            data=_SAMPLES_DATA,
+            default=True,
+        )
+    )
