@@ -87,7 +87,9 @@ def audit(
     fail_above: Annotated[
         float | None, typer.Option(help="Exit with code 3 if a cell's upper bound of leakage exceeds this.")
     ] = None,
-    every_seed: Annotated[bool, typer.Option("--every-seed", help="Run Paillier itself on every seed.")] = False,
+    every_seed: Annotated[
+        bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(help="Processes; all cores by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the table.")] = False,
 ) -> None:

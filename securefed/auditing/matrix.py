@@ -57,7 +57,8 @@ def audit(
         data: `digits`, `breast_cancer`, `mnist`, or a path to an `.npz` with `x` and `y`.
         clients: N; the target is client 0.      seeds: runs of each cell; >= 10 for a report to rely on.
         epsilon, delta: of the DP defence, over all rounds together.
-        every_seed: run Paillier itself on every seed, not only on the first.
+        every_seed: run secure aggregation and Paillier themselves on every seed, not only on the first (elsewhere
+            the run with the same sums of integers stands for them; the first seed checks that they are the same).
         workers: processes; all cores by default. In a script, call this under `if __name__ == "__main__":`, as
             everything that starts processes; `workers=1` starts none.
 

@@ -238,7 +238,9 @@ def _notes(report: Report) -> list[str]:
     checked = [fact for fact in report.facts if fact.identical is not None]
     if checked:
         same = sum(bool(fact.identical) for fact in checked)
-        notes.append(f"Paillier against the quantised run: {same} of {len(checked)} real runs identical bit for bit.")
+        notes.append(
+            f"Exact defences against the quantised run: {same} of {len(checked)} real runs identical bit for bit."
+        )
     failed = [c for c in report.cells if c.failed]
     notes += [f"{short(c.algorithm)}, {c.view}, {c.attack}: {c.failed} runs returned nothing finite." for c in failed]
     return list(dict.fromkeys(notes))

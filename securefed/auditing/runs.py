@@ -32,6 +32,7 @@ PLAIN, SECURE_AGGREGATION, PAILLIER, DP = "plain", "secure_aggregation", "pailli
 DEFENSES = (PLAIN, SECURE_AGGREGATION, PAILLIER, DP)
 TARGET = 0
 ABSENCE_ROUNDS = 30
+QUANTISED = chain(Quantise(), Plain())
 DEFAULT_SETTING = "default setting"
 UNTRACED = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
 TRACED_SEEDS = 3
@@ -48,7 +49,7 @@ class Settings:
         defenses, attacks: names to run.
         epsilon, delta: of the DP defence, for all rounds together.
         noise: noise multiplier that meets them, by number of rounds.
-        every_seed: run Paillier itself on every seed.
+        every_seed: run the exact defences themselves on every seed.
     """
 
     data: str
@@ -63,7 +64,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Task:
-    """One seed of one algorithm; `first` runs Paillier itself and keeps pictures."""
+    """One seed of one algorithm; `first` runs the exact defences themselves and keeps pictures."""
 
     algorithm: str
     seed: int
@@ -137,6 +138,7 @@ class _Seed:
         self.skipped: list[str] = []
         self.traces: list[Trace] = []
         self.attacker = self._new_attacker()
+        self._shared: Result | None = None
 
     def run(self) -> Outcome:
         steps: dict[str, Callable[[], None]] = {
@@ -197,14 +199,34 @@ class _Seed:
 
     def _secure_aggregation(self) -> None:
         defense = chain(secure_aggregation())
-        result, _ = self._federation(defense)
-        self._note(SECURE_AGGREGATION, result)
+        result = self._exact(SECURE_AGGREGATION, defense, self._quantised())[0]
         others = range(1, self.settings.clients)
         self._look(SECURE_AGGREGATION, result, views.sum_only(result.transcript, TARGET))
         self._look(SECURE_AGGREGATION, result, views.collusion(result.transcript, TARGET, others))
         if DIFFERENCE in self.settings.attacks and self.case.absences is not None:
             with self._data(self.case.absences) as attacker:
                 self._absences(defense, attacker)
+
+    def _quantised(self) -> Result:
+        """The run whose sums of integers every exact defence leaves bit for bit; made once a seed."""
+        if self._shared is None:
+            self._shared = self._federation(QUANTISED)[0]
+        return self._shared
+
+    def _exact(
+        self, name: str, defense: Defense, quantised: Result, view: str = "", **how: Any
+    ) -> tuple[Result, Federation | None]:
+        """The run under an exact defence: itself where this seed runs it, compared with the quantised one; else that.
+
+        Parity under every exact defence is tested apart (`tests/contract/test_parity.py`), so the other seeds do
+        not pay for the cryptography again: their facts are not `real`, and time and bytes come from those that are.
+        """
+        if not (self.task.first or self.settings.every_seed):
+            self._note(name, quantised, real=False, view=view)
+            return quantised, None
+        result, federation = self._federation(defense, **how)
+        self._note(name, result, identical=_identical(result, quantised), view=view)
+        return result, federation
 
     def _absences(self, defense: Defense, attacker: Attacker) -> None:
         """The target stays away in every second round: sums over different survivor sets subtract."""
@@ -213,17 +235,14 @@ class _Seed:
         def schedule(round: int) -> tuple[int, ...]:
             return everyone if round % 2 == 0 else everyone[1:]
 
-        result, _ = self._federation(defense, rounds=ABSENCE_ROUNDS, schedule=schedule)
+        how = {"rounds": ABSENCE_ROUNDS, "schedule": schedule}
+        quantised, _ = self._federation(QUANTISED, **how)
+        result, _ = self._exact(SECURE_AGGREGATION, defense, quantised, CHANGING_SURVIVORS, **how)
         observed = replace(views.sum_only(result.transcript, TARGET), view=CHANGING_SURVIVORS)
-        self._note(SECURE_AGGREGATION, result, view=CHANGING_SURVIVORS)
         self._look(SECURE_AGGREGATION, result, observed, attacker)
 
     def _paillier(self) -> None:
-        quantised, _ = self._federation(chain(Quantise(), Plain()))
-        real = self.task.first or self.settings.every_seed
-        result, federation = self._federation(chain(paillier())) if real else (quantised, None)
-        identical = _identical(result, quantised) if real else None
-        self._note(PAILLIER, result, real=real, identical=identical)
+        result, federation = self._exact(PAILLIER, chain(paillier()), self._quantised())
         self._look(PAILLIER, result, views.sum_only(result.transcript, TARGET))
         name = views.KEY_HOLDER_VIEW
         if federation is not None:
@@ -231,7 +250,7 @@ class _Seed:
             assert isinstance(holder, KeyHolder)
             opened = views.opened(result.transcript, TARGET, lambda body: open_upload(holder, body, plan), name)
         else:
-            opened = replace(views.server(quantised.transcript, TARGET), view=name)
+            opened = replace(views.server(result.transcript, TARGET), view=name)
         self._look(PAILLIER, result, opened)
 
     def _dp(self) -> None:
