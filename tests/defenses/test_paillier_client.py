@@ -72,7 +72,7 @@ def test_another_key_later_in_the_run_is_refused():
     upload(scheme, other, party=2)  # each client has its own first key,
     upload(scheme, other, run="f" * 32)  # in each run
     with pytest.raises(ContradictionError):
-        upload(pickle.loads(pickle.dumps(scheme)), other, number=3)  # noqa: S301 - a copy has the same memory
+        upload(pickle.loads(pickle.dumps(scheme)), other, number=3)  # noqa: S301 - our own bytes: schemes travel to worker processes this way, and a copy must keep the memory
 
 
 def test_the_base_is_pinned_with_the_modulus():

@@ -116,6 +116,7 @@ def test_encryption_from_a_stock_is_encryption():
     assert cipher.decrypt(SMALL, cipher.encrypt(PUBLIC, values, "short", stock)) == values
 
 
+# Pickling is how worker processes would get a stock, whoever starts them: noise that two processes share is used twice.
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])  # noqa: S301
 def test_a_copied_stock_is_empty(duplicate):
     stock = Stock()

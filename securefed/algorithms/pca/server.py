@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -47,7 +48,7 @@ class SubspaceServer:
 
 
 @dataclass(frozen=True)
-class SubspaceMethod:
+class SubspaceMethod(ABC):
     """What the three subspace methods have in common.
 
     Attributes:
@@ -89,9 +90,9 @@ class SubspaceMethod:
         return TOLERANCE[self.stop] if self.tolerance is None else self.tolerance
 
     @property
+    @abstractmethod
     def contributes_gram_product(self) -> bool:
         """Whether `product` itself is S_i Z in every round."""
-        raise NotImplementedError
 
     @property
     def sends_gram_product(self) -> bool:
