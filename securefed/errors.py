@@ -85,6 +85,10 @@ class ContradictionError(MessageRefused):
     """A request that contradicts an earlier one, repeats it, or asks for what must stay apart."""
 
 
+class SumRefused(MessageRefused):
+    """The sum that the server announced is not that of the contributions it counted."""
+
+
 class RangeRefused(ProtocolError):
     """A client's values lie outside the range the plan declared; nothing of them was sent.
 

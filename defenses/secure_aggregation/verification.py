@@ -1,0 +1,254 @@
+"""Clients check the sum that the server announces, by a linear tag that the server cannot compute.
+
+For each exchange some clients deal pieces of a key K, encrypted for every client; the server relays them unread. With
+weights a (one for each entry of the plan's tensors) and pads b_i, all derived from K, client i sends beside its masked
+upload x_i, masked by the same pairs,
+
+    tag_i = <a, x_i> + b_i,     so that the unmasked sum is     tag = <a, S> + sum_i b_i,
+
+and the server announces S, tag and who is in the sum to those that it counted. This is a one-time linear authenticator
+(Carter and Wegman 1979): whatever a server without K sees is independent of a, so another (S', tag') passes where
+<a, S' - S> hits one value that it fixed without knowing a.
+
+x_i and S are integers, not residues: an entry of S is announced as int64, and the tag is made twice, modulo
+p = 2^61 - 1 and modulo 2^64. Let S' - S be D. Where p does not divide some D_j, <a, D> takes each value modulo p with
+probability 2^-60 at most (a_j are the lower 61 bits of a uniform word, so that 0 has two of them). Where p divides all
+of D, D_j = k p with 0 < |k| <= 8, and D_j is no multiple of 16: the words times D take each value modulo 2^64 with
+probability 2^-60 at most. A sum that wrapped in its ring differs from the clients' integers by a multiple of the
+ring, which p does not divide, and is refused too.
+
+Guarantee: a server that holds no client's K announces to a client anything but the sum of exactly the contributions of
+the clients it names with probability 2^-60 at most to pass, each time it announces to one, the key stream
+taken as uniform. Tags show the server and up to t - 1 clients no more than the sum: they are masked like uploads.
+Not promised: anything against a server and one client of the exchange together, or a server that plays a client (its
+keys are certified by nobody here): K opens the check. A client that sends a wrong tag makes the check
+fail, and is not named. What the server makes of the sum afterwards is not checked, nor whether it says that a client
+was not counted. Evaluations are for the server and are not announced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from securefed.defenses.base import Plan, TensorPlan
+from securefed.defenses.secure_aggregation.masks import Mask
+from securefed.defenses.secure_aggregation.mersenne import BITS, CHUNK, dot
+from securefed.defenses.secure_aggregation.primitives import (
+    KEY_BYTES,
+    agree,
+    decrypt_once,
+    encrypt_once,
+    fingerprint,
+    hkdf,
+    key_stream,
+    label,
+    private_key,
+)
+from securefed.errors import ContradictionError, MalformedError, SumRefused
+from securefed.messages import SERVER, ClientId
+from securefed.state import from_bytes
+from securefed.tensors import Array, Tensors
+
+KEY_DEALERS: Final = 16
+"""Clients that deal a piece of the key: with 40 % of the clients lost before they deal, none is left with 2^-21."""
+PIECE_BYTES: Final = KEY_BYTES + 16
+CHECK: Final = "check"
+"""The field of a tag: uint64 (2,), modulo p and modulo 2^64."""
+
+Tag = tuple[int, int]
+"""Residues modulo p and modulo 2^64."""
+
+
+@dataclass(frozen=True)
+class Moduli:
+    """p = 2^prime_bits - 1 and 2^ring_bits. Others than the full ones are for tests, which measure what passes."""
+
+    prime_bits: int = BITS
+    ring_bits: int = 64
+
+    def reduce(self, by_prime: int, by_ring: int) -> Tag:
+        return by_prime % (2**self.prime_bits - 1), by_ring % 2**self.ring_bits
+
+    def shift(self, tag: Tag, by: Tag, sign: int = 1) -> Tag:
+        """tag + sign * by."""
+        return self.reduce(tag[0] + sign * by[0], tag[1] + sign * by[1])
+
+    def element(self, secret: bytes) -> Tag:
+        """32 uniform bytes as uniform residues, the first within 2^-131."""
+        return self.reduce(int.from_bytes(secret[:24], "little"), int.from_bytes(secret[24:], "little"))
+
+    def pad(self, key: bytes, client: ClientId) -> Tag:
+        """b_i."""
+        return self.element(hkdf(key, label("pad", client)))
+
+    def product(self, key: bytes, values: Tensors, plan: Plan) -> Tag:
+        """<a, values>; `values` are int64, named as in the plan."""
+        by_prime = by_ring = 0
+        for tensor in plan.tensors:
+            flat = np.ascontiguousarray(values[tensor.name]).reshape(-1)
+            for start, words in _weights(key, tensor):
+                part = flat[start : start + CHUNK]
+                by_prime += dot(words, part, self.prime_bits)
+                by_ring += int(np.dot(words, part.view(np.uint64)))
+        return self.reduce(by_prime, by_ring)
+
+    def tag(self, key: bytes, client: ClientId, values: Tensors, plan: Plan) -> Tag:
+        """tag_i."""
+        return self.shift(self.product(key, values, plan), self.pad(key, client))
+
+
+FULL: Final = Moduli()
+
+
+def key_dealers(digest: bytes, roster: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """Who deals pieces of the key, ascending: drawn from what all of the roster advertised."""
+    drawn = sorted(roster, key=lambda client: fingerprint("key dealer", digest, client))
+    return tuple(sorted(drawn[:KEY_DEALERS]))
+
+
+class Pieces:
+    """What one client makes and opens of the key's pieces, once it knows the roster.
+
+    Args:
+        root: what its secrets of the exchange derive from.      digest: of the roster.
+        share_keys: the roster's X25519 keys for bundles.
+    """
+
+    def __init__(
+        self, root: bytes, share_secret: bytes, client: ClientId, digest: bytes, roster: Sequence[ClientId],
+        share_keys: Array,
+    ) -> None:  # fmt: skip
+        self._key, self._client, self._digest = private_key(share_secret), client, digest
+        self._public = {peer: row.tobytes() for peer, row in zip(roster, share_keys, strict=True)}
+        self.own = hkdf(root, label("sum key piece", digest))
+        self.dealers = key_dealers(digest, roster)
+
+    def sealed(self) -> dict[str, Array]:
+        """Fields of a dealer's reply: its piece for each client of the roster, and what it commits to."""
+        if self._client not in self.dealers:
+            return {}
+        commitment = _commitment(self._digest, self._client, self.own)
+        pieces = np.zeros((len(self._public), PIECE_BYTES), np.uint8)
+        for row, peer in enumerate(self._public):
+            if peer != self._client:
+                key = _piece_key(self._agreement(peer), self._digest, self._client, peer)
+                bound = _bound(self._digest, self._client, peer, commitment)
+                pieces[row] = from_bytes(encrypt_once(key, self.own, bound))
+        return {"pieces": pieces, "piece_commitment": from_bytes(commitment)}
+
+    def opening(self) -> Array:
+        """The keys that open the dealers' pieces, uint8 (dealers, 32); this client's own piece in its own place."""
+        keys = [
+            self.own
+            if dealer == self._client
+            else _piece_key(self._agreement(dealer), self._digest, dealer, self._client)
+            for dealer in self.dealers
+        ]
+        return np.stack([from_bytes(key) for key in keys])
+
+    def _agreement(self, peer: ClientId) -> bytes:
+        return agree(self._key, self._public[peer], peer)
+
+
+def sum_key(
+    client: ClientId, digest: bytes, roster: Sequence[ClientId], sharers: Sequence[ClientId], opening: Array,
+    pieces: Array, commitments: Array, exchange: bytes,
+) -> bytes:  # fmt: skip
+    """K, from the pieces that those of the key's dealers sent that are among `sharers`, in ascending order.
+
+    Raises:
+        ContradictionError: no dealer is left, or another number of pieces.
+        MessageRefused: a piece does not open, or is not the one its dealer committed to.
+    """
+    dealers = key_dealers(digest, roster)
+    left = [dealer for dealer in dealers if dealer in set(sharers)]
+    if not left or len(left) != len(pieces):
+        raise ContradictionError(
+            SERVER, f"{len(left)} clients dealt pieces of the sum's key, it hands over {len(pieces)}"
+        )
+    opened = []
+    for dealer, sealed, published in zip(left, pieces, commitments, strict=True):
+        key, commitment = opening[dealers.index(dealer)].tobytes(), published.tobytes()
+        if dealer == client:
+            piece = key
+        else:
+            piece = decrypt_once(key, sealed.tobytes(), _bound(digest, dealer, client, commitment), dealer)
+        if _commitment(digest, dealer, piece) != commitment:
+            raise MalformedError(dealer, "its piece of the sum's key is not the one it committed to")
+        opened.append(piece)
+    return hkdf(b"".join(opened), label("sum key", exchange))
+
+
+def _weights(key: bytes, tensor: TensorPlan) -> Iterator[tuple[int, Array]]:
+    """The words of one tensor's weights, chunk by chunk."""
+    stream = key_stream(hkdf(key, label("weights", tensor.name)))
+    for start in range(0, tensor.size, CHUNK):
+        yield start, np.frombuffer(stream.update(bytes(8 * min(CHUNK, tensor.size - start))), "<u8")
+
+
+def mask_tag(tag: Tag, masks: Sequence[Mask], *, remove: bool = False) -> Tag:
+    """The tag with every mask added (`remove`: taken away)."""
+    for mask in masks:
+        tag = FULL.shift(tag, FULL.element(hkdf(mask.secret, label("sum tag"))), -mask.sign if remove else mask.sign)
+    return tag
+
+
+def announce(total: Tensors, survivors: Sequence[ClientId], proof: Tensors) -> dict[str, Array]:
+    """What the server tells those that it counted."""
+    members = np.asarray(survivors, np.int64)
+    return {**{f"sum/{name}": value for name, value in total.items()}, "survivors": members, **proof}
+
+
+def check_sum(key: bytes, client: ClientId, plan: Plan, announced: Mapping[str, Array], moduli: Moduli = FULL) -> None:
+    """Raise unless what the server announced is the sum of the contributions of those it names.
+
+    Raises:
+        MalformedError: fields missing, or of other types or shapes.
+        SumRefused: it does not name this client, too few clients, or the sum does not pass.
+    """
+    totals = {tensor.name: _field(announced, f"sum/{tensor.name}", np.int64, tensor.shape) for tensor in plan.tensors}
+    members = _field(announced, "survivors", np.int64, None).tolist()
+    claimed = from_wire(_field(announced, CHECK, np.uint64, (2,)))
+    if len(announced) != len(totals) + 2:
+        raise MalformedError(SERVER, f"fields {sorted(announced)} in the announced sum")
+    if members != sorted(set(members)) or client not in members or len(members) < plan.threshold:
+        raise SumRefused(SERVER, f"the announced sum is said to be of {members}; this client's has others too")
+    expected = moduli.product(key, totals, plan)
+    for member in members:
+        expected = moduli.shift(expected, moduli.pad(key, member))
+    if expected != claimed:
+        raise SumRefused(SERVER, f"the announced sum is not that of the contributions of clients {members}")
+
+
+def to_wire(tag: Tag) -> Array:
+    """The field of a tag."""
+    return np.array(tag, np.uint64)
+
+
+def from_wire(check: Array) -> Tag:
+    """The tag in a field."""
+    by_prime, by_ring = check.tolist()
+    return by_prime, by_ring
+
+
+def _piece_key(agreement: bytes, digest: bytes, dealer: ClientId, receiver: ClientId) -> bytes:
+    return hkdf(agreement, label("piece key", digest, dealer, receiver))
+
+
+def _bound(digest: bytes, dealer: ClientId, receiver: ClientId, commitment: bytes) -> bytes:
+    return label("piece", digest, dealer, receiver, commitment)
+
+
+def _commitment(digest: bytes, dealer: ClientId, piece: bytes) -> bytes:
+    return fingerprint("piece commitment", digest, dealer, piece)
+
+
+def _field(announced: Mapping[str, Array], name: str, dtype: type, shape: tuple[int, ...] | None) -> Array:
+    value = announced.get(name)
+    if value is None or value.dtype != dtype or (value.ndim != 1 if shape is None else value.shape != shape):
+        raise MalformedError(SERVER, f"the announced sum's field {name!r} is missing, or of another type or shape")
+    return value
