@@ -98,3 +98,29 @@ def test_a_server_that_plays_all_other_clients_opens_the_one_left(name: str) -> 
     for tensor in defense.plan(LAYOUT, len(COHORT)).tensors:
         found = sum_once(defense, LAYOUT, made_up).total[tensor.name]
         np.testing.assert_allclose(found, VALUES[1][tensor.name], atol=tensor.error + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["paillier", "ckks"])
+def test_an_active_server_has_one_upload_opened_in_place_of_the_sum(name: str) -> None:
+    """Why these plans call the server honest but curious: it replaces all uploads but one by encryptions of zero."""
+    defense = make(name)
+    session = Session(secrets.token_hex(16), 0, COHORT, defense.plan(LAYOUT, len(COHORT)))
+    protocol, plan = defense.aggregation, session.plan
+    holder = protocol.helper()
+    assert holder is not None
+    step: Any = protocol.server_open(session)
+    while not isinstance(step, Aggregate):
+        state, stage, outgoing = step
+        replies = {}
+        for party, body in outgoing.items():
+            request = Message(session.run, 0, stage, SERVER, party, body)
+            if party == holder.party:
+                reply = holder.handle(request)
+            else:  # the victim's own upload; the server encrypts what it likes under the public key
+                encoded = defense.encode(VALUES[1] if party == 1 else ZEROS[party], plan)
+                _, reply = protocol.client_step(protocol.client_open(session, party), request, encoded)
+            replies[party] = Message(session.run, 0, stage, party, SERVER, reply)
+        step = protocol.server_step(state, replies)
+    opened = defense.decode(step.total, plan, step.count)
+    for tensor in plan.tensors:
+        np.testing.assert_allclose(opened[tensor.name], VALUES[1][tensor.name], atol=tensor.error + 1e-12)

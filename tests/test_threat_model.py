@@ -1,0 +1,87 @@
+"""Every sentence of the threat model points to a test that exists, or says that it is assumed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from securefed import catalogue
+
+TESTS = Path(__file__).parent
+PAGE = TESTS.parent / "docs" / "threat-model.md"
+POINTER = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+SENTENCE = re.compile(r"\.\s+[A-Z]")
+
+
+@cache
+def names_in(file: str) -> tuple[str, ...]:
+    """Names of all functions in the test files of that name."""
+    trees = [ast.parse(path.read_text()) for path in TESTS.rglob(file)]
+    return tuple(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def items(page: str) -> list[tuple[str, str]]:
+    """Each list item: its sentence, and what stands under it."""
+    out = []
+    for block in re.split(r"\n(?=- )", page)[1:]:
+        lines = block.split("\n\n")[0].splitlines()
+        under = [line.strip() for line in lines[1:]]
+        out.append((lines[0].removeprefix("- "), " ".join(under)))
+    return out
+
+
+def faults(page: str) -> list[str]:
+    """What is wrong with the page, in words."""
+    out = []
+    for sentence, under in items(page):
+        pointers = POINTER.findall(under)
+        if not pointers and not under.startswith("*Assumed*: "):
+            out.append(f"stands alone: {sentence}")
+        if POINTER.sub("", under).strip(" ,") and pointers:
+            out.append(f"words beside the tests: {sentence}")
+        if not sentence.endswith(".") or SENTENCE.search(sentence):
+            out.append(f"not one sentence: {sentence}")
+        out += [f"no such test: {file}::{name}" for file, name in pointers if names_in(file).count(name) != 1]
+    return out
+
+
+def test_every_sentence_points_to_a_test_that_exists_or_is_assumed() -> None:
+    page = PAGE.read_text()
+    assert len(items(page)) > 80
+    assert faults(page) == []
+
+
+@pytest.mark.parametrize("name", catalogue.defenses.names)
+def test_every_registered_defence_has_its_section(name: str) -> None:
+    headings = [line for line in PAGE.read_text().splitlines() if line.startswith("## ")]
+    assert any(f"`{name}" in heading for heading in headings)
+
+
+def test_every_section_says_who_what_and_what_not() -> None:
+    for section in PAGE.read_text().split("\n## ")[2:]:
+        parts = {"Who may collude", "Hidden", "Visible", "Assumed", "Not promised"}
+        if "with these differences" in section:
+            parts -= {"Who may collude", "Assumed"}
+        missing = [part for part in parts if f"\n**{part}**\n" not in section]
+        assert not missing, (section.splitlines()[0], missing)
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        ("- All is well.\n", "stands alone"),
+        ("- All is well.\n  *Assumed*: so.\n", None),
+        ("- All is well.\n  `test_threat_model.py::test_no_such_thing`\n", "no such test"),
+        ("- All is well.\n  `test_nowhere.py::test_it`\n", "no such test"),
+        ("- All is well. It is.\n  *Assumed*: so.\n", "not one sentence"),
+        ("- All is well.\n  `test_threat_model.py::test_the_check_sees_faults` mostly\n", "words beside"),
+        ("- All is well.\n  `test_threat_model.py::test_the_check_sees_faults`\n", None),
+    ],
+)
+def test_the_check_sees_faults(item: str, says: str | None) -> None:
+    found = faults(f"# Page\n\n{item}")
+    assert found == [] if says is None else says in found[0]
