@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from securefed.messages import Aggregate, ClientId, Message, PartyId
 from securefed.registry import Registry
 from securefed.tensors import Layout, Ring, Tensors, TensorSpec
 
+Unit = Literal["client", "record"]
 ENCODING: Final = 30
 """Place in a chain of what turns contributions into integers; an exact aggregation needs one such link."""
 
@@ -33,6 +34,7 @@ class TensorPlan:
         step: value of one integer unit (a power of two), 0 where it is not quantised.
         max_clients: largest number of clients whose sum cannot wrap.
         error: largest absolute difference, in the decoded SUM, to the exact sum, per entry.
+        sensitivity: L2 distance by which one of a client's records moves it, declared by the layout, or `None`.
     """
 
     name: str
@@ -42,6 +44,7 @@ class TensorPlan:
     step: float
     max_clients: int
     error: float
+    sensitivity: float | None = None
 
     @property
     def size(self) -> int:
@@ -63,7 +66,12 @@ class Plan:
         degree: neighbours that a client masks with and deals its secrets to, 0 for everybody.
         shares: shares that open a client's secret, 0 where secrets are not shared.
         open_to: collusions that open single contributions, in words.
-        clip: L2 norm a contribution is clipped to, `None` where it is not.
+        verified: whether clients check the sum that the server announces.
+        clip: L2 norm of what one unit of privacy contributes, `None` where it is not bounded: the norm that a
+            contribution is clipped to, or what one record moves it by.
+        unit: whose contribution `clip` bounds: a whole "client", or one "record" of a client.
+        added: names of tensors that transforms add to a contribution; they are released, and no algorithm sees them.
+        learned: public numbers that transforms drew from earlier releases of the run (`Adaptive`).
         noise_multiplier: standard deviation of the server's noise over the sensitivity (`clip`, and what rounding adds
             to it: `differential_privacy.sensitivity`), 0 without.
         noise_survivors: survivors that the clients' own noise is sized for, 0 without; at most `threshold`.
@@ -83,7 +91,11 @@ class Plan:
     degree: int = 0
     shares: int = 0
     open_to: str = ""
+    verified: bool = False
     clip: float | None = None
+    unit: Unit = "client"
+    added: tuple[str, ...] = ()
+    learned: tuple[float, ...] = ()
     noise_multiplier: float = 0.0
     noise_survivors: int = 0
     epsilon: tuple[tuple[int, float], ...] = ()
@@ -98,6 +110,11 @@ class Plan:
     @property
     def layout(self) -> Layout:
         return Layout(tuple(TensorSpec(t.name, t.shape, t.bound, self.wanted_rings[t.name]) for t in self.tensors))
+
+    @property
+    def own(self) -> Layout:
+        """What the algorithm contributes: without the tensors that transforms add."""
+        return Layout(tuple(spec for spec in self.layout if spec.name not in self.added))
 
     def assume(self, *sentences: str) -> Plan:
         """This plan with further assumptions."""
@@ -150,7 +167,20 @@ class Transform(Protocol):
         ...
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
-        """Server side, applied to the decoded sum before it leaves the aggregator (central noise)."""
+        """Server side, applied to the decoded sum before it leaves the aggregator, in reverse order (central noise)."""
+        ...
+
+
+@runtime_checkable
+class Adaptive(Protocol):
+    """A transform with public numbers that each training release moves. Everybody derives its plan from them."""
+
+    def start(self, layout: Layout) -> tuple[float, ...]:
+        """The numbers before the first exchange; as many for all exchanges."""
+        ...
+
+    def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
+        """The next exchange's numbers, from the release of `count` contributions that `plan` was for."""
         ...
 
 
@@ -245,11 +275,24 @@ class Defense:
         """As composed, for instance `clip(1) + gaussian(z=3.2) + secure_aggregation`."""
         return " + ".join([*(str(t) for t in self.transforms), str(self.aggregation)])
 
-    def plan(self, layout: Layout, clients: int, *, range_doublings: int = 0) -> Plan:
+    def start(self, layout: Layout) -> tuple[float, ...]:
+        """The public numbers that the first exchange is planned with; empty for a chain that learns nothing."""
+        found = [transform for transform in self.transforms if isinstance(transform, Adaptive)]
+        return found[0].start(layout) if found else ()
+
+    def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
+        """Those that the next exchange is planned with."""
+        found = [transform for transform in self.transforms if isinstance(transform, Adaptive)]
+        return found[0].learn(released, plan, count) if found else ()
+
+    def plan(
+        self, layout: Layout, clients: int, *, range_doublings: int = 0, learned: tuple[float, ...] | None = None
+    ) -> Plan:
         """What will happen for this layout and cohort size.
 
         Args:
             range_doublings: how often the declared bounds were doubled after a client's `RangeRefused`.
+            learned: what `learn` gave for the exchange before; `None` for the first one.
 
         Raises:
             PlanError: a promise cannot be kept; the message says which and what to change.
@@ -258,10 +301,11 @@ class Defense:
             raise PlanError(f"a cohort holds at least one client, not {clients}")
         scale = 2.0**range_doublings
         tensors = tuple(
-            TensorPlan(s.name, s.shape, None if s.bound is None else s.bound * scale, 0, 0.0, 2**31, 0.0)
+            TensorPlan(s.name, s.shape, None if s.bound is None else s.bound * scale, 0, 0.0, 2**31, 0.0, s.sensitivity)
             for s in layout
         )
-        plan = Plan(self.name, clients, tensors, {spec.name: spec.ring for spec in layout})
+        known = self.start(layout) if learned is None else learned
+        plan = Plan(self.name, clients, tensors, {spec.name: spec.ring for spec in layout}, learned=known)
         for transform in self.transforms:
             plan = transform.plan(plan)
         plan = self.aggregation.plan(plan)
@@ -274,7 +318,7 @@ class Defense:
 
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
         """What the aggregation sums for one client."""
-        plan.layout.check(contribution)
+        plan.own.check(contribution)
         for transform in self.transforms:
             contribution = transform.encode(contribution, plan)
         return contribution
@@ -287,7 +331,7 @@ class Defense:
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
         """What leaves the aggregator."""
-        for transform in self.transforms:
+        for transform in reversed(self.transforms):
             total = transform.release(total, plan)
         return total
 

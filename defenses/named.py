@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from securefed.defenses.base import Defense, defenses
 from securefed.defenses.compose import chain, identity
-from securefed.defenses.differential_privacy import clip, gaussian, skellam
+from securefed.defenses.differential_privacy import AdaptiveClip, Clip, adaptive_clip, clip, gaussian, skellam
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import ckks, paillier, threshold_paillier
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
 
 
-def _dp(clip_norm: float = 1.0, noise_multiplier: float = 1.0) -> Defense:
-    return chain(clip(clip_norm), gaussian(noise_multiplier), secure_aggregation())
+def _clip(norm: float, quantile: float | None) -> Clip | AdaptiveClip:
+    """At `norm`; given a quantile, at that of the clients' norms, searched from `norm` on."""
+    return clip(norm) if quantile is None else adaptive_clip(quantile, initial=norm)
 
 
-def _ddp(clip_norm: float = 1.0, noise_multiplier: float = 1.0, colluding: int = 0) -> Defense:
-    return chain(clip(clip_norm), skellam(noise_multiplier, colluding=colluding), secure_aggregation())
+def _dp(clip_norm: float = 1.0, noise_multiplier: float = 1.0, quantile: float | None = None) -> Defense:
+    return chain(_clip(clip_norm, quantile), gaussian(noise_multiplier), secure_aggregation())
+
+
+def _ddp(
+    clip_norm: float = 1.0, noise_multiplier: float = 1.0, colluding: int = 0, quantile: float | None = None
+) -> Defense:
+    noise = skellam(noise_multiplier, colluding=colluding)
+    return chain(_clip(clip_norm, quantile), noise, secure_aggregation())
 
 
 defenses.register(

@@ -81,6 +81,7 @@ class Coordinator:
         cohort: tuple[ClientId, ...],
         settle: Callable[[ClientId], Tensors],
         doublings: int = 0,
+        learned: tuple[float, ...] | None = None,
     ) -> Summed:
         """Sum one contribution of each client of `cohort`.
 
@@ -88,17 +89,18 @@ class Coordinator:
             number: the exchange's number, never used before in this run.
             settle: what to tell a client of its last counted contribution.
             doublings: how often the declared bounds were doubled.
+            learned: public numbers of an adaptive defence; `None` before its first release.
 
         Raises:
             RangeRefused: a client's values lie beyond the planned range; nothing was unmasked.
             DivergenceError: a client's own steps left the numbers.
             TooFewSurvivors: the protocol could not complete.
         """
-        plan = self._defense.plan(self._layouts[kind], self._clients, range_doublings=doublings)
+        plan = self._defense.plan(self._layouts[kind], self._clients, range_doublings=doublings, learned=learned)
         protocol = self._defense.aggregation
         session = Session(self._transcript.run, number, cohort, plan)
         traffic = _Traffic()
-        opening = open_body(cohort, kind, doublings)
+        opening = open_body(cohort, kind, doublings, plan.learned)
         opened: set[PartyId] = set()
 
         def body(stage: str, party: PartyId, own: Tensors) -> Mapping[str, Array]:

@@ -157,6 +157,7 @@ class Federation:
         self._history: list[RoundHistory] = []
         self._exchanges = self._spent = 0
         self._doublings = {TRAIN: 0, EVALUATE: 0}
+        self._learned = self.defense.start(contract.layouts[TRAIN])
         # For each client: the last exchange that counted it, and the round whose result followed from it.
         self._counted: dict[ClientId, int] = {}
         self._followed: dict[int, Tensors] = {}
@@ -217,10 +218,12 @@ class Federation:
         record = summed.record
         self._record(summed)
         with np.errstate(all="ignore"):
-            server = self.algorithm.combine(self._server, Aggregate(record.released, record.survivors))
+            released = {name: value for name, value in record.released.items() if name not in summed.plan.added}
+            server = self.algorithm.combine(self._server, Aggregate(released, record.survivors))
             broadcast = self.algorithm.broadcast(server)
         self._guard(broadcast)
         self._server, self.plan = server, disclose(summed.plan, self.algorithm)
+        self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
         self._count(record.round, record.survivors, broadcast)
         return RoundHistory(
             round=len(self._history),
@@ -251,7 +254,7 @@ class Federation:
             self._spend()
             try:
                 summed = self._coordinator.exchange(
-                    self._exchanges, kind, broadcast, cohort, self._settle_body, self._doublings[kind]
+                    self._exchanges, kind, broadcast, cohort, self._settle_body, self._doublings[kind], self._learned
                 )
             except RangeRefused as error:
                 void.append(f"{error}; bounds doubled")
@@ -352,6 +355,7 @@ class Federation:
             "exchanges": self._exchanges,
             "doublings": self._doublings,
             "spent": self._spent,
+            "learned": list(self._learned),
             "counted": {str(client): exchange for client, exchange in self._counted.items()},
             "history": [entry.to_json() for entry in self._history],
         }
@@ -362,6 +366,6 @@ class Federation:
         self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
         self._counted = {int(client): exchange for client, exchange in loop["counted"].items()}
         self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
-        self._spent = loop["spent"]
+        self._spent, self._learned = loop["spent"], tuple(loop["learned"])
         if self._budget is not None:
             self._budget = self._budget.spend(self._spent)

@@ -234,7 +234,9 @@ class ClientNode:
             )
         if self.client not in cohort or not set(cohort) <= set(range(self._contract.public.clients)):
             raise MalformedError(message.sender, f"cohort {cohort} does not fit client {self.client} of this run")
-        plan = self._defense.plan(self._contract.layouts[kind], self._contract.public.cohort, range_doublings=doublings)
+        layout, clients = self._contract.layouts[kind], self._contract.public.cohort
+        learned = _learned(message, len(self._defense.start(layout)))
+        plan = self._defense.plan(layout, clients, range_doublings=doublings, learned=learned)
         if len(cohort) > plan.clients:
             raise MalformedError(message.sender, f"cohort of {len(cohort)} exceeds the planned {plan.clients}")
         session = Session(self.run, message.round, cohort, plan)
@@ -268,6 +270,14 @@ def _integers(message: Message, name: str, dimensions: int) -> Array:
     return value
 
 
+def _learned(message: Message, count: int) -> tuple[float, ...]:
+    """The public numbers that an adaptive defence goes on with. Raises `MalformedError` unless `count` ones > 0."""
+    value = message.body.get("session/learned", np.zeros(0))
+    if value.dtype != np.float64 or value.shape != (count,) or not (np.isfinite(value) & (value > 0)).all():
+        raise MalformedError(message.sender, f"'session/learned' is no float64 array of {count} positive numbers")
+    return tuple(float(number) for number in value)
+
+
 def refusal_body(error: SecureFedError) -> dict[str, Array]:
     """A refusal on the wire: the error's name and text. Errors that speak of the client's values send no text."""
     text = "" if isinstance(error, RangeRefused | DivergenceError | DataError) else str(error)
@@ -287,13 +297,13 @@ def read_refusal(message: Message) -> SecureFedError:
     return MessageRefused(message.sender, f"it refused in turn: {name}: {text}")
 
 
-def open_body(cohort: tuple[ClientId, ...], kind: str, doublings: int) -> dict[str, Array]:
+def open_body(
+    cohort: tuple[ClientId, ...], kind: str, doublings: int, learned: tuple[float, ...] = ()
+) -> dict[str, Array]:
     """What opens an exchange at a client."""
-    return nest(
-        "session",
-        {
-            "cohort": np.asarray(cohort, np.int64),
-            "kind": np.asarray(_KINDS.index(kind), np.int64),
-            "doublings": np.asarray(doublings, np.int64),
-        },
-    )
+    body = {
+        "cohort": np.asarray(cohort, np.int64),
+        "kind": np.asarray(_KINDS.index(kind), np.int64),
+        "doublings": np.asarray(doublings, np.int64),
+    }
+    return nest("session", body | ({"learned": np.asarray(learned, np.float64)} if learned else {}))

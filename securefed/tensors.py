@@ -35,14 +35,19 @@ class TensorSpec:
         bound: largest absolute value an entry of ONE client's contribution may take, from public facts only;
             `None` where nothing is known, which every fixed-point defence refuses unless a `clip` precedes it.
         ring: width in bits of the integers it is summed in under an exact defence.
+        sensitivity: largest L2 distance between ONE client's tensors with and without any one of its records, derived
+            from public facts; `None` where no such bound is derived, which record-level privacy refuses.
     """
 
     name: str
     shape: tuple[int, ...]
     bound: float | None = None
     ring: Ring = 32
+    sensitivity: float | None = None
 
     def __post_init__(self) -> None:
+        if self.sensitivity is not None and not (np.isfinite(self.sensitivity) and self.sensitivity > 0):
+            raise DataError(f"tensor {self.name!r}: its sensitivity must be positive and finite: {self.sensitivity}")
         if self.bound is not None and not (np.isfinite(self.bound) and self.bound > 0):
             raise DataError(f"tensor {self.name!r}: the bound must be positive and finite, not {self.bound}")
 

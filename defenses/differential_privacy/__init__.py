@@ -1,6 +1,7 @@
 """Differential privacy: clipping, central Gaussian noise, distributed noise in the ring, and their accountants."""
 
 from securefed.defenses.differential_privacy.accountant import FixedSize, Poisson, Sampler, calibrate, epsilon_of
+from securefed.defenses.differential_privacy.adaptive import AdaptiveClip, adaptive_clip
 from securefed.defenses.differential_privacy.budget import Budget
 from securefed.defenses.differential_privacy.clip import Clip, ClipEach, clip, clip_each
 from securefed.defenses.differential_privacy.distributed import (
@@ -19,6 +20,7 @@ from securefed.defenses.differential_privacy.gaussian import (
 from securefed.defenses.differential_privacy.losses import DiscreteGaussianLoss, LaplaceLoss, Loss, SkellamLoss
 
 __all__ = [
+    "AdaptiveClip",
     "Budget",
     "CentralGaussian",
     "Clip",
@@ -32,6 +34,7 @@ __all__ = [
     "Poisson",
     "Sampler",
     "SkellamLoss",
+    "adaptive_clip",
     "calibrate",
     "clip",
     "clip_each",

@@ -50,7 +50,7 @@ class Clip:
         return replace(plan, tensors=tensors, clip=self.norm)
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
-        return _clipped(contribution, self.norm)
+        return clipped(contribution, self.norm)
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
         return total
@@ -112,7 +112,7 @@ class ClipEach:
         return norm
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
-        return {name: _clipped({name: value}, self._limit(name))[name] for name, value in contribution.items()}
+        return {name: clipped({name: value}, self._limit(name))[name] for name, value in contribution.items()}
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
         return total
@@ -131,7 +131,14 @@ def clip_each(norm: float | None = None, norms: Mapping[str, float] | None = Non
     return ClipEach(norm, tuple(sorted((norms or {}).items())))
 
 
-def _clipped(contribution: Tensors, norm: float) -> dict[str, Array]:
+def norm_of(contribution: Tensors) -> float:
+    """The L2 norm over all tensors together; infinite where it overflows."""
+    values = [np.asarray(value, np.float64) for value in contribution.values()]
+    largest = max((float(np.abs(value).max(initial=0.0)) for value in values), default=0.0)
+    return largest * math.sqrt(sum(float(np.square(value / largest).sum()) for value in values)) if largest else 0.0
+
+
+def clipped(contribution: Tensors, norm: float) -> dict[str, Array]:
     """All tensors together scaled to an L2 norm of at most `norm`."""
     values = {name: np.asarray(value, np.float64) for name, value in contribution.items()}
     # Scaled by the largest entry, so that no square overflows or vanishes.

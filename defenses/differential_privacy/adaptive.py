@@ -1,0 +1,143 @@
+"""Clipping at a quantile of the contributions' own norms, found privately while the run goes on.
+
+Andrew, Thakkar, McMahan, Ramaswamy, "Differentially private learning with adaptive clipping" (NeurIPS 2021). Every
+client adds a bit to its contribution: whether its norm is within the clip C. The sum of the bits is noised with
+everything else, and everybody moves C by it before the next exchange.
+
+What is summed is (x / C clipped to norm 1, w (b - 1/2)): of L2 norm sqrt(1 + w^2 / 4) at most WHATEVER C is. One
+noise on that vector covers both releases, so one accountant does, and the plan holds for the whole run. In the
+paper's terms: noise multiplier z of the pair, z_Delta = z sqrt(1 + w^2 / 4) of the contributions and
+sigma_b = z_Delta / w of the count satisfy z^-2 = z_Delta^-2 + (2 sigma_b)^-2 (their theorem 1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.defenses.base import Plan, TensorPlan
+from securefed.defenses.differential_privacy.clip import clipped, norm_of
+from securefed.errors import ConfigError
+from securefed.tensors import Array, Layout, Tensors
+
+BELOW = "clip.below"
+"""The tensor of bits that a contribution gets."""
+
+_EPS = float(np.finfo(np.float64).eps)
+_SMALLEST, _LARGEST = 1e-150, 1e150
+_LONGEST_STEP = 1.0
+
+
+@dataclass(frozen=True)
+class AdaptiveClip:
+    """Clips at C; after each training release log C moves by rate (quantile - share of the clients within C).
+
+    Attributes:
+        quantile: gamma in (0, 1): the share of the clients that C is to leave as they are.
+        initial: C of the first exchange.
+        rate: eta_C > 0; the paper uses 0.2. The share is noised, so a small cohort wants a smaller rate.
+        share: of the squared sensitivity that the bits take, in (0, 1): the noise on contributions is
+            1 / sqrt(1 - share) times what a fixed clip would need, that on a count z / (2 sqrt(share)).
+        each: whether every tensor has a clip and a bit of its own; else one for the whole contribution.
+
+    Guarantee: as for `Clip`, at C; and the L2 norm of what is summed, bits included, is within `Plan.clip`.
+    Units: up to the release everything is in units of C (the plan's bounds, steps and errors, and the sums that an
+        attacker's view holds before it); the release multiplies by C, a public number in `Plan.learned`.
+    Not promised: privacy, without noise after it; that C reaches the quantile of norms that move faster than it.
+
+    Raises:
+        ConfigError: a parameter outside its domain.
+    """
+
+    quantile: float
+    initial: float = 1.0
+    rate: float = 0.2
+    share: float = 0.05
+    each: bool = False
+    name: ClassVar[str] = "adaptive_clip"
+    order: ClassVar[int] = 10
+
+    def __post_init__(self) -> None:
+        for name, value in (("quantile", self.quantile), ("share", self.share)):
+            if not 0 < value < 1:
+                raise ConfigError(f"{self.name}: {name} lies between 0 and 1, not {value}")
+        if not _SMALLEST <= self.initial <= _LARGEST:
+            raise ConfigError(f"{self.name}: initial must lie in {_SMALLEST:g}..{_LARGEST:g}, not {self.initial}")
+        if not 0 < self.rate < math.inf:
+            raise ConfigError(f"{self.name}: rate must be positive and finite, not {self.rate}")
+
+    def __str__(self) -> str:
+        each = ", each" if self.each else ""
+        return f"{self.name}(quantile={self.quantile:g}, initial={self.initial:g}{each})"
+
+    @property
+    def weight(self) -> float:
+        """w: of a bit beside a contribution of norm 1."""
+        return 2 * math.sqrt(self.share / (1 - self.share))
+
+    def start(self, layout: Layout) -> tuple[float, ...]:
+        return (self.initial,) * (len(layout.specs) if self.each else 1)
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan in units of C, with the bits as a tensor more. Holds for every C."""
+        clips = plan.learned
+        squares = len(clips) * (1 + self.weight**2 / 4)
+        own = tuple(replace(tensor, bound=1.0, sensitivity=None) for tensor in plan.tensors)
+        bits = TensorPlan(BELOW, (len(clips),), self.weight / 2, 0, 0.0, 2**31, 0.0)
+        adapted = replace(
+            plan,
+            tensors=(*own, bits),
+            wanted_rings={**plan.wanted_rings, BELOW: 32},
+            added=(*plan.added, BELOW),
+            clip=math.sqrt(squares) * (1 + 4 * _EPS),
+        )
+        now = ", ".join(f"{clip:.4g}" for clip in clips)
+        what = "every tensor by itself" if self.each else "contributions"
+        return adapted.assume(
+            f"Clips {what} at {now} in this exchange, then moves towards the norm that a share of {self.quantile:g} "
+            "of the clients stay within; the clips are public.",
+            f"Every client adds whether it stayed within, for {100 * self.share:g} % of the squared sensitivity; "
+            "epsilon covers both. Bounds, steps and errors are in units of the clip.",
+        )
+
+    def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
+        out: dict[str, Array] = {}
+        below = []
+        for names, clip in self._groups(plan):
+            part = {name: contribution[name] for name in names}
+            below.append(norm_of(part) <= clip)
+            out |= {name: value / clip for name, value in clipped(part, clip).items()}
+        return out | {BELOW: self.weight * (np.asarray(below, np.float64) - 0.5)}
+
+    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
+        return total
+
+    def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
+        """The sum in its own units; the bits' sum as it is."""
+        own = {name: np.asarray(total[name] * clip) for names, clip in self._groups(plan) for name in names}
+        return own | {BELOW: total[BELOW]}
+
+    def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
+        """The next C, or the same where nobody contributed. A step moves log C by 1 at most."""
+        if not count:
+            return plan.learned
+        within = 0.5 + np.asarray(released[BELOW], np.float64) / (self.weight * count)
+        steps = np.clip(self.rate * (within - self.quantile), -_LONGEST_STEP, _LONGEST_STEP)
+        moved = np.clip(np.asarray(plan.learned) * np.exp(-steps), _SMALLEST, _LARGEST)  # their algorithm 1
+        return tuple(float(clip) for clip in moved)
+
+    def _groups(self, plan: Plan) -> list[tuple[tuple[str, ...], float]]:
+        """Names that are clipped together, and C."""
+        names = plan.own.names
+        groups = [(name,) for name in names] if self.each else [names]
+        return list(zip(groups, plan.learned, strict=True))
+
+
+def adaptive_clip(
+    quantile: float, *, initial: float = 1.0, rate: float = 0.2, share: float = 0.05, each: bool = False
+) -> AdaptiveClip:
+    """Clip at a quantile of the clients' norms, learned privately; see `AdaptiveClip`."""
+    return AdaptiveClip(quantile, initial, rate, share, each)
