@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from securefed.defenses.secure_aggregation.identities import Identities, new_identity, public_identity
 from securefed.defenses.secure_aggregation.protocol import SecureAggregation, secure_aggregation
 
-__all__ = ["SecureAggregation", "secure_aggregation"]
+__all__ = ["Identities", "SecureAggregation", "new_identity", "public_identity", "secure_aggregation"]

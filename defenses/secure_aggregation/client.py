@@ -1,4 +1,4 @@
-"""The client of the double-masking protocol: four steps, each from one state to the next.
+"""The client of the double-masking protocol: four steps, each from one state to the next; with identities five.
 
 All secrets of an exchange derive from one root drawn from the operating system in `MaskingClient.open`, so a step
 is a function of state and request: asked the same again, it answers the same. Keys, polynomials and masks are
@@ -16,8 +16,9 @@ import numpy as np
 
 from securefed.defenses.base import Plan, Session, expect_stage
 from securefed.defenses.fixed_point import lanes, to_ring
-from securefed.defenses.secure_aggregation import channel
+from securefed.defenses.secure_aggregation import channel, consistency, verification
 from securefed.defenses.secure_aggregation.graph import neighbours
+from securefed.defenses.secure_aggregation.identities import Identities
 from securefed.defenses.secure_aggregation.masks import Mask, apply_masks, pair_mask, self_mask
 from securefed.defenses.secure_aggregation.primitives import (
     KEY_BYTES,
@@ -31,6 +32,7 @@ from securefed.defenses.secure_aggregation.primitives import (
 )
 from securefed.defenses.secure_aggregation.session import (
     BUNDLE_BYTES,
+    CONFIRM,
     KEYS,
     MASK_KEY,
     MASKED,
@@ -74,6 +76,13 @@ class MaskingClient:
         sharers: those that dealt shares, ascending.
         held: the shares of those of `near` that dealt, uint8 (., 2, 32); before the upload those of its own secrets,
             (1, 2, 32).
+        identities: against a server that deviates; `None` where it is honest but curious. All below serve only that.
+        ahead: whether this exchange's keys are advertised during the one before it.
+        survivors: the set that this client signed.
+        contribution: mark of what it uploaded.
+        released: marks of all its contributions of the run that it helped to unmask, and of their survivors.
+        piece_keys: keys that open the pieces of the sum's key, uint8 (its dealers, 32), where the sum is verified.
+        sum_key: what the announced sum is checked with; it outlives the exchange.
     """
 
     client: ClientId
@@ -88,19 +97,33 @@ class MaskingClient:
     opening: Array = field(default_factory=_no_bytes, repr=False)
     sharers: tuple[ClientId, ...] = ()
     held: Array = field(default_factory=_no_bytes, repr=False)
+    identities: Identities | None = local(default=None)
+    ahead: bool = False
+    survivors: tuple[ClientId, ...] = ()
+    contribution: bytes = field(default=b"", repr=False)
+    released: Array = field(default_factory=_no_bytes, repr=False)
+    piece_keys: Array = field(default_factory=_no_bytes, repr=False)
+    sum_key: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def open(cls, session: Session, client: ClientId) -> MaskingClient:
+    def open(
+        cls, session: Session, client: ClientId, identities: Identities | None = None, last: MaskingClient | None = None
+    ) -> MaskingClient:
         """A fresh state with fresh secrets.
+
+        Args:
+            last: the client's state of its last exchange, for what it remembers.
 
         Raises:
             PlanError: the plan's threshold or cohort is not sound.
-            ConfigError: the client is not invited.
+            ConfigError: the client is not invited, or identities and plan do not belong together.
         """
         check_session(session)
         if client not in session.cohort:
             raise ConfigError(f"client {client} is not in the cohort {session.cohort}")
-        return cls(client, KEYS, secrets.token_bytes(KEY_BYTES), session)
+        consistency.check_identities(identities, session)
+        released = _no_bytes() if last is None else last.released
+        return cls(client, KEYS, secrets.token_bytes(KEY_BYTES), session, identities=identities, released=released)
 
     @property
     def share_secret(self) -> bytes:
@@ -112,6 +135,11 @@ class MaskingClient:
         """Self-mask seed and mask key: the secrets that are shared, as field elements."""
         wide = hkdf(self.root, label("shared secrets"), 96)
         return FIELD.element(wide[:48]), FIELD.element(wide[48:])
+
+    @property
+    def exchange(self) -> bytes:
+        """Fingerprint of session, adverts and sharers."""
+        return sharers_digest(self.session, self.digest, self.sharers)
 
     def seal(self, stage: str, body: Tensors) -> Tensors:
         return channel.seal(self.channel, self.session.run, self.session.round, stage, self.client, SERVER, body)
@@ -136,7 +164,7 @@ def client_step(state: MaskingClient, request: Message, encoded: Tensors | None)
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
         return _upload(state, request, encoded)
-    return _reveal(state, request)
+    return _confirm(state, request) if state.stage == CONFIRM else _reveal(state, request)
 
 
 def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
@@ -145,16 +173,23 @@ def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, T
     share, mask = private_key(state.share_secret), private_key(state.shared_secrets[MASK_KEY])
     keys = public_bytes(share), public_bytes(mask)
     agreements = agree(share, server_key, SERVER), agree(mask, server_key, SERVER)
-    secret = channel.agreed_secret(session_digest(state.session), state.client, server_key, keys, agreements)
+    session = session_digest(state.session)
+    secret = channel.agreed_secret(session, state.client, server_key, keys, agreements)
     state = replace(state, stage=SHARES, channel=secret)
-    return state, state.seal(KEYS, {"share_key": from_bytes(keys[0]), "mask_key": from_bytes(keys[1])})
+    statement = consistency.keys_statement(session, state.ahead, state.client, b"".join(keys))
+    advert = {"share_key": from_bytes(keys[0]), "mask_key": from_bytes(keys[1])}
+    return state, state.seal(KEYS, {**advert, **consistency.signed(state.identities, state.client, statement)})
 
 
 def _deal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
-    channel.expect_fields(request, ("ids", "share_keys", "mask_keys", channel.TAG))
+    signatures = () if state.identities is None else (consistency.SIGNATURES,)
+    channel.expect_fields(request, ("ids", "share_keys", "mask_keys", *signatures, channel.TAG))
     roster = _take_members(state, request, state.session.cohort)
     share_keys = channel.take(request, "share_keys", np.uint8, (len(roster), KEY_BYTES))
     mask_keys = channel.take(request, "mask_keys", np.uint8, (len(roster), KEY_BYTES))
+    if state.identities is not None:
+        session, keys = session_digest(state.session), np.hstack([share_keys, mask_keys])
+        consistency.check_adverts(request, state.identities, session, state.ahead, roster, keys)
     share, seed_and_key = private_key(state.share_secret), state.shared_secrets
     me = roster.index(state.client)
     own = public_bytes(share), public_bytes(private_key(seed_and_key[MASK_KEY]))
@@ -162,6 +197,10 @@ def _deal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensor
         raise ContradictionError(SERVER, "the roster holds other keys for this client than it advertised")
     digest = roster_digest(state.session, roster, share_keys, mask_keys)
     plan = state.session.plan
+    pieces: dict[str, Array] = {}
+    if plan.verified:
+        dealt = verification.Pieces(state.root, state.share_secret, state.client, digest, roster, share_keys)
+        pieces, state = dealt.sealed(), replace(state, piece_keys=dealt.opening())
     rows = list(neighbours(graph_seed(digest), len(roster), plan.degree, me))
     near, share_keys, mask_keys = tuple(roster[row] for row in rows), share_keys[rows], mask_keys[rows]
     coefficients = FIELD.coefficients(hkdf(state.root, label("coefficients", digest)), 2 * (plan.shares - 1))
@@ -182,7 +221,7 @@ def _deal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensor
         state, stage=UPLOAD, roster=roster, digest=digest, near=near, mask_keys=mask_keys, opening=opening,
         held=shares[near.index(state.client)][None],
     )  # fmt: skip
-    return state, state.seal(SHARES, reply)
+    return state, state.seal(SHARES, {**reply, **pieces})
 
 
 def bundle_key(agreement: bytes, digest: bytes, sender: ClientId, receiver: ClientId) -> bytes:
@@ -191,7 +230,8 @@ def bundle_key(agreement: bytes, digest: bytes, sender: ClientId, receiver: Clie
 
 
 def _upload(state: MaskingClient, request: Message, encoded: Tensors) -> tuple[MaskingClient, Tensors]:
-    channel.expect_fields(request, ("ids", "bundles", channel.TAG))
+    plan = state.session.plan
+    channel.expect_fields(request, ("ids", "bundles", *verification.request_fields(plan), channel.TAG))
     sharers = _take_members(state, request, state.roster)
     dealers = _dealers(state, sharers)
     bundles = channel.take(request, "bundles", np.uint8, (len(dealers), BUNDLE_BYTES))
@@ -204,14 +244,20 @@ def _upload(state: MaskingClient, request: Message, encoded: Tensors) -> tuple[M
         if peer != state.client:
             agreement = agree(mask_key, state.mask_keys[state.near.index(peer)].tobytes(), peer)
             masks.append(pair_mask(agreement, exchange, state.client, peer))
-    residues = _residues(encoded, state.session.plan)
-    apply_masks(residues, state.session.plan, masks)
-    tensors = state.session.plan.tensors
-    masked = {t.name: flat.reshape(wire_shape(t)) for t, flat in zip(tensors, residues, strict=True)}
+    residues = _residues(encoded, plan)
+    mark = b"" if state.identities is None else consistency.contribution_mark(residues)
+    apply_masks(residues, plan, masks)
+    body = nest(MASKED, {t.name: flat.reshape(wire_shape(t)) for t, flat in zip(plan.tensors, residues, strict=True)})
+    key = b""
+    if plan.verified:
+        dealt_by = verification.key_dealers(state.digest, state.roster)
+        key = verification.sum_key(state.client, state.digest, dealt_by, sharers, state.piece_keys, request, exchange)
+        body[verification.CHECK] = verification.masked_tag(key, state.client, encoded, plan, masks)
     state = replace(
-        state, stage=UNMASK, root=b"", mask_keys=_no_bytes(), opening=_no_bytes(), sharers=sharers, held=held
-    )
-    return state, state.seal(UPLOAD, nest(MASKED, masked))
+        state, stage=UNMASK if state.identities is None else CONFIRM, root=b"", mask_keys=_no_bytes(),
+        opening=_no_bytes(), sharers=sharers, held=held, contribution=mark, piece_keys=_no_bytes(), sum_key=key,
+    )  # fmt: skip
+    return state, state.seal(UPLOAD, body)
 
 
 def _dealers(state: MaskingClient, sharers: Sequence[ClientId]) -> tuple[ClientId, ...]:
@@ -261,7 +307,32 @@ def _residues(encoded: Tensors, plan: Plan) -> list[Array]:
     return out
 
 
+def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+    """The client's word that these survived. It gives it once, so no other set is unmasked with its shares."""
+    alive = _take_survivors(state, request)
+    consistency.check_unreleased(state.released, state.contribution, alive)
+    statement = consistency.survivors_statement(state.exchange, alive)
+    signature = consistency.signed(state.identities, state.client, statement)
+    return replace(state, stage=UNMASK, survivors=alive), state.seal(CONFIRM, signature)
+
+
 def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+    """One share of each sharer: of the seed where it uploaded, of the mask key where it did not."""
+    if state.identities is None:
+        alive, released = _take_survivors(state, request), state.released
+    else:
+        alive, threshold = state.survivors, state.session.plan.threshold
+        channel.expect_fields(request, ("ids", consistency.SIGNATURES, channel.TAG))
+        consistency.check_quorum(request, state.identities, state.exchange, alive, threshold)
+        released = consistency.with_release(state.released, state.contribution, alive)
+    kinds = np.where(np.isin(_dealers(state, state.sharers), alive), SEED, MASK_KEY)
+    shares = state.held[np.arange(len(kinds)), kinds]
+    reply = state.seal(UNMASK, {"shares": shares})
+    return replace(state, stage="", channel=b"", held=_no_bytes(), released=released), reply
+
+
+def _take_survivors(state: MaskingClient, request: Message) -> tuple[ClientId, ...]:
+    """Those that uploaded, as the server says: with the dead they are the sharers, and none is both."""
     channel.expect_fields(request, ("alive", "dead", channel.TAG))
     alive = channel.take_ids(request, "alive", state.sharers)
     dead = channel.take_ids(request, "dead", state.sharers)
@@ -273,10 +344,7 @@ def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tens
         raise ContradictionError(SERVER, "this client uploaded and is named dead")
     if len(alive) < state.session.plan.threshold:
         raise ContradictionError(SERVER, f"{len(alive)} uploads are fewer than {state.session.plan.threshold}")
-    kinds = np.where(np.isin(_dealers(state, state.sharers), alive), SEED, MASK_KEY)
-    shares = state.held[np.arange(len(kinds)), kinds]
-    reply = state.seal(UNMASK, {"shares": shares})
-    return replace(state, stage="", channel=b"", held=_no_bytes()), reply
+    return alive
 
 
 def _take_members(state: MaskingClient, request: Message, among: Sequence[ClientId]) -> tuple[ClientId, ...]:

@@ -13,13 +13,17 @@ neighbours are hypergeometric, and every probability below is a sum of exact int
    blocks of k / 2 consecutive clients are gone: n (n - 1) / 2 pairs of blocks.             <= 2^-security
 3. Every secret finds t holders: of a lost client among its k neighbours (D - 1 others are lost), of one that uploaded
    among its k neighbours and itself.                                                       <= 2^-correctness
-The first two are added. With `active` the server may lie about who is lost, so that corrupt holders answer twice:
-4. 2 t > (k + 1) + c, where c bounds the corrupt among the holders of one secret but for 2^-security.
+The first two are added. With `active` the server may lie about who is lost, so that corrupt holders answer twice, and
+choose whom it loses when it knows the graph. Two further conditions, but for 2^-security:
+4. 2 t > (k + 1) + c, where c bounds the corrupt among the neighbours of every honest client.
+5. t > k / 2 + 1 + b, where b bounds the corrupt among the k / 2 neighbours on one side of it. So a client whose seed t
+   holders open has an honest survivor on either side, whoever is lost: the graph of survivors does not fall apart.
 
 Not promised: anything where more clients than C are corrupt, where they are corrupted after the graph is known (the
 server may then choose a client's neighbours), or where the server makes many graphs and picks one. The graph follows
 from keys that every client draws (`neighbours`), so the server alone cannot choose it; one that deviates can leave
-clients out and so try 2^g rosters. By the union bound a plan with `security = 40 + g` withstands that.
+clients out, and corrupt clients can draw their keys again when they know all others, and so try 2^g graphs. By the
+union bound a plan with `security = 40 + g` withstands that.
 """
 
 from __future__ import annotations
@@ -49,7 +53,8 @@ class Design:
         clients, corrupt, lost: N, C and D.
         degree: k, even.      threshold: t, the shares that open a secret.
         insecure, incomplete: log2 of the probabilities bounded by `find`, `-inf` where they are 0.
-        most_corrupt: c, corrupt clients among the neighbours of every honest one but for 2^-security.
+        most_corrupt, most_beside: c and b, corrupt clients among the neighbours of every honest one, and among those on
+            one side of it, but for 2^-security.
         security, correctness, active: what was asked for.
     """
 
@@ -61,14 +66,16 @@ class Design:
     insecure: float
     incomplete: float
     most_corrupt: int
+    most_beside: int
     security: int
     correctness: int
     active: bool
 
     @property
     def withstands_lies(self) -> bool:
-        """2 t > (k + 1) + c: a server that lies about who is lost does not collect both secrets of an honest client."""
-        return 2 * self.threshold > self.degree + 1 + self.most_corrupt
+        """Conditions 4 and 5: a server that lies about who is lost, and picks them, opens no part of the sum."""
+        both = 2 * self.threshold > self.degree + 1 + self.most_corrupt
+        return both and self.threshold > self.degree // 2 + 1 + self.most_beside
 
     def explain(self) -> str:
         """The design in words."""
@@ -79,8 +86,9 @@ class Design:
             f"holders open one. An honest client has at most {self.most_corrupt} corrupt neighbours. Some honest "
             f"client is exposed {_chance(self.insecure)} (asked: 2^-{self.security}); a round cannot be completed "
             f"although no more are lost {_chance(self.incomplete)} (asked: 2^-{self.correctness}). "
-            f"It holds {lies} a server that lies about who is lost (2t > holders + corrupt ones: "
-            f"{2 * self.threshold} against {self.degree + 1 + self.most_corrupt})."
+            f"It holds {lies} a server that lies about who is lost, or picks them (2t > holders + corrupt ones: "
+            f"{2 * self.threshold} against {self.degree + 1 + self.most_corrupt}; t > one side, itself and the corrupt "
+            f"on the other: {self.threshold} against {self.degree // 2 + 1 + self.most_beside})."
         )
 
 
@@ -138,10 +146,11 @@ def _design(
     total, tails = _tails(clients - lost - 1, corrupt, degree)
     exposed = [_log2((clients - corrupt) * tail, total) for tail in tails]  # by t = 0 .. k + 1
     most_corrupt = next(c for c in range(degree + 1) if exposed[c + 1] <= -security)
+    most_beside = _most_beside(clients, corrupt, lost, degree // 2, security)
     total, dead = _tails(clients - 1, max(lost - 1, 0), degree)
     _, alive = _tails(clients - 1, lost, degree)
     for threshold in range(degree, 1, -1):
-        if active and 2 * threshold <= degree + 1 + most_corrupt:
+        if active and threshold <= max((degree + 1 + most_corrupt) // 2, degree // 2 + 1 + most_beside):
             return None
         # Too few: more than k - t of the k neighbours lost, or more than k + 1 - t where its own share counts.
         short = lost * dead[degree - threshold + 1] + (clients - lost) * alive[degree - threshold + 2]
@@ -151,9 +160,15 @@ def _design(
                 return None
             return Design(
                 clients, corrupt, lost, degree, threshold, insecure, incomplete, most_corrupt,
-                security, correctness, active,
+                most_beside, security, correctness, active,
             )  # fmt: skip
     return None
+
+
+def _most_beside(clients: int, corrupt: int, lost: int, side: int, security: int) -> int:
+    """b: two sides for each honest client, in the smallest roster there can be."""
+    total, tails = _tails(clients - lost - 1, corrupt, side)
+    return next(b for b in range(side + 1) if _log2(2 * (clients - corrupt) * tails[b + 1], total) <= -security)
 
 
 def _tails(population: int, marked: int, drawn: int) -> tuple[int, list[int]]:

@@ -22,12 +22,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import numpy as np
-
 from securefed.defenses.base import Outgoing, Plan, Session
 from securefed.defenses.secure_aggregation import client as four_stage_client
 from securefed.defenses.secure_aggregation import server as four_stage_server
+from securefed.defenses.secure_aggregation.channel import TAG
 from securefed.defenses.secure_aggregation.client import MaskingClient
+from securefed.defenses.secure_aggregation.identities import Identities
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES
 from securefed.defenses.secure_aggregation.server import MaskingServer, Replies
 from securefed.defenses.secure_aggregation.session import KEYS, SHARES, UNMASK, UPLOAD
@@ -40,6 +40,8 @@ NEXT = "next"
 _VERSION = 1
 _RIDES = {UPLOAD: KEYS, UNMASK: SHARES}
 """Which stage of the next exchange rides on which of this one."""
+_LASTING = {"session", "identities", "released"}
+"""What a client's state does not take from the one that was prepared."""
 
 
 def _common(plan: Plan) -> dict[str, int]:
@@ -71,14 +73,17 @@ class PipelinedClient(MaskingClient):
     prepared: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def open(cls, session: Session, client: ClientId) -> PipelinedClient:
+    def open(
+        cls, session: Session, client: ClientId, identities: Identities | None = None, last: MaskingClient | None = None
+    ) -> PipelinedClient:
         """A fresh state with fresh secrets, and nothing prepared."""
-        return replace(_pipelined(super().open(session, client)), spare=secrets.token_bytes(KEY_BYTES))
+        fresh = _pipelined(super().open(session, client, identities, last))
+        return replace(fresh, spare=secrets.token_bytes(KEY_BYTES))
 
     @classmethod
     def resume(cls, session: Session, client: ClientId, last: PipelinedClient) -> PipelinedClient:
         """A fresh state, and what `last` prepared for it if that exchange came to its end here."""
-        fresh = cls.open(session, client)
+        fresh = cls.open(session, client, last.identities, last)
         return replace(fresh, prepared=last.prepared) if not last.stage else fresh
 
     def begin(self) -> PipelinedClient:
@@ -87,27 +92,29 @@ class PipelinedClient(MaskingClient):
         Raises:
             MalformedError: nothing was, or under another plan.
         """
-        template = MaskingClient.open(self.session, self.client)
+        template = MaskingClient.open(self.session, self.client, self.identities, self)
         if not self.prepared:
             raise MalformedError(SERVER, "it asks for an upload at once, and nothing was prepared here")
         tensors, header = decode(self.prepared)
         ready = restore(template, tensors)
         if header != {"version": _VERSION, **_common(self.session.plan)} or ready.stage != UPLOAD:
             raise MalformedError(SERVER, "what was prepared here is for another plan")
-        values = {item.name: getattr(ready, item.name) for item in fields(ready) if item.name != "session"}
+        values = {item.name: getattr(ready, item.name) for item in fields(ready) if item.name not in _LASTING}
         return replace(self, **values, prepared=b"")
 
 
 def client_step(state: PipelinedClient, request: Message, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:
     """As `client.client_step`, and the next exchange's step that rides on it."""
     if request.stage not in _RIDES:
-        new, reply = four_stage_client.client_step(replace(state, prepared=b""), request, encoded)
+        if request.stage == KEYS:
+            state = replace(state, prepared=b"")  # an opening: what the last exchange prepared is not used
+        new, reply = four_stage_client.client_step(state, request, encoded)
         return _pipelined(new), reply
     if request.stage == UPLOAD and state.stage == KEYS:
         state = state.begin()
     own, rider = _ridden(request)
     new, reply = four_stage_client.client_step(state, own, encoded)
-    following = MaskingClient(state.client, KEYS, state.spare, state.session)
+    following = MaskingClient(state.client, KEYS, state.spare, state.session, identities=state.identities, ahead=True)
     if request.stage == UNMASK:
         if not rider.body:
             return replace(_pipelined(new), prepared=b""), reply
@@ -123,38 +130,44 @@ def _pipelined(state: MaskingClient) -> PipelinedClient:
 
 @dataclass(frozen=True, eq=False)
 class PipelinedServer(MaskingServer):
-    """The server's state; `following` is that of the next exchange, in its first two stages."""
+    """The server's state.
+
+    Attributes:
+        following: the state of the next exchange, in its first two stages.
+        waiting: that exchange's requests for shares, until this one unmasks.
+    """
 
     following: bytes = field(default=b"", repr=False)
+    waiting: Mapping[ClientId, Mapping[str, Array]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What the server holds between two exchanges: its state at `upload`, and each client's bundles."""
+    """What the server holds between two exchanges: its state at `upload`, and each client's request."""
 
     run: str
     sharers: tuple[ClientId, ...]
     state: bytes = field(repr=False)
-    bundles: Mapping[ClientId, Array] = field(repr=False)
+    bodies: Mapping[ClientId, Tensors] = field(repr=False)
 
 
-def server_open(session: Session) -> tuple[PipelinedServer, str, Outgoing]:
+def server_open(session: Session, identities: Identities | None = None) -> tuple[PipelinedServer, str, Outgoing]:
     """An exchange that begins with `keys`."""
-    return _with_type(four_stage_server.server_open(session))
+    return _with_type(four_stage_server.server_open(session, identities))
 
 
-def server_resume(session: Session, last: Prepared | None) -> tuple[PipelinedServer, str, Outgoing]:
+def server_resume(
+    session: Session, last: Prepared | None, identities: Identities | None = None
+) -> tuple[PipelinedServer, str, Outgoing]:
     """An exchange that begins with `upload` where `last` prepared it for just this cohort, else with `keys`."""
-    opened = server_open(session)
+    opened = server_open(session, identities)
     if last is None or (last.run, last.sharers) != (session.run, session.cohort):
         return opened
     tensors, header = decode(last.state)
     if header != {"version": _VERSION, **_common(session.plan)}:
         return opened
-    state = restore(MaskingServer(KEYS, b"", (), session), tensors)
-    ids = np.asarray(session.cohort, np.int64)
-    step = state.requests({client: {"ids": ids, "bundles": last.bundles[client]} for client in session.cohort})
-    return _ask_keys(_with_type(step))
+    state = restore(MaskingServer(KEYS, b"", (), session, identities=identities), tensors)
+    return _ask_keys(_with_type(state.requests(last.bodies)))
 
 
 def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServer, str, Outgoing] | Aggregate:
@@ -162,7 +175,7 @@ def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServ
     if state.stage not in _RIDES:
         step = four_stage_server.server_step(state, replies)
         assert not isinstance(step, Aggregate)
-        return _ask_keys(_with_type(step)) if step[1] == UPLOAD else _with_type(step)
+        return _ask_keys(_with_type(step)) if step[1] == UPLOAD else _ask_shares(_with_type(step))
     parts = {client: _ridden(reply) for client, reply in replies.items()}
     step = four_stage_server.server_step(state, {client: own for client, (own, _) in parts.items()})
     if isinstance(step, Aggregate):
@@ -171,7 +184,8 @@ def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServ
     riding = four_stage_server.server_step(_following(state), {client: rider for client, (_, rider) in parts.items()})
     assert not isinstance(riding, Aggregate)
     following, _, bodies = riding
-    return replace(new, following=_freeze(following)), stage, _ride(outgoing, bodies)
+    waiting = {client: dict(body) for client, body in bodies.items() if client >= 0}
+    return _ask_shares((replace(new, following=_freeze(following), waiting=waiting), stage, outgoing))
 
 
 def server_carry(state: PipelinedServer, replies: Replies) -> Prepared | None:
@@ -184,19 +198,28 @@ def server_carry(state: PipelinedServer, replies: Replies) -> Prepared | None:
         return None
     assert not isinstance(riding, Aggregate)
     following, _, bodies = riding
-    bundles = {client: body["bundles"] for client, body in bodies.items() if client >= 0}
-    return Prepared(state.session.run, following.sharers, _freeze(following), bundles)
+    unsealed = {c: {name: value for name, value in body.items() if name != TAG} for c, body in bodies.items() if c >= 0}
+    return Prepared(state.session.run, following.sharers, _freeze(following), unsealed)
 
 
 def _following(state: PipelinedServer) -> MaskingServer:
-    return restore(MaskingServer(KEYS, b"", (), state.session), decode(state.following)[0])
+    template = MaskingServer(KEYS, b"", (), state.session, identities=state.identities)
+    return restore(template, decode(state.following)[0])
 
 
 def _ask_keys(step: tuple[PipelinedServer, str, Outgoing]) -> tuple[PipelinedServer, str, Outgoing]:
     """The upload's requests with a fresh key of the server for the next exchange."""
     state, stage, outgoing = step
-    following, _, bodies = four_stage_server.server_open(state.session)
+    following, _, bodies = four_stage_server.server_open(state.session, state.identities, ahead=True)
     return replace(state, following=_freeze(following)), stage, _ride(outgoing, bodies)
+
+
+def _ask_shares(step: tuple[PipelinedServer, str, Outgoing]) -> tuple[PipelinedServer, str, Outgoing]:
+    """The unmasking's requests with the next exchange's roster; those of any other stage as they are."""
+    state, stage, outgoing = step
+    if stage != UNMASK:
+        return step
+    return replace(state, waiting={}), stage, _ride(outgoing, state.waiting)
 
 
 def _ride(outgoing: Outgoing, bodies: Outgoing) -> Outgoing:

@@ -12,9 +12,10 @@ from securefed.defenses.secure_aggregation import pipeline, server
 from securefed.defenses.secure_aggregation.channel import TAG_BYTES
 from securefed.defenses.secure_aggregation.client import MaskingClient, client_step
 from securefed.defenses.secure_aggregation.graph import SECURITY, SMALL, Design, find, shares_of
+from securefed.defenses.secure_aggregation.identities import Identities
 from securefed.defenses.secure_aggregation.pipeline import PipelinedClient, PipelinedServer
 from securefed.defenses.secure_aggregation.server import MaskingServer
-from securefed.defenses.secure_aggregation.session import STAGES, UPLOAD, upload_bytes
+from securefed.defenses.secure_aggregation.session import ACTIVE_STAGES, STAGES, UPLOAD, upload_bytes
 from securefed.errors import ConfigError, PlanError
 from securefed.messages import Aggregate, ClientId, Message, PartyId
 from securefed.tensors import Tensors
@@ -77,7 +78,7 @@ class SecureAggregation:
     adversarial: float = 0.0
     dropouts: float = 0.0
     security: int = SECURITY
-    against_lies: bool = False
+    identities: Identities | None = None
     pipelined: bool = False
     name: ClassVar[str] = "secure_aggregation"
     exact: ClassVar[bool] = True
@@ -94,6 +95,11 @@ class SecureAggregation:
         if self.graph != "complete" and self.threshold is not None:
             raise ConfigError("the finder sets the threshold of a sparse graph; give it only for the complete graph")
 
+    @property
+    def active(self) -> bool:
+        """Whether it withstands a server that deviates: where identities are given."""
+        return self.identities is not None
+
     def __str__(self) -> str:
         words = [] if self.threshold is None else [f"threshold={self.threshold}"]
         if self.graph != "complete":
@@ -101,7 +107,7 @@ class SecureAggregation:
         words += [f"adversarial={self.adversarial:g}"] if self.adversarial else []
         words += [f"dropouts={self.dropouts:g}"] if self.dropouts else []
         words += [f"security={self.security}"] if self.security != SECURITY else []
-        words += ["against_lies"] if self.against_lies else []
+        words += ["active"] if self.active else []
         words += ["pipelined"] if self.pipelined else []
         return f"{self.name}({', '.join(words)})" if words else self.name
 
@@ -114,7 +120,7 @@ class SecureAggregation:
         if self.graph == "complete" or (self.graph == "auto" and clients <= SMALL):
             return None
         try:
-            return find(clients, self.adversarial, self.dropouts, security=self.security, active=self.against_lies)
+            return find(clients, self.adversarial, self.dropouts, security=self.security, active=self.active)
         except PlanError:
             if self.graph == "sparse":
                 raise
@@ -137,7 +143,8 @@ class SecureAggregation:
             )
         design = self.design(plan.clients)
         plan = self._complete(plan) if design is None else self._sparse(plan, design)
-        plan = replace(plan, stages=STAGES, upload_bytes=upload_bytes(plan, TAG_BYTES))
+        plan = replace(plan, stages=STAGES if self.identities is None else ACTIVE_STAGES)
+        plan = replace(plan, upload_bytes=upload_bytes(plan, TAG_BYTES))
         if self.pipelined:
             plan = plan.assume(
                 "An exchange with just the clients that completed the last one has two stages, upload and unmask; "
@@ -155,7 +162,7 @@ class SecureAggregation:
     def _complete(self, plan: Plan) -> Plan:
         clients = plan.clients
         corrupt, lost = shares_of(clients, self.adversarial, self.dropouts)
-        twice = corrupt if self.against_lies else 0  # holders that a lying server may ask for both kinds of share
+        twice = corrupt if self.active else 0  # holders that a lying server may ask for both kinds of share
         threshold = (clients + twice) // 2 + 1 if self.threshold is None else self.threshold
         if not clients < 2 * threshold <= 2 * clients:
             raise PlanError(f"threshold {threshold} is not above half of {clients} clients and at most {clients}")
@@ -171,7 +178,7 @@ class SecureAggregation:
         if clients - lost < threshold:
             raise PlanError(f"{lost} of {clients} clients lost leave fewer than the threshold {threshold}; lower it")
         opens = f"the server and any {threshold} of {clients} clients together; the server and all other survivors"
-        if self.against_lies:
+        if self.active:
             plan = plan.assume(_lies(corrupt, "clients"))
         return replace(plan, threshold=threshold, shares=threshold, open_to=opens).assume(
             f"{threshold} colluding clients and the server open uploads; so do all survivors but one, from the sum."
@@ -197,13 +204,14 @@ class SecureAggregation:
 
     def client_open(self, session: Session, client: ClientId) -> MaskingClient:
         """A client's state with fresh secrets. Raises `PlanError` where the plan is not one of this protocol."""
-        return PipelinedClient.open(session, client) if self.pipelined else MaskingClient.open(session, client)
+        kind = PipelinedClient if self.pipelined else MaskingClient
+        return kind.open(session, client, self.identities)
 
     def client_resume(self, session: Session, client: ClientId, last: Any) -> MaskingClient:
         """As `client_open`, with what the client's last exchange prepared."""
         if isinstance(last, PipelinedClient):
             return PipelinedClient.resume(session, client, last)
-        return self.client_open(session, client)
+        return MaskingClient.open(session, client, self.identities, last)
 
     def client_step(
         self, state: MaskingClient, request: Message, encoded: Tensors | None
@@ -213,11 +221,14 @@ class SecureAggregation:
         return client_step(state, request, encoded)
 
     def server_open(self, session: Session) -> tuple[MaskingServer, str, Outgoing]:
-        return pipeline.server_open(session) if self.pipelined else server.server_open(session)
+        kind = pipeline if self.pipelined else server
+        return kind.server_open(session, self.identities)
 
     def server_resume(self, session: Session, last: Any) -> tuple[MaskingServer, str, Outgoing]:
         """As `server_open`, with what the last exchange prepared (`server_carry`)."""
-        return pipeline.server_resume(session, last) if self.pipelined else server.server_open(session)
+        if self.pipelined:
+            return pipeline.server_resume(session, last, self.identities)
+        return server.server_open(session, self.identities)
 
     def server_carry(self, state: MaskingServer, replies: Mapping[PartyId, Message]) -> Any:
         """What the last replies of a completed exchange prepared for the next; `None` for nothing."""
@@ -248,8 +259,8 @@ def secure_aggregation(
     adversarial: float = 0.0,
     dropouts: float = 0.0,
     security: int = SECURITY,
-    against_lies: bool = False,
+    identities: Identities | None = None,
     pipelined: bool = False,
 ) -> SecureAggregation:
     """Secure aggregation by double masking; see `SecureAggregation`."""
-    return SecureAggregation(threshold, graph, adversarial, dropouts, security, against_lies, pipelined)
+    return SecureAggregation(threshold, graph, adversarial, dropouts, security, identities, pipelined)

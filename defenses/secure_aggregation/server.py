@@ -15,12 +15,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from securefed.defenses.base import Outgoing, Session, expect_stage
 from securefed.defenses.fixed_point import from_ring, wire_dtype, wire_size
-from securefed.defenses.secure_aggregation import channel
+from securefed.defenses.secure_aggregation import channel, consistency, verification
 from securefed.defenses.secure_aggregation.graph import neighbours
+from securefed.defenses.secure_aggregation.identities import Identities
 from securefed.defenses.secure_aggregation.masks import Mask, apply_masks, pair_mask, self_mask
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
 from securefed.defenses.secure_aggregation.session import (
     BUNDLE_BYTES,
+    CONFIRM,
     KEYS,
     MASK_KEY,
     MASKED,
@@ -67,7 +69,10 @@ class MaskingServer:
         sharers: those that dealt shares.
         tags: what they published of their shares, uint8 (sharers, holders, 16).
         commitments: what they published of their seeds, uint8 (sharers, 32).
-        totals: sums of the masked uploads of `members`, flat, in the plan's order.
+        survivors: those that uploaded.
+        totals: sums of their masked uploads, flat, in the plan's order.
+        check: the sum of their masked tags, where the sum is verified.
+        identities, ahead: as in `MaskingClient`.
     """
 
     stage: str
@@ -81,7 +86,16 @@ class MaskingServer:
     sharers: tuple[ClientId, ...] = ()
     tags: Array = field(default_factory=_no_bytes, repr=False)
     commitments: Array = field(default_factory=_no_bytes, repr=False)
+    survivors: tuple[ClientId, ...] = ()
     totals: tuple[Array, ...] = field(default=(), repr=False)
+    check: Array = field(default_factory=_no_bytes, repr=False)
+    identities: Identities | None = local(default=None)
+    ahead: bool = False
+
+    @property
+    def exchange(self) -> bytes:
+        """Fingerprint of session, adverts and sharers."""
+        return sharers_digest(self.session, self.digest, self.sharers)
 
     def holders(self, dealer: ClientId) -> tuple[ClientId, ...]:
         """Who is dealt shares of the dealer's secrets, ascending: its neighbours and itself."""
@@ -107,16 +121,18 @@ class MaskingServer:
         return self, self.stage, sealed
 
 
-def server_open(session: Session) -> Step:
+def server_open(session: Session, identities: Identities | None = None, *, ahead: bool = False) -> Step:
     """The first state and requests: fresh keys for every client of the cohort.
 
     Raises:
         PlanError: the plan's threshold or cohort is not sound.
+        ConfigError: identities and plan do not belong together.
     """
     check_session(session)
+    consistency.check_identities(identities, session)
     key = X25519PrivateKey.generate()
     body = {"server_key": from_bytes(public_bytes(key))}
-    state = MaskingServer(KEYS, key.private_bytes_raw(), session.cohort, session)
+    state = MaskingServer(KEYS, key.private_bytes_raw(), session.cohort, session, identities=identities, ahead=ahead)
     return state, KEYS, dict.fromkeys(session.cohort, body)
 
 
@@ -145,6 +161,8 @@ def server_step(state: MaskingServer, replies: Replies) -> Step | Aggregate:
             return _relay_bundles(state, replies)
         case "upload":
             return _add_uploads(state, replies)
+        case "confirm":
+            return _relay_signatures(state, replies)
         case _:
             return _unmask(state, replies)
 
@@ -162,14 +180,18 @@ def _collect_keys(state: MaskingServer, replies: Replies) -> Step:
     key = private_key(state.secret)
     server_key = public_bytes(key)
     channels, session = {}, session_digest(state.session)
+    signature = () if state.identities is None else (consistency.SIGNATURE,)
     for client, reply in replies.items():
-        channel.expect_fields(reply, ("share_key", "mask_key", channel.TAG))
+        channel.expect_fields(reply, ("share_key", "mask_key", *signature, channel.TAG))
         share, mask = (
             channel.take(reply, name, np.uint8, (KEY_BYTES,)).tobytes() for name in ("share_key", "mask_key")
         )
         agreements = agree(key, share, client), agree(key, mask, client)
         channels[client] = channel.agreed_secret(session, client, server_key, (share, mask), agreements)
         channel.verify(channels[client], reply)
+        if state.identities is not None:
+            statement = consistency.keys_statement(session, state.ahead, client, share + mask)
+            consistency.take_signature(reply, state.identities, statement)
     _enough(state, replies)
     roster = tuple(replies)
     share_keys = np.stack([reply.body["share_key"] for reply in replies.values()])
@@ -179,12 +201,19 @@ def _collect_keys(state: MaskingServer, replies: Replies) -> Step:
         state, stage=SHARES, members=roster, channels=channels, roster=roster, digest=digest, mask_keys=mask_keys
     )
     body = {"ids": np.asarray(roster, np.int64), "share_keys": share_keys, "mask_keys": mask_keys}
+    if state.identities is not None:
+        body[consistency.SIGNATURES] = np.stack([reply.body[consistency.SIGNATURE] for reply in replies.values()])
     return state.requests(dict.fromkeys(roster, body))
 
 
 def _relay_bundles(state: MaskingServer, replies: Replies) -> Step:
+    verified = state.session.plan.verified
+    key_dealers = verification.key_dealers(state.digest, state.roster) if verified else ()
     for client, reply in replies.items():
-        channel.expect_fields(reply, ("bundles", "commitment", channel.TAG))
+        pieces = verification.piece_fields(client in key_dealers)
+        channel.expect_fields(reply, ("bundles", "commitment", *pieces, channel.TAG))
+        if pieces:
+            verification.take_pieces(reply, len(state.roster))
         channel.take(reply, "bundles", np.uint8, (len(state.holders(client)), BUNDLE_BYTES))
         channel.take(reply, "commitment", np.uint8, (KEY_BYTES,))
     _enough(state, replies)
@@ -194,19 +223,23 @@ def _relay_bundles(state: MaskingServer, replies: Replies) -> Step:
     tags = bundles[:, :, SEALED_BYTES:].copy()
     state = replace(state, stage=UPLOAD, members=sharers, sharers=sharers, tags=tags, commitments=commitments)
     ids = np.asarray(sharers, np.int64)
+    relayed = verification.relay_pieces(key_dealers, state.roster, replies) if verified else {}
     bodies = {}
     for client, dealt in state.dealt().items():
         if client in replies:
             rows, places = zip(*dealt, strict=True)
-            bodies[client] = {"ids": ids, "bundles": bundles[list(rows), list(places)]}
+            bodies[client] = {"ids": ids, "bundles": bundles[list(rows), list(places)], **relayed.get(client, {})}
     return state.requests(bodies)
 
 
 def _add_uploads(state: MaskingServer, replies: Replies) -> Step:
     tensors = state.session.plan.tensors
     names = {tensor.name: f"{MASKED}/{tensor.name}" for tensor in tensors}
+    check = (verification.CHECK,) if state.session.plan.verified else ()
     for reply in replies.values():
-        channel.expect_fields(reply, (*names.values(), channel.TAG))
+        channel.expect_fields(reply, (*names.values(), *check, channel.TAG))
+        for name in check:
+            channel.take(reply, name, np.uint64, (2,))
         for tensor in tensors:
             channel.take(reply, names[tensor.name], wire_dtype(tensor.ring), wire_shape(tensor))
     _enough(state, replies)
@@ -218,9 +251,29 @@ def _add_uploads(state: MaskingServer, replies: Replies) -> Step:
         totals.append(total)
     alive = tuple(replies)
     dead = tuple(client for client in state.sharers if client not in replies)
-    state = replace(state, stage=UNMASK, members=alive, totals=tuple(totals))
+    stage = UNMASK if state.identities is None else CONFIRM
+    state = replace(state, stage=stage, members=alive, survivors=alive, totals=tuple(totals))
+    if check:
+        state = replace(state, check=verification.add_checks(reply.body[verification.CHECK] for reply in replies.values()))
     body = {"alive": np.asarray(alive, np.int64), "dead": np.asarray(dead, np.int64)}
     return state.requests(dict.fromkeys(alive, body))
+
+
+def _relay_signatures(state: MaskingServer, replies: Replies) -> Step:
+    """`threshold` signatures of the survivors to each that signed."""
+    assert state.identities is not None
+    statement = consistency.survivors_statement(state.exchange, state.survivors)
+    signatures = {}
+    for client, reply in replies.items():
+        channel.expect_fields(reply, (consistency.SIGNATURE, channel.TAG))
+        signatures[client] = consistency.take_signature(reply, state.identities, statement)
+    _enough(state, replies)
+    quorum = tuple(replies)[: state.session.plan.threshold]
+    body = {
+        "ids": np.asarray(quorum, np.int64),
+        consistency.SIGNATURES: np.stack([signatures[client] for client in quorum]),
+    }
+    return replace(state, stage=UNMASK, members=tuple(replies)).requests(dict.fromkeys(replies, body))
 
 
 def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
@@ -239,7 +292,8 @@ def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
     apply_masks(totals, state.session.plan, masks, remove=True)
     tensors = state.session.plan.tensors
     total = {t.name: from_ring(flat, t.ring, t.size).reshape(t.shape) for t, flat in zip(tensors, totals, strict=True)}
-    return Aggregate(total, state.members)
+    proof = verification.unmasked(state.check, masks) if state.session.plan.verified else {}
+    return Aggregate(total, state.survivors, proof)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,9 +325,9 @@ def _combine(state: MaskingServer, found: Sequence[Sequence[Share]]) -> list[byt
 
 def _masks_of(state: MaskingServer, opened: Sequence[bytes], found: Sequence[Sequence[Share]]) -> list[Mask]:
     """The masks left in the sum: each survivor's own, and for each dead client its pairs with the survivors."""
-    exchange = sharers_digest(state.session, state.digest, state.sharers)
+    exchange = state.exchange
     public = {client: key.tobytes() for client, key in zip(state.roster, state.mask_keys, strict=True)}
-    alive = set(state.members)
+    alive = set(state.survivors)
     masks = []
     for row, client in enumerate(state.sharers):
         if client in alive:

@@ -8,6 +8,7 @@ from typing import Final
 
 from securefed.defenses.base import Plan, Session, TensorPlan
 from securefed.defenses.fixed_point import lanes, wire_dtype, wire_size
+from securefed.defenses.secure_aggregation.identities import SIGNATURE_BYTES
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, fingerprint, label
 from securefed.errors import PlanError
 from securefed.messages import ClientId
@@ -16,8 +17,11 @@ from securefed.tensors import Array
 KEYS: Final = "keys"
 SHARES: Final = "shares"
 UPLOAD: Final = "upload"
+CONFIRM: Final = "confirm"
 UNMASK: Final = "unmask"
 STAGES: Final = (KEYS, SHARES, UPLOAD, UNMASK)
+ACTIVE_STAGES: Final = (KEYS, SHARES, UPLOAD, CONFIRM, UNMASK)
+"""With identities: the survivors sign who they are before anything is unmasked."""
 
 MASKED: Final = "masked"
 """Prefix of the masked tensors' names in an upload."""
@@ -63,7 +67,7 @@ def session_digest(session: Session) -> bytes:
     tensors = (label(t.name, t.ring, float(t.step).hex(), *t.shape) for t in plan.tensors)
     return fingerprint(
         "securefed secure aggregation 2", session.run, session.round, plan.clients, plan.threshold, plan.degree,
-        plan.shares, label(*session.cohort), *tensors,
+        plan.shares, label(*plan.stages), int(plan.verified), label(*session.cohort), *tensors,
     )  # fmt: skip
 
 
@@ -107,7 +111,8 @@ def wire_shape(tensor: TensorPlan) -> tuple[int, ...]:
 def upload_bytes(plan: Plan, tag: int) -> int:
     """Bytes one client sends over all stages: field contents, names and headers left out."""
     keys = 2 * KEY_BYTES
+    signatures = 2 * SIGNATURE_BYTES if CONFIRM in plan.stages else 0  # of its keys and of the survivors
     holders = plan.degree + 1 if plan.degree else plan.clients
     shares = holders * BUNDLE_BYTES + KEY_BYTES
     upload = sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors)
-    return keys + shares + upload + holders * KEY_BYTES + len(STAGES) * tag
+    return keys + shares + upload + holders * KEY_BYTES + len(plan.stages) * tag + signatures

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from securefed.defenses.secure_aggregation import SecureAggregation, channel, masks, primitives, secure_aggregation
+from securefed.defenses.secure_aggregation import Identities, SecureAggregation, channel, masks, primitives, secure_aggregation
 from securefed.defenses.secure_aggregation.session import MASK_KEY, SEED, sharers_digest
 from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.errors import ContradictionError, PlanError
@@ -16,6 +16,7 @@ from securefed.messages import SERVER, Message
 
 COHORT, VICTIM, COLLUDER = (0, 1, 2, 3, 4), 2, 4
 TENSORS = (("w", (50,), 32),)
+IDENTITIES = Identities.generate(100)
 
 
 class Harvester:
@@ -122,25 +123,24 @@ def test_different_words_to_different_clients_open_an_upload_unless_the_threshol
     """Five clients, one colludes: at threshold 3 the split works, 2 * 3 <= 5 + 1; at 4 it does not, 2 * 4 > 5 + 1."""
     assert split_and_collude(Harvester(net, threshold=3))
     assert split_and_collude(Harvester(net))
-    safe = Harvester(net, adversarial=0.2, against_lies=True)
-    assert safe.session.plan.threshold == 4
+    safe = Harvester(net, threshold=4)
     assert not split_and_collude(safe)
 
 
 def test_plans_whose_threshold_does_not_withstand_lies_are_refused(net):
     with pytest.raises(PlanError, match="a server that lies"):
-        net.plan(5, threshold=3, adversarial=0.2, against_lies=True)
+        net.plan(5, threshold=3, adversarial=0.2, identities=IDENTITIES)
     assert net.plan(5, threshold=3, adversarial=0.2).threshold == 3
     for clients, share in [(3, 0.0), (10, 0.1), (10, 0.3), (100, 1 / 3), (100, 0.0)]:
-        plan = net.plan(clients, adversarial=share, against_lies=True)
+        plan = net.plan(clients, adversarial=share, identities=IDENTITIES)
         corrupt = int(np.ceil(round(share * clients, 9)))
         assert 2 * plan.threshold > clients + corrupt >= 2 * (plan.threshold - 1)
         assert "lies about who is lost" in " ".join(plan.assumptions)
     with pytest.raises(PlanError, match="leave fewer"):
-        net.plan(10, adversarial=0.3, dropouts=0.4, against_lies=True)
+        net.plan(10, adversarial=0.3, dropouts=0.4, identities=IDENTITIES)
     sparse = {"graph": "sparse", "adversarial": 0.1, "dropouts": 0.1}
-    plan = net.plan(100, **sparse, against_lies=True)
+    plan = net.plan(100, **sparse, identities=IDENTITIES)
     assert 2 * plan.shares > plan.degree + 1 + 10
     assert plan.degree > net.plan(100, **sparse).degree
     assert "lies about who is lost" in " ".join(plan.assumptions)
-    assert str(secure_aggregation(adversarial=0.1, against_lies=True)).endswith("against_lies)")
+    assert str(secure_aggregation(adversarial=0.1, identities=IDENTITIES)).endswith("active)")

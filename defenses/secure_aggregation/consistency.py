@@ -1,0 +1,148 @@
+"""What clients sign, so that a server which deviates can neither stand for them nor tell them different things.
+
+Two statements, each bound to the session (run, round, plan, cohort), its stage and its sender:
+- a client's keys: whoever masks with them and deals shares to them knows whose they are;
+- the survivors: a client lets shares out only for a set that `threshold` clients signed, having signed no other itself.
+With 2 threshold > clients + corrupt ones, two sets that so many signed have an honest signer in common, who signs once;
+so there is one set. All honest clients unmask it or nothing, and it holds `threshold` clients at least.
+Third, without a signature: a client lets one and the same contribution into one set of survivors only
+(`check_unreleased`), so a round that is repeated after its sum was opened gives no second sum to subtract.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from securefed.defenses.base import Session
+from securefed.defenses.secure_aggregation import channel
+from securefed.defenses.secure_aggregation.identities import SIGNATURE_BYTES, Identities
+from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, fingerprint
+from securefed.defenses.secure_aggregation.session import CONFIRM, KEYS, UNMASK
+from securefed.errors import ConfigError, ContradictionError
+from securefed.messages import SERVER, ClientId, Message
+from securefed.state import from_bytes
+from securefed.tensors import Array, Tensors
+
+SIGNATURE, SIGNATURES = "signature", "signatures"
+
+
+def check_identities(identities: Identities | None, session: Session) -> None:
+    """Raise unless the plan's stages and the identities belong together.
+
+    Raises:
+        ConfigError: identities without the stage in which they sign, or the other way round; an invited client
+            that has no identity.
+    """
+    if (CONFIRM in session.plan.stages) != (identities is not None):
+        raise ConfigError("a plan with the stage 'confirm' needs identities, and one without it takes none")
+    if identities is not None:
+        for client in session.cohort:
+            identities.known(client)
+
+
+def keys_statement(session: bytes, ahead: bool, client: ClientId, keys: bytes) -> bytes:
+    """What a client signs of its two public keys.
+
+    Args:
+        session: `session_digest`.      ahead: the keys are for the exchange after this one.
+    """
+    return fingerprint("advertised keys", session, KEYS, int(ahead), client, keys)
+
+
+def survivors_statement(exchange: bytes, alive: Sequence[ClientId]) -> bytes:
+    """What survivors sign: who they are, of which exchange (`sharers_digest`: session, adverts, sharers)."""
+    return fingerprint("survivors", CONFIRM, exchange, *alive)
+
+
+def signed(identities: Identities | None, client: ClientId, statement: bytes) -> Tensors:
+    """The field that holds the client's signature; none without identities."""
+    return {} if identities is None else {SIGNATURE: from_bytes(identities.sign(client, statement))}
+
+
+def take_signature(reply: Message, identities: Identities, statement: bytes) -> Array:
+    """The sender's signature of the statement, uint8 (64,).
+
+    Raises:
+        MalformedError, AuthenticationError: naming the sender.
+    """
+    signature = channel.take(reply, SIGNATURE, np.uint8, (SIGNATURE_BYTES,))
+    identities.verify(reply.sender, statement, signature.tobytes(), f"what it sent at stage {reply.stage!r}")
+    return signature
+
+
+def check_adverts(
+    request: Message, identities: Identities, session: bytes, ahead: bool, roster: Sequence[ClientId], keys: Array
+) -> None:
+    """Raise unless each client of the roster signed the keys the server gives for it.
+
+    Args:
+        keys: uint8 (roster, 64), both keys of each.
+
+    Raises:
+        MalformedError, AuthenticationError: naming the client whose keys they are said to be.
+    """
+    signatures = channel.take(request, SIGNATURES, np.uint8, (len(roster), SIGNATURE_BYTES))
+    for client, pair, signature in zip(roster, keys, signatures, strict=True):
+        statement = keys_statement(session, ahead, client, pair.tobytes())
+        identities.verify(client, statement, signature.tobytes(), "its advertised keys, as the server gives them,")
+
+
+def check_quorum(
+    request: Message, identities: Identities, exchange: bytes, alive: Sequence[ClientId], threshold: int
+) -> None:
+    """Raise unless `threshold` of the survivors signed this very set of survivors.
+
+    Raises:
+        ContradictionError: fewer signatures.
+        MalformedError, AuthenticationError: a signature of another set, or of somebody else.
+    """
+    signers = channel.take_ids(request, "ids", alive)
+    signatures = channel.take(request, SIGNATURES, np.uint8, (len(signers), SIGNATURE_BYTES))
+    if len(signers) < threshold:
+        raise ContradictionError(
+            SERVER, f"{len(signers)} survivors signed the set to unmask at stage {UNMASK!r}; {threshold} must"
+        )
+    statement = survivors_statement(exchange, alive)
+    for client, signature in zip(signers, signatures, strict=True):
+        identities.verify(client, statement, signature.tobytes(), "the set of survivors to unmask")
+
+
+def contribution_mark(residues: Sequence[Array]) -> bytes:
+    """SHA-256 of a contribution as it enters the ring, before any mask. It never leaves the client."""
+    mark = hashlib.sha256()
+    for flat in residues:
+        mark.update(flat.nbytes.to_bytes(8, "little"))
+        mark.update(flat)
+    return mark.digest()
+
+
+def check_unreleased(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> None:
+    """Raise where this contribution was let into a sum over other survivors: the two would subtract.
+
+    Args:
+        released: uint8 (exchanges, 64), marks of the contributions let out and of the survivors they were summed over.
+
+    Raises:
+        ContradictionError: naming the server, which asks.
+    """
+    rows = released.reshape(-1, 2 * KEY_BYTES)
+    repeated = (rows[:, :KEY_BYTES] == from_bytes(contribution)).all(axis=1)
+    elsewhere = (rows[:, KEY_BYTES:] != from_bytes(_mark_of(alive))).any(axis=1)
+    if (repeated & elsewhere).any():
+        raise ContradictionError(
+            SERVER, "this very contribution was let into a sum over other survivors, and the two subtract; "
+            "only a new contribution, or the same survivors, can be summed",
+        )  # fmt: skip
+
+
+def with_release(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> Array:
+    """`released` with one row more."""
+    row = from_bytes(contribution + _mark_of(alive))
+    return np.concatenate([released.reshape(-1), row]).reshape(-1, 2 * KEY_BYTES)
+
+
+def _mark_of(alive: Sequence[ClientId]) -> bytes:
+    return fingerprint("released to", *alive)
