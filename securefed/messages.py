@@ -91,10 +91,12 @@ class Aggregate:
     Attributes:
         total: sum of the survivors' contributions.
         survivors: ids whose contribution the sum holds, ascending.
+        proof: what shows the clients that it does, where the protocol makes that.
     """
 
     total: Tensors
     survivors: tuple[ClientId, ...]
+    proof: Tensors = field(default_factory=dict)
 
     @property
     def count(self) -> int:

@@ -254,7 +254,8 @@ def _add_uploads(state: MaskingServer, replies: Replies) -> Step:
     stage = UNMASK if state.identities is None else CONFIRM
     state = replace(state, stage=stage, members=alive, survivors=alive, totals=tuple(totals))
     if check:
-        state = replace(state, check=verification.add_checks(reply.body[verification.CHECK] for reply in replies.values()))
+        tags = [reply.body[verification.CHECK] for reply in replies.values()]
+        state = replace(state, check=verification.add_checks(tags))
     body = {"alive": np.asarray(alive, np.int64), "dead": np.asarray(dead, np.int64)}
     return state.requests(dict.fromkeys(alive, body))
 

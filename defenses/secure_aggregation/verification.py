@@ -28,13 +28,14 @@ was not counted. Evaluations are for the server and are not announced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from securefed.defenses.base import Plan, TensorPlan
+from securefed.defenses.secure_aggregation.channel import take
 from securefed.defenses.secure_aggregation.masks import Mask
 from securefed.defenses.secure_aggregation.mersenne import BITS, CHUNK, dot
 from securefed.defenses.secure_aggregation.primitives import (
@@ -48,8 +49,8 @@ from securefed.defenses.secure_aggregation.primitives import (
     label,
     private_key,
 )
-from securefed.errors import ContradictionError, MalformedError, SumRefused
-from securefed.messages import SERVER, ClientId
+from securefed.errors import ContradictionError, MalformedError, SumRefused, TooFewSurvivors
+from securefed.messages import SERVER, ClientId, Message, PartyId
 from securefed.state import from_bytes
 from securefed.tensors import Array, Tensors
 
@@ -111,7 +112,7 @@ def key_dealers(digest: bytes, roster: Sequence[ClientId]) -> tuple[ClientId, ..
 
 
 class Pieces:
-    """What one client makes and opens of the key's pieces, once it knows the roster.
+    """What one client makes of the key's pieces, once it knows the roster.
 
     Args:
         root: what its secrets of the exchange derive from.      digest: of the roster.
@@ -154,29 +155,61 @@ class Pieces:
         return agree(self._key, self._public[peer], peer)
 
 
-def sum_key(
-    client: ClientId, digest: bytes, roster: Sequence[ClientId], sharers: Sequence[ClientId], opening: Array,
-    pieces: Array, commitments: Array, exchange: bytes,
-) -> bytes:  # fmt: skip
-    """K, from the pieces that those of the key's dealers sent that are among `sharers`, in ascending order.
+def piece_fields(deals: bool) -> tuple[str, ...]:
+    """What a dealer of the key adds to its bundles."""
+    return ("pieces", "piece_commitment") if deals else ()
+
+
+def request_fields(plan: Plan) -> tuple[str, ...]:
+    """What the server adds to the request for an upload."""
+    return ("pieces", "piece_commitments") if plan.verified else ()
+
+
+def take_pieces(reply: Message, clients: int) -> None:
+    """Raise `MalformedError` unless a dealer's reply holds a piece for each of `clients`."""
+    take(reply, "pieces", np.uint8, (clients, PIECE_BYTES))
+    take(reply, "piece_commitment", np.uint8, (KEY_BYTES,))
+
+
+def relay_pieces(
+    dealers: Sequence[ClientId], roster: Sequence[ClientId], replies: Mapping[PartyId, Message]
+) -> dict[ClientId, dict[str, Array]]:
+    """What the server adds to each client's request for its upload: the pieces for it, their dealers ascending.
 
     Raises:
-        ContradictionError: no dealer is left, or another number of pieces.
-        MessageRefused: a piece does not open, or is not the one its dealer committed to.
+        TooFewSurvivors: none of the dealers is left.
     """
-    dealers = key_dealers(digest, roster)
+    left = [replies[client].body for client in dealers if client in replies]
+    if not left:
+        raise TooFewSurvivors(f"none of the {len(dealers)} clients that deal the sum's key is left; the round is void")
+    pieces = np.stack([body["pieces"] for body in left])
+    commitments = np.stack([body["piece_commitment"] for body in left])
+    return {client: {"pieces": pieces[:, row], "piece_commitments": commitments} for row, client in enumerate(roster)}
+
+
+def sum_key(
+    client: ClientId, digest: bytes, dealers: Sequence[ClientId], sharers: Sequence[ClientId], opening: Array,
+    request: Message, exchange: bytes,
+) -> bytes:  # fmt: skip
+    """K, from the pieces in the request for the upload.
+
+    Args:
+        opening: as from `Pieces.opening`.      exchange: fingerprint of what is summed and by whom.
+
+    Raises:
+        ContradictionError: no dealer is among the sharers.
+        MessageRefused: other fields, a piece that does not open, or is not the one its dealer committed to.
+    """
     left = [dealer for dealer in dealers if dealer in set(sharers)]
-    if not left or len(left) != len(pieces):
-        raise ContradictionError(
-            SERVER, f"{len(left)} clients dealt pieces of the sum's key, it hands over {len(pieces)}"
-        )
+    if not left:
+        raise ContradictionError(SERVER, "no client is left that deals the sum's key")
+    pieces = take(request, "pieces", np.uint8, (len(left), PIECE_BYTES))
+    commitments = take(request, "piece_commitments", np.uint8, (len(left), KEY_BYTES))
     opened = []
     for dealer, sealed, published in zip(left, pieces, commitments, strict=True):
         key, commitment = opening[dealers.index(dealer)].tobytes(), published.tobytes()
-        if dealer == client:
-            piece = key
-        else:
-            piece = decrypt_once(key, sealed.tobytes(), _bound(digest, dealer, client, commitment), dealer)
+        bound = _bound(digest, dealer, client, commitment)
+        piece = key if dealer == client else decrypt_once(key, sealed.tobytes(), bound, dealer)
         if _commitment(digest, dealer, piece) != commitment:
             raise MalformedError(dealer, "its piece of the sum's key is not the one it committed to")
         opened.append(piece)
@@ -195,6 +228,24 @@ def mask_tag(tag: Tag, masks: Sequence[Mask], *, remove: bool = False) -> Tag:
     for mask in masks:
         tag = FULL.shift(tag, FULL.element(hkdf(mask.secret, label("sum tag"))), -mask.sign if remove else mask.sign)
     return tag
+
+
+def masked_tag(key: bytes, client: ClientId, values: Tensors, plan: Plan, masks: Sequence[Mask]) -> Array:
+    """What the client sends beside its upload: its tag under the upload's masks."""
+    return to_wire(mask_tag(FULL.tag(key, client, values, plan), masks))
+
+
+def add_checks(checks: Iterable[Array]) -> Array:
+    """The field of the sum of tags."""
+    total = (0, 0)
+    for check in checks:
+        total = FULL.shift(total, from_wire(check))
+    return to_wire(total)
+
+
+def unmasked(check: Array, masks: Sequence[Mask]) -> dict[str, Array]:
+    """The sum of tags once the masks left in it are taken away, as a field."""
+    return {CHECK: to_wire(mask_tag(from_wire(check), masks, remove=True))}
 
 
 def announce(total: Tensors, survivors: Sequence[ClientId], proof: Tensors) -> dict[str, Array]:
