@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from securefed.defenses.base import Outgoing, Plan, Session
 from securefed.defenses.fixed_point import is_ring
-from securefed.defenses.secure_aggregation import pipeline, server
+from securefed.defenses.secure_aggregation import pipeline, server, verification
 from securefed.defenses.secure_aggregation.channel import TAG_BYTES
 from securefed.defenses.secure_aggregation.client import MaskingClient, client_step
 from securefed.defenses.secure_aggregation.graph import SECURITY, SMALL, Design, find, shares_of
@@ -18,7 +18,7 @@ from securefed.defenses.secure_aggregation.server import MaskingServer
 from securefed.defenses.secure_aggregation.session import ACTIVE_STAGES, STAGES, UPLOAD, upload_bytes
 from securefed.errors import ConfigError, PlanError
 from securefed.messages import Aggregate, ClientId, Message, PartyId
-from securefed.tensors import Tensors
+from securefed.tensors import Array, Tensors
 
 _SMALLEST_COHORT = 3
 
@@ -36,6 +36,8 @@ class SecureAggregation:
     A client may drop out at any stage; the sum is that of all that uploaded, while `threshold` clients are left.
     On a sparse graph a client's peers are its neighbours; degree and shares are found for the stated number of
     corrupt and of lost clients (`graph.find`, `design`). The graph is drawn from the keys of all that advertised.
+    With `identities` the server may deviate: every advertised key is signed, and before `unmask` comes `confirm`, where
+    each survivor signs who survived; it lets shares out for the one set that it signed and `threshold` others did.
 
     Attributes:
         threshold: survivors a round needs, above half of the planned clients; `None` takes floor(N / 2) + 1. Only
@@ -44,21 +46,28 @@ class SecureAggregation:
         adversarial: share of the clients that may collude with the server; a sparse graph needs it.
         dropouts: share of the clients that may be lost in a round; a sparse graph needs it.
         security: a sparse graph exposes an honest client with probability 2^-security at most.
-        against_lies: whether the threshold also withstands a server that lies about who is lost: 2 t > k + c, where k
-            clients hold shares of one secret (all, or the neighbourhood) and c bounds the corrupt among them, by
-            `adversarial`. It speaks of shares only: keys without certificates stay what the next paragraphs say.
-        pipelined: whether each exchange prepares the next, which then has the stages `upload` and `unmask` only where
-            it invites those that completed the last one (`pipeline`).
+        identities: the clients' Ed25519 keys, given to every party before the run (`Identities`), against a server that
+            deviates in any way. The threshold then also keeps 2 t > k + c, where k clients hold shares of one secret
+            (all, or the neighbourhood) and c bounds the corrupt among them, by `adversarial`. `None`: the server is
+            honest but curious, at a stage and two signatures less.
+        pipelined: whether each exchange prepares the next, which then begins with `upload` where it invites those that
+            completed the last one (`pipeline`).
+        verify: whether the server announces each training sum to the clients that it counted, and they check it before
+            they send anything more (`verification`, which says what that promises).
 
     Guarantees:
         A server that follows the protocol learns, with up to `threshold - 1` clients that share all they know with it,
         no more than the sum of the other survivors' contributions.
-        An honest client gives one kind of share of each client, whatever it is asked. So a server that lies about
-        who is dead collects both secrets of one client only with 2 * threshold - N colluding clients or more.
-        (It may obtain sums over fewer clients than the threshold: against a lying server no more is claimed.)
-        The last two hold on the complete graph. On a sparse one: with up to the stated share of colluding clients,
-        chosen before the graph is drawn, but for the stated probability; against a server that lies about who is dead
-        only where `Design.withstands_lies`.
+        An honest client gives one kind of share of each client, once, for `threshold` survivors or more. So without
+        identities a server that lies about who is dead collects both secrets of one client only with
+        2 * threshold - N colluding clients or more. (It may obtain sums over fewer clients than the threshold.)
+        With identities, against a server that deviates in any way together with the stated share of the clients: of
+        one exchange it opens a single sum, over `threshold` clients or more, or none. It cannot put keys of its own in
+        place of a client's, nor tell clients different rosters or survivors. The same contribution of a client enters
+        sums over one set of survivors only: a round that is repeated after its sum was opened, without a client, is
+        refused. (A client remembers its contributions for the run: 64 bytes each.)
+        All but the first hold on the complete graph. On a sparse one: with up to the stated share of colluding clients,
+        chosen before the graph is drawn, but for the stated probability.
         With an honest server, a message altered, replayed, re-ordered or swapped by anyone between (or a share
         that its holder or dealer falsified) ends in a named refusal; the sum is exact for those in `survivors`. How:
         from `keys` on both directions carry a MAC under keys agreed between client and server (`channel`), bundles are
@@ -66,8 +75,10 @@ class SecureAggregation:
         This speaks of the protocol's own fields. What a federation sends beside them (the broadcast that
         contributions are computed from, who was counted last) is the authenticated transport's to protect.
     Not promised:
-        Who a client is. Keys have no certificate: a server that impersonates clients at first contact (each exchange is
+        Who a client is, without identities: a server that impersonates clients at first contact (each exchange is
         one), or anyone who can where the transport does not authenticate, opens uploads.
+        That the server computes what it says: it chooses broadcasts and may announce any result. Contributions that
+        differ a little subtract as well as equal ones; noise bounds that (`differential_privacy`), masks do not.
         That a client's contribution is honest, or masked as it says: it may send any residues under its own name,
         and the sum is wrong by what it made up. That no client can end a round: each one can, by name.
         Hidden sizes, timing and participation. That sums stay apart: those over different survivors subtract.
@@ -80,6 +91,7 @@ class SecureAggregation:
     security: int = SECURITY
     identities: Identities | None = None
     pipelined: bool = False
+    verify: bool = False
     name: ClassVar[str] = "secure_aggregation"
     exact: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
@@ -109,6 +121,7 @@ class SecureAggregation:
         words += [f"security={self.security}"] if self.security != SECURITY else []
         words += ["active"] if self.active else []
         words += ["pipelined"] if self.pipelined else []
+        words += ["verify"] if self.verify else []
         return f"{self.name}({', '.join(words)})" if words else self.name
 
     def design(self, clients: int) -> Design | None:
@@ -131,7 +144,8 @@ class SecureAggregation:
 
         Raises:
             PlanError: a tensor is not quantised, fewer than 3 clients, a threshold outside (N/2, N] or not above the
-                adversarial clients, more dropouts than it leaves room for, or no sparse graph that does what is asked.
+                adversarial clients, with identities one not above (N + corrupt) / 2, more dropouts than it leaves room
+                for, or no sparse graph that does what is asked.
         """
         for tensor in plan.tensors:
             if not tensor.step or not is_ring(tensor.ring):
@@ -144,32 +158,47 @@ class SecureAggregation:
         design = self.design(plan.clients)
         plan = self._complete(plan) if design is None else self._sparse(plan, design)
         plan = replace(plan, stages=STAGES if self.identities is None else ACTIVE_STAGES)
-        plan = replace(plan, upload_bytes=upload_bytes(plan, TAG_BYTES))
+        plan = self._verified(plan) if self.verify else plan
+        plan = replace(plan, upload_bytes=upload_bytes(plan, TAG_BYTES) + verification.upload_bytes(plan))
         if self.pipelined:
+            short, full = ("three", "five") if self.active else ("two", "four")
             plan = plan.assume(
-                "An exchange with just the clients that completed the last one has two stages, upload and unmask; "
-                "the first and any other has four."
+                f"An exchange with just the clients that completed the last one has {short} stages, from upload to "
+                f"unmask; the first and any other has {full}."
             )
+        trust = _CURIOUS if self.identities is None else _deviating(self.identities, plan)
         return plan.assume(
-            "The server is honest but curious at first contact: keys are advertised through it, without certificates.",
-            "The transport authenticates the server to the clients and the clients to the server.",
+            *trust,
             "Who took part, sizes and timing are visible.",
             "Sums over different survivors of the same values subtract.",
             "A client's contribution is not checked: a lying client shifts the sum.",
             "No client's state is rolled back to before an upload and used again.",
         )
 
+    def _verified(self, plan: Plan) -> Plan:
+        if plan.noise_multiplier and not plan.noise_survivors:
+            raise PlanError(
+                "verify=True shows the clients the sum before the server's noise; "
+                "verify without it, or let the clients add the noise (skellam)"
+            )
+        return replace(plan, verified=True).assume(
+            "Clients that are counted see the round's sum. An altered one passes with a client with probability 2^-60 "
+            "at most, against the server alone: nothing is promised against the server and one client together"
+            + ("." if self.active else ", nor against a server that plays a client, which needs no identity here."),
+            "What follows from a verified sum is computed by the server, and is not checked.",
+        )
+
     def _complete(self, plan: Plan) -> Plan:
         clients = plan.clients
         corrupt, lost = shares_of(clients, self.adversarial, self.dropouts)
-        twice = corrupt if self.active else 0  # holders that a lying server may ask for both kinds of share
+        twice = corrupt if self.active else 0  # they answer twice, and sign twice, for a server that lies
         threshold = (clients + twice) // 2 + 1 if self.threshold is None else self.threshold
         if not clients < 2 * threshold <= 2 * clients:
             raise PlanError(f"threshold {threshold} is not above half of {clients} clients and at most {clients}")
         if 2 * threshold <= clients + twice:
             raise PlanError(
-                f"threshold {threshold}: {clients} holders of which {corrupt} answer twice give both secrets of a "
-                f"client to a server that lies; it must exceed {(clients + twice) / 2:g}"
+                f"threshold {threshold}: {clients} holders of which {corrupt} answer and sign twice open two sums, or "
+                f"both secrets of a client, to a server that lies; it must exceed {(clients + twice) / 2:g}"
             )
         if corrupt >= threshold:
             raise PlanError(
@@ -178,8 +207,6 @@ class SecureAggregation:
         if clients - lost < threshold:
             raise PlanError(f"{lost} of {clients} clients lost leave fewer than the threshold {threshold}; lower it")
         opens = f"the server and any {threshold} of {clients} clients together; the server and all other survivors"
-        if self.active:
-            plan = plan.assume(_lies(corrupt, "clients"))
         return replace(plan, threshold=threshold, shares=threshold, open_to=opens).assume(
             f"{threshold} colluding clients and the server open uploads; so do all survivors but one, from the sum."
         )
@@ -187,20 +214,22 @@ class SecureAggregation:
     @staticmethod
     def _sparse(plan: Plan, design: Design) -> Plan:
         threshold = plan.clients - design.lost
+        if design.active and 2 * threshold <= plan.clients + design.corrupt:
+            raise PlanError(
+                f"{design.lost} of {plan.clients} clients lost and {design.corrupt} that sign twice leave no majority "
+                "that agrees on the survivors; lower `dropouts` or `adversarial`"
+            )
         if not plan.clients < 2 * threshold:
             raise PlanError(f"{design.lost} of {plan.clients} clients lost leave no more than half; lower `dropouts`")
         opens = (
             f"the server and any {design.threshold} of a client's {design.degree} neighbours together; "
             "the server and all other survivors"
         )
-        return replace(
-            plan, threshold=threshold, degree=design.degree, shares=design.threshold, open_to=opens
-        ).assume(
+        return replace(plan, threshold=threshold, degree=design.degree, shares=design.threshold, open_to=opens).assume(
             design.explain(),
             f"At most {design.corrupt} clients collude with the server, the same whatever the graph turns out to be.",
             f"A round that more than {design.lost} clients leave is void.",
-            *([_lies(design.most_corrupt, "of its neighbours")] if design.active else []),
-        )  # fmt: skip
+        )
 
     def client_open(self, session: Session, client: ClientId) -> MaskingClient:
         """A client's state with fresh secrets. Raises `PlanError` where the plan is not one of this protocol."""
@@ -241,14 +270,38 @@ class SecureAggregation:
             return pipeline.server_step(state, replies)
         return server.server_step(state, replies)
 
+    def client_keeps(self, state: MaskingClient) -> bytes:
+        """What the announced sum will be checked with; a secret. Empty before the upload and without `verify`."""
+        return state.sum_key
+
+    def announce(self, aggregate: Aggregate) -> dict[str, Array]:
+        """What the server tells those that it counted; empty without `verify`."""
+        return verification.announce(aggregate.total, aggregate.survivors, aggregate.proof) if aggregate.proof else {}
+
+    def client_check(self, kept: bytes, client: ClientId, plan: Plan, announced: Tensors) -> None:
+        """Raise `SumRefused` or `MalformedError` unless `announced` is the sum of what those that it names uploaded."""
+        verification.check_sum(kept, client, plan, announced)
+
     def helper(self) -> None:
         return None
 
 
-def _lies(corrupt: int, among: str) -> str:
+_CURIOUS = (
+    "The server is honest but curious at first contact: keys are advertised through it, without certificates.",
+    "The transport authenticates the server to the clients and the clients to the server.",
+)
+
+
+def _deviating(identities: Identities, plan: Plan) -> tuple[str, ...]:
+    """The assumptions against a server that deviates, instead of `_CURIOUS`."""
+    most = 2 * plan.threshold - plan.clients - 1
     return (
-        "A server that lies about who is lost does not collect both secrets of an honest client while at most "
-        f"{corrupt} {among} collude with it; that the keys are the clients' is assumed."
+        f"The server may deviate in any way while at most {most} of the clients it invites collude with it"
+        f"{', and of the neighbours of each as many as stated' if plan.degree else ''}; it then opens one sum of an "
+        f"exchange, over {plan.threshold} clients or more, or none. It can make rounds void, and announce any result.",
+        f"The identities are the clients' own, the same at every client: fingerprint {identities.fingerprint}, to be "
+        "compared by another way than through the server.",
+        "The server chooses what it broadcasts: contributions that differ a little subtract like equal ones.",
     )
 
 
@@ -261,6 +314,7 @@ def secure_aggregation(
     security: int = SECURITY,
     identities: Identities | None = None,
     pipelined: bool = False,
+    verify: bool = False,
 ) -> SecureAggregation:
     """Secure aggregation by double masking; see `SecureAggregation`."""
-    return SecureAggregation(threshold, graph, adversarial, dropouts, security, identities, pipelined)
+    return SecureAggregation(threshold, graph, adversarial, dropouts, security, identities, pipelined, verify)

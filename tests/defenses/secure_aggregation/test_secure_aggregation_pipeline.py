@@ -116,7 +116,7 @@ def test_rounds_after_the_first_take_two_stages_and_sum_exactly(chain):
         assert chain.stages == (SHORT if number else FULL)
     sent = [m.body for m in chain.sent if m.round == 3 and m.sender == 2]
     assert sum(value.nbytes for body in sent for value in body.values()) == chain.plan.upload_bytes
-    assert "two stages, upload and unmask" in " ".join(chain.plan.assumptions)
+    assert "two stages, from upload to unmask" in " ".join(chain.plan.assumptions)
     assert str(PROTOCOL) == "secure_aggregation(pipelined)"
 
 
