@@ -34,7 +34,7 @@ from securefed.errors import (
 from securefed.history import RoundHistory
 from securefed.messages import ROTATED, Aggregate, ClientId, PartyId, Transcript
 from securefed.node import EVALUATE, MAX_DOUBLINGS, REVEAL, SETTLE, TRAIN, ClientNode, Contract
-from securefed.privacy import check_privacy
+from securefed.privacy import check_forgetful, check_privacy
 from securefed.selection import (
     Schedule,
     by_revealed,
@@ -136,6 +136,7 @@ class Federation:
             index: ClientNode(index, run, contract, data, self.defense, seed, keep=keep, reveal=reveals)
             for index, data in enumerate(clients)
         }
+        check_forgetful(self.defense, self.nodes[0].state.committed)
         if batched:
             crew = Cohort(self.nodes)
             for node in self.nodes.values():
@@ -161,6 +162,7 @@ class Federation:
         # For each client: the last exchange that counted it, and the round whose result followed from it.
         self._counted: dict[ClientId, int] = {}
         self._followed: dict[int, Tensors] = {}
+        self._announced: dict[int, Tensors] = {}
         self._checkpoint = Checkpoint(Path(checkpoint), checkpoint_every) if checkpoint is not None else None
         if self._checkpoint is not None and self._checkpoint.path.exists():
             self._resume(self._checkpoint)
@@ -224,7 +226,7 @@ class Federation:
         self._guard(broadcast)
         self._server, self.plan = server, disclose(summed.plan, self.algorithm)
         self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
-        self._count(record.round, record.survivors, broadcast)
+        self._count(record.round, record.survivors, broadcast, summed.announced)
         return RoundHistory(
             round=len(self._history),
             exchange=record.round,
@@ -305,11 +307,14 @@ class Federation:
                 assert encoded is not None
                 self.transcript.contributions[summed.record.round, client] = encoded
 
-    def _count(self, exchange: int, survivors: tuple[ClientId, ...], broadcast: Tensors) -> None:
+    def _count(self, exchange: int, survivors: tuple[ClientId, ...], broadcast: Tensors, announced: Tensors) -> None:
         self._counted |= dict.fromkeys(survivors, exchange)
         if self.algorithm.needs_outcome:
             self._followed[exchange] = broadcast
             self._followed = {key: self._followed[key] for key in set(self._counted.values())}
+        if announced:
+            self._announced[exchange] = announced
+            self._announced = {key: self._announced[key] for key in set(self._counted.values())}
 
     def _settle_body(self, client: ClientId) -> dict[str, Array]:
         """What tells a client whether its last contribution was counted, and what followed from it."""
@@ -318,6 +323,8 @@ class Federation:
         newest = max(self._counted.values(), default=-1)
         if self.algorithm.needs_outcome and counted not in (-1, newest):  # else it equals the current broadcast
             body |= nest("settle/broadcast", self._followed[counted])
+        if counted in self._announced:
+            body |= nest("settle/announced", self._announced[counted])
         return body
 
     def _newest(self) -> dict[str, Array]:
@@ -359,10 +366,11 @@ class Federation:
             "counted": {str(client): exchange for client, exchange in self._counted.items()},
             "history": [entry.to_json() for entry in self._history],
         }
-        checkpoint.save(self._meta(), loop, self._server, self._followed, self.nodes)
+        checkpoint.save(self._meta(), loop, self._server, self._followed, self._announced, self.nodes)
 
     def _resume(self, checkpoint: Checkpoint) -> None:
-        loop, self._server, self._followed = checkpoint.load(self._meta(), self._server, self.nodes)
+        meta = self._meta()
+        loop, self._server, self._followed, self._announced = checkpoint.load(meta, self._server, self.nodes)
         self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
         self._counted = {int(client): exchange for client, exchange in loop["counted"].items()}
         self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]

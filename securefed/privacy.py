@@ -8,11 +8,14 @@ from typing import Any
 
 from securefed.algorithms.base import Algorithm, Public
 from securefed.defenses.base import Defense, Plan
-from securefed.defenses.differential_privacy import Budget, CentralGaussian, FixedSize, Sampler
+from securefed.defenses.differential_privacy import Budget, CentralGaussian, FixedSize, Poisson, PoissonCohort, Sampler
 from securefed.errors import ConfigError
-from securefed.selection import Schedule, check_sampler
+from securefed.selection import Schedule, check_sampler, revealed_scalars
+from securefed.state import pack
 
 _SAME = 1e-9
+_EMPTY = "nmt"
+"""Kinds of packed fields that hold nothing themselves: none, mappings, tuples."""
 
 
 def sampler_of(defense: Defense) -> Sampler:
@@ -36,10 +39,38 @@ def check_privacy(
             defence's noise: for some number of exchanges it would count less or more than the plan.
     """
     sampler = sampler_of(defense)
-    check_sampler(sampler, public, schedule, algorithm)
+    tossed = _coins(defense)
+    if tossed is not None:
+        _check_coins(tossed, public, schedule, algorithm)
+    if not (isinstance(sampler, Poisson) and sampler == tossed):
+        check_sampler(sampler, public, schedule, algorithm)
     if budget is not None:
         _check_budget(budget, plan, sampler, _delta(defense))
     return isinstance(sampler, FixedSize)
+
+
+def _coins(defense: Defense) -> Poisson | None:
+    """By what rate clients join by coins of their own, if they do."""
+    found = [joining.sampler for t in defense.transforms if isinstance(joining := t, PoissonCohort)]
+    return found[0] if found else None
+
+
+def _check_coins(sampler: Poisson, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]) -> None:
+    """Raises `ConfigError` unless every client tosses in every exchange, whatever its data."""
+    if public.cohort != public.clients or schedule is not None or revealed_scalars(algorithm):
+        raise ConfigError(
+            f"poisson({sampler.rate:g}) has every client toss its own coin in every exchange: leave out the cohort, "
+            "the schedule and any selection by values"
+        )
+
+
+def check_forgetful(defense: Defense, state: Any) -> None:
+    """Raises `ConfigError` where coins decide who contributes and a client's `state` follows its contributions."""
+    if _coins(defense) is not None and any(name[-1] not in _EMPTY for name in pack(state)):
+        raise ConfigError(
+            "poisson(...) leaves contributions out without telling the client, and this algorithm's clients remember "
+            "what they sent; use a method without running sums, or a FixedSize cohort"
+        )
 
 
 def _check_budget(budget: Budget, plan: Plan, sampler: Sampler, delta: float) -> None:

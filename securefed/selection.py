@@ -85,8 +85,8 @@ def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, a
         return
     if not isinstance(sampler, FixedSize):
         raise ConfigError(
-            f"a federation draws cohorts of a fixed size, not {sampler}; account with 'full', or with "
-            f"FixedSize({public.cohort}, {public.clients})"
+            f"a federation draws cohorts of a fixed size, not {sampler}; account with 'full', with "
+            f"FixedSize({public.cohort}, {public.clients}), or put poisson({sampler.rate:g}) behind the clip"
         )
     if (sampler.cohort, sampler.clients) != (public.cohort, public.clients):
         raise ConfigError(f"{sampler} is not this federation's draw of {public.cohort} of {public.clients} clients")

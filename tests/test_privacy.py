@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import DSGD
+from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import Budget, FixedSize, clip, gaussian, skellam
+from securefed.defenses.differential_privacy import Budget, FixedSize, Poisson, clip, gaussian, poisson, skellam
 from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.errors import ConfigError
+from securefed.errors import ConfigError, PlanError
 from securefed.federation import Federation
 from securefed.messages import ROTATED, Transcript
 
@@ -49,6 +51,67 @@ def test_a_fixed_size_cohort_is_drawn_unpredictably_and_accounted_for() -> None:
         Federation(DSGD(), data(), defense, cohort=4)
     with pytest.raises(ConfigError, match=r"own budget"):
         Federation(DSGD(), data(), defense, cohort=3, budget=gaussian(2.0).budget(1e3))
+
+
+def test_poisson_cohorts_are_tossed_by_the_clients_and_accounted_for() -> None:
+    """As many join as the rate says; what is released and divided by the rate is the sum without bias."""
+    mechanism = gaussian(1e-3, sampler=Poisson(0.4))
+    defense = chain(clip(0.5), poisson(0.4), mechanism, secure_aggregation())
+    federation = Federation(DSGD(), data(), defense, seed=0, budget=gaussian(1e-3, sampler=Poisson(0.4)).budget(1e9))
+    result = federation.run(60)
+    # DSGD's contributions all have norm .5 here (6 rows, far from the optimum): joined ones are told by their size.
+    kept = result.transcript.contributions
+    joined = np.array([[any(v.any() for v in kept[e.exchange, c].values()) for c in range(6)] for e in result.history])
+    assert all(entry.survivors == tuple(range(6)) for entry in result.history)  # all upload, whatever their coin
+    deviation = np.sqrt(0.4 * 0.6 / joined.size)  # of the share that joins: .026
+    assert abs(joined.mean() - 0.4) < 4 * deviation
+    assert abs(joined.mean() - 0.55) > 4 * deviation
+    assert len({tuple(row) for row in joined.tolist()}) > 20, "coins are fresh in every exchange"
+    correlation = np.corrcoef(joined.T) - np.eye(6)
+    assert np.abs(correlation).max() < 0.55  # 4.2 standard errors of 60 rounds
+    for record, who in zip(result.transcript.records, joined, strict=True):
+        alone = [sum(v for c in range(6) if who[c] for v in [kept[record.round, c][n]]) for n in record.total]
+        for name, exact in zip(record.total, alone, strict=True):
+            step = record.step[name]
+            np.testing.assert_allclose(record.released[name], np.asarray(exact) * step / 0.4, atol=0.02)
+
+
+def test_poisson_epsilon_is_below_that_of_every_round_in_full() -> None:
+    mechanism = gaussian(2.0, sampler=Poisson(0.1))
+    plan = Federation(DSGD(), data(), chain(clip(0.5), poisson(0.1), mechanism)).plan
+    full = Federation(DSGD(), data(), chain(clip(0.5), poisson(0.1), gaussian(2.0))).plan
+    assert all(few < 0.5 * all_ for (_, few), (_, all_) in zip(plan.epsilon, full.epsilon, strict=True))
+    assert any("tosses a coin" in sentence for sentence in plan.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rate"), [({"cohort": 3}, 0.1), ({"schedule": lambda round: range(6)}, 0.1), ({}, 0.2)]
+)
+def test_a_federation_that_does_not_toss_the_coins_accounted_for_is_refused(arguments: Any, rate: float) -> None:
+    mechanism = gaussian(2.0, sampler=Poisson(0.1))
+    with pytest.raises(ConfigError, match="poisson"):
+        Federation(DSGD(), data(), chain(clip(0.5), poisson(rate), mechanism), **arguments)
+    with pytest.raises(ConfigError, match=r"put poisson\(0.1\) behind the clip"):
+        Federation(DSGD(), data(), chain(clip(0.5), mechanism))
+
+
+def test_clients_that_remember_what_they_sent_are_not_left_out_behind_their_backs() -> None:
+    defense = chain(clip(0.5), poisson(0.1), gaussian(2.0))
+    for algorithm in (Scaffold(), LoSAC()):
+        with pytest.raises(ConfigError, match="remember"):
+            Federation(algorithm, data(), defense)
+    for algorithm in (FedAvg(), SSI(rank=2)):
+        assert Federation(algorithm, data(), defense).run(1).history
+    with pytest.raises(PlanError, match="put a clip"):
+        Federation(FedAvg(), data(), chain(poisson(0.1)))
+
+
+def test_an_exchange_that_nobody_joined_is_noise_like_any_other() -> None:
+    defense = chain(clip(0.5), poisson(1e-9), gaussian(1.0), secure_aggregation())
+    result = Federation(DSGD(), data(), defense).run(3)
+    for record in result.transcript.records:
+        assert not any(value.any() for value in record.total.values())
+        assert all(value.any() for value in record.released.values())
 
 
 def test_views_of_rotated_sums_are_in_the_contributions_own_coordinates(tmp_path) -> None:

@@ -17,6 +17,7 @@ from securefed.defenses.differential_privacy.gaussian import (
     gaussian,
     sensitivity,
 )
+from securefed.defenses.differential_privacy.joining import PoissonCohort, poisson
 from securefed.defenses.differential_privacy.losses import DiscreteGaussianLoss, LaplaceLoss, Loss, SkellamLoss
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "LaplaceLoss",
     "Loss",
     "Poisson",
+    "PoissonCohort",
     "Sampler",
     "SkellamLoss",
     "adaptive_clip",
@@ -43,6 +45,7 @@ __all__ = [
     "gaussian",
     "local_gaussian",
     "local_laplace",
+    "poisson",
     "sensitivity",
     "skellam",
 ]

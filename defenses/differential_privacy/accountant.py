@@ -25,6 +25,9 @@ from scipy.special import log_ndtr
 from securefed.errors import ConfigError
 
 DELTA: Final = 1e-5
+_FINEST: Final = 0.3
+"""Below it the grid of a privacy loss distribution has millions of points: every round counts in full instead."""
+
 PLANNED_ROUNDS: Final = (1, 10, 30, 100)
 """Numbers of rounds whose epsilon a plan states."""
 
@@ -83,7 +86,7 @@ def epsilon_of(noise_multiplier: float, rounds: int, delta: float = DELTA, sampl
         return 0.0
     if isinstance(sampler, FixedSize):
         return _fixed_size_epsilon(noise_multiplier, rounds, delta, sampler)
-    if sampler == "full" or sampler.rate == 1:
+    if sampler == "full" or sampler.rate == 1 or noise_multiplier < _FINEST:
         return _gaussian_epsilon(math.sqrt(rounds) / noise_multiplier, delta)
     return _poisson_epsilon(noise_multiplier, rounds, delta, sampler.rate)
 

@@ -29,6 +29,7 @@ from securefed.defenses.differential_privacy.losses import DiscreteGaussianLoss,
 from securefed.defenses.differential_privacy.rotation import Rotation, flatness
 from securefed.defenses.differential_privacy.rounding import round_conditionally, rounded_squares
 from securefed.defenses.differential_privacy.stream import SecureStream
+from securefed.defenses.fixed_point import is_ring
 from securefed.errors import ConfigError, PlanError, RangeRefused
 from securefed.tensors import Array, Ring, Tensors
 
@@ -102,6 +103,8 @@ class DistributedNoise:
 
     def __post_init__(self) -> None:
         epsilon_of(self.noise_multiplier, 0, self.delta)  # checks their domains
+        if not is_ring(self.ring):
+            raise ConfigError(f"{self.name}: sums are made in rings of 8 to 21, 32 or 64 bits, not {self.ring!r}")
         if self.law not in _DRAWS:
             raise ConfigError(f"{self.name}: the law is one of {sorted(_DRAWS)}, not {self.law!r}")
         if self.law == "discrete_laplace" and self.survivors != 1:

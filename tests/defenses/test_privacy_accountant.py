@@ -141,6 +141,8 @@ def test_limits():
     assert epsilon_of(1.0, 0) == 0
     assert epsilon_of(1e9, 1) == 0  # delta alone covers it
     assert epsilon_of(2.0, 5, DELTA, Poisson(1.0)) == epsilon_of(2.0, 5, DELTA)
+    assert epsilon_of(1e-3, 5, DELTA, Poisson(0.1)) == epsilon_of(1e-3, 5, DELTA)  # too fine for the numerical one
+    assert epsilon_of(0.31, 1, DELTA, Poisson(0.1)) < epsilon_of(0.31, 1, DELTA)
 
 
 @pytest.mark.parametrize(

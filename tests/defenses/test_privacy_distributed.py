@@ -325,6 +325,23 @@ def test_plans_that_cannot_be_kept_are_refused(make):
             make(1.0, **arguments)
     with pytest.raises(ConfigError, match="law"):
         replace(make(1.0), law="cauchy")
+    for bad in (0, 7, 22, 31, 33, 63, 128, 32.0, None):
+        with pytest.raises(ConfigError, match="rings of 8 to 21, 32 or 64 bits"):
+            make(1.0, ring=bad)
+
+
+@BOTH
+@pytest.mark.parametrize("ring", [20, 32, 64])
+def test_noise_is_as_planned_in_every_ring(make, ring):
+    # 20000 entries: standard error 1 %.
+    layout, zero = vector(20_000), {i: {"x": np.zeros(20_000)} for i in range(3)}
+    defense = composed(make(1.5, ring=ring), norm_bound=0.7)
+    plan = defense.plan(layout, 3)
+    assert plan.tensors[0].ring == ring
+    noise = sum_once(defense, layout, zero).total["x"]
+    sizes = defense.transforms[1].sizes(plan)
+    assert noise.var() == pytest.approx(3 * sizes.share * sizes.step**2, rel=0.06)
+    assert 3 * sizes.share * sizes.step**2 >= (1.5 * 0.7) ** 2 * 3 / 2
 
 
 @BOTH
