@@ -97,6 +97,7 @@ class System:
 
     Attributes:
         probes: [Z_1 .. Z_K], (features, columns).      products: Y, likewise.
+        design: D, (groups features, columns).
         present: c, (groups, columns).      share: public share of the rows, (groups,).      ranks: rows of each group.
         left, weights, right: singular value decomposition of D, the directions of which more than noise is seen.
         noise: standard deviation of an entry of Y.
@@ -104,6 +105,7 @@ class System:
 
     probes: Array
     products: Array
+    design: Array
     present: Array
     share: Array
     ranks: tuple[int, ...]
@@ -121,7 +123,7 @@ class System:
         share = np.asarray(ranks, float) / sum(ranks)
         noise = round_noise(rounds)
         design = (present[:, None, :] * probes).reshape(-1, probes.shape[1])
-        return cls(probes, products, present, share, ranks, *_visible(design, products, noise), noise)
+        return cls(probes, products, design, present, share, ranks, *_visible(design, products, noise), noise)
 
     def project(self, grams: Array, sweeps: int) -> Array:
         """Alternating projections onto S_a >= 0 (of at most its rank) and onto what the rounds say."""
@@ -153,7 +155,7 @@ class System:
         return float(np.linalg.norm(self.products - self._predict(grams))) / scale
 
     def _predict(self, grams: Array) -> Array:
-        return np.asarray(np.einsum("axy,yk,ak->xk", grams, self.probes, self.present, optimize=True))
+        return np.asarray(np.hstack(list(grams)) @ self.design)
 
     def _least(self, residual: Array) -> Array:
         """The least change of all S_a that removes the visible part of `residual`."""
