@@ -253,6 +253,23 @@ class Pipelined(Protocol):
         ...
 
 
+@runtime_checkable
+class Verifying(Protocol):
+    """An aggregation whose clients may check the sum that the server announces (`Plan.verified`)."""
+
+    def client_keeps(self, state: Any) -> bytes:
+        """What this exchange's sum will be checked with, once the client has uploaded; empty for nothing. A secret."""
+        ...
+
+    def announce(self, aggregate: Aggregate) -> Tensors:
+        """What the server tells those that it counted; empty for nothing."""
+        ...
+
+    def client_check(self, kept: bytes, client: ClientId, plan: Plan, announced: Tensors) -> None:
+        """Raise `SumRefused` unless what was announced is the sum of what those it names uploaded."""
+        ...
+
+
 class Helper(Protocol):
     """A party beside server and clients."""
 

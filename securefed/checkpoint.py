@@ -32,25 +32,28 @@ class Checkpoint:
         loop: Mapping[str, Any],
         server: Any,
         followed: Mapping[int, Tensors],
+        announced: Mapping[int, Tensors],
         nodes: Mapping[ClientId, ClientNode],
     ) -> None:
         """Write the run's state atomically."""
         tensors = nest("server", pack(server))
         for exchange, broadcast in followed.items():
             tensors |= nest(f"followed/{exchange}", broadcast)
+        for exchange, told in announced.items():
+            tensors |= nest(f"announced/{exchange}", told)
         for client, node in nodes.items():
             state = node.state
             tensors |= nest(f"client/{client}/node", pack(state))
             tensors |= nest(f"client/{client}/committed", pack(state.committed))
             if state.tentative is not None:
                 tensors |= nest(f"client/{client}/tentative", pack(state.tentative))
-        details = {"run": dict(meta), "loop": dict(loop), "followed": sorted(followed)}
+        details = {"run": dict(meta), "loop": dict(loop), "followed": sorted(followed), "announced": sorted(announced)}
         storage.save(self.path, "checkpoint", details, tensors)
 
     def load(
         self, meta: Mapping[str, Any], server: Any, nodes: Mapping[ClientId, ClientNode]
-    ) -> tuple[dict[str, Any], Any, dict[int, Tensors]]:
-        """Restore `nodes` in place; returns (loop, server state, what followed from which exchange).
+    ) -> tuple[dict[str, Any], Any, dict[int, Tensors], dict[int, Tensors]]:
+        """Restore `nodes` in place; returns (loop, server state, what followed from and was announced of exchanges).
 
         Raises:
             StorageError: the file is unreadable, or belongs to a run with other parameters.
@@ -67,10 +70,11 @@ class Checkpoint:
                 committed = restore(template, unnest("committed", mine))
                 tentative = restore(template, unnest("tentative", mine)) if state.tentative_round >= 0 else None
                 node.state = replace(state, committed=committed, tentative=tentative)
-            followed: dict[int, Tensors] = {
-                exchange: unnest(f"followed/{exchange}", tensors) for exchange in details["followed"]
-            }
-            return details["loop"], restore(server, unnest("server", tensors)), followed
+            followed, announced = (
+                {exchange: unnest(f"{name}/{exchange}", tensors) for exchange in details[name]}
+                for name in ("followed", "announced")
+            )
+            return details["loop"], restore(server, unnest("server", tensors)), followed, announced
         except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
             raise StorageError(f"checkpoint {self.path} lacks a field: {error!r}; delete it to start anew") from error
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from securefed.defenses.base import Defense, Helper, Outgoing, Pipelined, Plan, Session
+from securefed.defenses.base import Defense, Helper, Outgoing, Pipelined, Plan, Session, Verifying
 from securefed.errors import DivergenceError, MessageRefused, RangeRefused, TooFewSurvivors
 from securefed.messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord, Sent, Transcript
 from securefed.node import open_body, read_refusal
@@ -22,11 +22,13 @@ class Summed:
     Attributes:
         record: what the server held.      plan: what the defence did.
         refusals: why single messages were refused, by party.
+        announced: what those that were counted are told of the sum, for them to check; empty where they do not.
     """
 
     record: RoundRecord
     plan: Plan
     refusals: Mapping[PartyId, str]
+    announced: Tensors
 
 
 @dataclass
@@ -129,7 +131,8 @@ class Coordinator:
                 break
             state, stage, outgoing = step
         record = self._record(session, kind, broadcast, step)
-        return Summed(record, plan, traffic.refusals)
+        announced = protocol.announce(step) if isinstance(protocol, Verifying) else {}
+        return Summed(record, plan, traffic.refusals, announced)
 
     def ask(self, number: int, stage: str, bodies: Mapping[ClientId, Tensors]) -> dict[ClientId, Tensors]:
         """Send messages outside any protocol; the replies of those that answered."""

@@ -7,14 +7,14 @@ next request says that the round's sum counted it; otherwise the client resumes 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from securefed.algorithms.base import Algorithm, Outcome, Public, Selecting
 from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense, Pipelined, Session
+from securefed.defenses.base import Defense, Pipelined, Session, Verifying
 from securefed.errors import (
     ContradictionError,
     DataError,
@@ -46,6 +46,7 @@ class NodeState:
         session, protocol: of the exchange under way.
         kind: what the exchange under way sums.
         encoded: its last encoded contribution (for simulations that score collusion).
+        sum_key: what the sum of exchange `tentative_round` will be checked with; empty where sums are not checked.
     """
 
     committed: Any = local(repr=False)
@@ -56,6 +57,7 @@ class NodeState:
     protocol: Any = local(default=None, repr=False)
     kind: str = TRAIN
     encoded: Tensors | None = local(default=None, repr=False)
+    sum_key: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,8 @@ class ClientNode:
         request = replace(message, body=unnest("protocol", message.body))
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, encoded)
         kept = encoded if self._keep and encoded is not None else state.encoded
+        if state.kind == TRAIN and raw is not None and isinstance(self._defense.aggregation, Verifying):
+            state = replace(state, sum_key=self._defense.aggregation.client_keeps(protocol))
         return replace(state, protocol=protocol, encoded=kept), reply
 
     def _revealed(self, state: NodeState, message: Message) -> Tensors:
@@ -253,13 +257,22 @@ class ClientNode:
         if state.tentative is None:
             return state
         if counted != state.tentative_round:
-            return replace(state, tentative=None, tentative_round=-1)
+            return replace(state, tentative=None, tentative_round=-1, sum_key=b"")
+        if state.sum_key:
+            self._check_sum(state.sum_key, message)
         followed = None
         if self.algorithm.needs_outcome:
             followed = unnest("settle/broadcast", message.body) or unnest("broadcast", message.body)
             self._contract.check_broadcast(message.sender, followed)
         committed = self.algorithm.settle(state.tentative, Outcome(True, followed))
-        return replace(state, committed=committed, tentative=None, tentative_round=-1)
+        return replace(state, committed=committed, tentative=None, tentative_round=-1, sum_key=b"")
+
+    def _check_sum(self, key: bytes, message: Message) -> None:
+        """Raise `SumRefused` unless the sum that counted this client is announced, and right."""
+        aggregation = self._defense.aggregation
+        assert isinstance(aggregation, Verifying)
+        plan = self._defense.plan(self._contract.layouts[TRAIN], self._contract.public.cohort)
+        aggregation.client_check(key, self.client, plan, unnest("settle/announced", message.body))
 
 
 def _integers(message: Message, name: str, dimensions: int) -> Array:

@@ -105,6 +105,11 @@ class Moduli:
 FULL: Final = Moduli()
 
 
+def upload_bytes(plan: Plan) -> int:
+    """What a dealer of the key sends more, and any client a little of it; 0 where the sum is not verified."""
+    return plan.clients * PIECE_BYTES + KEY_BYTES + 16 if plan.verified else 0
+
+
 def key_dealers(digest: bytes, roster: Sequence[ClientId]) -> tuple[ClientId, ...]:
     """Who deals pieces of the key, ascending: drawn from what all of the roster advertised."""
     drawn = sorted(roster, key=lambda client: fingerprint("key dealer", digest, client))
@@ -263,7 +268,7 @@ def check_sum(key: bytes, client: ClientId, plan: Plan, announced: Mapping[str, 
     """
     totals = {tensor.name: _field(announced, f"sum/{tensor.name}", np.int64, tensor.shape) for tensor in plan.tensors}
     members = _field(announced, "survivors", np.int64, None).tolist()
-    claimed = from_wire(_field(announced, CHECK, np.uint64, (2,)))
+    claimed = moduli.reduce(*from_wire(_field(announced, CHECK, np.uint64, (2,))))
     if len(announced) != len(totals) + 2:
         raise MalformedError(SERVER, f"fields {sorted(announced)} in the announced sum")
     if members != sorted(set(members)) or client not in members or len(members) < plan.threshold:
