@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -47,6 +48,17 @@ def row(quantity: str, setting: str, ours: Sequence[float], unit: str, **rest: o
     peer = rest.get("peer")
     ratio = peer / middle if isinstance(peer, float | int) and middle else None
     return Row(quantity, setting, middle, unit, len(ours), (min(ours), max(ours)), ratio=ratio, **rest)  # type: ignore[arg-type]
+
+
+def merge(name: str, rows: Sequence[Row]) -> Path:
+    """Write `results/NAME.json`, keeping the rows it has of other quantities and settings, in their place."""
+    path = RESULTS / f"{name}.json"
+    kept = {(r["quantity"], r["setting"]): Row(**r) for r in _stored(path)}
+    return write(name, list((kept | {(r.quantity, r.setting): r for r in rows}).values()))
+
+
+def _stored(path: Path) -> list[dict[str, Any]]:
+    return list(json.loads(path.read_text())["rows"]) if path.exists() else []
 
 
 def write(name: str, rows: Sequence[Row]) -> Path:

@@ -3,25 +3,29 @@
 Each side in one process, all stages, encoding and decoding included, transports left out, CPU time of all threads.
 Flower (the version of constraints.txt) is installed from the package registry into `.venv-bench`, beside the
 project, and runs `benchmarks/flower_secagg.py`: its own stage functions and primitives, complete graph, same threshold.
-Flower's server runs take a minute or two each.
+Ours and Flower's take turns, `REPEATS` of each, and medians are compared: no stretch of the machine's time favours one.
+Flower's server runs take a minute each. Parts can be run alone, and each keeps the rows of the others:
+
+    python -m benchmarks.secure_aggregation [server] [server-dropouts] [client] [primitives]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import Row, row, write
+from benchmarks.rows import Row, merge, row
 from securefed.defenses.base import Defense, Session
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
@@ -34,8 +38,10 @@ from securefed.messages import SERVER, Aggregate, Message
 from securefed.tensors import Layout, TensorSpec
 
 ROOT = Path(__file__).parent.parent
+REPEATS = 3
 PEER = "Flower SecAgg 1.41.0"
 DEFENSE = chain(secure_aggregation())
+Measured = dict[str, float]
 LARGE = [  # setting, defence, clients lost at the upload, how often faster than the peer's complete graph
     ("N=100, d=1e+06, 20 bits", chain(Quantise(20), secure_aggregation()), 48, 30),
     (
@@ -49,58 +55,72 @@ LARGE = [  # setting, defence, clients lost at the upload, how often faster than
 ]  # fmt: skip
 
 
-def main() -> None:
+def main(arguments: Sequence[str] = ()) -> None:
     """Measure and write `results/secure_aggregation.json`."""
+    parts: dict[str, Callable[[Path], list[Row]]] = {
+        "server": lambda python: _round(python, 64, 100_000, 0),
+        "server-dropouts": lambda python: _round(python, 64, 100_000, 6),
+        "client": _large_client,
+        "primitives": lambda python: [_shamir(python), *_mask_generator()],
+    }
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default all: {', '.join(parts)}")
+    wanted = parser.parse_args(arguments).parts or list(parts)
+    if unknown := sorted(set(wanted) - set(parts)):
+        parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(parts)}")
     python = _peer_environment()
-    rows = [*_round(python, 64, 100_000, 0), *_round(python, 64, 100_000, 6)]
-    rows += [*_large_client(python), _shamir(python), *_mask_generator()]
-    path = write("secure_aggregation", rows)
-    for r in rows:
-        beside = f"  peer {r.peer:10.4g}  x {r.ratio:8.1f}" if r.peer is not None and r.ratio is not None else ""
-        print(f"{r.quantity:34} {r.setting:38} {r.ours:10.4g} {r.unit:14} {r.target or '':28} {r.met}{beside}")
-    print(path)
+    for part in wanted:
+        rows = parts[part](python)
+        path = merge("secure_aggregation", rows)
+        for r in rows:
+            beside = f"  peer {r.peer:10.4g}  x {r.ratio:8.1f}" if r.peer is not None and r.ratio is not None else ""
+            print(f"{r.quantity:34} {r.setting:38} {r.ours:10.4g} {r.unit:14} {r.target or '':28} {r.met}{beside}")
+        print(path, flush=True)
+
+
+def _turns(ours: Sequence[Callable[[], Measured]], peer: Callable[[], Measured]) -> list[list[Measured]]:
+    """`REPEATS` turns: each of ours, then the peer; what each measured, the peer's last. The first turn of ours does
+    not count: it fills caches."""
+    for call in ours:
+        call()
+    turns = [[call() for call in (*ours, peer)] for _ in range(REPEATS)]
+    return [list(measured) for measured in zip(*turns, strict=True)]
 
 
 def _round(python: Path, clients: int, entries: int, dropped: int) -> list[Row]:
-    runs = [_exchange(clients, entries, dropped) for _ in range(6)][1:]
-    peer = _peer(python, "round", clients, entries, dropped)
+    runs, peers = _turns(
+        [lambda: _exchange(clients, entries, dropped)], lambda: _peer(python, "round", clients, entries, dropped)
+    )
     setting = f"N={clients}, d={entries:.0e}, {dropped} drop at upload"
     out = [
-        _row("client CPU a round", setting, [r["client"] for r in runs], "ms", 15, peer["client_ms"]),
-        _row(
-            "server CPU a round",
-            setting,
-            [r["server"] for r in runs],
-            "ms",
-            120 if dropped else 60,
-            peer["server_ms"],
-            500,
-        ),
+        _row("client CPU a round", setting, [r["client"] for r in runs], "ms", None, _middle(peers, "client_ms"), 20),
+        _row("server CPU a round", setting, [r["server"] for r in runs], "ms", None, _middle(peers, "server_ms"), 500),
     ]
     if not dropped:
         ours = [r["upload"] / entries for r in runs]
-        out.append(_row("upload", setting, ours, "B/entry", 4.1, peer["upload_bytes"] / entries))
+        out.append(_row("upload", setting, ours, "B/entry", 4.1, peers[0]["upload_bytes"] / entries))
     return out
 
 
+def _middle(measured: Sequence[Measured], name: str) -> float:
+    return median(m[name] for m in measured)
+
+
 def _large_client(python: Path) -> list[Row]:
-    runs = [_exchange(100, 1_000_000, 48) for _ in range(3)]
-    peer = _peer(python, "client", 100, 1_000_000)["client_ms"]
-    complete = DEFENSE.plan(_layout(1), 100)
-    setup = sum(runs[0][stage] for stage in ("keys", "shares"))
-    assert setup < complete.upload_bytes
+    settings = [("N=100, d=1e+06", DEFENSE, 48, 20), *LARGE]
+    *runs, peers = _turns(
+        [lambda d=defense, lost=lost: _exchange(100, 1_000_000, lost, d) for _, defense, lost, _ in settings],
+        lambda: _peer(python, "client", 100, 1_000_000),
+    )
+    peer = _middle(peers, "client_ms")
     out = []
-    for setting, defense, lost, faster in LARGE:
-        narrow = [_exchange(100, 1_000_000, lost, defense) for _ in range(3)]
-        out.append(_row("client CPU a round", setting, [r["client"] for r in narrow], "ms", None, peer, faster))
-        if lost == 48:
-            sent = [r["upload"] / 1_000_000 for r in narrow]
-            out.append(_row("upload", setting, sent, "B/entry", 2.7, None))
-    return [
-        _row("client CPU a round", "N=100, d=1e+06", [r["client"] for r in runs], "ms", None, peer, 20),
-        *out,
-        _row("keys and shares sent", "N=100", [setup / 1000], "kB", 10, None),
-    ]
+    for (setting, _, _, faster), measured in zip(settings, runs, strict=True):
+        ours = [r["client"] for r in measured]
+        out.append(_row("client CPU a round", setting, ours, "ms", None, peer, faster))
+        if "20 bits" in setting:
+            out.append(_row("upload", setting, [r["upload"] / 1e6 for r in measured], "B/entry", 2.7, None))
+    setup = sum(runs[0][0][stage] for stage in ("keys", "shares"))
+    return [*out, _row("keys and shares sent", "N=100", [setup / 1000], "kB", 10, None)]
 
 
 def _shamir(python: Path) -> Row:
@@ -110,23 +130,24 @@ def _shamir(python: Path) -> Row:
         assert FIELD.combine(range(1, 52), shares[:51]) == hidden
 
     peer = _peer(python, "shamir", 100)["ms"]
-    return _row("Shamir, both secrets, made and combined", "N=100, t=51", _cpu(both, 20), "ms", 1.5, peer)
+    return _row("Shamir, both secrets, made and combined", "N=100, t=51", _cpu(both, 20), "ms", None, peer, 700)
 
 
 def _mask_generator() -> list[Row]:
     plan, flat = DEFENSE.plan(_layout(1_000_000), 3), np.zeros(1_000_000, np.uint32)
     masks = [Mask(secrets.token_bytes(32), 1) for _ in range(64)]
-    added = [64 * flat.size / ms / 1e3 for ms in _cpu(lambda: apply_masks([flat], plan, masks), 5)]
     zeros, buffer, stream = memoryview(bytes(1 << 16)), bytearray((1 << 16) + 15), key_stream(secrets.token_bytes(32))
 
     def make() -> None:
         for _ in range(2000):
             stream.update_into(zeros, buffer)
 
-    made = [2000 * (1 << 14) / ms / 1e3 for ms in _cpu(make, 5)]
-    command = ["openssl", "speed", "-evp", "aes-128-ctr", "-bytes", "65536", "-seconds", "2"]
-    line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-    openssl = float(line.split()[-1].rstrip("k")) * 1e3 / 4 / 1e6
+    made, added, openssl_speeds = [], [], []
+    for _ in range(REPEATS):
+        openssl_speeds.append(_openssl())
+        made += [2000 * (1 << 14) / ms / 1e3 for ms in _cpu(make, 2)]
+        added += [64 * flat.size / ms / 1e3 for ms in _cpu(lambda: apply_masks([flat], plan, masks), 2)]
+    openssl = median(openssl_speeds)
     rows = []
     for quantity, speeds, least in [("mask generator", made, 0.8), ("masks made and added", added, None)]:
         ours = median(speeds)
@@ -138,6 +159,13 @@ def _mask_generator() -> list[Row]:
             )
         )  # fmt: skip
     return rows
+
+
+def _openssl() -> float:
+    """M uint32/s of `openssl speed` on one core, by its own CPU clock."""
+    command = ["openssl", "speed", "-evp", "aes-128-ctr", "-bytes", "65536", "-seconds", "1"]
+    line = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    return float(line.split()[-1].rstrip("k")) * 1e3 / 4 / 1e6
 
 
 def _row(
@@ -222,4 +250,4 @@ def _peer(python: Path, *arguments: object) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
