@@ -1,4 +1,4 @@
-"""The command line: `securefed audit | run | plan | list`."""
+"""The command line: `securefed audit | compare | run | plan | list`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import json
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from securefed.errors import SecureFedError
+from securefed.printing import console, errors, progress_bar, show_audit, show_comparison, show_plan, show_registry
 
 if TYPE_CHECKING:
-    from securefed.auditing.cells import Cell, Report
+    from securefed.auditing.cells import Report
 
 EXIT_BAD_INPUT, EXIT_LEAK = 2, 3
 
@@ -31,9 +27,6 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # locals may hold rows or keys
     help="What do the messages of a federated run give away, and how is it stopped?",
 )
-console = Console()
-errors = Console(stderr=True)
-
 DATA_HELP = (
     "digits, breast_cancer; from the folder SECUREFED_DATA mnist, unsw_nb15, ton_iot, iot23, uci_har, esr, esr_five, "
     "coil20, abide; or PATH.npz with x and y."
@@ -69,6 +62,7 @@ def _guarded(command: Callable[[], int]) -> None:
     "securefed audit\n\n"
     "securefed audit --algorithms ssi,fedavg --defenses plain,secure_aggregation --seeds 3\n\n"
     "securefed audit --algorithms all   (every algorithm; the default takes a minute)\n\n"
+    "securefed audit --algorithms fedpg --epsilons 1,8,64,512   (leakage and utility against epsilon)\n\n"
     "securefed audit --data mydata.npz --fail-above 0.2 --out report   (exit code 3 above the threshold)\n\n"
     "securefed audit --json | jq '.cells[] | select(.verdict == \"exposed\") | .algorithm'"
 )
@@ -83,6 +77,12 @@ def audit(
     seeds: Annotated[int, typer.Option(help="Runs of each cell; 10 or more for a report to rely on.")] = 10,
     epsilon: Annotated[float, typer.Option(help="Of the DP defence, for all rounds together.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Of the DP defence, likewise.")] = 1e-5,
+    epsilons: Annotated[
+        str | None, typer.Option(help="Comma-separated; adds curves of leakage and utility against epsilon.")
+    ] = None,
+    acceptable: Annotated[
+        float, typer.Option(help="Leakage up to which a defence counts as a remedy in the report.")
+    ] = 0.1,
     out: Annotated[Path, typer.Option(help="Folder for audit.html and audit.json.")] = Path("audit-report"),
     fail_above: Annotated[
         float | None, typer.Option(help="Exit with code 3 if a cell's upper bound of leakage exceeds this.")
@@ -98,7 +98,7 @@ def audit(
     def command() -> int:
         from securefed.auditing import command as auditing  # noqa: PLC0415 - heavy, and not needed for --help
 
-        with _progress(silent=as_json) as progress:
+        with progress_bar(silent=as_json) as progress:
             bar = progress.add_task("audit", total=None)
 
             def step(done: int, total: int, what: str) -> None:
@@ -115,17 +115,50 @@ def audit(
                 seeds=seeds,
                 epsilon=epsilon,
                 delta=delta,
+                epsilons=_numbers(epsilons),
+                acceptable=acceptable,
                 every_seed=every_seed,
                 workers=workers,
             )
         if as_json:
             typer.echo(json.dumps(report.to_json(), indent=1))
         else:
-            _show(report)
+            show_audit(report)
             console.print(
                 f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})"
             )
         return _gate(report, fail_above)
+
+    _guarded(command)
+
+
+@app.command(
+    epilog="Examples:\n\nsecurefed compare before/audit.json after/audit.json\n\n"
+    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew)"
+)
+def compare(
+    before: Annotated[Path, typer.Argument(help="audit.json of the earlier audit.")],
+    after: Annotated[Path, typer.Argument(help="audit.json of the later one.")],
+    every: Annotated[bool, typer.Option("--all", help="Also the cells that did not change.")] = False,
+    fail_on_growth: Annotated[
+        bool, typer.Option("--fail-on-growth", help="Exit with code 3 if a leak grew beyond both intervals.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON instead of the table.")] = False,
+) -> None:
+    """Compare two audits: which leaks grew or shrank by more than their intervals, and what that cost."""
+
+    def command() -> int:
+        from securefed.auditing import comparison  # noqa: PLC0415 - not needed for --help
+
+        reports = comparison.read(before), comparison.read(after)
+        rows = comparison.compare(*reports)
+        uneven = list(comparison.settings_that_differ(*reports))
+        if as_json:
+            typer.echo(json.dumps({"cells": [row.to_json() for row in rows], "differences": uneven}, indent=1))
+        else:
+            show_comparison(rows, uneven, everything=every)
+        grew = any(row.change == comparison.GREW for row in rows)
+        return EXIT_LEAK if grew and fail_on_growth else 0
 
     _guarded(command)
 
@@ -143,7 +176,7 @@ def list_(kind: Annotated[Kind | None, typer.Argument(help="Only these.")] = Non
             (Kind.attacks, catalogue.attacks),
         ):
             if kind in (None, name):
-                _print_registry(name.value, registry)
+                show_registry(name.value, registry)
         return 0
 
     _guarded(command)
@@ -166,7 +199,7 @@ def plan(
         from securefed.auditing.command import plan_for  # noqa: PLC0415
         from securefed.running import parse_settings  # noqa: PLC0415
 
-        _print_plan(plan_for(algorithm, defense, clients, data, parse_settings(settings or [])))
+        show_plan(plan_for(algorithm, defense, clients, data, parse_settings(settings or [])))
         return 0
 
     _guarded(command)
@@ -228,7 +261,7 @@ def run(
             evaluate_every,
             seed,
         )
-        with _progress(silent=as_json) as progress:
+        with progress_bar(silent=as_json) as progress:
             bar = progress.add_task(algorithm, total=rounds)
             ran = running.execute(
                 what,
@@ -250,61 +283,6 @@ def run(
     _guarded(command)
 
 
-def _split(names: str | None) -> list[str] | None:
-    return [name.strip() for name in names.split(",") if name.strip()] if names else None
-
-
-def _progress(silent: bool) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=errors,
-        transient=True,
-        disable=silent,
-    )
-
-
-def _show(report: Report) -> None:
-    from securefed.auditing.cells import CLIENT, FEDERATION  # noqa: PLC0415
-    from securefed.auditing.report import headline, strongest  # noqa: PLC0415
-    from securefed.auditing.words import short, short_defense  # noqa: PLC0415
-
-    best = strongest(report.cells)
-    table = Table(
-        title="Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for name in ("algorithm", "defence", "view", "one client", "everybody pooled"):
-        table.add_column(name, no_wrap=True)
-    previous = ("", "")
-    for algorithm, defense, view in dict.fromkeys(key[:3] for key in best):
-        cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
-        table.add_row(
-            short(algorithm) if algorithm != previous[0] else "",
-            short_defense(defense) if (algorithm, defense) != previous else "",
-            view.replace(" + ", "+"),
-            *(_leakage(cell) if cell else "" for cell in cells),
-        )
-        previous = (algorithm, defense)
-    console.print(table)
-    console.print("red: exposed, yellow: partial, green: not detected. Epsilon and everything else are in the report.")
-    console.print(f"\n{headline(report)}", soft_wrap=True)
-
-
-def _leakage(cell: Cell) -> str:
-    from securefed.auditing.words import leak_text  # noqa: PLC0415
-
-    leak = cell.leakage
-    style = {"exposed": "bold red", "partial": "yellow", "not detected": "green"}[cell.verdict.word]
-    return f"[{style}]{leak_text(leak.mean):>5} \\[{leak_text(leak.low)},{leak_text(leak.high)}][/]"
-
-
 def _gate(report: Report, threshold: float | None) -> int:
     if threshold is None:
         return 0
@@ -315,40 +293,14 @@ def _gate(report: Report, threshold: float | None) -> int:
     return EXIT_LEAK if above else 0
 
 
-def _print_registry(title: str, registry: Any) -> None:
-    console.print(f"[bold underline]{title}[/] ({len(registry)})\n")
-    for entry in registry:
-        console.print(f"[bold]{escape(entry.name)}[/]  {escape(entry.summary)}", highlight=False)
-        for key, value in ({"source": entry.source} | entry.details).items():
-            line = Text(f"{key.replace('_', ' ')}: {value}", style="dim")
-            console.print(Padding(line, (0, 0, 0, 4)))
-    console.print()
+def _split(names: str | None) -> list[str] | None:
+    return [name.strip() for name in names.split(",") if name.strip()] if names else None
 
 
-def _print_plan(found: Any) -> None:
-    table = Table(title=f"{found.defense}, {found.clients} clients", title_justify="left", box=None)
-    for name in ("tensor", "shape", "bound", "ring", "step", "largest N", "error of the sum"):
-        table.add_column(name)
-    for tensor in found.tensors:
-        bound = "none" if tensor.bound is None else f"{tensor.bound:.4g}"
-        ring = f"2^{tensor.ring}" if tensor.ring else "float64"
-        row = (
-            tensor.name,
-            str(tensor.shape),
-            bound,
-            ring,
-            f"{tensor.step:.3g}",
-            str(tensor.max_clients),
-            f"{tensor.error:.3g}",
-        )
-        table.add_row(*row)
-    console.print(table)
-    console.print(f"stages: {' -> '.join(found.stages)}")
-    console.print(f"upload per client and round: {found.upload_bytes:,} bytes, headers left out")
-    console.print(
-        f"survivors needed: {found.threshold} of {found.clients}; single contributions are open to: {found.open_to}"
-    )
-    for rounds, epsilon in found.epsilon:
-        console.print(f"epsilon after {rounds} rounds: {epsilon:.3f}")
-    for sentence in found.assumptions:
-        console.print(f"- {escape(sentence)}", soft_wrap=True)
+def _numbers(values: str | None) -> list[float]:
+    from securefed.errors import ConfigError  # noqa: PLC0415
+
+    try:
+        return [float(value) for value in _split(values) or []]
+    except ValueError as error:
+        raise ConfigError(f"--epsilons takes numbers with commas between them, not {values!r}") from error

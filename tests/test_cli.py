@@ -107,8 +107,8 @@ def test_an_audit_prints_a_table_and_writes_json_and_one_html_file(small) -> Non
     assert "http://" not in html
     assert "https://" not in html
     assert html.count("data:image/png;base64,") >= 4
-    for reference in ("src=", "href="):
-        assert all(rest.startswith('"data:') for rest in html.split(reference)[1:])
+    for reference, inside in (("src=", '"data:'), ("href=", '"#')):
+        assert all(rest.startswith(inside) for rest in html.split(reference)[1:])
 
 
 def test_an_audit_is_reproducible(small, tmp_path) -> None:
@@ -119,6 +119,34 @@ def test_an_audit_is_reproducible(small, tmp_path) -> None:
         assert {k: v for k, v in a.items() if k != "seconds_per_round"} == {
             k: v for k, v in b.items() if k != "seconds_per_round"
         }
+
+
+def test_two_audits_compare_and_growth_fails_on_request(small, tmp_path) -> None:
+    out, _ = small
+    before, after = out / "audit.json", tmp_path / "after.json"
+    report = json.loads(before.read_text())
+    compared = ["compare", str(before), str(after), "--fail-on-growth"]
+    after.write_text(json.dumps(report))
+    assert RUNNER.invoke(app, compared).exit_code == 0
+    for bound in ("mean", "low", "high"):
+        report["cells"][0]["leakage"][bound] += 1
+    after.write_text(json.dumps(report))
+    result = RUNNER.invoke(app, compared, env={"COLUMNS": "140"})
+    assert result.exit_code == 3
+    assert "grew" in result.output
+    assert RUNNER.invoke(app, compared[:-1]).exit_code == 0
+    assert json.loads(RUNNER.invoke(app, [*compared[:-1], "--json"]).stdout)["cells"][0]["change"] == "grew"
+    after.write_text("[]")
+    assert RUNNER.invoke(app, compared).exit_code == 2
+
+
+def test_curves_over_epsilon_are_asked_for_with_numbers(tmp_path) -> None:
+    audited = ["audit", *SMALL, "--out", str(tmp_path), "--json", "--epsilons"]
+    assert RUNNER.invoke(app, [*audited, "1,64"]).exit_code == 2  # none of these defences has an epsilon
+    audited = [*audited[:-1], "--defenses", "dp", "--epsilons"]
+    assert RUNNER.invoke(app, [*audited, "1,x"]).exit_code == 2
+    found = json.loads(RUNNER.invoke(app, [*audited, "64,1"]).stdout)["tradeoffs"]
+    assert [point["epsilons"] for point in found] == [[1.0, 64.0]]
 
 
 def test_the_gate_exits_with_3_above_its_threshold_only(tmp_path) -> None:

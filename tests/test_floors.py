@@ -33,8 +33,10 @@ FLOORS = {
     "catalogue": 2,
     "auditing": 3,
     "running": 3,
+    "testing": 4,
     "wrap": 4,
     "cli": 4,
+    "printing": 4,
 }
 FORBIDDEN = {("algorithms", "defenses"), ("problems", "defenses"), ("datasets", "defenses"), ("defenses", "algorithms")}
 FORBIDDEN |= {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
@@ -18,6 +18,8 @@ Secret = Literal["client", "federation"]
 CLIENT: Final[Literal["client"]] = "client"
 FEDERATION: Final[Literal["federation"]] = "federation"
 NOT_COVERED = "not covered"
+AUDIT: Final = "audit"
+"""The key of `Report.settings` that is no algorithm: what all of them share."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class Report:
         version: of this package.      command: what reproduces it.
         environment: Python, NumPy, machine.      settings: per algorithm, in words and numbers.
         cells, facts: the results.      curves: leakage against rounds, by name.
-        pictures: by algorithm, PNG pairs (original, reconstructed) of its worst cell.
+        tradeoffs: leakage and utility against epsilon, by algorithm.
         skipped: what was not run, and why.
         seconds: wall clock of the audit.
     """
@@ -204,7 +206,7 @@ class Report:
     cells: tuple[Cell, ...]
     facts: tuple[RunFacts, ...]
     curves: tuple[Mapping[str, Any], ...] = ()
-    pictures: Mapping[str, Any] = field(default_factory=dict)
+    tradeoffs: tuple[Mapping[str, Any], ...] = ()
     skipped: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -219,6 +221,7 @@ class Report:
             "cells": [cell.to_json() for cell in self.cells],
             "runs": [{key: _finite(value) for key, value in asdict(fact).items()} for fact in self.facts],
             "curves": [dict(curve) for curve in self.curves],
+            "tradeoffs": [dict(tradeoff) for tradeoff in self.tradeoffs],
             "skipped": list(self.skipped),
         }
 
@@ -229,9 +232,14 @@ class Report:
         except OSError as error:
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
 
-    def worst(self, algorithm: str) -> Cell:
-        """The algorithm's cell of highest mean leakage."""
-        return max((c for c in self.cells if c.algorithm == algorithm), key=lambda cell: cell.leakage.mean)
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """The audited algorithms, in order."""
+        return tuple(name for name in self.settings if name != AUDIT)
+
+    def of(self, algorithm: str) -> tuple[Cell, ...]:
+        """An algorithm's cells."""
+        return tuple(cell for cell in self.cells if cell.algorithm == algorithm)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -17,7 +17,7 @@ COLOURS = {
 }
 _LINES = ("#b3201f", "#1f5fbf", "#1d8a5b", "#5b3fa8", "#b8720a", "#0f7f8c", "#a0387f", "#5b6675")
 _LABEL_GAP = 13.0
-_INK, _GRID = "#5b6675", "#d9dee5"
+INK, SOFT, _GRID = "#1c2430", "#5b6675", "#d9dee5"
 
 
 def colour(leakage: float) -> tuple[str, str]:
@@ -26,7 +26,7 @@ def colour(leakage: float) -> tuple[str, str]:
     low = min(int(position), len(RAMP) - 2)
     mixed = [round(a + (b - a) * (position - low)) for a, b in zip(_rgb(RAMP[low]), _rgb(RAMP[low + 1]), strict=True)]
     luminance = (0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2]) / 255
-    return "#{:02x}{:02x}{:02x}".format(*mixed), "#1c2430" if luminance > 0.55 else "#ffffff"
+    return "#{:02x}{:02x}{:02x}".format(*mixed), INK if luminance > 0.55 else "#ffffff"
 
 
 def _rgb(value: str) -> tuple[int, int, int]:
@@ -43,14 +43,14 @@ def panel(title: str, utility_name: str, points: Sequence[tuple[str, float, floa
     def y(value: float) -> float:
         return height - bottom - min(max(value, 0.0), 1.0) * (height - bottom - top)
 
-    parts = [_open(width, height, f"{title}: leakage against {utility_name}")]
-    parts.append(_text(left, 15, title, size=13, weight=600, fill="#1c2430"))
+    parts = [opening(width, height, f"{title}: leakage against {utility_name}")]
+    parts.append(text(left, 15, title, size=13, weight=600, fill=INK))
     for tick in (0.0, 0.5, 1.0):
-        parts.append(_line(left, y(tick), width - right, y(tick)))
-        parts.append(_line(x(tick), y(0), x(tick), y(1)))
-        parts.append(_text(left - 6, y(tick) + 4, f"{tick:g}", anchor="end"))
-        parts.append(_text(x(tick), height - bottom + 15, f"{tick:g}", anchor="middle"))
-    parts.append(_text((left + width - right) / 2, height - 8, utility_name, anchor="middle"))
+        parts.append(line(left, y(tick), width - right, y(tick)))
+        parts.append(line(x(tick), y(0), x(tick), y(1)))
+        parts.append(text(left - 6, y(tick) + 4, f"{tick:g}", anchor="end"))
+        parts.append(text(x(tick), height - bottom + 15, f"{tick:g}", anchor="middle"))
+    parts.append(text((left + width - right) / 2, height - 8, utility_name, anchor="middle"))
     for index, (name, utility, leakage, low, high) in enumerate(points):
         fill, radius = COLOURS[name], max(5, 9 - 2 * index)  # points on top of each other stay visible as rings
         parts.append(f'<line x1="{x(utility):.1f}" x2="{x(utility):.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}" ')
@@ -65,6 +65,7 @@ def panel(title: str, utility_name: str, points: Sequence[tuple[str, float, floa
 def curve(title: str, note: str, series: Sequence[Mapping[str, Sequence[float]]], names: Sequence[str]) -> str:
     """Error (or condition number) against rounds, logarithmic; series hold `rounds`, `middle`, `low`, `high`."""
     width, height, left, bottom, top, right = 560, 300, 58, 42, 48, 178
+    series, names = zip(*[(s, name) for s, name in zip(series, names, strict=True) if len(s["rounds"])], strict=True)
     values = [v for s in series for key in ("low", "high") for v in s[key] if v > 0 and math.isfinite(v)]
     if not values:
         return ""
@@ -79,16 +80,16 @@ def curve(title: str, note: str, series: Sequence[Mapping[str, Sequence[float]]]
         exponent = math.log10(value) if value > 0 and math.isfinite(value) else low
         return height - bottom - (min(max(exponent, low), high) - low) / (high - low) * (height - bottom - top)
 
-    parts = [_open(width, height, title), _text(8, 16, title, size=13, weight=600, fill="#1c2430")]
-    parts.append(_text(8, 33, note))
+    parts = [opening(width, height, title), text(8, 16, title, size=13, weight=600, fill=INK)]
+    parts.append(text(8, 33, note))
     labels: list[tuple[float, str, str]] = []
     stride = max(1, math.ceil((high - low) / 6))
     for exponent in range(low, high + 1, stride):
-        parts.append(_line(left, y(10.0**exponent), width - right, y(10.0**exponent)))
-        parts.append(_text(left - 6, y(10.0**exponent) + 4, f"1e{exponent}", anchor="end"))
+        parts.append(line(left, y(10.0**exponent), width - right, y(10.0**exponent)))
+        parts.append(text(left - 6, y(10.0**exponent) + 4, f"1e{exponent}", anchor="end"))
     for tick in range(1, last + 1, max(1, round(last / 8))):
-        parts.append(_text(x(tick), height - bottom + 16, str(tick), anchor="middle"))
-    parts.append(_text((left + width - right) / 2, height - 8, "rounds seen", anchor="middle"))
+        parts.append(text(x(tick), height - bottom + 16, str(tick), anchor="middle"))
+    parts.append(text((left + width - right) / 2, height - 8, "rounds seen", anchor="middle"))
     for s, name, fill in zip(series, names, cycle(_LINES), strict=False):
         upper = [(x(r), y(v)) for r, v in zip(s["rounds"], s["high"], strict=True)]
         lower = [(x(r), y(v)) for r, v in zip(s["rounds"], s["low"], strict=True)]
@@ -101,25 +102,28 @@ def curve(title: str, note: str, series: Sequence[Mapping[str, Sequence[float]]]
     floor = -math.inf
     for wanted, name, fill in sorted(labels):
         floor = max(wanted, floor + _LABEL_GAP)  # labels of lines that end together stay apart
-        parts.append(_text(width - right + 8, floor + 4, name, fill=fill))
+        parts.append(text(width - right + 8, floor + 4, name, fill=fill))
     return "".join(parts) + "</svg>"
 
 
-def _open(width: int, height: int, label: str) -> str:
+def opening(width: int, height: int, label: str) -> str:
+    """The start of a chart of this size, with a label for those who cannot see it."""
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
         'font-family="system-ui, sans-serif">'
     )
 
 
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+def line(x1: float, y1: float, x2: float, y2: float) -> str:
+    """A line of the grid."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{_GRID}"/>'
 
 
-def _text(
-    x: float, y: float, text: str, *, anchor: str = "start", size: int = 11, weight: int = 400, fill: str = _INK
+def text(
+    x: float, y: float, words: str, *, anchor: str = "start", size: int = 11, weight: int = 400, fill: str = SOFT
 ) -> str:
+    """Words, escaped."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" '
-        f'fill="{fill}">{escape(text)}</text>'
+        f'fill="{fill}">{escape(words)}</text>'
     )

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from securefed.auditing.matrix import AuditResult
-from securefed.auditing.runs import DEFAULT_SETTING, Trace
-from securefed.auditing.words import short
+from securefed.auditing.outcome import Trace
+from securefed.auditing.runs import DEFAULT_SETTING
+from securefed.auditing.words import secret_title
 from securefed.tensors import Array
 
 
@@ -20,10 +21,11 @@ class Curve:
     """One chart.
 
     Attributes:
-        title, note: for its head.      names: of the series.
+        algorithm: whose.      title, note: for its head.      names: of the series.
         series: each `rounds`, and `middle`, `low`, `high` over seeds.
     """
 
+    algorithm: str
     title: str
     note: str
     names: tuple[str, ...]
@@ -31,44 +33,41 @@ class Curve:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values."""
-        return {"title": self.title, "note": self.note, "series": dict(zip(self.names, self.series, strict=True))}
+        return {
+            "algorithm": self.algorithm,
+            "title": self.title,
+            "note": self.note,
+            "series": dict(zip(self.names, self.series, strict=True)),
+        }
 
 
 def curves_for(result: AuditResult) -> list[Curve]:
-    """Errors by family of algorithm, then conditioning where an attack solves a linear system."""
+    """For each algorithm and setting: errors by rounds seen, and the conditioning of attacks that solve a system."""
     traces = [trace for outcome in result.outcomes for trace in outcome.traces]
     out: list[Curve] = []
-    for family, secret in (("pca", "Gram matrix"), ("optimization", "samples")):
-        usual = [t for t in traces if t.algorithm.startswith(f"{family}/") and t.setting == DEFAULT_SETTING]
-        out += _charts(f"{secret}: error by rounds seen", secret, usual, conditioned=family == "pca")
-    for setting in dict.fromkeys(t.setting for t in traces if t.setting != DEFAULT_SETTING):
-        wide = [trace for trace in traces if trace.setting == setting]
-        out += _charts(f"{setting}: error by rounds seen", "secret", wide, conditioned=True)
+    for algorithm, setting in dict.fromkeys((trace.algorithm, trace.setting) for trace in traces):
+        these = [trace for trace in traces if (trace.algorithm, trace.setting) == (algorithm, setting)]
+        secret = secret_title(result.report.settings[algorithm]["secret"])
+        out += _charts(algorithm, setting, secret, these)
     return out
 
 
-def _charts(title: str, secret: str, traces: Sequence[Trace], *, conditioned: bool) -> list[Curve]:
-    if not traces:
-        return []
-    seeds = len(traces) // len({_label(trace) for trace in traces})
+def _charts(algorithm: str, setting: str, secret: str, traces: Sequence[Trace]) -> list[Curve]:
+    seeds = len(traces) // len({trace.attack for trace in traces})
     of = f"median and range of {seeds} seeds" if seeds > 1 else "one seed"
+    where = "" if setting == DEFAULT_SETTING else f", {setting}"
     note = f"relative error of the client's {secret}, plain server view; {of}"
-    out = [_curve(title, note, traces, "errors")]
+    out = [_curve(algorithm, f"Error by rounds seen{where}", note, traces, "errors")]
     solved = [t for t in traces if any(math.isfinite(c) for c in t.conditions)]
-    if solved and conditioned:
-        out.append(_curve("Condition number by rounds seen", "of the attack's linear system", solved, "conditions"))
-    return out
+    if solved:
+        out.append(_curve(algorithm, f"Condition number{where}", "of the attack's linear system", solved, "conditions"))
+    return [curve for curve in out if any(len(series["rounds"]) for series in curve.series)]
 
 
-def _curve(title: str, note: str, traces: Sequence[Trace], what: str) -> Curve:
-    labels = list(dict.fromkeys(_label(trace) for trace in traces))
-    series = tuple(_over_seeds([t for t in traces if _label(t) == label], what) for label in labels)
-    return Curve(title, note, tuple(labels), series)
-
-
-def _label(trace: Trace) -> str:
-    attack = trace.attack.rsplit("/", 1)[-1]
-    return f"{short(trace.algorithm)}, {attack}"
+def _curve(algorithm: str, title: str, note: str, traces: Sequence[Trace], what: str) -> Curve:
+    names = list(dict.fromkeys(trace.attack for trace in traces))
+    series = tuple(_over_seeds([t for t in traces if t.attack == name], what) for name in names)
+    return Curve(algorithm, title, note, tuple(name.rsplit("/", 1)[-1] for name in names), series)
 
 
 def _over_seeds(traces: Sequence[Trace], what: str) -> dict[str, list[float]]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
 from securefed import catalogue
-from securefed.auditing.cases import case, cases, defaults, require_clients
-from securefed.auditing.cells import Report, gather
-from securefed.auditing.runs import COVERED, DEFENSES, DP, Outcome, Settings, Task, run_task
+from securefed.auditing.cases import case, cases, defaults, every, require_clients
+from securefed.auditing.cells import AUDIT, Report, gather
+from securefed.auditing.finding import ACCEPTABLE
+from securefed.auditing.outcome import Outcome, Settings, Task
+from securefed.auditing.runs import COVERED, DEFENSES, DP, run_task
+from securefed.auditing.statistics import interval
 from securefed.datasets.loaders import load
 from securefed.errors import ConfigError, UnknownNameError
 
@@ -45,6 +49,8 @@ def audit(
     seeds: int = 10,
     epsilon: float = 8.0,
     delta: float = 1e-5,
+    epsilons: Sequence[float] = (),
+    acceptable: float = ACCEPTABLE,
     every_seed: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -57,6 +63,8 @@ def audit(
         data: `digits`, `breast_cancer`, `mnist`, or a path to an `.npz` with `x` and `y`.
         clients: N; the target is client 0.      seeds: runs of each cell; >= 10 for a report to rely on.
         epsilon, delta: of the DP defence, over all rounds together.
+        epsilons: for the report's curves of leakage and utility against epsilon (three seeds each).
+        acceptable: leakage to the server up to which a defence counts as a remedy in the report.
         every_seed: run secure aggregation and Paillier themselves on every seed, not only on the first (elsewhere
             the run with the same sums of integers stands for them; the first seed checks that they are the same).
         workers: processes; all cores by default. In a script, call this under `if __name__ == "__main__":`, as
@@ -75,12 +83,18 @@ def audit(
     require_clients(clients)
     if seeds < 1:
         raise ConfigError(f"an audit needs at least one seed, not {seeds}")
+    if epsilons and DP not in under:
+        raise ConfigError(
+            f"curves over epsilon belong to the defence {DP!r}; name it among the defences, or leave them"
+        )
     source = load(data)  # refuses before anything runs
     for name in chosen:
         case(name).prepare(source, clients, 0)
-    settings = Settings(
-        data, clients, under, with_attacks, epsilon, delta, _noise(chosen, under, epsilon, delta), every_seed
-    )
+    shared = {"data": data, "clients": clients, "seeds": seeds, "epsilon": epsilon, "delta": delta}
+    shared |= {"acceptable": acceptable}
+    curve = tuple(sorted(set(epsilons)))
+    noise = _noise(chosen, under, {epsilon, *curve}, delta)
+    settings = Settings(data, clients, under, with_attacks, epsilon, delta, noise, curve, every_seed)
     tasks = [Task(name, seed, seed == 0, settings) for seed in range(seeds) for name in chosen]
     outcomes = _run(tasks, workers or os.cpu_count() or 1, progress)
     scores = [score for outcome in outcomes for score in outcome.scores]
@@ -92,13 +106,38 @@ def audit(
         command=_command(settings, chosen, seeds),
         environment=environment(),
         settings={name: case(name).describe() for name in chosen}
-        | {"audit": {"data": data, "clients": clients, "seeds": seeds, "epsilon": epsilon, "delta": delta}},
+        | {
+            AUDIT: {
+                "data": data,
+                "clients": clients,
+                "seeds": seeds,
+                "epsilon": epsilon,
+                "delta": delta,
+                "acceptable": acceptable,
+            }
+        },
         cells=tuple(gather(scores, facts, COVERED)),
         facts=tuple(facts),
+        tradeoffs=tuple(_tradeoffs(outcomes)),
         skipped=tuple(dict.fromkeys(reason for outcome in outcomes for reason in outcome.skipped)),
         seconds=time.perf_counter() - start,
     )
     return AuditResult(report, tuple(outcomes))
+
+
+def _tradeoffs(outcomes: Iterable[Outcome]) -> Iterator[Mapping[str, Any]]:
+    """For each algorithm: epsilons, and the interval of leakage and the mean utility at each."""
+    points = [point for outcome in outcomes for point in outcome.tradeoffs if math.isfinite(point.leakage)]
+    for name in dict.fromkeys(point.algorithm for point in points):
+        own = [point for point in points if point.algorithm == name]
+        epsilons = sorted({point.epsilon for point in own})
+        groups = [[point for point in own if point.epsilon == epsilon] for epsilon in epsilons]
+        yield {
+            "algorithm": name,
+            "epsilons": epsilons,
+            "leakage": [asdict(interval([point.leakage for point in group])) for group in groups],
+            "utility": [sum(point.utility for point in group) / len(group) for group in groups],
+        }
 
 
 def _run(tasks: Sequence[Task], workers: int, progress: Progress | None) -> list[Outcome]:
@@ -134,20 +173,23 @@ def _start_worker() -> None:
     threadpool_limits(1)
 
 
-def _noise(algorithms: Iterable[str], defenses: Iterable[str], epsilon: float, delta: float) -> Mapping[int, float]:
-    """The noise multiplier for each number of rounds that some case needs."""
+def _noise(
+    algorithms: Iterable[str], defenses: Iterable[str], epsilons: Iterable[float], delta: float
+) -> Mapping[tuple[float, int], float]:
+    """The noise multiplier for each epsilon and number of rounds that some case needs."""
     if DP not in defenses:
         return {}
     from securefed.defenses.differential_privacy import calibrate  # noqa: PLC0415 - the accountant imports slowly
 
-    return {rounds: calibrate(epsilon, delta, rounds) for rounds in {case(name).rounds for name in algorithms}}
+    rounds = {case(name).rounds for name in algorithms}
+    return {(epsilon, count): calibrate(epsilon, delta, count) for epsilon in epsilons for count in rounds}
 
 
 def _algorithms(wanted: Sequence[str] | None) -> tuple[str, ...]:
     if not wanted:
         return defaults()
     if list(wanted) == [ALL]:
-        return cases.names
+        return every()
     return _names("algorithm", wanted, cases.names, catalogue.algorithms.__getitem__)
 
 
@@ -173,6 +215,8 @@ def _command(settings: Settings, algorithms: Sequence[str], seeds: int) -> str:
     parts = [f"--{name} {','.join(chosen)}" for name, chosen, every in lists if chosen != every]
     parts += [f"--data {settings.data}", f"--clients {settings.clients}", f"--seeds {seeds}"]
     parts += [f"--epsilon {settings.epsilon:g}", f"--delta {settings.delta:g}"]
+    if settings.epsilons:
+        parts.append(f"--epsilons {','.join(f'{epsilon:g}' for epsilon in settings.epsilons)}")
     return " ".join(["securefed audit", *parts, *(["--every-seed"] if settings.every_seed else [])])
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from securefed.auditing.runs import Artifact
+from securefed.auditing.outcome import Artifact
 from securefed.tensors import Array
 
 _SCALE = 12

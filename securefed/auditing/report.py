@@ -12,16 +12,14 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from securefed.auditing import charts
-from securefed.auditing.attacking import CHANGING_SURVIVORS
-from securefed.auditing.cells import CLIENT, FEDERATION, NOT_COVERED, Cell, Report
+from securefed.auditing.cells import AUDIT, CLIENT, FEDERATION, NOT_COVERED, Cell, Report
 from securefed.auditing.curves import Curve
-from securefed.auditing.pictures import pairs
-from securefed.auditing.runs import Artifact
+from securefed.auditing.finding import strongest, worst
+from securefed.auditing.outcome import Artifact
+from securefed.auditing.pages import anchor, kind, section
 from securefed.auditing.statistics import EXPOSED, PARTIAL
 from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, leak_text, short
 from securefed.errors import StorageError
-
-_NO_COLLUSION = ("server", "sum only", "changing survivors")
 
 
 def save(path: Path, report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve]) -> None:
@@ -42,8 +40,8 @@ def render(report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     css = environment.from_string((folder / "report.css").read_text()).render(ramp=", ".join(charts.RAMP))
     template = environment.from_string((folder / "report.html.j2").read_text())
-    shared = report.settings["audit"]
-    algorithms = [name for name in report.settings if name != "audit"]
+    shared = report.settings[AUDIT]
+    algorithms = report.algorithms
     return template.render(
         css=Markup(css),  # noqa: S704 - our own file
         title=f"{shared['data']}, {shared['clients']} clients",
@@ -53,15 +51,13 @@ def render(report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve
             f"{shared['seeds']} seeds for each cell; the target is client 0. Took {report.seconds:.0f} s."
         ),
         matrices=_matrices(report, algorithms),
-        gallery=_gallery(report, artifacts, algorithms),
+        sections=[section(report, name, artifacts, curves) for name in algorithms],
         panels=[Markup(_panel(report, name)) for name in algorithms],  # noqa: S704 - charts escape their text
         panel_legend=[
             {"title": DEFENSE_TITLES[name], "colour": charts.COLOURS[name]}
             for name in dict.fromkeys(cell.defense for cell in report.cells)
         ],
-        curves=[Markup(charts.curve(c.title, c.note, c.series, c.names)) for c in curves],  # noqa: S704
         cores=report.environment["cores"],
-        costs=_costs(report, algorithms),
         cells=[_row(cell) for cell in report.cells],
         notes=_notes(report),
         skipped=report.skipped,
@@ -75,7 +71,7 @@ def render(report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve
 
 def headline(report: Report) -> str:
     """The finding in two sentences."""
-    algorithms = [name for name in report.settings if name != "audit"]
+    algorithms = report.algorithms
     bare = strongest(c for c in report.cells if c.view == "server" and c.secret == CLIENT)
     open_ = [name for (name, *_), cell in bare.items() if cell.verdict.word == EXPOSED]
     first = f"In the clear, {len(open_)} of {len(algorithms)} algorithms give a client's data away to the server"
@@ -91,16 +87,6 @@ def headline(report: Report) -> str:
     parts = [f"one client's data in {', '.join(leaking[CLIENT])}"] if leaking[CLIENT] else []
     parts += [f"everybody's pooled data in {', '.join(leaking[FEDERATION])}"] if leaking[FEDERATION] else []
     return first + (second + " and ".join(parts) + "." if parts else " Under secure aggregation no leak was detected.")
-
-
-def strongest(cells: Any) -> dict[tuple[str, str, str, str], Cell]:
-    """The cell of highest mean leakage for each (algorithm, defence, view, secret)."""
-    out: dict[tuple[str, str, str, str], Cell] = {}
-    for cell in cells:
-        key = (cell.algorithm, cell.defense, cell.view, cell.secret)
-        if key not in out or cell.leakage.mean > out[key].leakage.mean:
-            out[key] = cell
-    return out
 
 
 def _matrices(report: Report, algorithms: Sequence[str]) -> list[dict[str, Any]]:
@@ -121,18 +107,25 @@ def _matrices(report: Report, algorithms: Sequence[str]) -> list[dict[str, Any]]
 
 def _matrix(report: Report, algorithms: Sequence[str], secret: str) -> dict[str, Any]:
     best = strongest(cell for cell in report.cells if cell.secret == secret)
-    columns = list(dict.fromkeys((d, v) for (_, d, v, _) in best))
-    groups = [
-        {"title": DEFENSE_TITLES[defense], "views": [v for d, v in columns if d == defense]}
-        for defense in dict.fromkeys(d for d, _ in columns)
-    ]
+    views: dict[str, list[str]] = {}
+    for _, defense, view, _ in best:
+        if view not in views.setdefault(defense, []):
+            views[defense].append(view)
+    groups = [{"title": DEFENSE_TITLES[defense], "views": seen} for defense, seen in views.items()]
+    columns = [(defense, view) for defense, seen in views.items() for view in seen]
     rows = []
     for name in algorithms:
         found = [best.get((name, defense, view, secret)) for defense, view in columns]
-        kind = report.settings[name]["secret"]
-        what = "Gram matrix" if kind == "gram" else "samples"
         cells = [_heat(cell) if cell else None for cell in found]
-        rows.append({"title": short(name), "note": what, "cells": cells, "empty": "not attacked"})
+        rows.append(
+            {
+                "title": short(name),
+                "anchor": anchor(name),
+                "note": kind(report, name),
+                "cells": cells,
+                "empty": "not attacked",
+            }
+        )
     return {"groups": groups, "rows": rows}
 
 
@@ -154,58 +147,13 @@ def _heat(cell: Cell) -> dict[str, str]:
     }
 
 
-def _gallery(report: Report, artifacts: Sequence[Artifact], algorithms: Sequence[str]) -> list[dict[str, Any]]:
-    """The worst cell of each algorithm for one client, and for everybody's data where only sums are seen."""
-    out = []
-    for name in algorithms:
-        for secret, whose in ((CLIENT, "one client"), (FEDERATION, "everybody")):
-            cells = [c for c in report.cells if c.algorithm == name and c.secret == secret]
-            for cell in sorted(cells, key=lambda c: -c.leakage.mean):
-                match = [a for a in artifacts if (a.algorithm, a.defense, a.view, a.attack, a.secret) == _key(cell)]
-                if match and (secret == CLIENT or cell.verdict.word in (EXPOSED, PARTIAL)):
-                    text = (
-                        f"{DEFENSE_TITLES[cell.defense]}, view “{cell.view}”, attack {cell.attack}: "
-                        f"{cell.verdict.word}, leakage {leak_text(cell.leakage.mean)}, "
-                        f"median error {cell.error_median:.1e}."
-                    )
-                    shown = pairs(match[0], report.settings[name]["secret"])
-                    out.append({"title": f"{short(name)}, {whose}", "text": text, "pairs": shown})
-                    break
-    return out
-
-
 def _panel(report: Report, name: str) -> str:
     points = []
-    cells = [c for c in report.cells if c.algorithm == name and c.secret == CLIENT]
-    for defense in dict.fromkeys(c.defense for c in cells):
-        seen = [c for c in cells if c.defense == defense and c.view in _NO_COLLUSION]
-        if seen:
-            worst = max(seen, key=lambda c: c.leakage.mean)
-            points.append((defense, worst.utility, worst.leakage.mean, worst.leakage.low, worst.leakage.high))
+    for defense in dict.fromkeys(cell.defense for cell in report.of(name)):
+        seen = worst(report, name, defense, CLIENT)
+        if seen is not None:
+            points.append((defense, seen.utility, seen.leakage.mean, seen.leakage.low, seen.leakage.high))
     return charts.panel(short(name), report.settings[name]["utility"], points)
-
-
-def _costs(report: Report, algorithms: Sequence[str]) -> list[dict[str, str]]:
-    out = []
-    for name in algorithms:
-        runs = {c.defense: c for c in report.cells if c.algorithm == name and c.view != CHANGING_SURVIVORS}
-        plain = runs["plain"].bytes_per_client_round if "plain" in runs else math.nan
-        for defense, cell in runs.items():
-            covered = [c.epsilon for c in report.cells if (c.algorithm, c.defense) == (name, defense)]
-            epsilon = next((f"{e:g}" for e in covered if isinstance(e, float)), "")
-            out.append(
-                {
-                    "algorithm": short(name),
-                    "defense": DEFENSE_TITLES[defense],
-                    "bytes": f"{cell.bytes_per_client_round:,.0f}",
-                    "ratio": f"{cell.bytes_per_client_round / plain:.2f}" if not math.isnan(plain) else "",
-                    "seconds": f"{cell.seconds_per_round:.4f}",
-                    "utility_name": report.settings[name]["utility"],
-                    "utility": f"{cell.utility:.3f}",
-                    "epsilon": epsilon,
-                }
-            )
-    return out
 
 
 def _row(cell: Cell) -> dict[str, str]:

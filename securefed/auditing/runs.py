@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,12 +13,14 @@ import numpy as np
 
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
+from securefed.attacks.scores import leakage
 from securefed.auditing.attacking import CHANGING_SURVIVORS, DIFFERENCE, Attacker, Attempt, finite, prefix_lengths
 from securefed.auditing.cases import Case, Preparation, Prepared, WideCase, case
-from securefed.auditing.cells import RunFacts, Score, Secret
+from securefed.auditing.cells import CLIENT, RunFacts, Score
+from securefed.auditing.outcome import Artifact, Outcome, Task, Trace, Tradeoff
 from securefed.auditing.scoring import Assessment, assess
 from securefed.datasets.loaders import Source, load
-from securefed.defenses.base import Defense
+from securefed.defenses.base import Aggregation, Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian
 from securefed.defenses.fixed_point import Quantise
@@ -38,80 +40,6 @@ UNTRACED = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
 TRACED_SEEDS = 3
 COVERED = {DP: views.RELEASED}
 """The one view that a defence's epsilon covers."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What all tasks of an audit share.
-
-    Attributes:
-        data: name of the data set.      clients: N.
-        defenses, attacks: names to run.
-        epsilon, delta: of the DP defence, for all rounds together.
-        noise: noise multiplier that meets them, by number of rounds.
-        every_seed: run the exact defences themselves on every seed.
-    """
-
-    data: str
-    clients: int
-    defenses: tuple[str, ...]
-    attacks: tuple[str, ...]
-    epsilon: float
-    delta: float
-    noise: Mapping[int, float]
-    every_seed: bool
-
-
-@dataclass(frozen=True)
-class Task:
-    """One seed of one algorithm; `first` runs the exact defences themselves and keeps pictures."""
-
-    algorithm: str
-    seed: int
-    first: bool
-    settings: Settings
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A secret and its reconstruction, for pictures."""
-
-    algorithm: str
-    defense: str
-    view: str
-    attack: str
-    secret: Secret
-    truth: np.ndarray[Any, Any]
-    estimate: np.ndarray[Any, Any]
-    image_shape: tuple[int, int] | None
-
-
-@dataclass(frozen=True)
-class Trace:
-    """One attack on growing prefixes of one plain transcript.
-
-    Attributes:
-        setting: what the run was, for the chart's legend.      rounds: prefix lengths.
-        errors, conditions: of the client's secret, one for each prefix (NaN where the attack did not apply yet).
-    """
-
-    setting: str
-    algorithm: str
-    attack: str
-    rounds: tuple[int, ...]
-    errors: tuple[float, ...]
-    conditions: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a task found."""
-
-    scores: tuple[Score, ...]
-    facts: tuple[RunFacts, ...]
-    artifacts: tuple[Artifact, ...]
-    skipped: tuple[str, ...]
-    traces: tuple[Trace, ...]
 
 
 def run_task(task: Task) -> Outcome:
@@ -137,6 +65,7 @@ class _Seed:
         self.artifacts: list[Artifact] = []
         self.skipped: list[str] = []
         self.traces: list[Trace] = []
+        self.tradeoffs: list[Tradeoff] = []
         self.attacker = self._new_attacker()
         self._shared: Result | None = None
 
@@ -150,7 +79,12 @@ class _Seed:
         for name in self.settings.defenses:
             steps[name]()
         return Outcome(
-            tuple(self.scores), tuple(self.facts), tuple(self.artifacts), tuple(self.skipped), tuple(self.traces)
+            tuple(self.scores),
+            tuple(self.facts),
+            tuple(self.artifacts),
+            tuple(self.skipped),
+            tuple(self.traces),
+            tuple(self.tradeoffs),
         )
 
     # --- defences -----------------------------------------------------------------------------------------------
@@ -203,9 +137,7 @@ class _Seed:
         others = range(1, self.settings.clients)
         self._look(SECURE_AGGREGATION, result, views.sum_only(result.transcript, TARGET))
         self._look(SECURE_AGGREGATION, result, views.collusion(result.transcript, TARGET, others))
-        if DIFFERENCE in self.settings.attacks and self.case.absences is not None:
-            with self._data(self.case.absences) as attacker:
-                self._absences(defense, attacker)
+        self._absences(SECURE_AGGREGATION, QUANTISED, defense)
 
     def _quantised(self) -> Result:
         """The run whose sums of integers every exact defence leaves bit for bit; made once a seed."""
@@ -228,22 +160,32 @@ class _Seed:
         self._note(name, result, identical=_identical(result, quantised), view=view)
         return result, federation
 
-    def _absences(self, defense: Defense, attacker: Attacker) -> None:
-        """The target stays away in every second round: sums over different survivor sets subtract."""
+    def _absences(self, name: str, sums: Defense, defense: Defense | None = None) -> None:
+        """The target stays away in every second round: sums over different survivor sets subtract.
+
+        Args:
+            sums: leaves the sums that the server of the audited defence sees.
+            defense: that defence, run beside it on the first seed, where its cost is of interest.
+        """
+        if DIFFERENCE not in self.settings.attacks or self.case.absences is None:
+            return
         everyone = tuple(range(self.settings.clients))
 
         def schedule(round: int) -> tuple[int, ...]:
             return everyone if round % 2 == 0 else everyone[1:]
 
         how = {"rounds": ABSENCE_ROUNDS, "schedule": schedule}
-        quantised, _ = self._federation(QUANTISED, **how)
-        result, _ = self._exact(SECURE_AGGREGATION, defense, quantised, CHANGING_SURVIVORS, **how)
-        observed = replace(views.sum_only(result.transcript, TARGET), view=CHANGING_SURVIVORS)
-        self._look(SECURE_AGGREGATION, result, observed, attacker)
+        with self._data(self.case.absences) as attacker:
+            result, _ = self._federation(sums, **how)
+            if defense is not None:
+                result, _ = self._exact(name, defense, result, CHANGING_SURVIVORS, **how)
+            observed = replace(views.sum_only(result.transcript, TARGET), view=CHANGING_SURVIVORS)
+            self._look(name, result, observed, attacker)
 
     def _paillier(self) -> None:
         result, federation = self._exact(PAILLIER, chain(paillier()), self._quantised())
         self._look(PAILLIER, result, views.sum_only(result.transcript, TARGET))
+        self._absences(PAILLIER, QUANTISED)
         name = views.KEY_HOLDER_VIEW
         if federation is not None:
             holder, plan = federation.helper, result.plan
@@ -254,12 +196,30 @@ class _Seed:
         self._look(PAILLIER, result, opened)
 
     def _dp(self) -> None:
-        multiplier = self.settings.noise[self.case.rounds]
-        defense = chain(clip(self.case.clip), gaussian(multiplier), secure_aggregation())
-        result, _ = self._federation(defense)
+        result = self._noised(self.settings.epsilon, chain_end=secure_aggregation())
         self._note(DP, result, epsilon=self.settings.epsilon)
         self._look(DP, result, views.sum_only(result.transcript, TARGET))
         self._look(DP, result, views.released(result.transcript, TARGET))
+        self._absences(DP, chain(clip(self.case.clip), Quantise(), Plain()))
+        if self.task.seed < TRACED_SEEDS:
+            self.tradeoffs += [self._tradeoff(epsilon) for epsilon in self.settings.epsilons]
+
+    def _noised(self, epsilon: float, *, chain_end: Aggregation) -> Result:
+        multiplier = self.settings.noise[epsilon, self.case.rounds]
+        return self._federation(chain(clip(self.case.clip), gaussian(multiplier), chain_end))[0]
+
+    def _tradeoff(self, epsilon: float) -> Tradeoff:
+        """Leakage and utility at one epsilon; the sums are those under secure aggregation, so it need not run."""
+        result = self._noised(epsilon, chain_end=Plain())
+        observed = views.released(result.transcript, TARGET)
+        leaks = [
+            leakage(item.error, item.baseline)
+            for attempt in self.attacker.attempts(observed)[0]
+            for item in assess(self.case, self.prepared, observed, attempt.found, result.output, TARGET)
+            if item.secret == CLIENT
+        ]
+        utility = self.case.utility(result.output, self.prepared.test)
+        return Tradeoff(self.case.name, epsilon, self.task.seed, max(leaks, default=math.nan), utility)
 
     # --- runs and attacks ---------------------------------------------------------------------------------------
 

@@ -21,18 +21,59 @@ ALGORITHM_TITLES: Final = {
     "fedavg": "FedAvg",
     "scaffold": "SCAFFOLD",
     "losac": "LoSAC",
+    "losac_prox": "LoSAC-Prox",
+    "scaffold_prox": "SCAFFOLD-Prox",
+    "faps-guarded": "FAPS, guarded",
+    "fedpe": "FedPE",
+    "self": "self-learning PCA",
+    "fedsaga": "FedSaga",
+    "mimesvrg": "MimeSVRG",
+    "fedcm": "FedCM",
+    "fedprox": "FedProx",
+    "fedadmm": "FedADMM",
+    "flame": "FLAME",
+    "pfedme": "pFedMe",
+    "ditto": "Ditto",
+    "ppgl": "PPGL",
+    "igl": "IGL",
+    "mrmtl": "MRMTL",
+    "fedae": "FedAE",
+    "fedae-2": "FedAE-2",
+    "fedbigan": "FedBiGAN",
+    "fedbigan-2": "FedBiGAN-2",
 }
+FAMILY_TITLES: Final = {"graph": "graphs", "personalized": "personalised"}
+SHARED: Final = ("fedavg", "fedprox", "fedadmm", "ditto")
+"""Names that several families have."""
+SECRETS: Final = {
+    "gram": ("Gram matrix", "all second moments of a client's rows (of few rows: the rows up to a rotation)"),
+    "samples": ("samples", "a client's rows themselves"),
+    "personal": ("personal model", "a client's personal model"),
+    "distances": ("distances", "the distances between a client's signals (its data up to a rotation)"),
+}
+"""By the name in `scoring.SCORES`: in a table, and in a sentence."""
 
 
 def short(algorithm: str) -> str:
     """An algorithm's usual name."""
-    last = algorithm.rsplit("/", 1)[-1]
-    return ALGORITHM_TITLES.get(last, last)
+    family, _, last = algorithm.rpartition("/")
+    title = ALGORITHM_TITLES.get(last, last)
+    return f"{title} ({FAMILY_TITLES[family]})" if last in SHARED and family in FAMILY_TITLES else title
+
+
+def secret_title(secret: str) -> str:
+    """A secret's name in a table."""
+    return SECRETS[secret][0] if secret in SECRETS else secret
+
+
+def secret_words(secret: str) -> str:
+    """What a secret is, in a sentence."""
+    return SECRETS[secret][1] if secret in SECRETS else secret
 
 
 def short_defense(defense: str) -> str:
     """A defence's title where there is little room."""
-    return SHORT_DEFENSES.get(defense, DEFENSE_TITLES[defense])
+    return SHORT_DEFENSES.get(defense) or DEFENSE_TITLES.get(defense, defense)
 
 
 def leak_text(value: float) -> str:

@@ -2,7 +2,17 @@
 
 from securefed.auditing.cases import optimization as _optimization
 from securefed.auditing.cases import pca as _pca
-from securefed.auditing.cases.base import Case, Preparation, Prepared, WideCase, case, cases, defaults, require_clients
+from securefed.auditing.cases.base import (
+    Case,
+    Preparation,
+    Prepared,
+    WideCase,
+    case,
+    cases,
+    defaults,
+    every,
+    require_clients,
+)
 
-__all__ = ["Case", "Preparation", "Prepared", "WideCase", "case", "cases", "defaults", "require_clients"]
+__all__ = ["Case", "Preparation", "Prepared", "WideCase", "case", "cases", "defaults", "every", "require_clients"]
 del _optimization, _pca

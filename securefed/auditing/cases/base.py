@@ -124,9 +124,18 @@ def case(name: str) -> Case:
     return cases[name].make()
 
 
+FAMILIES = ("pca", "optimization", "personalized", "graph", "detection")
+"""In the report's order."""
+
+
+def every() -> tuple[str, ...]:
+    """All algorithms with a case, in the report's order."""
+    return tuple(sorted(cases.names, key=lambda name: FAMILIES.index(name.split("/")[0])))
+
+
 def defaults() -> tuple[str, ...]:
     """The algorithms of an audit that names none."""
-    return tuple(name for name in cases.names if case(name).default)
+    return tuple(name for name in every() if case(name).default)
 
 
 def require_clients(clients: int) -> None:

@@ -1,0 +1,135 @@
+"""What an audit found about one algorithm, for a reader who knows no cryptography, and the smallest remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from securefed.auditing.attacking import CHANGING_SURVIVORS
+from securefed.auditing.cells import CLIENT, FEDERATION, Cell, Report, Secret
+from securefed.auditing.statistics import EXPOSED, NOT_DETECTED
+from securefed.auditing.words import DEFENSE_TITLES, secret_words, short
+
+ALONE: Final = ("server", "sum only", CHANGING_SURVIVORS)
+"""Views of the server alone, without any client or key holder beside it."""
+ACCEPTABLE: Final = 0.1
+PLAIN: Final = "plain"
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A defence that keeps a leak under a level.
+
+    Attributes:
+        defense: its name.      leakage: upper end of the interval in its worst view of the server alone.
+        bytes: traffic over that of plain messages.      utility: of its final model.      lost: plain's less this.
+    """
+
+    defense: str
+    leakage: float
+    bytes: float
+    utility: float
+    lost: float
+
+
+def strongest(cells: Iterable[Cell]) -> dict[tuple[str, str, str, str], Cell]:
+    """The cell of highest mean leakage for each (algorithm, defence, view, secret)."""
+    out: dict[tuple[str, str, str, str], Cell] = {}
+    for cell in cells:
+        key = (cell.algorithm, cell.defense, cell.view, cell.secret)
+        if key not in out or cell.leakage.mean > out[key].leakage.mean:
+            out[key] = cell
+    return out
+
+
+def worst(report: Report, algorithm: str, defense: str, secret: Secret) -> Cell | None:
+    """The cell of highest mean leakage to the server alone; `None` where nothing was attacked."""
+    seen = [
+        cell for cell in report.of(algorithm) if (cell.defense, cell.secret) == (defense, secret) and cell.view in ALONE
+    ]
+    return max(seen, key=lambda cell: cell.leakage.mean, default=None)
+
+
+def remedy(report: Report, algorithm: str, level: float, secrets: Sequence[Secret] = (CLIENT,)) -> Remedy | None:
+    """The cheapest defence under which every named secret leaks at most `level` to the server alone.
+
+    Every attack counts with the upper end of its interval. Cheapest: least utility lost (to a hundredth), then fewest
+    bytes. `None` where no audited defence does it, or where a secret was attacked under none.
+    """
+    found = []
+    for defense in dict.fromkeys(cell.defense for cell in report.of(algorithm)):
+        here = [c for c in report.of(algorithm) if c.defense == defense and c.view in ALONE]
+        leaks = [cell.leakage.high for cell in here if cell.secret in secrets]
+        if leaks and max(leaks) <= level:
+            found.append(_remedy(report, here[0], max(leaks)))
+    return min(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.bytes), default=None)
+
+
+def _remedy(report: Report, cell: Cell, leak: float) -> Remedy:
+    plain = next((c for c in report.of(cell.algorithm) if c.defense == PLAIN), None)
+    more = cell.bytes_per_client_round / plain.bytes_per_client_round if plain else math.nan
+    lost = plain.utility - cell.utility if plain else math.nan
+    return Remedy(cell.defense, leak, more, cell.utility, lost)
+
+
+def finding(report: Report, algorithm: str) -> str:
+    """Two sentences: what plain messages give away, and what the audited defences change."""
+    return f"{_in_the_clear(report, algorithm)} {_defended(report, algorithm)}".strip()
+
+
+def _in_the_clear(report: Report, algorithm: str) -> str:
+    what = secret_words(report.settings[algorithm]["secret"])
+    rounds = report.settings[algorithm]["rounds"]
+    cell = worst(report, algorithm, PLAIN, CLIENT)
+    if cell is None:
+        return "Plain messages were not attacked in this audit."
+    if cell.verdict.word == EXPOSED:
+        return (
+            f"Whoever runs the server of {short(algorithm)} can compute {what} from {rounds} rounds of plain messages "
+            f"(in {cell.exposed_seeds} of {cell.leakage.seeds} runs to nine tenths or better, median error "
+            f"{cell.error_median:.1g})."
+        )
+    if cell.verdict.word == NOT_DETECTED:
+        return (
+            f"From {rounds} rounds of plain messages of {short(algorithm)} no attack here learnt more about {what} "
+            f"than could be guessed without them; a leak of {cell.verdict.detectable:.0%} would have been noticed."
+        )
+    return (
+        f"From {rounds} rounds of plain messages of {short(algorithm)} the server comes {cell.leakage.mean:.0%} of the "
+        f"way from a guess to {what}."
+    )
+
+
+def _defended(report: Report, algorithm: str) -> str:
+    parts = []
+    for defense in dict.fromkeys(cell.defense for cell in report.of(algorithm)):
+        if defense != PLAIN:
+            parts += _effect(report, algorithm, defense)
+    if not parts:
+        return ""
+    text = "; ".join(parts)
+    return text[0].upper() + text[1:] + "."
+
+
+def _effect(report: Report, algorithm: str, defense: str) -> list[str]:
+    one, all_ = (worst(report, algorithm, defense, secret) for secret in (CLIENT, FEDERATION))
+    if one is None and all_ is None:
+        return []
+    words = [_leaks(one, "one client's share")] if one is not None else []
+    if all_ is not None and all_.verdict.word != NOT_DETECTED:
+        words.append(_leaks(all_, "everybody's pooled data"))
+    cell = one or all_
+    assert cell is not None
+    plain = worst(report, algorithm, PLAIN, CLIENT)
+    cost = ""
+    if plain is not None and plain.utility - cell.utility >= 0.01:
+        cost = f" and takes {report.settings[algorithm]['utility']} from {plain.utility:.2f} to {cell.utility:.2f}"
+    return [f"{DEFENSE_TITLES[defense]} leaves {' and '.join(words)}{cost}"]
+
+
+def _leaks(cell: Cell, whose: str) -> str:
+    if cell.verdict.word == NOT_DETECTED:
+        return f"{whose} hidden"
+    return f"{whose} open" if cell.verdict.word == EXPOSED else f"{cell.leakage.mean:.0%} of {whose} open"

@@ -1,0 +1,139 @@
+"""What the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from securefed.auditing.cells import Cell, Report
+    from securefed.auditing.comparison import Compared
+
+console = Console()
+errors = Console(stderr=True)
+
+
+def progress_bar(silent: bool) -> Progress:
+    """A bar on standard error, gone when done."""
+    return Progress(
+        SpinnerColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=errors,
+        transient=True,
+        disable=silent,
+    )
+
+
+def show_audit(report: Report) -> None:
+    """One line a view, and the finding."""
+    from securefed.auditing.cells import CLIENT, FEDERATION  # noqa: PLC0415
+    from securefed.auditing.finding import strongest  # noqa: PLC0415
+    from securefed.auditing.report import headline  # noqa: PLC0415
+    from securefed.auditing.words import short, short_defense  # noqa: PLC0415
+
+    best = strongest(report.cells)
+    table = Table(
+        title="Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("algorithm", "defence", "view", "one client", "everybody pooled"):
+        table.add_column(name, no_wrap=True)
+    previous = ("", "")
+    for algorithm, defense, view in dict.fromkeys(key[:3] for key in best):
+        cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
+        table.add_row(
+            short(algorithm) if algorithm != previous[0] else "",
+            short_defense(defense) if (algorithm, defense) != previous else "",
+            view.replace(" + ", "+"),
+            *(_leakage(cell) if cell else "" for cell in cells),
+        )
+        previous = (algorithm, defense)
+    console.print(table)
+    console.print("red: exposed, yellow: partial, green: not detected. Epsilon and everything else are in the report.")
+    console.print(f"\n{headline(report)}", soft_wrap=True)
+
+
+def _leakage(cell: Cell) -> str:
+    from securefed.auditing.words import leak_text  # noqa: PLC0415
+
+    leak = cell.leakage
+    style = {"exposed": "bold red", "partial": "yellow", "not detected": "green"}[cell.verdict.word]
+    return f"[{style}]{leak_text(leak.mean):>5} \\[{leak_text(leak.low)},{leak_text(leak.high)}][/]"
+
+
+def show_registry(title: str, registry: Any) -> None:
+    """Every entry with its source and public facts."""
+    console.print(f"[bold underline]{title}[/] ({len(registry)})\n")
+    for entry in registry:
+        console.print(f"[bold]{escape(entry.name)}[/]  {escape(entry.summary)}", highlight=False)
+        for key, value in ({"source": entry.source} | entry.details).items():
+            line = Text(f"{key.replace('_', ' ')}: {value}", style="dim")
+            console.print(Padding(line, (0, 0, 0, 4)))
+    console.print()
+
+
+def show_plan(found: Any) -> None:
+    """Tensors, stages, bytes, threshold and assumptions of a plan."""
+    table = Table(title=f"{found.defense}, {found.clients} clients", title_justify="left", box=None)
+    for name in ("tensor", "shape", "bound", "ring", "step", "largest N", "error of the sum"):
+        table.add_column(name)
+    for tensor in found.tensors:
+        bound = "none" if tensor.bound is None else f"{tensor.bound:.4g}"
+        ring = f"2^{tensor.ring}" if tensor.ring else "float64"
+        row = (
+            tensor.name,
+            str(tensor.shape),
+            bound,
+            ring,
+            f"{tensor.step:.3g}",
+            str(tensor.max_clients),
+            f"{tensor.error:.3g}",
+        )
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"stages: {' -> '.join(found.stages)}")
+    console.print(f"upload per client and round: {found.upload_bytes:,} bytes, headers left out")
+    console.print(
+        f"survivors needed: {found.threshold} of {found.clients}; single contributions are open to: {found.open_to}"
+    )
+    for rounds, epsilon in found.epsilon:
+        console.print(f"epsilon after {rounds} rounds: {epsilon:.3f}")
+    for sentence in found.assumptions:
+        console.print(f"- {escape(sentence)}", soft_wrap=True)
+
+
+def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:
+    """The cells that changed, or all of them, and what makes the two audits differ beside the leaks."""
+    from securefed.auditing.words import short, short_defense  # noqa: PLC0415 - not needed for --help
+
+    shown = [row for row in rows if everything or row.change != "within the intervals"]
+    table = Table(title="Leakage before and after", title_justify="left", box=None, pad_edge=False)
+    for name in ("algorithm, defence, view, attack, secret", "before", "after", "change", "utility", "bytes"):
+        table.add_column(name)
+    style = {"grew": "bold red", "shrank": "green"}
+    for row in shown:
+        attack = row.attack.rsplit("/", 1)[-1]
+        where = f"{short(row.algorithm)}, {short_defense(row.defense)}, {row.view}, {attack}, {row.secret}"
+        leaks = ["" if value is None else f"{value:.3f}" for value in (row.before, row.after)]
+        change = f"[{style[row.change]}]{row.change}[/]" if row.change in style else row.change
+        utility = "" if row.utility is None else f"{row.utility:+.3f}"
+        traffic = "" if row.bytes is None else f"x {row.bytes:.2f}"
+        table.add_row(escape(where), *leaks, change, utility, traffic)
+    if shown:
+        console.print(table)
+    console.print(f"{len(rows)} cells compared, {len(rows) - len(shown)} within the intervals of both and not shown.")
+    for sentence in uneven:
+        console.print(f"- not the same audit: {escape(sentence)}", soft_wrap=True)

@@ -1,0 +1,194 @@
+"""The page shows each cell under its own heading; findings and remedies say what the cells say; two audits compare."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securefed.auditing import comparison, plots
+from securefed.auditing.cells import CLIENT, FEDERATION, Cell, Report
+from securefed.auditing.curves import Curve
+from securefed.auditing.finding import finding, remedy, strongest, worst
+from securefed.auditing.report import headline, render
+from securefed.auditing.statistics import Interval, verdict
+from securefed.errors import DataError
+
+NULL = Interval(0.0, 0.0, 0.02, 10, 0.01)
+SETTING = {
+    "hyper-parameters": {"rank": 5},
+    "data": "rows",
+    "rounds": 10,
+    "secret": "gram",
+    "clip": 1.0,
+    "utility": "captured variance",
+}
+
+
+def cell(algorithm: str, defense: str, view: str, leak: float, secret: str = CLIENT, **changes: object) -> Cell:
+    found = Interval(leak, leak - 0.01, leak + 0.01, 10, 0.01)
+    made = Cell(
+        algorithm=algorithm,
+        defense=defense,
+        view=view,
+        attack="gram/power",
+        secret=secret,  # type: ignore[arg-type]
+        leakage=found,
+        null_leakage=NULL,
+        error=1 - leak,
+        error_median=1 - leak,
+        baseline_error=1.0,
+        verdict=verdict(found, NULL),
+        utility=0.9,
+        bytes_per_client_round=100.0,
+        seconds_per_round=0.1,
+        epsilon=None,
+        failed=0,
+        exposed_seeds=10 if leak > 0.9 else 0,
+        residual=0.0,
+        rank=1.0,
+        unknowns=1,
+        condition=1.0,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def report(*cells: Cell) -> Report:
+    shared = {"data": "digits", "clients": 8, "seeds": 10, "epsilon": 8.0, "delta": 1e-5, "acceptable": 0.1}
+    names = dict.fromkeys(c.algorithm for c in cells)
+    return Report(
+        version="0",
+        command="securefed audit",
+        environment={"cores": "2"},
+        settings=dict.fromkeys(names, SETTING) | {"audit": shared},
+        cells=cells,
+        facts=(),
+    )
+
+
+SMALL = report(
+    cell("pca/faps", "plain", "server", 0.4),
+    cell("pca/faps", "secure_aggregation", "sum only", 0.03, bytes_per_client_round=150.0),
+    cell("pca/faps", "dp", "sum only", -0.2, utility=0.5, bytes_per_client_round=160.0),
+    cell("pca/ssi", "plain", "server", 1.0),
+    cell("pca/ssi", "secure_aggregation", "sum only", 0.01, bytes_per_client_round=150.0),
+    cell("pca/ssi", "secure_aggregation", "sum only", 0.98, FEDERATION, bytes_per_client_round=150.0),
+    cell("pca/ssi", "secure_aggregation", "changing survivors", 0.62, bytes_per_client_round=150.0),
+    cell("pca/ssi", "dp", "sum only", -0.1, utility=0.5, bytes_per_client_round=160.0),
+)
+
+
+def columns(html: str) -> list[tuple[str, str]]:
+    """(defence, view) of each column of the first matrix, from its two header rows."""
+    head = html.split("<tbody>", maxsplit=1)[0]
+    groups = re.findall(r'<th colspan="(\d+)">([^<]+)</th>', head)
+    views = re.findall(r"<th><small>([^<]+)</small></th>", head)
+    defenses = [title for count, title in groups for _ in range(int(count))]
+    return list(zip(defenses, views, strict=True))
+
+
+def test_every_cell_stands_under_its_own_defence_and_view() -> None:
+    """`changing survivors` is first met in the second row, after columns of a later defence."""
+    html = render(SMALL, [], [])
+    where = columns(html)
+    assert ("Secure aggregation", "changing survivors") in where
+    body = html.split("<tbody>")[1].split("</tbody>")[0]
+    rows = {
+        re.search(r'href="#([^"]+)"', row)[1]: re.findall(r"<td[^>]*>(?:<b>)?([^<]+)<", row)  # type: ignore[index]
+        for row in body.split("<tr>")[1:]
+    }
+    ssi = dict(zip(where, rows["pca-ssi"], strict=True))
+    assert ssi["Secure aggregation", "changing survivors"] == "0.62"
+    assert ssi["DP on secure aggregation", "sum only"] == "-0.10"
+    assert dict(zip(where, rows["pca-faps"], strict=True))["Secure aggregation", "changing survivors"] == "not attacked"
+
+
+def test_each_algorithm_has_its_section_with_finding_messages_and_costs() -> None:
+    html = render(SMALL, [], [Curve("pca/ssi", "Error", "note", ("power",), (_series(),))])
+    for name, title in (("pca-ssi", "SSI"), ("pca-faps", "FAPS")):
+        part = html.split(f'<section id="{name}"')[1].split("</section>")[0]
+        assert f"<h2>{title}</h2>" in part
+        assert "A client sends" in part
+        assert "Secure aggregation" in part
+    assert html.split('<section id="pca-ssi"')[1].count("<svg") >= 1
+
+
+def _series() -> dict[str, list[float]]:
+    return {"rounds": [1, 2], "middle": [1.0, 0.1], "low": [0.9, 0.05], "high": [1.1, 0.2]}
+
+
+def test_the_finding_names_what_plain_messages_give_away_and_what_defences_change() -> None:
+    text = finding(SMALL, "pca/ssi")
+    assert text.startswith("Whoever runs the server of SSI can compute all second moments")
+    assert "62% of one client's share open" in text
+    assert "everybody's pooled data open" in text
+    assert "takes captured variance from 0.90 to 0.50" in text
+    assert finding(SMALL, "pca/faps").startswith("From 10 rounds of plain messages of FAPS the server comes 40%")
+    hidden = report(cell("pca/faps", "plain", "server", 0.0))
+    assert "a leak of 6% would have been noticed" in finding(hidden, "pca/faps")
+
+
+def test_the_remedy_is_the_cheapest_defence_that_holds_in_every_view_of_the_server_alone() -> None:
+    cheap = remedy(SMALL, "pca/faps", 0.1)
+    assert cheap is not None
+    assert (cheap.defense, cheap.bytes) == ("secure_aggregation", 1.5)
+    changing = remedy(SMALL, "pca/ssi", 0.1)  # secure aggregation leaks where survivors change
+    assert changing is not None
+    assert changing.defense == "dp"
+    assert changing.lost == pytest.approx(0.4)
+    assert remedy(SMALL, "pca/ssi", -0.5) is None
+    generous = remedy(SMALL, "pca/ssi", 2.0)
+    assert generous is not None
+    assert generous.defense == "plain"
+
+
+def test_a_collusion_does_not_count_against_a_remedy_for_the_server_alone() -> None:
+    held = report(*SMALL.of("pca/faps"), cell("pca/faps", "secure_aggregation", "collusion(7)", 0.4))
+    found = remedy(held, "pca/faps", 0.1)
+    assert found is not None
+    assert found.defense == "secure_aggregation"
+    assert worst(held, "pca/faps", "secure_aggregation", CLIENT) == held.cells[1]
+
+
+def test_the_headline_counts_what_is_exposed() -> None:
+    assert headline(SMALL).startswith("In the clear, 1 of 2 algorithms give a client's data away to the server (SSI).")
+    assert len(strongest(SMALL.cells)) == len(SMALL.cells)
+
+
+def test_a_spectrum_leaves_rounding_out_and_a_matrix_of_zeros_has_none() -> None:
+    gram = np.diag([1.0, 0.1, 1e-12])
+    assert plots.spectrum("s", gram, gram).count("<circle") == 4
+    assert plots.spectrum("s", np.zeros((3, 3)), gram) == ""
+
+
+def test_a_comparison_calls_a_change_only_beyond_both_intervals() -> None:
+    before = SMALL.to_json()
+    after = report(
+        cell("pca/faps", "plain", "server", 0.41),
+        cell("pca/ssi", "plain", "server", 0.5),
+        cell("pca/ssi", "secure_aggregation", "sum only", 0.4, bytes_per_client_round=300.0),
+        cell("pca/ssi", "paillier", "sum only", 0.0),
+    ).to_json()
+    rows = {(r.algorithm, r.defense, r.view, r.secret): r for r in comparison.compare(before, after)}
+    assert rows["pca/faps", "plain", "server", CLIENT].change == comparison.SAME
+    assert rows["pca/ssi", "plain", "server", CLIENT].change == comparison.SHRANK
+    grew = rows["pca/ssi", "secure_aggregation", "sum only", CLIENT]
+    assert (grew.change, grew.bytes) == (comparison.GREW, 2.0)
+    assert rows["pca/ssi", "paillier", "sum only", CLIENT].change == comparison.ADDED
+    assert rows["pca/faps", "dp", "sum only", CLIENT].change == comparison.GONE
+    assert not list(comparison.settings_that_differ(before, after))
+    after["settings"]["audit"]["seeds"] = 3
+    assert list(comparison.settings_that_differ(before, after)) == ["audit: seeds was 10, is 3"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": [{"algorithm": 1}]}'])
+def test_what_is_not_an_audit_is_refused_by_name(tmp_path, text) -> None:
+    path = tmp_path / "audit.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"audit\.json"):
+        comparison.read(path)
+    path.write_text(json.dumps(SMALL.to_json()))
+    assert comparison.read(path)["version"] == "0"
