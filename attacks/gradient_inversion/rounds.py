@@ -13,7 +13,6 @@ from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.mimesvrg import GRADIENT, PHASE, MimeSVRG
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Work
-from securefed.algorithms.personalized.method import KnownStart
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.errors import TranscriptError
@@ -54,8 +53,6 @@ def _not_replayed(method: GradientMethod, rows: tuple[int, ...]) -> str | None:
     """Why the clients' rounds cannot be simulated, or `None`."""
     if not method.replayable:
         return "It replays local steps by additions and products, and these pass through a proximal operator."
-    if isinstance(method, KnownStart):
-        return "It replays clients whose memory starts at zero, and these start with models of their own."
     if getattr(method, "local_epochs", None) is not None and stochastic(method, rows):
         return "It replays clients that all make equally many local steps, and these make more the more rows they have."
     return None
@@ -117,7 +114,7 @@ def as_gradients(rounds: tuple[Seen, ...], target: Target, model: LinearModel) -
     """
     method = method_of(target)
     public, part = target.public, method.sent[-1]
-    memory = tuple(np.zeros_like(vector) for vector in method.memory(Model(method.problem, public)))
+    memory = method.memory(Model(method.problem, public))
     out = []
     for seen in rounds:
         rows = float(np.mean([public.rows[client] for client in seen.members]))
@@ -140,9 +137,8 @@ def as_gradients(rounds: tuple[Seen, ...], target: Target, model: LinearModel) -
 
 
 def local_steps(method: GradientMethod) -> int:
-    """Local steps of every client, one full batch each where they are counted in passes."""
-    epochs = getattr(method, "local_epochs", None)
-    return int(getattr(method, "local_steps", 1) if epochs is None else epochs)
+    """Local steps of a client with one row, one full batch each where they are counted in passes."""
+    return len(method.draw(1, np.random.default_rng(0)).parts)
 
 
 def penalty(model: LinearModel, point: Array) -> Array:

@@ -35,6 +35,7 @@ class Simulation:
     Attributes:
         rounds: what they received and sent, in coordinates of the rows.
         members: all clients that take part in any round, ascending.
+        start: what a client remembers before the first round, in the same coordinates; `None`: as the method says.
     """
 
     method: GradientMethod
@@ -42,6 +43,12 @@ class Simulation:
     public: Public
     rounds: tuple[Seen, ...]
     members: tuple[ClientId, ...]
+    start: tuple[Array, ...] | None = None
+
+    @property
+    def memory(self) -> tuple[Array, ...]:
+        """What a client remembers before the first round: of a personalised method, the known first model."""
+        return self.method.memory(Model(self.method.problem, self.public)) if self.start is None else self.start
 
     @property
     def sizes(self) -> Array:
@@ -69,8 +76,7 @@ class Simulation:
         steps = local_steps(self.method)
         rows = sizes[:, None].astype(float)
         work = Work(gradient, gradient, self.public, rows, (0,) * steps, (rows,) * steps)
-        count = len(self.method.memory(Model(self.method.problem, self.public)))
-        memory = (np.zeros((len(sizes), self.rounds[0].received["x"].size)),) * count
+        memory = tuple(np.broadcast_to(vector, (len(sizes), vector.size)) for vector in self.memory)
         out = []
         for seen in self.rounds:
             sent, fresh = self.method.steps(seen.received, memory, work)
@@ -98,7 +104,9 @@ class Simulation:
             )
             for seen in self.rounds
         )
-        return replace(self, rounds=rounds)
+        size = self.rounds[0].received["x"].size  # flags of a method's memory have no coordinates
+        start = tuple(self.model.project(v, basis) if v.size == size else v for v in self.memory)
+        return replace(self, rounds=rounds, start=start)
 
 
 @dataclass(frozen=True)
