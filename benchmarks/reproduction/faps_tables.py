@@ -100,9 +100,10 @@ def _rounds(
     printed: float | None,
     runs: list[Solved],
     target: tuple[float | None, float | None],
+    evidence: str = STOP,
 ) -> Line:
     values = tuple(float(run.rounds) for run in runs)
-    return Line(table, f"rounds, {method}", setting, printed, values, target, stated=False, evidence=STOP)
+    return Line(table, f"rounds, {method}", setting, printed, values, target, stated=False, evidence=evidence)
 
 
 def _ratio(table: str, method: str, setting: str, printed: float, values: tuple[float, ...]) -> Line:
