@@ -86,7 +86,7 @@ def drive(
     out.clients = {client: protocol.client_open(session, client) for client in session.cohort}
     state, stage, outgoing = protocol.server_open(session)
     gone: set[int] = set()
-    for _ in STAGES:
+    for _ in session.plan.stages:
         gone |= set(drops.get(stage, ()))
         replies = {}
         for client, body in outgoing.items():

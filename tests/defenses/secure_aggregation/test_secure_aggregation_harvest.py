@@ -8,7 +8,14 @@ import itertools
 import numpy as np
 import pytest
 
-from securefed.defenses.secure_aggregation import Identities, SecureAggregation, channel, masks, primitives, secure_aggregation
+from securefed.defenses.secure_aggregation import (
+    Identities,
+    SecureAggregation,
+    channel,
+    masks,
+    primitives,
+    secure_aggregation,
+)
 from securefed.defenses.secure_aggregation.session import MASK_KEY, SEED, sharers_digest
 from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.errors import ContradictionError, PlanError

@@ -64,8 +64,8 @@ def test_masked_uploads_look_uniform_and_lesser_masks_do_not(net, ring):
 
 def test_no_stream_serves_two_rounds_pairs_tensors_or_directions(net, monkeypatch):
     """Every stream that clients make in two rounds, with the very same client secrets in both."""
-    seeds, real = [], masks.key_stream
-    monkeypatch.setattr(masks, "key_stream", lambda seed: seeds.append(seed) or real(seed))
+    seeds, real = [], masks.mask_stream
+    monkeypatch.setattr(masks, "mask_stream", lambda seed: seeds.append(seed) or real(seed))
     cohort, tensors = (0, 1, 2, 3), (("a", (4,), 32), ("b", (4,), 32))
     contributions, made = None, []
     for round in (0, 1):
