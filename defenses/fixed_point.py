@@ -25,6 +25,8 @@ from securefed.tensors import Array, Tensors
 
 _WORD: Final = 64
 _NARROWEST, _WIDEST_LANE = 8, 21
+_PART: Final = 1 << 15
+"""Entries rounded at a time: 256 kB of them."""
 
 _FLOAT64_EPS = float(np.finfo(np.float64).eps)
 
@@ -101,11 +103,21 @@ class Quantise:
 
     @staticmethod
     def _round(value: Array, tensor: TensorPlan) -> Array:
+        """Nearest integers, a part at a time: temporaries of the whole size would cost more than the arithmetic."""
         assert tensor.bound is not None
-        largest = float(np.abs(value).max(initial=0.0))
-        if not largest <= tensor.bound:
-            raise RangeRefused(f"{tensor.name!r} reaches {largest:.3g}, beyond the planned bound {tensor.bound:.3g}")
-        return np.asarray(np.rint(value / tensor.step), dtype=np.int64)
+        flat, out = value.reshape(-1), np.empty(value.size, np.int64)
+        units = np.empty(min(value.size, _PART))
+        for start in range(0, value.size, _PART):
+            part = flat[start : start + _PART]
+            scaled = np.abs(part, out=units[: part.size])
+            if not scaled.max() <= tensor.bound:
+                largest = float(np.abs(value).max())
+                raise RangeRefused(
+                    f"{tensor.name!r} reaches {largest:.3g}, beyond the planned bound {tensor.bound:.3g}"
+                )
+            np.divide(part, tensor.step, out=scaled)
+            out[start : start + _PART] = np.rint(scaled, out=scaled)
+        return out.reshape(value.shape)
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> dict[str, Array]:
         return {t.name: np.asarray(total[t.name] * t.step) for t in plan.tensors}

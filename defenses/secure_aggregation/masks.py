@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.defenses.base import Plan
-from securefed.defenses.secure_aggregation.primitives import hkdf, key_stream, label
+from securefed.defenses.secure_aggregation.primitives import hkdf, label, mask_stream
 from securefed.messages import ClientId
 from securefed.tensors import Array
 
@@ -44,7 +44,7 @@ def apply_masks(residues: Sequence[Array], plan: Plan, masks: Sequence[Mask], *,
     """Add (`remove`: take away) every mask, in place, to flat residues in the plan's order."""
     for tensor, flat in zip(plan.tensors, residues, strict=True):
         info = label("tensor", tensor.name)
-        streams = [(key_stream(hkdf(mask.secret, info)), (mask.sign < 0) is remove) for mask in masks]
+        streams = [(mask_stream(hkdf(mask.secret, info)), (mask.sign < 0) is remove) for mask in masks]
         _apply_streams(flat, streams)
 
 

@@ -76,6 +76,15 @@ def key_stream(seed: bytes) -> Any:
     return Cipher(algorithms.AES(seed[:16]), modes.CTR(seed[16:])).encryptor()
 
 
+def mask_stream(seed: bytes) -> Any:
+    """AES-128-CTR again, 64 GiB at most: 16 bytes of `seed` are the key, the next 12 the nonce, counted from 2.
+
+    Those are the blocks that AES-GCM encrypts with (NIST SP 800-38D, sec. 7.1), and by way of it they come nearly twice
+    as fast where the processor has vector AES, which OpenSSL uses for GCM alone. No tag is made of it.
+    """
+    return Cipher(algorithms.AES(seed[:16]), modes.GCM(seed[16:28])).encryptor()
+
+
 def encrypt_once(key: bytes, data: bytes, bound: bytes) -> bytes:
     """AES-256-GCM under a key that encrypts this one message, hence with a constant nonce. `bound` is authenticated."""
     return AESGCM(key).encrypt(_ONE_USE_NONCE, data, bound)
