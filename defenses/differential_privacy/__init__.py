@@ -19,6 +19,7 @@ from securefed.defenses.differential_privacy.gaussian import (
 )
 from securefed.defenses.differential_privacy.joining import PoissonCohort, poisson
 from securefed.defenses.differential_privacy.losses import DiscreteGaussianLoss, LaplaceLoss, Loss, SkellamLoss
+from securefed.defenses.differential_privacy.records import Records, records
 
 __all__ = [
     "AdaptiveClip",
@@ -34,6 +35,7 @@ __all__ = [
     "Loss",
     "Poisson",
     "PoissonCohort",
+    "Records",
     "Sampler",
     "SkellamLoss",
     "adaptive_clip",
@@ -46,6 +48,7 @@ __all__ = [
     "local_gaussian",
     "local_laplace",
     "poisson",
+    "records",
     "sensitivity",
     "skellam",
 ]

@@ -58,6 +58,7 @@ class Sizes:
 
     Attributes:
         step: value of a unit, a power of two.      squares: L2 sensitivity after rounding, squared.
+        norm: largest squared L2 norm of a rounded contribution; `squares`, but where the unit is a record.
         share: variance of one client's noise.      honest: h.
         signal: largest entry of a client's rotated and rounded contribution, checked before the noise.
         upload: `signal` and the tail of the noise: the largest entry that a client sends.
@@ -65,6 +66,7 @@ class Sizes:
 
     step: float
     squares: int
+    norm: int
     share: float
     honest: int
     signal: int
@@ -133,7 +135,7 @@ class DistributedNoise:
             raise PlanError(f"{self.law}: the chain adds noise already; keep one mechanism, or account for both apart")
         sizes = self.sizes(plan)
         entries = _entries(plan)
-        error = plan.clients * (math.sqrt(entries) * sizes.step + plan.clip * 2.0**-40)
+        error = plan.clients * (math.sqrt(entries) * sizes.step + _reach(plan) * 2.0**-40)
         tensors = tuple(
             replace(
                 tensor,
@@ -160,7 +162,7 @@ class DistributedNoise:
         raised = 100 * (math.sqrt(sizes.squares) * sizes.step / plan.clip - 1)
         spread = math.sqrt(plan.clients * sizes.share) * sizes.step
         return (
-            self._claim(),
+            self._claim(plan),
             "Who takes part is known and does not depend on data; every round counts in full for every client.",
             f"Each client adds noise for {sizes.honest} honest survivors out of {plan.noise_survivors}; no sum of "
             "fewer is opened, as far as the aggregation can promise that of its server.",
@@ -170,12 +172,13 @@ class DistributedNoise:
             f"values leave their range and it refuses, with probability at most 2^-{_RUN_BITS}.",
         )
 
-    def _claim(self) -> str:
-        claim = f"Epsilon is stated at delta {self.delta:g}, for one client's contribution replaced by zero, against "
+    def _claim(self, plan: Plan) -> str:
+        what = "one client's contribution replaced by zero"
+        if plan.unit == "record":
+            what = "one record of one client replaced by zeros"
+        claim = f"Epsilon is stated at delta {self.delta:g}, for {what}, against "
         if self.survivors == 1:
-            return (
-                claim + "whoever sees the upload itself; between any two contributions the sensitivity is twice that."
-            )
+            return claim + "whoever sees the upload itself; between any two the sensitivity is twice that."
         return claim + f"the server and {self.colluding} survivors that share all they know with it."
 
     def budget(self, epsilon: float, plan: Plan) -> Budget:
@@ -199,7 +202,7 @@ class DistributedNoise:
         """
         if plan.clip is None:
             raise PlanError(f"{self.law}: without a clip no noise is enough; put clip(...) before it")
-        return _sizes(self, plan.clip, plan.clients, _entries(plan))
+        return _sizes(self, plan.clip, _reach(plan), plan.clients, _entries(plan))
 
     def _survivors(self, clients: int) -> int:
         return clients // 2 + 1 if self.survivors is None else self.survivors
@@ -213,7 +216,7 @@ class DistributedNoise:
         """
         sizes, layout, stream = self.sizes(plan), plan.layout, SecureStream()
         rotated = Rotation(layout.size, plan.exchange).forward(layout.flatten(contribution)) / sizes.step
-        rounded = round_conditionally(rotated, sizes.squares, stream)
+        rounded = round_conditionally(rotated, sizes.norm, stream)
         if max(int(rounded.max()), -int(rounded.min())) > sizes.signal:
             raise RangeRefused(f"an entry is beyond {sizes.signal * sizes.step:.3g} after the rotation")
         return layout.unflatten(rounded + _DRAWS[self.law](sizes.share, layout.size, stream))
@@ -256,8 +259,12 @@ def local_laplace(noise_multiplier: float, *, ring: Ring = 32, delta: float = DE
 
 
 @lru_cache(maxsize=256)
-def _sizes(noise: DistributedNoise, clip: float, clients: int, entries: int) -> Sizes:
-    """The finest power-of-two step for which the sum of all uploads fits the ring."""
+def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, entries: int) -> Sizes:
+    """The finest power-of-two step for which the sum of all uploads fits the ring.
+
+    Args:
+        clip: the L2 sensitivity.      reach: the largest L2 norm of a contribution; `clip` where the unit is a client.
+    """
     survivors = noise._survivors(clients)
     honest = survivors - noise.colluding
     if survivors > clients:
@@ -271,19 +278,24 @@ def _sizes(noise: DistributedNoise, clip: float, clients: int, entries: int) -> 
     # Each upload leaves its range with this probability at most, by the rotation or by the noise.
     log_chance = -math.log(2) * (_RUN_BITS + 1 + _EXCHANGES_BITS + math.log2(clients * entries))
     spread = flatness(entries, log_chance)
-    step = 2.0 ** math.floor(math.log2(clip * spread * clients / half))
+    step = 2.0 ** math.floor(math.log2(reach * spread * clients / half))
     while clip / step >= 1:
-        norm = clip / step
-        squares = rounded_squares(norm, entries)
+        norm = reach / step
+        largest = squares = rounded_squares(norm, entries)
+        if reach != clip:
+            # Rounding is not conditional (every rounding is within `largest`), so both neighbours may be rounded by the
+            # same uniforms: entries |d| apart are then less than |d| + 1 apart, and divergences are quasi-convex.
+            largest = math.floor((norm + math.sqrt(entries)) ** 2 * (1 + 2**-40))
+            squares = math.floor((clip / step + math.sqrt(entries)) ** 2)
         share = math.nextafter(noise.noise_multiplier**2 * squares / honest * (1 + 2**-50), math.inf)
         if share <= laws.LARGEST_VARIANCE:
             if share < _SMALLEST_SHARE:
                 break
             flat = math.ceil(norm * spread * (1 + 2**-30)) + 1
-            signal = min(math.isqrt(squares), flat)
+            signal = min(math.isqrt(largest), flat)
             upload = signal + _tail_units(noise.law, share, log_chance)
             if clients * upload <= half:
-                return Sizes(step, squares, share, honest, signal, upload)
+                return Sizes(step, squares, largest, share, honest, signal, upload)
         step *= 2
     raise PlanError(
         f"{noise.law}: the sum of {clients} clients does not fit {noise.ring} bits with shares of variance "
@@ -300,6 +312,14 @@ def _tail_units(law: LawName, variance: float, log_chance: float) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if _TAILS[law](variance, middle) <= log_chance else (middle, high)
     return high
+
+
+def _reach(plan: Plan) -> float:
+    """The largest L2 norm of a contribution."""
+    assert plan.clip is not None
+    if plan.unit == "client":
+        return plan.clip
+    return math.hypot(*((tensor.bound or 0.0) * math.sqrt(tensor.size) for tensor in plan.tensors))
 
 
 def _entries(plan: Plan) -> int:

@@ -84,18 +84,24 @@ class CentralGaussian:
         """
         if plan.clip is None:
             raise PlanError(f"{self.name}: without a clip no noise is enough; put clip(...) before it")
-        if plan.clients * plan.clip > 2**52 * _grid(plan.clip, self.noise_multiplier):
+        if plan.unit == "record" and self.sampler != "full":
+            raise PlanError(f"{self.name}: {self.sampler} samples clients, not records; use 'full'")
+        if plan.clients * _largest(plan) > 2**52 * _grid(plan.clip, self.noise_multiplier):
             raise PlanError(
                 f"{self.name}: a noise multiplier of {self.noise_multiplier:g} is too small beside {plan.clients} "
                 "clients: their sum does not fit the grid on which the noise is added; use more noise"
             )
         pairs = tuple((k, epsilon_of(self.noise_multiplier, k, self.delta, self.sampler)) for k in PLANNED_ROUNDS)
-        tensors = tuple(replace(tensor, bound=plan.clip) for tensor in plan.tensors)
+        tensors = plan.tensors
+        if plan.unit == "client":
+            tensors = tuple(replace(tensor, bound=plan.clip) for tensor in tensors)
         noisy = replace(plan, tensors=tensors, noise_multiplier=self.noise_multiplier, epsilon=pairs)
-        return noisy.assume(*self._assumptions())
+        return noisy.assume(*self._assumptions(plan))
 
-    def _assumptions(self) -> tuple[str, ...]:
+    def _assumptions(self, plan: Plan) -> tuple[str, ...]:
         neighbours = "adding or removing one client's whole contribution"
+        if plan.unit == "record":
+            neighbours = "replacing one record of one client by zeros"
         if isinstance(self.sampler, FixedSize):
             neighbours = "replacing one client's whole contribution by another"
             who = (
@@ -168,7 +174,8 @@ def gaussian(noise_multiplier: float, *, delta: float = DELTA, sampler: Sampler 
 def sensitivity(plan: Plan) -> float:
     """L2 distance between what is noised with and without one client: the clip, and what rounding adds to it.
 
-    Per entry: half a step for the client's own rounding to fixed point; what both neighbours' sums are rounded by in
+    Per entry: half a step for the client's own rounding to fixed point (a whole one where the unit is a record, for
+    both neighbours' contributions are rounded); what both neighbours' sums are rounded by in
     float64; and one grid unit where the sum is coarsened to the noise's grid.
 
     Raises:
@@ -187,8 +194,15 @@ def sensitivity(plan: Plan) -> float:
         else:
             arithmetic = plan.clients * _EPS * largest
         coarsened = 0.0 if tensor.step >= grid else grid
-        squares += tensor.size * (tensor.step / 2 + arithmetic + coarsened) ** 2
+        rounded = tensor.step if plan.unit == "record" else tensor.step / 2
+        squares += tensor.size * (rounded + arithmetic + coarsened) ** 2
     return plan.clip + math.sqrt(squares)
+
+
+def _largest(plan: Plan) -> float:
+    """The largest entry of a contribution."""
+    assert plan.clip is not None
+    return plan.clip if plan.unit == "client" else max(tensor.bound or 0.0 for tensor in plan.tensors)
 
 
 def _grid(clip: float, noise_multiplier: float) -> float:

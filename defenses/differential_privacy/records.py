@@ -1,0 +1,63 @@
+"""The unit of privacy is one record of a client, not the whole client: noise is sized for what a record moves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.defenses.base import Plan
+from securefed.errors import PlanError
+from securefed.tensors import Tensors
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Records:
+    """Stands where a clip stands, and changes nothing: the messages themselves bound what one record moves.
+
+    The layout declares it tensor by tensor (`TensorSpec.sensitivity`); `securefed.algorithms.records.record_level`
+    clips records and derives it, for algorithms where a proof is known.
+
+    Claimed: with noise after it, epsilon for one record of one client replaced by zeros, how many records a client has
+        being public. Records of different clients do not add up: every record is with one client.
+    Not claimed: anything for a client's records together (k of them cost about k epsilon); the refusal of a client
+        whose message leaves its declared bound, which all can see.
+    """
+
+    name: ClassVar[str] = "records"
+    order: ClassVar[int] = 10
+
+    def __str__(self) -> str:
+        return self.name
+
+    def plan(self, plan: Plan) -> Plan:
+        """Raises `PlanError` for a tensor whose change by one record, or whose range, is not declared."""
+        for tensor in plan.tensors:
+            if tensor.sensitivity is None or tensor.bound is None:
+                raise PlanError(
+                    f"{self.name}: the layout declares no bound on what one record changes in {tensor.name!r}; "
+                    "wrap the algorithm in record_level(algorithm, norm), or clip whole contributions with clip(...)"
+                )
+        moved = math.hypot(*(tensor.sensitivity or 0.0 for tensor in plan.tensors)) * (1 + 4 * _EPS)
+        return replace(plan, clip=moved, unit="record").assume(
+            f"The unit of privacy is one record of a client: replaced by zeros it moves a contribution by {moved:.4g} "
+            "at most. Clients clip their records to the declared norm."
+        )
+
+    def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
+        return contribution
+
+    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
+        return total
+
+    def release(self, total: Tensors, plan: Plan) -> Tensors:
+        return total
+
+
+def records() -> Records:
+    """Size the noise that follows for one record instead of one client; see `Records`."""
+    return Records()
