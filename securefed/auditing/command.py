@@ -19,9 +19,12 @@ from securefed.errors import StorageError
 from securefed.running import Run, federation
 from securefed.selection import disclose
 
+UNFINISHED = "unfinished"
+"""The folder in which an audit that is cut off leaves what it found."""
+
 
 def run_and_save(out: Path, progress: Progress | None, **arguments: Any) -> Report:
-    """Run an audit and write `audit.html` and `audit.json` into `out`.
+    """Run an audit and write `audit.html` and `audit.json` into `out`; one that was cut off there goes on.
 
     Raises:
         StorageError: `out` cannot be written; found out before anything runs.
@@ -31,7 +34,7 @@ def run_and_save(out: Path, progress: Progress | None, **arguments: Any) -> Repo
         (out / "audit.json").touch()
     except OSError as error:
         raise StorageError(f"cannot write into {out}: {error.strerror}; choose another folder with --out") from error
-    result = audit(progress=progress, **arguments)
+    result = audit(progress=progress, keep=out / UNFINISHED, **arguments)
     curves = curves_for(result)
     report = replace(result.report, curves=tuple(curve.to_json() for curve in curves))
     artifacts = [artifact for outcome in result.outcomes for artifact in outcome.artifacts]

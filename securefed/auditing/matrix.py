@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -22,6 +23,7 @@ from securefed.auditing.finding import ACCEPTABLE
 from securefed.auditing.outcome import Outcome, Settings, Task
 from securefed.auditing.runs import COVERED, DEFENSES, DP, run_task
 from securefed.auditing.statistics import interval
+from securefed.auditing.unfinished import Unfinished
 from securefed.datasets.loaders import load
 from securefed.errors import ConfigError, UnknownNameError
 
@@ -54,6 +56,7 @@ def audit(
     every_seed: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
+    keep: Path | None = None,
 ) -> AuditResult:
     """Attack every named algorithm under every named defence.
 
@@ -69,6 +72,7 @@ def audit(
             the run with the same sums of integers stands for them; the first seed checks that they are the same).
         workers: processes; all cores by default. In a script, call this under `if __name__ == "__main__":`, as
             everything that starts processes; `workers=1` starts none.
+        keep: folder in which an audit that is cut off leaves what it found; the same audit goes on from there.
 
     Returns:
         `.report` holds the cells and saves `audit.json`; `securefed.auditing.report.save` writes the page.
@@ -96,7 +100,8 @@ def audit(
     noise = _noise(chosen, under, {epsilon, *curve}, delta)
     settings = Settings(data, clients, under, with_attacks, epsilon, delta, noise, curve, every_seed)
     tasks = [Task(name, seed, seed == 0, settings) for seed in range(seeds) for name in chosen]
-    outcomes = _run(tasks, workers or os.cpu_count() or 1, progress)
+    unfinished = Unfinished(keep, settings) if keep is not None else None
+    outcomes = _run(tasks, workers or os.cpu_count() or 1, progress, unfinished)
     scores = [score for outcome in outcomes for score in outcome.scores]
     facts = [fact for outcome in outcomes for fact in outcome.facts]
     order = {name: index for index, name in enumerate(chosen)}
@@ -105,17 +110,7 @@ def audit(
         version=version("securefed"),
         command=_command(settings, chosen, seeds),
         environment=environment(),
-        settings={name: case(name).describe() for name in chosen}
-        | {
-            AUDIT: {
-                "data": data,
-                "clients": clients,
-                "seeds": seeds,
-                "epsilon": epsilon,
-                "delta": delta,
-                "acceptable": acceptable,
-            }
-        },
+        settings={name: case(name).describe() for name in chosen} | {AUDIT: shared},
         cells=tuple(gather(scores, facts, COVERED)),
         facts=tuple(facts),
         tradeoffs=tuple(_tradeoffs(outcomes)),
@@ -140,32 +135,47 @@ def _tradeoffs(outcomes: Iterable[Outcome]) -> Iterator[Mapping[str, Any]]:
         }
 
 
-def _run(tasks: Sequence[Task], workers: int, progress: Progress | None) -> list[Outcome]:
-    """All tasks, in their own order whatever order they end in."""
-    if workers == 1 or len(tasks) == 1:
+def _run(
+    tasks: Sequence[Task], workers: int, progress: Progress | None, unfinished: Unfinished | None
+) -> list[Outcome]:
+    """All tasks, in their own order whatever order they end in; those that `unfinished` knows are not run again."""
+    known = [] if unfinished is None else [(task, unfinished.find(task)) for task in tasks]
+    done = {_key(task): outcome for task, outcome in known if outcome is not None}
+
+    def finished(task: Task, outcome: Outcome) -> None:
+        done[_key(task)] = outcome
+        if unfinished is not None:
+            unfinished.keep(task, outcome)
+        if progress is not None:
+            progress(len(done), len(tasks), f"{task.algorithm}, seed {task.seed}")
+
+    _run_all([task for task in tasks if _key(task) not in done], workers, finished)
+    if unfinished is not None:
+        unfinished.clear()
+    return [done[_key(task)] for task in tasks]
+
+
+def _key(task: Task) -> tuple[str, int]:
+    return task.algorithm, task.seed
+
+
+def _run_all(tasks: Sequence[Task], workers: int, finished: Callable[[Task, Outcome], None]) -> None:
+    if workers == 1 or len(tasks) <= 1:
         _start_worker()
-        out = []
-        for index, task in enumerate(tasks):
-            out.append(run_task(task))
-            if progress is not None:
-                progress(index + 1, len(tasks), f"{task.algorithm}, seed {task.seed}")
-        return out
-    results: dict[int, Outcome] = {}
+        for task in tasks:
+            finished(task, run_task(task))
+        return
     # A server that has imported everything forks the workers: no threads are ever forked, nothing is imported twice.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["securefed.auditing.runs", "sklearn.datasets"])
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
-        futures = {pool.submit(run_task, task): index for index, task in enumerate(tasks)}
+        futures = {pool.submit(run_task, task): task for task in tasks}
         try:
             for future in as_completed(futures):
-                index = futures[future]
-                results[index] = future.result()
-                if progress is not None:
-                    progress(len(results), len(tasks), f"{tasks[index].algorithm}, seed {tasks[index].seed}")
+                finished(futures[future], future.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return [results[index] for index in range(len(tasks))]
 
 
 def _start_worker() -> None:

@@ -1,0 +1,80 @@
+"""An audit that is cut off goes on where it stopped, and only where settings, data and file are the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from securefed.auditing import matrix, unfinished
+from securefed.auditing.matrix import audit
+
+SMALL = {"algorithms": ["ssi"], "defenses": ["plain"], "attacks": ["gram/power"], "clients": 4, "workers": 1}
+
+
+class CutOff(Exception):
+    """Stands for whatever ends a process."""
+
+
+def cut_off_after(count: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let so many tasks run, and say which seeds ran."""
+    ran: list[int] = []
+    usual = matrix.run_task
+
+    def run(task):
+        if len(ran) == count:
+            raise CutOff
+        ran.append(task.seed)
+        return usual(task)
+
+    monkeypatch.setattr(matrix, "run_task", run)
+    return ran
+
+
+@pytest.fixture
+def halfway(tmp_path, monkeypatch):
+    """The folder of an audit of four seeds that was cut off after two."""
+    with monkeypatch.context() as patched:
+        cut_off_after(2, patched)
+        with pytest.raises(CutOff):
+            audit(**SMALL, seeds=4, keep=tmp_path)
+    assert len(list(tmp_path.glob("*.task"))) == 2
+    return tmp_path
+
+
+def test_it_goes_on_where_it_stopped_and_finds_the_same(halfway, monkeypatch) -> None:
+    whole = audit(**SMALL, seeds=4)
+    ran = cut_off_after(9, monkeypatch)
+    seen: list[tuple[int, int]] = []
+    resumed = audit(**SMALL, seeds=4, keep=halfway, progress=lambda done, total, _: seen.append((done, total)))
+    assert ran == [2, 3]
+    assert seen == [(3, 4), (4, 4)]
+    assert not halfway.exists()
+    for ours, theirs in zip(resumed.outcomes, whole.outcomes, strict=True):
+        assert ours.scores == theirs.scores
+        np.testing.assert_equal([t.errors for t in ours.traces], [t.errors for t in theirs.traces])
+        for a, b in zip(ours.artifacts, theirs.artifacts, strict=True):
+            np.testing.assert_array_equal(a.estimate, b.estimate)
+            assert a.image_shape == b.image_shape
+
+
+@pytest.mark.parametrize("change", [{"clients": 5}, {"epsilon": 1.0}])
+def test_other_settings_find_nothing(halfway, monkeypatch, change) -> None:
+    ran = cut_off_after(9, monkeypatch)
+    audit(**SMALL | change, seeds=4, keep=halfway)
+    assert ran == [0, 1, 2, 3]
+
+
+def test_other_code_finds_nothing(halfway, monkeypatch) -> None:
+    monkeypatch.setattr(unfinished, "_code", lambda: "other")
+    ran = cut_off_after(9, monkeypatch)
+    audit(**SMALL, seeds=4, keep=halfway)
+    assert ran == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: data[:-1] + bytes([data[-1] ^ 1])])
+def test_a_damaged_file_is_run_again(halfway, monkeypatch, damage) -> None:
+    path = sorted(halfway.glob("*.task"))[0]
+    path.write_bytes(damage(path.read_bytes()))
+    ran = cut_off_after(9, monkeypatch)
+    audit(**SMALL, seeds=4, keep=halfway)
+    assert ran == [0, 2, 3]
