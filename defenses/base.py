@@ -254,6 +254,19 @@ class Pipelined(Protocol):
 
 
 @runtime_checkable
+class Absorbing(Protocol):
+    """An aggregation whose server takes uploads one at a time and keeps none, so that its memory is O(d)."""
+
+    def server_absorb(self, state: Any, reply: Message) -> Any:
+        """At the stage `upload`: the state with this reply in it. `server_step` without it then ends the stage.
+
+        Raises:
+            MessageRefused: as `server_step`; the state from before goes on without this reply.
+        """
+        ...
+
+
+@runtime_checkable
 class Verifying(Protocol):
     """An aggregation whose clients may check the sum that the server announces (`Plan.verified`)."""
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from securefed.defenses.base import Defense, Helper, Outgoing, Pipelined, Plan, Session, Verifying
+from securefed.defenses.base import Absorbing, Defense, Helper, Outgoing, Pipelined, Plan, Session, Verifying
 from securefed.errors import DivergenceError, MessageRefused, RangeRefused, TooFewSurvivors
 from securefed.messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord, Sent, Transcript
 from securefed.node import open_body, read_refusal
 from securefed.state import nest
 from securefed.tensors import Array, Layout, Tensors
-from securefed.transports.base import Transport
+from securefed.transports.base import Transport, arrivals
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,39 @@ class Summed:
 @dataclass
 class _Traffic:
     refusals: dict[PartyId, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Intake:
+    """The server's state while uploads arrive: each is added and let go."""
+
+    protocol: Absorbing
+    state: Any
+
+    def take(self, reply: Message) -> None:
+        """Raises the reply's refusal; the state is as before then."""
+        self.state = self.protocol.server_absorb(self.state, reply)
+
+
+class _Encoded(Mapping[PartyId, bytes]):
+    """Messages by receiver, each encoded when it is looked up and not kept."""
+
+    def __init__(self, parties: Collection[PartyId], encode: Callable[[PartyId], bytes]) -> None:
+        self._parties, self._encode = dict.fromkeys(parties), encode
+
+    def __getitem__(self, party: PartyId) -> bytes:
+        if party not in self._parties:
+            raise KeyError(party)
+        return self._encode(party)
+
+    def __iter__(self) -> Iterator[PartyId]:
+        return iter(self._parties)
+
+    def __len__(self) -> int:
+        return len(self._parties)
+
+    def __contains__(self, party: object) -> bool:
+        return party in self._parties
 
 
 class HelperNode:
@@ -123,7 +156,12 @@ class Coordinator:
             state, stage, outgoing = protocol.server_open(session)
         while True:
             requests = {party: body(stage, party, own) for party, own in outgoing.items()}
-            replies = self._send(session, stage, requests, traffic)
+            if stage == protocol.upload and isinstance(protocol, Absorbing):
+                intake = _Intake(protocol, state)
+                replies = self._send(session, stage, requests, traffic, intake)
+                state = intake.state
+            else:
+                replies = self._send(session, stage, requests, traffic)
             step = self._step(state, replies, traffic)
             if isinstance(step, Aggregate):
                 if isinstance(protocol, Pipelined):
@@ -136,13 +174,12 @@ class Coordinator:
 
     def ask(self, number: int, stage: str, bodies: Mapping[ClientId, Tensors]) -> dict[ClientId, Tensors]:
         """Send messages outside any protocol; the replies of those that answered."""
-        replies, sizes = self._deliver(number, stage, bodies, _Traffic())
         answered: dict[ClientId, Tensors] = {}
-        for party, reply in replies.items():
+        for party, reply, nbytes in self._deliver(number, stage, bodies, _Traffic()):
             if (reply.round, reply.stage, reply.sender) == (number, stage, party):
-                self._note(reply, sizes[party])
+                self._note(reply, nbytes)
                 answered[party] = reply.body
-        return answered
+        return dict(sorted(answered.items()))
 
     def _record(self, session: Session, kind: str, broadcast: Tensors, aggregate: Aggregate) -> RoundRecord:
         plan = session.plan
@@ -181,53 +218,64 @@ class Coordinator:
                 more = f" (and {len(traffic.refusals) - 1} more)" if len(traffic.refusals) > 1 else ""
                 raise TooFewSurvivors(f"{error}; party {party}: {reason}{more}") from error
 
-    def _send(self, session: Session, stage: str, bodies: Outgoing, traffic: _Traffic) -> dict[PartyId, Message]:
+    def _send(
+        self, session: Session, stage: str, bodies: Outgoing, traffic: _Traffic, intake: _Intake | None = None
+    ) -> dict[PartyId, Message]:
+        """The replies, but for those that `intake` takes."""
         accepted: dict[PartyId, Message] = {}
         stop: RangeRefused | DivergenceError | None = None
-        delivered, sizes = self._deliver(session.round, stage, bodies, traffic)
-        for party, reply in delivered.items():
+        for party, reply, nbytes in self._deliver(session.round, stage, bodies, traffic):
             try:
                 expected = REFUSAL if reply.stage == REFUSAL else stage
                 reply.check(run=session.run, round=session.round, stage=expected, sender=party, receiver=SERVER)
             except MessageRefused as error:
                 traffic.refusals[party] = str(error)
                 continue
-            self._note(reply, sizes[party])
+            self._note(reply, nbytes)
             if reply.stage == REFUSAL:
                 refusal = read_refusal(reply)
                 traffic.refusals[party] = str(refusal)
                 if isinstance(refusal, RangeRefused | DivergenceError):
                     stop = refusal
-            else:
+            elif intake is None:
                 accepted[party] = reply
+            else:
+                try:
+                    intake.take(reply)
+                except MessageRefused as error:
+                    if error.sender != party:
+                        raise
+                    traffic.refusals[party] = str(error)
         if stop is not None:
             raise stop
-        return accepted
+        return dict(sorted(accepted.items()))
 
     def _deliver(
         self, number: int, stage: str, bodies: Outgoing, traffic: _Traffic
-    ) -> tuple[dict[PartyId, Message], dict[PartyId, int]]:
-        """Readable replies and their sizes; only the caller knows which of them it may believe and keep."""
-        run = self._transcript.run
-        outgoing: dict[PartyId, bytes] = {}
-        for party, body in bodies.items():
-            message = Message(run, number, stage, SERVER, party, body)
-            outgoing[party] = message.encode()
-            self.down += len(outgoing[party])
-            self._note(message, len(outgoing[party]))
-        replies: dict[PartyId, Message] = {}
-        sizes: dict[PartyId, int] = {}
-        for party, data in sorted(self._transport.exchange(outgoing, self._timeout).items()):
-            if party not in outgoing:
+    ) -> Iterator[tuple[PartyId, Message, int]]:
+        """Readable replies and their sizes, as they arrive; only the caller knows which it may believe and keep."""
+
+        def encode(party: PartyId) -> bytes:
+            message = Message(self._transcript.run, number, stage, SERVER, party, bodies[party])
+            data = message.encode()
+            self.down += len(data)
+            self._note(message, len(data))
+            return data
+
+        outgoing: Mapping[PartyId, bytes] = _Encoded(bodies, encode)
+        if self._keep:  # the transcript then has all requests of a stage before its replies
+            outgoing = dict(outgoing)
+        for party, data in arrivals(self._transport, outgoing, self._timeout):
+            if party not in bodies:
                 traffic.refusals[party] = f"message from {party} refused: it was not asked"
                 continue
             self.up += len(data)
-            sizes[party] = len(data)
             try:
-                replies[party] = Message.decode(data, claimed_sender=party)
+                message = Message.decode(data, claimed_sender=party)
             except MessageRefused as error:
                 traffic.refusals[party] = str(error)
-        return replies, sizes
+                continue
+            yield party, message, len(data)
 
     def _note(self, message: Message, nbytes: int) -> None:
         if self._keep:

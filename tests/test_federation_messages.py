@@ -81,7 +81,7 @@ def test_mutated_messages_end_in_a_right_sum_or_a_named_refusal(name, data_) -> 
     class Tolerant(InProcess):
         """A channel on which an unreadable request is a lost one."""
 
-        def exchange(self, outgoing: Any, timeout: Any = None) -> Any:
+        def arrivals(self, outgoing: Any, timeout: Any = None) -> Any:
             readable = {}
             for party, raw in outgoing.items():
                 try:
@@ -89,7 +89,7 @@ def test_mutated_messages_end_in_a_right_sum_or_a_named_refusal(name, data_) -> 
                 except ProtocolError:
                     continue
                 readable[party] = raw
-            return super().exchange(readable, timeout)
+            return super().arrivals(readable, timeout)
 
     method = SSI(rank=2, tolerance=0.0)
     federation = Federation(

@@ -29,11 +29,11 @@ from securefed.defenses.secure_aggregation.channel import TAG
 from securefed.defenses.secure_aggregation.client import MaskingClient
 from securefed.defenses.secure_aggregation.identities import Identities
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES
-from securefed.defenses.secure_aggregation.server import MaskingServer, Replies
+from securefed.defenses.secure_aggregation.server import Greeter, MaskingServer, Replies
 from securefed.defenses.secure_aggregation.session import KEYS, SHARES, UNMASK, UPLOAD
 from securefed.errors import MalformedError, MessageRefused, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, ClientId, Message
-from securefed.state import nest, pack, restore, unnest
+from securefed.state import local, nest, pack, restore, unnest
 from securefed.tensors import Array, Tensors, decode, encode
 
 NEXT = "next"
@@ -135,10 +135,15 @@ class PipelinedServer(MaskingServer):
     Attributes:
         following: the state of the next exchange, in its first two stages.
         waiting: that exchange's requests for shares, until this one unmasks.
+        riders: the adverts for that exchange that came with the uploads so far.
+        greeter, admitted: what opens its channels with those clients, and their secrets.
     """
 
     following: bytes = field(default=b"", repr=False)
     waiting: Mapping[ClientId, Mapping[str, Array]] = field(default_factory=dict, repr=False)
+    riders: Mapping[ClientId, Message] = local(default_factory=dict, repr=False)
+    greeter: Greeter | None = local(default=None, repr=False)
+    admitted: Mapping[ClientId, bytes] = local(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,16 +181,27 @@ def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServ
         step = four_stage_server.server_step(state, replies)
         assert not isinstance(step, Aggregate)
         return _ask_keys(_with_type(step)) if step[1] == UPLOAD else _ask_shares(_with_type(step))
-    parts = {client: _ridden(reply) for client, reply in replies.items()}
-    step = four_stage_server.server_step(state, {client: own for client, (own, _) in parts.items()})
-    if isinstance(step, Aggregate):
-        return step
-    new, stage, outgoing = _with_type(step)
-    riding = four_stage_server.server_step(_following(state), {client: rider for client, (_, rider) in parts.items()})
+    if state.stage == UNMASK:
+        return four_stage_server.server_step(state, {client: _ridden(reply)[0] for client, reply in replies.items()})
+    for client in sorted(replies):
+        state = absorb(state, client, replies[client])
+    new, stage, outgoing = _with_type(four_stage_server.server_step(state, {}))
+    riding = four_stage_server.server_step(replace(_following(state), channels=state.admitted), state.riders)
     assert not isinstance(riding, Aggregate)
     following, _, bodies = riding
     waiting = {client: dict(body) for client, body in bodies.items() if client >= 0}
-    return _ask_shares((replace(new, following=_freeze(following), waiting=waiting), stage, outgoing))
+    new = replace(new, following=_freeze(following), waiting=waiting, riders={}, greeter=None, admitted={})
+    return _ask_shares((new, stage, outgoing))
+
+
+def absorb(state: PipelinedServer, client: ClientId, reply: Message) -> PipelinedServer:
+    """As `server.absorb`; the advert that rides on the upload is checked at once, and kept."""
+    own, rider = _ridden(reply)
+    new = four_stage_server.absorb(state, client, own)
+    assert isinstance(new, PipelinedServer)
+    greeter = state.greeter or Greeter.of(_following(state))
+    admitted = {**state.admitted, client: greeter.admit(rider)}
+    return replace(new, riders={**state.riders, client: rider}, greeter=greeter, admitted=admitted)
 
 
 def server_carry(state: PipelinedServer, replies: Replies) -> Prepared | None:

@@ -270,6 +270,12 @@ class SecureAggregation:
             return pipeline.server_step(state, replies)
         return server.server_step(state, replies)
 
+    def server_absorb(self, state: MaskingServer, reply: Message) -> MaskingServer:
+        """The state with one more upload added, so that no upload needs to be kept."""
+        if isinstance(state, PipelinedServer):
+            return pipeline.absorb(state, reply.sender, reply)
+        return server.absorb(state, reply.sender, reply)
+
     def client_keeps(self, state: MaskingClient) -> bytes:
         """What the announced sum will be checked with; a secret. Empty before the upload and without `verify`."""
         return state.sum_key

@@ -7,14 +7,14 @@ removed, so shares that lie end in an error that names the liar, never in a wron
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from securefed.defenses.base import Outgoing, Session, expect_stage
-from securefed.defenses.fixed_point import from_ring, wire_dtype, wire_size
+from securefed.defenses.fixed_point import from_ring
 from securefed.defenses.secure_aggregation import channel, consistency, verification
 from securefed.defenses.secure_aggregation.graph import neighbours
 from securefed.defenses.secure_aggregation.identities import Identities
@@ -25,7 +25,6 @@ from securefed.defenses.secure_aggregation.session import (
     CONFIRM,
     KEYS,
     MASK_KEY,
-    MASKED,
     SEALED_BYTES,
     SEED,
     SHARE_TAG_BYTES,
@@ -39,9 +38,9 @@ from securefed.defenses.secure_aggregation.session import (
     session_digest,
     share_tags,
     sharers_digest,
-    wire_shape,
 )
 from securefed.defenses.secure_aggregation.shamir import FIELD
+from securefed.defenses.secure_aggregation.uploads import add_tag, add_upload, check_upload
 from securefed.errors import AuthenticationError, BindingError, ContradictionError, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes, local
@@ -69,7 +68,7 @@ class MaskingServer:
         sharers: those that dealt shares.
         tags: what they published of their shares, uint8 (sharers, holders, 16).
         commitments: what they published of their seeds, uint8 (sharers, 32).
-        survivors: those that uploaded.
+        survivors: those that uploaded, so far or in all.
         totals: sums of their masked uploads, flat, in the plan's order.
         check: the sum of their masked tags, where the sum is verified.
         identities, ahead: as in `MaskingClient`.
@@ -144,30 +143,54 @@ def server_step(state: MaskingServer, replies: Replies) -> Step | Aggregate:
         TooFewSurvivors: fewer replies than the threshold.
     """
     replies = {client: replies[client] for client in sorted(replies)}
-    session = state.session
+    if state.stage == UPLOAD:
+        for client, reply in replies.items():
+            state = absorb(state, client, reply)
+        return _close_uploads(state)
     for client, reply in replies.items():
-        if client not in state.members:
-            raise ContradictionError(client, f"it does not take part in stage {state.stage!r}")
-        if reply.sender != client:
-            raise BindingError(client, f"its reply names {reply.sender} as sender")
-        expect_stage(reply, state.stage)
-        reply.check(run=session.run, round=session.round, stage=state.stage, sender=client, receiver=SERVER)
-        if state.stage != KEYS:
-            channel.verify(state.channels[client], reply)
+        expect(state, client, reply)
     match state.stage:
         case "keys":
             return _collect_keys(state, replies)
         case "shares":
             return _relay_bundles(state, replies)
-        case "upload":
-            return _add_uploads(state, replies)
         case "confirm":
             return _relay_signatures(state, replies)
         case _:
             return _unmask(state, replies)
 
 
-def _enough(state: MaskingServer, replies: Replies) -> None:
+def absorb(state: MaskingServer, client: ClientId, reply: Message) -> MaskingServer:
+    """The state with one more upload in its totals; the upload itself is not needed any more.
+
+    Raises:
+        MessageRefused: as `server_step`, or the client uploaded before.
+    """
+    expect(state, client, reply)
+    plan = state.session.plan
+    check_upload(reply, plan)
+    if client in state.survivors:
+        raise ContradictionError(client, "it uploaded before in this exchange")
+    survivors = tuple(sorted((*state.survivors, client)))
+    if plan.verified:
+        state = replace(state, check=add_tag(state.check, reply))
+    return replace(state, survivors=survivors, totals=add_upload(state.totals, reply, plan))
+
+
+def expect(state: MaskingServer, client: ClientId, reply: Message) -> None:
+    """Raise unless the reply is this client's, for this stage, and as it sealed it."""
+    session = state.session
+    if client not in state.members:
+        raise ContradictionError(client, f"it does not take part in stage {state.stage!r}")
+    if reply.sender != client:
+        raise BindingError(client, f"its reply names {reply.sender} as sender")
+    expect_stage(reply, state.stage)
+    reply.check(run=session.run, round=session.round, stage=state.stage, sender=client, receiver=SERVER)
+    if state.stage != KEYS:
+        channel.verify(state.channels[client], reply)
+
+
+def _enough(state: MaskingServer, replies: Collection[ClientId]) -> None:
     threshold = state.session.plan.threshold
     if len(replies) < threshold:
         raise TooFewSurvivors(
@@ -176,22 +199,39 @@ def _enough(state: MaskingServer, replies: Replies) -> None:
         )
 
 
-def _collect_keys(state: MaskingServer, replies: Replies) -> Step:
-    key = private_key(state.secret)
-    server_key = public_bytes(key)
-    channels, session = {}, session_digest(state.session)
-    signature = () if state.identities is None else (consistency.SIGNATURE,)
-    for client, reply in replies.items():
+@dataclass(frozen=True, eq=False)
+class Greeter:
+    """Opens channels with the clients that answer to the server's key; made once for all of them."""
+
+    key: X25519PrivateKey = field(repr=False)
+    public: bytes
+    session: bytes
+    identities: Identities | None
+    ahead: bool
+
+    @classmethod
+    def of(cls, state: MaskingServer) -> Greeter:
+        key = private_key(state.secret)
+        return cls(key, public_bytes(key), session_digest(state.session), state.identities, state.ahead)
+
+    def admit(self, reply: Message) -> bytes:
+        """The channel's secret. Raises `MessageRefused` unless the client has the keys that it advertises."""
+        signature = () if self.identities is None else (consistency.SIGNATURE,)
         channel.expect_fields(reply, ("share_key", "mask_key", *signature, channel.TAG))
-        share, mask = (
-            channel.take(reply, name, np.uint8, (KEY_BYTES,)).tobytes() for name in ("share_key", "mask_key")
-        )
-        agreements = agree(key, share, client), agree(key, mask, client)
-        channels[client] = channel.agreed_secret(session, client, server_key, (share, mask), agreements)
-        channel.verify(channels[client], reply)
-        if state.identities is not None:
-            statement = consistency.keys_statement(session, state.ahead, client, share + mask)
-            consistency.take_signature(reply, state.identities, statement)
+        names, client = ("share_key", "mask_key"), reply.sender
+        share, mask = (channel.take(reply, name, np.uint8, (KEY_BYTES,)).tobytes() for name in names)
+        agreements = agree(self.key, share, client), agree(self.key, mask, client)
+        secret = channel.agreed_secret(self.session, client, self.public, (share, mask), agreements)
+        channel.verify(secret, reply)
+        if self.identities is not None:
+            statement = consistency.keys_statement(self.session, self.ahead, client, share + mask)
+            consistency.take_signature(reply, self.identities, statement)
+        return secret
+
+
+def _collect_keys(state: MaskingServer, replies: Replies) -> Step:
+    greeter = Greeter.of(state)
+    channels = {client: state.channels.get(client) or greeter.admit(reply) for client, reply in replies.items()}
     _enough(state, replies)
     roster = tuple(replies)
     share_keys = np.stack([reply.body["share_key"] for reply in replies.values()])
@@ -232,30 +272,11 @@ def _relay_bundles(state: MaskingServer, replies: Replies) -> Step:
     return state.requests(bodies)
 
 
-def _add_uploads(state: MaskingServer, replies: Replies) -> Step:
-    tensors = state.session.plan.tensors
-    names = {tensor.name: f"{MASKED}/{tensor.name}" for tensor in tensors}
-    check = (verification.CHECK,) if state.session.plan.verified else ()
-    for reply in replies.values():
-        channel.expect_fields(reply, (*names.values(), *check, channel.TAG))
-        for name in check:
-            channel.take(reply, name, np.uint64, (2,))
-        for tensor in tensors:
-            channel.take(reply, names[tensor.name], wire_dtype(tensor.ring), wire_shape(tensor))
-    _enough(state, replies)
-    totals = []
-    for tensor in tensors:
-        total = np.zeros(wire_size(tensor.size, tensor.ring), wire_dtype(tensor.ring))
-        for reply in replies.values():
-            total += reply.body[names[tensor.name]].reshape(-1)
-        totals.append(total)
-    alive = tuple(replies)
-    dead = tuple(client for client in state.sharers if client not in replies)
-    stage = UNMASK if state.identities is None else CONFIRM
-    state = replace(state, stage=stage, members=alive, survivors=alive, totals=tuple(totals))
-    if check:
-        tags = [reply.body[verification.CHECK] for reply in replies.values()]
-        state = replace(state, check=verification.add_checks(tags))
+def _close_uploads(state: MaskingServer) -> Step:
+    alive = state.survivors
+    _enough(state, alive)
+    dead = tuple(client for client in state.sharers if client not in set(alive))
+    state = replace(state, stage=UNMASK if state.identities is None else CONFIRM, members=alive)
     body = {"alive": np.asarray(alive, np.int64), "dead": np.asarray(dead, np.int64)}
     return state.requests(dict.fromkeys(alive, body))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 from securefed.messages import Message, PartyId
 
@@ -14,6 +14,24 @@ class Transport(Protocol):
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Mapping[PartyId, bytes]:
         """Replies by party, encoded as `Message.encode` does. A missing key is a dropout."""
         ...
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A transport that hands over replies as they arrive, so that nobody needs to hold all of them."""
+
+    def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
+        """As `Transport.exchange`, one reply at a time, in any order. Each message of `outgoing` is looked up once."""
+        ...
+
+
+def arrivals(
+    transport: Transport, outgoing: Mapping[PartyId, bytes], timeout: float | None
+) -> Iterator[tuple[PartyId, bytes]]:
+    """The replies, as they arrive where the transport can tell, else in the parties' order."""
+    if isinstance(transport, Streaming):
+        return transport.arrivals(outgoing, timeout)
+    return iter(sorted(transport.exchange(outgoing, timeout).items()))
 
 
 class Endpoint(Protocol):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from securefed.messages import SERVER, Message, PartyId
-from securefed.transports.base import Crew, Endpoint, Transport
+from securefed.transports.base import Crew, Endpoint, Transport, arrivals
 
 Drops = Callable[[Message], bool]
 """Whether this message is lost on its way."""
@@ -22,7 +22,12 @@ class InProcess:
 
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None) -> dict[PartyId, bytes]:
         """Replies of all receivers that are registered; others count as dropped out. `timeout` has no meaning here."""
-        replies: dict[PartyId, Message] = {}
+        return dict(sorted(self.arrivals(outgoing, timeout)))
+
+    def arrivals(
+        self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None
+    ) -> Iterator[tuple[PartyId, bytes]]:
+        """The same, one at a time: a party is asked when the reply before it has been taken. Crews answer last."""
         crews: dict[int, tuple[Crew, dict[PartyId, Message]]] = {}
         for party, data in outgoing.items():
             if party not in self.endpoints:
@@ -30,12 +35,12 @@ class InProcess:
             endpoint, message = self.endpoints[party], Message.decode(data, claimed_sender=SERVER)
             crew = getattr(endpoint, "crew", None)
             if crew is None:
-                replies[party] = endpoint.handle(message)
+                yield party, endpoint.handle(message).encode()
             else:
                 crews.setdefault(id(crew), (crew, {}))[1][party] = message
         for crew, messages in crews.values():
-            replies |= crew.handle_all(messages)
-        return {party: replies[party].encode() for party in outgoing if party in replies}
+            for party, reply in crew.handle_all(messages).items():
+                yield party, reply.encode()
 
 
 class Lossy:
@@ -50,8 +55,8 @@ class Lossy:
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None) -> dict[PartyId, bytes]:
         """As the inner transport, less what the rules lose."""
         sent = {party: data for party, data in outgoing.items() if not self._loses(self._requests, data)}
-        replies = self.inner.exchange(sent, timeout)
-        return {party: data for party, data in replies.items() if not self._loses(self._replies, data)}
+        replies = arrivals(self.inner, sent, timeout)
+        return {party: data for party, data in replies if not self._loses(self._replies, data)}
 
     @staticmethod
     def _loses(rule: Drops | None, data: bytes) -> bool:
