@@ -13,4 +13,5 @@ attacks.register(
     summary="opens U_i and Y_i from the messages and solves the local steps for S_i",
     source="fedpca_grassmann Algorithm 2; elimination of U^T S U by symmetry",
     applies_to="pca/fedpg, single clients",
+    reads="U + Y / rho of every round the client took part in, beside the Z that was sent",
 )

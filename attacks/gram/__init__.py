@@ -15,6 +15,7 @@ attacks.register(
     summary="solves S Z = Y over the rounds of subspace iteration",
     source="faps proposition 2; noise-aware least squares over S >= 0 instead of its normal equations",
     applies_to="pca/ssi, pca/localpower",
+    reads="the products S Z of every round beside the basis Z that was sent",
 )
 attacks.register(
     "gram/difference",
@@ -22,6 +23,7 @@ attacks.register(
     summary="separates one client from sums over changing survivors",
     source="linearity of faps eq. (2); alternating projections onto S_i >= 0",
     applies_to="pca/ssi, pca/localpower, where survivors change",
+    reads="the sums of every round with the ids of their survivors, beside the basis that was sent",
 )
 attacks.register(
     "gram/consensus",
@@ -29,4 +31,5 @@ attacks.register(
     summary="reads S off FAPS near consensus, and fits a simulated client exactly where it is small",
     source="against faps proposition 5: eqs. (12)-(20) near X_i = Z, and inverted by Levenberg-Marquardt",
     applies_to="pca/faps",
+    reads="the product of every round beside the basis that was sent; round 0 alone gives beta and a block of S",
 )
