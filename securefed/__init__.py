@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from securefed.algorithms.base import Algorithm, Public
     from securefed.auditing.matrix import audit
+    from securefed.auditing.own import audit_algorithm
     from securefed.datasets.base import Dataset
     from securefed.defenses.compose import chain, identity
     from securefed.federation import Federation, Result
@@ -27,6 +28,7 @@ _WHERE = {
     "Result": "securefed.federation",
     "Transcript": "securefed.messages",
     "audit": "securefed.auditing.matrix",
+    "audit_algorithm": "securefed.auditing.own",
     "chain": "securefed.defenses.compose",
     "identity": "securefed.defenses.compose",
     "secure_mean": "securefed.wrap",
@@ -42,6 +44,7 @@ __all__ = [
     "Result",
     "Transcript",
     "audit",
+    "audit_algorithm",
     "chain",
     "identity",
     "secure_mean",

@@ -55,6 +55,17 @@ def test_the_run_and_the_attack_on_it_work(tmp_path, monkeypatch, capsys) -> Non
     exec(BLOCKS[2], names)  # noqa: S102
     error = float(capsys.readouterr().out.splitlines()[-1].split()[0])
     assert error < 0.05
-    assert len(BLOCKS) == 3
+    assert len(BLOCKS) == 4
     with pytest.raises(NameError):  # positive control: a block without its imports fails
         exec(BLOCKS[2][BLOCKS[2].index("observed =") :], {})  # noqa: S102
+
+
+def test_an_own_algorithm_is_audited_and_gated(capsys) -> None:
+    names: dict[str, object] = {}
+    exec(BLOCKS[3], names)  # noqa: S102
+    lines = capsys.readouterr().out.splitlines()
+    gram = [line.split() for line in lines if "generic/probe" in line]
+    assert (gram[0][0], gram[0][-1]) == ("server", "exposed")
+    assert any(line[0] == "sum" and "not detected" in " ".join(line) for line in gram)
+    with pytest.raises(AssertionError, match=r"leakage is not below 0\.2"):
+        names["assert_leakage_below"](0.2, names["report"], views=["server"])  # type: ignore[operator]

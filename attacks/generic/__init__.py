@@ -1,0 +1,14 @@
+"""Attacks that know nothing of an algorithm but how to run its client step: for methods nobody has attacked yet.
+
+Each tries hypothetical rows in a `Replay` of the observed rounds and compares what they would have sent with what was
+sent. They are as strong as that: a method with an attack of its own should be audited by it too.
+"""
+
+from __future__ import annotations
+
+from securefed.attacks.generic.clear import ClearRows
+from securefed.attacks.generic.fit import FitRows
+from securefed.attacks.generic.probe import ProbeGram
+from securefed.attacks.generic.replay import Differentiable, Replay
+
+__all__ = ["ClearRows", "Differentiable", "FitRows", "ProbeGram", "Replay"]

@@ -1,0 +1,146 @@
+"""Simulate the client step on hypothetical rows and fit them to everything that was seen.
+
+Levenberg-Marquardt on ||messages(rows) - seen||, the Jacobian through autodiff or by finite differences, from several
+starts; rows that stand in a message are among them. The order of the rows is not determined and does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.algorithms.base import require
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.generic.clear import candidates
+from securefed.attacks.generic.replay import Differentiable, Replay
+from securefed.attacks.gradient_inversion.levenberg import Fit, levenberg
+from securefed.errors import SecureFedError, TranscriptError
+from securefed.tensors import Array
+
+_RANK = 1e-9
+_FEWEST = 8
+_READ_OFF = 2
+_SPREADS = (0.1, 0.5, 0.02, 1.0)
+
+
+@dataclass(frozen=True)
+class FitRows:
+    """Fit all members' rows jointly to all rounds.
+
+    Attributes:
+        starts: random starts beside those read off the messages.      steps: Jacobians for each start.
+        calls: client steps that the search may take where derivatives are differences: fewer starts and steps then, and
+            below 8 steps it refuses before it computes anything.
+        most: unknowns (rows x features) beyond which it refuses likewise.
+        goal: relative misfit that counts as solved.
+
+    Guarantee: none; a misfit far above `goal` says that the search failed, not that nothing leaks. `rank` below
+    `unknowns` says that the rounds do not determine the rows.
+    """
+
+    starts: int = 3
+    steps: int = 40
+    calls: int = 20_000
+    most: int = 600
+    goal: float = 1e-9
+    name: ClassVar[str] = "generic/fit"
+    secret: ClassVar[str] = "samples"
+
+    def __post_init__(self) -> None:
+        require(self.starts >= 1, f"starts must be at least 1, not {self.starts}")
+        require(self.steps >= 1, f"steps must be at least 1, not {self.steps}")
+        require(self.calls >= 1, f"calls must be at least 1, not {self.calls}")
+        require(self.most >= 1, f"most must be at least 1, not {self.most}")
+        require(0 < self.goal < 1, f"goal must lie between 0 and 1, not {self.goal}")
+
+    def applies(self, target: Target, observed: Observed) -> str | None:
+        if not observed.rounds:
+            return "The view holds no round."
+        unknowns = sum(target.public.rows[i] for i in observed.members) * target.public.features
+        if unknowns > self.most:
+            return f"{unknowns} unknowns are more than the {self.most} that are fitted; audit smaller clients."
+        return None
+
+    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        return self.attack(Replay(observed, target), rng)
+
+    def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
+        """As `run`, on a replay.
+
+        Raises:
+            TranscriptError: the client step fails on every start.
+        """
+        allowed, steps = self._effort(replay)
+        best: Fit | None = None
+        tried = 0
+        for start in self._starts(replay, rng):
+            if tried >= allowed:
+                break
+            tried += 1
+            try:
+                fit = self._search(replay, start, steps)
+            except (SecureFedError, ArithmeticError, ValueError):
+                continue
+            if best is None or fit.norm < best.norm:
+                best = fit
+            if best.norm <= self.goal:
+                break
+        if best is None:
+            raise TranscriptError("the client step refused every start of the fit")
+        return self._finish(replay, best, tried)
+
+    def _effort(self, replay: Replay) -> tuple[int, int]:
+        """Starts and steps that `calls` allow."""
+        if isinstance(replay.target.algorithm, Differentiable):
+            return _READ_OFF + self.starts, self.steps
+        steps = min(self.steps, self.calls // replay.calls)
+        if steps < _FEWEST:
+            raise TranscriptError(
+                f"{_FEWEST} steps of the fit would take {_FEWEST * replay.calls} client steps, more than {self.calls}; "
+                "raise `calls`, write the step in torch, or audit smaller clients"
+            )
+        return max(1, self.calls // (replay.calls * steps)), steps
+
+    def _search(self, replay: Replay, start: Array, steps: int) -> Fit:
+        """Messages in units of what was seen, rows in units of the public bound."""
+        bound, shape = replay.target.public.feature_bound, (replay.rows, replay.features)
+
+        def misfit(point: Array) -> tuple[Array, Array]:
+            rows = point.reshape(shape) * bound
+            residual = (replay(rows) - replay.seen) / replay.scale
+            if not np.isfinite(residual).all():
+                return residual, np.full((len(residual), point.size), np.nan)
+            return residual, replay.jacobian(rows) * (bound / replay.scale)
+
+        return levenberg(misfit, start.reshape(-1) / bound, steps=steps, goal=self.goal, near=1e-3)
+
+    def _starts(self, replay: Replay, rng: np.random.Generator) -> Iterator[Array]:
+        shape, bound = (replay.rows, replay.features), replay.target.public.feature_bound
+        for rows in candidates(replay.observed.rounds[0].message, replay.features):
+            if rows.shape == shape:
+                yield np.clip(rows, -bound, bound)
+        for index in range(self.starts):
+            yield rng.normal(scale=_SPREADS[index % len(_SPREADS)] * bound, size=shape)
+
+    def _finish(self, replay: Replay, best: Fit, tried: int) -> Reconstruction:
+        bound = replay.target.public.feature_bound
+        rows = best.point.reshape(replay.rows, replay.features) * bound
+        if best.norm > self.goal:
+            rows = np.clip(np.nan_to_num(rows), -bound, bound)
+        values = np.zeros(0)
+        if best.jacobian.size and np.isfinite(best.jacobian).all():
+            values = np.linalg.svd(best.jacobian, compute_uv=False)
+        kept = values[values > _RANK * values.max(initial=0.0)]
+        return Reconstruction(
+            self.secret,
+            rows,
+            residual=best.norm,
+            rank=len(kept),
+            unknowns=rows.size,
+            condition=float(kept[0] / kept[-1]) if kept.size else float("nan"),
+            members=frozenset(replay.members),
+            diagnostics={"starts": tried, "steps": best.steps, "client step draws at random": not replay.deterministic},
+        )

@@ -1,0 +1,187 @@
+"""What hypothetical clients would have sent in the observed rounds: the client step, run again by the attacker.
+
+The attacker knows the algorithm, its public hyper-parameters, every broadcast and each client's number of rows, so it
+can run `enroll`, `contribute` and `settle` on rows of its own. Generic attacks need no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from securefed.algorithms.base import Outcome
+from securefed.attacks.base import Observed, Target
+from securefed.datasets.base import Dataset
+from securefed.errors import SecureFedError, TranscriptError
+from securefed.messages import ClientId
+from securefed.tensors import Array, Tensors
+
+_STEP = np.finfo(np.float64).eps ** (1 / 3)
+
+
+@runtime_checkable
+class Differentiable(Protocol):
+    """What an algorithm may offer besides: its (stateless) client step on torch tensors, for exact derivatives."""
+
+    def torch_messages(self, rows: Any, labels: Array | None, broadcast: Tensors) -> Mapping[str, Any]:
+        """The contribution of `rows`, a (rows, features) float64 torch tensor, as torch tensors."""
+        ...
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The observed messages as a function of all members' rows.
+
+    Attributes:
+        observed: the view.      target: algorithm and public facts.
+        labels: all members' labels in order where the attacker knows them, else `None`.
+        seed: of the attacker's own randomness, in place of the clients' (which it does not know).
+    """
+
+    observed: Observed
+    target: Target
+    labels: Array | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.observed.rounds:
+            raise TranscriptError("the view holds no round to replay")
+        for observation in self.observed.rounds:
+            if not observation.broadcast:
+                raise TranscriptError(
+                    f"exchange {observation.round}: the view holds no broadcast, so the client step cannot be replayed"
+                )
+
+    @cached_property
+    def members(self) -> tuple[ClientId, ...]:
+        """Whose rows are sought, ascending: the order of the rows."""
+        return tuple(sorted(self.observed.members))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Public number of rows of each member."""
+        return tuple(self.target.public.rows[client] for client in self.members)
+
+    @property
+    def rows(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def features(self) -> int:
+        return self.target.public.features
+
+    @cached_property
+    def seen(self) -> Array:
+        """Every observed message, one after the other: (equations,)."""
+        parts = [_flat(o.message) for o in self.observed.rounds]
+        vector = np.concatenate(parts)
+        if not np.isfinite(vector).all():
+            raise TranscriptError("the view's messages are not finite")
+        return vector
+
+    @cached_property
+    def scale(self) -> float:
+        return float(np.linalg.norm(self.seen)) or 1.0
+
+    def __call__(self, rows: Array, seed: int | None = None) -> Array:
+        """What members with these rows (rows, features) would have sent: (equations,).
+
+        Raises:
+            SecureFedError: as the algorithm's client step does on such rows.
+        """
+        parts = [self.alone(index, own, seed) for index, own in enumerate(self._split(rows))]
+        return np.asarray(np.sum(parts, axis=0))
+
+    def alone(self, index: int, data: Dataset, seed: int | None = None) -> Array:
+        """One member's part of all messages: zero where it took no part; (equations,)."""
+        client, (algorithm, public) = self.members[index], (self.target.algorithm, self.target.public)
+        streams = self.seed if seed is None else seed
+        state: Any = None
+        out = []
+        for observation in self.observed.rounds:
+            if client not in observation.members:
+                out.append(np.zeros(sum(np.size(value) for value in observation.message.values())))
+                continue
+            rng = np.random.default_rng([streams, 17, client, observation.round])
+            if state is None:
+                state = algorithm.enroll(data, public, rng)
+            tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
+            state = algorithm.settle(tentative, Outcome(True, observation.followed or None))
+            out.append(_flat({name: sent[name] for name in observation.message}))
+        return np.concatenate(out)
+
+    @property
+    def calls(self) -> int:
+        """Client steps that one Jacobian by differences takes."""
+        taken = {client: sum(client in o.members for o in self.observed.rounds) for client in self.members}
+        sizes = zip(self.members, self.sizes, strict=True)
+        return 2 * self.features * sum(size * taken[client] for client, size in sizes)
+
+    def misfit(self, rows: Array) -> float:
+        """Relative distance of what `rows` would have sent from what was sent; infinite where they cannot be sent."""
+        try:
+            distance = float(np.linalg.norm(self(rows) - self.seen)) / self.scale
+        except (SecureFedError, ArithmeticError, ValueError):
+            return float("inf")
+        return distance if np.isfinite(distance) else float("inf")
+
+    @cached_property
+    def deterministic(self) -> bool:
+        """Whether the client step draws nothing at random."""
+        rows = self.sample(np.random.default_rng([self.seed, 5]))
+        return bool(np.array_equal(self(rows, seed=1), self(rows, seed=2)))
+
+    def sample(self, rng: np.random.Generator) -> Array:
+        """Rows that obey the public bound and nothing else."""
+        return rng.uniform(-1, 1, (self.rows, self.features)) * self.target.public.feature_bound
+
+    def jacobian(self, rows: Array) -> Array:
+        """d messages / d rows, (equations, rows * features): exact through torch where offered, else central
+        differences, accurate to about 1e-9 of the Jacobian's scale."""
+        if isinstance(self.target.algorithm, Differentiable):
+            return self._autodiff(self.target.algorithm, rows)
+        columns = []
+        for member, data in enumerate(self._split(rows)):
+            for place in np.ndindex(data.x.shape):
+                step = _STEP * max(abs(data.x[place]), self.target.public.feature_bound)
+                ends = []
+                for sign in (1, -1):
+                    moved = data.x.copy()
+                    moved[place] += sign * step
+                    ends.append(self.alone(member, Dataset(moved, data.y)))
+                columns.append((ends[0] - ends[1]) / (2 * step))
+        return np.stack(columns, axis=1)
+
+    def _autodiff(self, algorithm: Differentiable, rows: Array) -> Array:
+        import torch  # noqa: PLC0415 - only for algorithms written in it
+
+        bounds = np.cumsum((0, *self.sizes))
+        place = {client: slice(bounds[i], bounds[i + 1]) for i, client in enumerate(self.members)}
+
+        def messages(point: Any) -> Any:
+            parts = []
+            for observation in self.observed.rounds:
+                sums: dict[str, Any] = {}
+                for client in sorted(observation.members):
+                    own = None if self.labels is None else self.labels[place[client]]
+                    sent = algorithm.torch_messages(point[place[client]], own, observation.broadcast)
+                    sums = {name: value + sums.get(name, 0) for name, value in sent.items()}
+                parts += [sums[name].reshape(-1) for name in sorted(observation.message)]
+            return torch.cat(parts)
+
+        point = torch.tensor(rows, dtype=torch.float64)
+        found = torch.func.jacrev(messages)(point)
+        return np.asarray(found.detach().numpy(), np.float64).reshape(-1, rows.size)
+
+    def _split(self, rows: Array) -> list[Dataset]:
+        ends = np.cumsum(self.sizes)[:-1]
+        labels = [None] * len(self.sizes) if self.labels is None else np.split(self.labels, ends)
+        return [Dataset(x, y) for x, y in zip(np.split(np.asarray(rows), ends), labels, strict=True)]
+
+
+def _flat(tensors: Tensors) -> Array:
+    return np.concatenate([np.asarray(tensors[name], np.float64).reshape(-1) for name in sorted(tensors)])

@@ -1,0 +1,71 @@
+"""For test suites: a gate on what an algorithm's messages give away.
+
+def test_my_method_keeps_rows_to_itself():
+    assert_leakage_below(0.2, my_contribute, clients, start=first, combine=follow)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from securefed.auditing.own import GATED, Clients, OwnAudit, Secret, audit_algorithm
+from securefed.auditing.statistics import NOT_DETECTED
+from securefed.errors import ConfigError
+
+__all__ = ["assert_leakage_below"]
+
+
+def assert_leakage_below(
+    limit: float,
+    algorithm: Any,
+    clients: Clients | None = None,
+    *,
+    views: Sequence[str] = ("server",),
+    secrets: Sequence[Secret] = GATED,
+    **audit: Any,
+) -> OwnAudit:
+    """Fail where an attack leaks `limit` or more, or where the audit is too weak to tell.
+
+    Args:
+        limit: 0 = nothing beyond public knowledge, 1 = exact.
+        algorithm, clients, audit: as `securefed.audit_algorithm` takes them; or a finished `OwnAudit` alone.
+        views: those that have to stay below: `("sum only",)` for a method that always runs under secure aggregation.
+        secrets: of gram, samples, membership, confirmation; confirmation is not asked for by default, since only noise
+            withstands it.
+
+    Returns:
+        The audit, for further assertions.
+
+    Raises:
+        AssertionError: the upper end of some interval reaches `limit`; or a leak of `limit` would not have been
+            detected; the message holds the whole table.
+        ConfigError: the limit is outside (0, 1), or nothing was audited.
+    """
+    if not 0 < limit < 1:
+        raise ConfigError(f"the limit lies between 0 and 1, not {limit}")
+    found = algorithm if isinstance(algorithm, OwnAudit) else _audit(algorithm, clients, views, audit)
+    cells = [cell for cell in found.cells if cell.view in views and cell.secret in secrets]
+    if not cells:
+        raise ConfigError(f"no attack on {', '.join(secrets)} ran: {'; '.join(found.skipped) or 'no such view'}")
+    above = [
+        f"{cell.view}, {cell.secret}, {cell.attack}: up to {cell.leakage.high:.2f}"
+        for cell in cells
+        if cell.leakage.high >= limit
+    ]
+    if above:
+        raise AssertionError(f"leakage is not below {limit:g}: {'; '.join(above)}\n{found}")
+    weak = [
+        f"{cell.view}, {cell.secret}, {cell.attack}: only a leak of {cell.verdict.detectable:.2f} would have been seen"
+        for cell in cells
+        if cell.verdict.word == NOT_DETECTED and not cell.verdict.detectable <= limit
+    ]
+    if weak:
+        raise AssertionError(f"the audit is too weak for {limit:g} (more seeds help): {'; '.join(weak)}\n{found}")
+    return found
+
+
+def _audit(algorithm: Any, clients: Clients | None, views: Sequence[str], audit: dict[str, Any]) -> OwnAudit:
+    if clients is None:
+        raise ConfigError("give the clients' rows, or a finished audit")
+    return audit_algorithm(algorithm, clients, view=views, **audit)
