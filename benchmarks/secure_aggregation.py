@@ -25,16 +25,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.exchange import exchange, uniform
 from benchmarks.rows import Row, merge, row
-from securefed.defenses.base import Defense, Session
+from securefed.defenses.base import Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.defenses.secure_aggregation.masks import Mask, apply_masks
 from securefed.defenses.secure_aggregation.primitives import mask_stream
-from securefed.defenses.secure_aggregation.session import STAGES
 from securefed.defenses.secure_aggregation.shamir import FIELD
-from securefed.messages import SERVER, Aggregate, Message
 from securefed.tensors import Layout, TensorSpec
 
 ROOT = Path(__file__).parent.parent
@@ -182,38 +181,20 @@ def _row(
     return row(quantity, setting, ours, unit, peer=peer, peer_name=name, target=", ".join(wants) or None, met=met)
 
 
-def _exchange(clients: int, entries: int, dropped: int, defense: Defense = DEFENSE) -> dict[str, float]:
+def _exchange(clients: int, entries: int, lost: int, defense: Defense = DEFENSE) -> Measured:
     """CPU milliseconds of one client (mean of those that did everything) and of the server; bytes sent by stage."""
-    plan = defense.plan(_layout(entries), clients)
-    protocol, session = defense.aggregation, Session(secrets.token_hex(16), 0, tuple(range(clients)), plan)
-    rng, exact = np.random.default_rng(0), np.zeros(entries)
-    out = dict.fromkeys(("client", "server", *STAGES), 0.0)
+    plan, value = defense.plan(_layout(entries), clients), uniform(clients, entries)
+    total, measured = exchange(defense.aggregation, plan, lambda client: defense.encode(value(client), plan), lost)
+    decoded, seconds = _seconds(lambda: defense.decode(total.total, plan, total.count))
+    exact = sum(value(client)["w"] for client in total.survivors)
+    assert np.abs(decoded["w"] - exact).max() <= plan.tensors[0].error
+    sent = {stage: float(count) for stage, count in measured.sent.items()}
+    return {"client": measured.client * 1e3, "server": (measured.server + seconds) * 1e3, **sent}
 
-    def clocked(who: str, share: int, call: Callable[..., Any], *args: Any) -> Any:
-        start = time.process_time()
-        result = call(*args)
-        out[who] += (time.process_time() - start) * 1e3 / share
-        return result
 
-    states = {c: clocked("client", clients, protocol.client_open, session, c) for c in session.cohort}
-    step = clocked("server", 1, protocol.server_open, session)
-    while not isinstance(step, Aggregate):
-        server, stage, outgoing = step
-        replies = {}
-        asked = [c for c in outgoing if stage != protocol.upload or c < clients - dropped]
-        for client in asked:
-            request, encoded = Message(session.run, 0, stage, SERVER, client, outgoing[client]), None
-            if stage == protocol.upload:
-                update = {"w": rng.uniform(-1, 1, entries)}
-                exact += update["w"]
-                encoded = clocked("client", len(asked), defense.encode, update, plan)
-            states[client], body = clocked("client", len(asked), protocol.client_step, states[client], request, encoded)
-            replies[client] = Message(session.run, 0, stage, client, SERVER, body)
-            out[stage] = float(sum(value.nbytes for value in body.values()))
-        step = clocked("server", 1, protocol.server_step, server, replies)
-    total = clocked("server", 1, defense.decode, step.total, plan, step.count)
-    assert np.abs(total["w"] - exact).max() <= plan.tensors[0].error
-    return out
+def _seconds(call: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.process_time()
+    return call(), time.process_time() - start
 
 
 def _layout(entries: int) -> Layout:
