@@ -13,10 +13,11 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from securefed.algorithms.pca.fedpg import local_step
-from securefed.algorithms.pca.operators import off, orth
+from securefed.algorithms.pca.operators import off
 from securefed.attacks.duals.steps import Step
-from securefed.attacks.gram.faps_client import Symmetric
+from securefed.attacks.gram.coordinates import Symmetric
 from securefed.attacks.gram.levenberg import fit
+from securefed.attacks.gram.tangents import complete, crossed, left, right
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -86,7 +87,7 @@ class _Problem:
         S = self.coordinates.matrix(x)
         pairs = [self._tangents(S, step) for step in self.steps]
         residual = np.concatenate([(U - step.end).reshape(-1) for (U, _), step in zip(pairs, self.steps, strict=True)])
-        return residual, np.vstack([dU.reshape(len(dU), -1).T for _, dU in pairs])
+        return residual, np.vstack([dU.transpose(0, 2, 1).reshape(-1, len(x)) for _, dU in pairs])
 
     def _simulate(self, S: Array, step: Step) -> Array:
         U = step.start
@@ -95,21 +96,12 @@ class _Problem:
         return U
 
     def _tangents(self, S: Array, step: Step) -> tuple[Array, Array]:
-        """The end of a round and its derivative by the coordinates of S, (coordinates, features, rank)."""
+        """The end of a round and its derivative by the coordinates of S, (features, coordinates, rank)."""
         U = step.start
-        dU = np.zeros((self.coordinates.count, *U.shape))
+        dU = np.zeros((len(U), self.coordinates.count, U.shape[1]))
         for _ in range(self.local_steps):
             pull = step.linear - 2 * S @ U
-            d_pull = -2 * (S @ dU + self.coordinates.times(U))
-            d_gradient = d_pull - U @ (U.T @ d_pull) - dU @ (U.T @ pull) - U @ (dU.transpose(0, 2, 1) @ pull)
-            U, dU = _orth_tangents(U - self.step_size * off(U, pull), dU - self.step_size * d_gradient)
+            d_pull = -2 * (left(S, dU) + self.coordinates.times(U))
+            d_gradient = d_pull - left(U, left(U.T, d_pull)) - right(dU, U.T @ pull) - left(U, crossed(dU, pull))
+            U, dU = complete(U - self.step_size * off(U, pull), dU - self.step_size * d_gradient)
         return U, dU
-
-
-def _orth_tangents(M: Array, dM: Array) -> tuple[Array, Array]:
-    """dQ = (I - Q Q^T) dM R^-1 + Q (L - L^T), L the part of Q^T dM R^-1 below the diagonal."""
-    Q = orth(M)
-    scaled = dM @ np.linalg.inv(Q.T @ M)
-    inner = Q.T @ scaled
-    below = np.tril(inner, -1)
-    return Q, np.asarray(scaled - Q @ inner + Q @ (below - below.transpose(0, 2, 1)))

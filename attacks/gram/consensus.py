@@ -77,7 +77,7 @@ class ConsensusGram:
         alone = len(members) == 1
         found = None
         if alone and target.public.features <= self.fit_features:
-            found = fit_client(rounds, algorithm, estimate.scale, estimate.gram, self.starts, rng)
+            found = fit_client(rounds, algorithm, estimate.scale, estimate.gram, rows, self.starts, rng)
         gram = estimate.gram if found is None else found.gram
         return Reconstruction(
             secret=self.secret,

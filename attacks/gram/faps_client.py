@@ -13,48 +13,11 @@ import numpy as np
 
 from securefed.algorithms.pca.faps import FAPS
 from securefed.algorithms.pca.operators import off, orth
+from securefed.attacks.gram.coordinates import Directions
+from securefed.attacks.gram.tangents import crossed, horizontal, left, right
 from securefed.tensors import Array
 
 LARGEST_COUNT = 60.0
-
-
-@dataclass(frozen=True)
-class Symmetric:
-    """Coordinates of symmetric (n, n) matrices in an orthonormal basis.
-
-    Attributes:
-        size: n.      i, j: row and column of each coordinate, i <= j.      weight: 1 on the diagonal, else 1/sqrt(2).
-    """
-
-    size: int
-    i: Array
-    j: Array
-    weight: Array
-
-    @classmethod
-    def of(cls, size: int) -> Symmetric:
-        i, j = np.triu_indices(size)
-        return cls(size, i, j, np.where(i == j, 1.0, np.sqrt(0.5)))
-
-    def matrix(self, coordinates: Array) -> Array:
-        out = np.zeros((self.size, self.size))
-        out[self.i, self.j] = out[self.j, self.i] = coordinates * self.weight
-        return out
-
-    def coordinates(self, matrix: Array) -> Array:
-        return np.asarray(matrix[self.i, self.j] / self.weight)
-
-    @property
-    def count(self) -> int:
-        return len(self.i)
-
-    def times(self, V: Array) -> Array:
-        """dS V for every coordinate: (coordinates, n, p)."""
-        out = np.zeros((len(self.i), *V.shape))
-        every = np.arange(len(self.i))
-        out[every, self.i] = self.weight[:, None] * V[self.j]
-        out[every, self.j] = self.weight[:, None] * V[self.i]
-        return out
 
 
 @dataclass(frozen=True)
@@ -110,23 +73,23 @@ def rule_counts(S: Array, course: Course, algorithm: FAPS) -> Array:
 
 
 def messages_and_tangents(
-    S: Array, counts: Array, course: Course, coordinates: Symmetric
+    S: Array, counts: Array, course: Course, directions: Directions
 ) -> tuple[list[Array], list[Array]]:
-    """`messages`, and for each round dY_k by the coordinates of S, then by the counts: (unknowns, n, p)."""
+    """`messages`, and for each round dY_k by the parameters of S, then by the counts: (n, unknowns, p)."""
     X = course.probes[0]
-    unknowns = coordinates.count + course.free_counts
-    dX = np.zeros((unknowns, *X.shape))
-    W, dW = _mask(S, X, dX, coordinates)
+    unknowns = directions.count + course.free_counts
+    dX = np.zeros((len(X), unknowns, X.shape[1]))
+    W, dW = _mask(S, X, dX, directions)
     values, tangents = [], []
     for k, (Z, beta) in enumerate(zip(course.probes, course.betas, strict=True)):
         if k:
             H = _Operator(S, X, W, beta, Z)
-            X, dX = _inner_tangents(H, dX, dW, _count(counts, course, k), coordinates, k - 1, course.steps is None)
-            W, dW = _mask(S, X, dX, coordinates)
-        t, dt = X.T @ Z, dX.transpose(0, 2, 1) @ Z
-        WZ, dWZ = W.T @ Z, dW.transpose(0, 2, 1) @ Z
+            X, dX = _inner_tangents(H, dX, dW, _count(counts, course, k), directions, k - 1, course.steps is None)
+            W, dW = _mask(S, X, dX, directions)
+        t, dt = X.T @ Z, crossed(dX, Z)
+        WZ, dWZ = W.T @ Z, crossed(dW, Z)
         values.append(beta * (X @ t) - X @ WZ - W @ t)
-        tangents.append(dX @ (beta * t - WZ) + X @ (beta * dt - dWZ) - dW @ t - W @ dt)
+        tangents.append(right(dX, beta * t - WZ) + left(X, beta * dt - dWZ) - right(dW, t) - left(W, dt))
     return values, tangents
 
 
@@ -161,50 +124,48 @@ def _inner(H: _Operator, V: Array, count: float) -> Array:
 
 
 def _inner_tangents(
-    H: _Operator, dX: Array, dW: Array, count: float, coordinates: Symmetric, place: int, free: bool
+    H: _Operator, dX: Array, dW: Array, count: float, directions: Directions, place: int, free: bool
 ) -> tuple[Array, Array]:
     V, dV = H.X, dX
-    whole = int(count)
+    whole, moved = int(count), _Moved(H, dX, dW, directions)
     for _ in range(whole):
-        N = H.times(V)
-        dN = _apply(H, V, dV, dX, dW, coordinates)
-        V, dV = _orth_tangents(N, dN)
+        V, dV = horizontal(H.times(V), moved.times(V, dV))
     tau = count - whole
     if tau or free:
-        N = H.times(V)
-        dN = _apply(H, V, dV, dX, dW, coordinates)
+        N, dN = H.times(V), moved.times(V, dV)
         inverse = np.linalg.inv(V.T @ N)
         graph = N @ inverse  # V^T graph = I
-        d_inner = dV.transpose(0, 2, 1) @ N + V.T @ dN
+        d_inner = crossed(dV, N) + left(V.T, dN)
         mixed = (1 - tau) * V + tau * graph
-        d_mixed = (1 - tau) * dV + tau * ((dN - graph @ d_inner) @ inverse)
+        d_mixed = (1 - tau) * dV + tau * right(dN - left(graph, d_inner), inverse)
         if free:
-            d_mixed[coordinates.count + place] += graph - V
-        V, dV = _orth_tangents(mixed, d_mixed)
+            d_mixed[:, directions.count + place] += graph - V
+        V, dV = horizontal(mixed, d_mixed)
     return V, dV
 
 
-def _apply(H: _Operator, V: Array, dV: Array, dX: Array, dW: Array, coordinates: Symmetric) -> Array:
-    """d(H V)."""
-    WV, XV = H.W.T @ V, H.X.T @ V
-    out = dX @ WV + H.X @ (dW.transpose(0, 2, 1) @ V) + dW @ XV + H.W @ (dX.transpose(0, 2, 1) @ V)
-    low = H.X @ H.W.T + H.W @ H.X.T + H.beta * (H.Z @ H.Z.T)
-    out += (H.S + low) @ dV
-    out[: coordinates.count] += coordinates.times(V)
-    return np.asarray(out)
+class _Moved:
+    """H while S, X and W move."""
+
+    def __init__(self, H: _Operator, dX: Array, dW: Array, directions: Directions) -> None:
+        self._H, self._dX, self._dW, self._directions = H, dX, dW, directions
+        low = H.X @ H.W.T
+        self._dense = H.S + low + low.T + H.beta * (H.Z @ H.Z.T)
+
+    def times(self, V: Array, dV: Array) -> Array:
+        """d(H V)."""
+        H, dX, dW = self._H, self._dX, self._dW
+        out = left(self._dense, dV)
+        # dX W^T V + dW X^T V + X dW^T V + W dX^T V
+        out += right(dX, H.W.T @ V) + right(dW, H.X.T @ V) + left(H.X, crossed(dW, V)) + left(H.W, crossed(dX, V))
+        out[:, : self._directions.count] += self._directions.times(V)
+        return np.asarray(out)
 
 
-def _mask(S: Array, X: Array, dX: Array, coordinates: Symmetric) -> tuple[Array, Array]:
+def _mask(S: Array, X: Array, dX: Array, directions: Directions) -> tuple[Array, Array]:
     """W = -(I - X X^T) S X and dW."""
     SX = S @ X
-    dSX = S @ dX
-    dSX[: coordinates.count] += coordinates.times(X)
-    inner = X.T @ SX
-    dW = -(dSX - X @ (X.T @ dSX)) + dX @ inner + X @ (dX.transpose(0, 2, 1) @ SX)
+    dSX = left(S, dX)
+    dSX[:, : directions.count] += directions.times(X)
+    dW = left(X, left(X.T, dSX)) - dSX + right(dX, X.T @ SX) + left(X, crossed(dX, SX))
     return -off(X, SX), np.asarray(dW)
-
-
-def _orth_tangents(N: Array, dN: Array) -> tuple[Array, Array]:
-    V = orth(N)
-    horizontal = dN @ np.linalg.inv(V.T @ N)  # R = V^T N
-    return V, np.asarray(horizontal - V @ (V.T @ horizontal))

@@ -7,6 +7,7 @@ with a Jacobian of full rank is proof enough. A small misfit alone is not: 1e-5 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,8 @@ from numpy.linalg import LinAlgError
 from securefed.algorithms.pca.faps import FAPS, GROWTH, PERIOD
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks.base import Observation
-from securefed.attacks.gram.faps_client import Course, Symmetric, messages, messages_and_tangents, rule_counts
+from securefed.attacks.gram.coordinates import Anchored, Coordinates, LowRank, Symmetric
+from securefed.attacks.gram.faps_client import Course, messages, messages_and_tangents, rule_counts
 from securefed.attacks.gram.levenberg import fit
 from securefed.attacks.gram.linear import nearest_psd
 from securefed.errors import DivergenceError
@@ -27,7 +29,9 @@ GOAL, PROOF = 1e-11, 1e-9
 _STAGES = (2, 3, 4, 5, 6, 8, 11)
 _EARLY, _LATE = 30, 100
 _HOPELESS = 1e-2
+_PATIENCE, _NEAR = 6, 1e-2
 _FULL_RANK = 1e-11
+_REDUNDANCY = 2.5
 _EIGENVALUE_WEIGHT = 0.1
 
 
@@ -57,47 +61,83 @@ def known_rounds(algorithm: FAPS, rounds: int) -> int:
 
 
 def fit_client(
-    rounds: Sequence[Observation], algorithm: FAPS, scale: float, guess: Array, starts: int, rng: np.random.Generator
+    rounds: Sequence[Observation],
+    algorithm: FAPS,
+    scale: float,
+    guess: Array,
+    rows: int,
+    starts: int,
+    rng: np.random.Generator,
 ) -> Found | None:
     """Fit a simulated client to the first messages of one client.
 
     Args:
         rounds: the client's messages from its first contribution on.      scale: lambda_1(S).
-        guess: first start; later ones disturb it.      starts: largest number of starts.
+        guess: first start; later ones disturb it.      rows: public bound on the rank of S.
+        starts: largest number of starts.
     """
-    count = known_rounds(algorithm, len(rounds))
+    frame = np.linalg.qr(rounds[0].broadcast[BASIS], mode="complete")[0]
+    frame[:, : algorithm.rank] = rounds[0].broadcast[BASIS]
+    guess = frame.T @ guess @ frame / scale
+    block = (frame.T @ rounds[0].message[PRODUCT])[algorithm.rank :] / scale
+    coordinates = coordinates_of(block, rows)
+    count = needed_rounds(algorithm, len(rounds), coordinates)
     if count < _STAGES[0]:
         return None
     stages = (*(stage for stage in _STAGES if stage < count), count)
-    problem = _Problem(rounds[:count], algorithm, scale)
+    problem = _Problem(rounds[:count], algorithm, scale, frame, coordinates)
     for attempt in range(starts):
-        start = guess / scale if attempt == 0 else _disturbed(guess / scale, attempt / starts, rng)
+        start = guess if attempt == 0 else _disturbed(guess, rows, attempt / starts, rng)
         # Alternately round by round, and all rounds at once: each frees runs that the other leaves stuck.
         x = problem.climb(start, stages if attempt % 2 == 0 else stages[-1:])
         if x is None:
             continue
         residual, jacobian = problem.linearised(x, count)
         misfit = float(np.linalg.norm(residual))
-        s = np.linalg.svd(jacobian / np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300), compute_uv=False)
-        rank = int(np.sum(s > _FULL_RANK * s[0]))
-        if misfit < PROOF and rank == len(x):
-            size = problem.coordinates.count
-            gram = scale * problem.coordinates.matrix(x[:size])
-            return Found(gram, x[size:], misfit, rank, len(x), float(s[0] / s[-1]), attempt + 1)
+        triangle = np.linalg.qr(jacobian / np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300), mode="r")
+        s = np.linalg.svd(triangle, compute_uv=False)
+        unknowns = coordinates.determined + len(x) - coordinates.count
+        rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
+        if misfit < PROOF and rank == unknowns:
+            size = coordinates.count
+            gram = scale * frame @ coordinates.matrix(x[:size]) @ frame.T
+            return Found(gram, x[size:], misfit, rank, unknowns, float(s[0] / s[rank - 1]), attempt + 1)
     return None
+
+
+def coordinates_of(block: Array, rows: int) -> Coordinates:
+    """Parameters of S in a frame whose first directions are Z_0; the first message gives the block beside them exactly.
+
+    Args:
+        block: (I - Z_0 Z_0^T) S Z_0 in that frame, (features - rank, rank).      rows: bound on the rank of S; 0: none.
+    """
+    others, rank = block.shape
+    if rows == 0 or 2 * (rows - rank) > others:
+        return Anchored(block, Symmetric.of(others))
+    return Anchored(block, LowRank(others, rows - rank)) if rows > rank else LowRank(others + rank, rows)
+
+
+def needed_rounds(algorithm: FAPS, rounds: int, coordinates: Coordinates) -> int:
+    """Rounds to fit: of those whose beta is known, as many as say every unknown `_REDUNDANCY` times."""
+    return min(known_rounds(algorithm, rounds), _enough(coordinates, algorithm.rank))
+
+
+def _enough(coordinates: Coordinates, rank: int) -> int:
+    return max(_STAGES[0], 1 + math.ceil(_REDUNDANCY * coordinates.determined / (coordinates.size * rank)))
 
 
 class _Problem:
     """Residuals of the first K rounds in units of lambda_1(S)."""
 
-    def __init__(self, rounds: Sequence[Observation], algorithm: FAPS, scale: float) -> None:
+    def __init__(
+        self, rounds: Sequence[Observation], algorithm: FAPS, scale: float, frame: Array, coordinates: Coordinates
+    ) -> None:
         self.algorithm = algorithm
-        self.probes = [o.broadcast[BASIS] for o in rounds]
-        self.products = [o.message[PRODUCT] / scale for o in rounds]
+        self.coordinates = coordinates
+        self.probes = [frame.T @ o.broadcast[BASIS] for o in rounds]
+        self.products = [frame.T @ o.message[PRODUCT] / scale for o in rounds]
         self.norms = [float(np.linalg.norm(Y)) or 1.0 for Y in self.products]
         self.captured = np.array([float(o.message[CAPTURED]) for o in rounds]) / scale
-        self.coordinates = Symmetric.of(len(self.probes[0]))
-        self.traces = np.stack([self.coordinates.coordinates(Z @ Z.T) for Z in self.probes])
 
     def climb(self, start: Array, stages: Sequence[int]) -> Array | None:
         """Fit the rounds stage by stage; `None` where it gets stuck."""
@@ -113,6 +153,8 @@ class _Problem:
                 np.concatenate([x, counts[:own]]),
                 steps=_LATE if stage == last else _EARLY,
                 goal=GOAL,
+                patience=_PATIENCE,
+                near=_NEAR,
             )
             if not result.misfit < _HOPELESS:
                 return None
@@ -127,28 +169,26 @@ class _Problem:
             top = float(np.linalg.eigvalsh(S)[-1])
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
-        return self._stack([((Y - seen) / norm) for Y, seen, norm in self._paired(sent)], x[:size], top, count)
+        return self._stack(sent, S, top)
 
     def linearised(self, x: Array, count: int) -> tuple[Array, Array]:
         size = self.coordinates.count
-        S = self.coordinates.matrix(x[:size])
-        sent, tangents = messages_and_tangents(S, x[size:], self._course(count), self.coordinates)
+        S, directions = self.coordinates.matrix(x[:size]), self.coordinates.at(x[:size])
+        sent, tangents = messages_and_tangents(S, x[size:], self._course(count), directions)
         values, vectors = np.linalg.eigh(S)
-        misfits = [((Y - seen) / norm) for Y, seen, norm in self._paired(sent)]
-        rows = [T.reshape(len(T), -1).T / norm for T, norm in zip(tangents, self.norms, strict=False)]
+        rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=False)]
         scalars = np.zeros((count + 1, len(x)))
-        scalars[:count, :size] = self.traces[:count]
-        scalars[count, :size] = _EIGENVALUE_WEIGHT * self.coordinates.coordinates(
-            np.outer(vectors[:, -1], vectors[:, -1])
-        )
-        return self._stack(misfits, x[:size], float(values[-1]), count), np.vstack([*rows, scalars])
+        for k, Z in enumerate(self.probes[:count]):
+            scalars[k, :size] = directions.slopes(Z @ Z.T)
+        scalars[count, :size] = _EIGENVALUE_WEIGHT * directions.slopes(np.outer(vectors[:, -1], vectors[:, -1]))
+        return self._stack(sent, S, float(values[-1])), np.vstack([*rows, scalars])
 
-    def _stack(self, misfits: list[Array], x: Array, top: float, count: int) -> Array:
-        scalars = self.traces[:count] @ x - self.captured[:count]
-        return np.concatenate([*(m.reshape(-1) for m in misfits), scalars, [_EIGENVALUE_WEIGHT * (top - 1)]])
-
-    def _paired(self, sent: list[Array]) -> list[tuple[Array, Array, float]]:
-        return list(zip(sent, self.products, self.norms, strict=False))
+    def _stack(self, sent: Sequence[Array], S: Array, top: float) -> Array:
+        misfits = [
+            ((Y - seen) / norm).reshape(-1) for Y, seen, norm in zip(sent, self.products, self.norms, strict=False)
+        ]
+        scalars = [np.vdot(Z, S @ Z) - seen for Z, seen in zip(self.probes[: len(sent)], self.captured, strict=False)]
+        return np.concatenate([*misfits, scalars, [_EIGENVALUE_WEIGHT * (top - 1)]])
 
     def _course(self, count: int) -> Course:
         beta, adaptive = self.algorithm.beta_scale, self.algorithm.adaptive
@@ -156,10 +196,12 @@ class _Problem:
         return Course(self.probes[:count], betas, self.algorithm.inner_steps)
 
 
-def _disturbed(guess: Array, share: float, rng: np.random.Generator) -> Array:
-    """The guess mixed with a random positive semidefinite matrix of the same size."""
+def _disturbed(guess: Array, rows: int, share: float, rng: np.random.Generator) -> Array:
+    """The guess mixed with a random positive semidefinite matrix of the same size, and of rank `rows` at most."""
     size = len(guess)
-    factor = rng.normal(size=(size, size)) * np.exp(-rng.uniform(1, 3) * np.arange(size) / size)
+    factor = rng.normal(size=(size, min(size, rows or size))) * np.exp(
+        -rng.uniform(1, 3) * np.arange(min(size, rows or size)) / size
+    )
     random = factor @ factor.T
     random *= np.linalg.norm(guess) / np.linalg.norm(random)
-    return nearest_psd((1 - share) * guess + share * random)
+    return nearest_psd((1 - share) * guess + share * random, rows)

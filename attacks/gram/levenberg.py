@@ -21,7 +21,7 @@ _BEND = 0.75
 """Steps with 2 |a| > 1.5 |v| are refused, a the acceleration and v the velocity."""
 _PROBE = 0.1
 _LOWEST, _HIGHEST = 1e-16, 1e12
-_LARGE = 600
+_LARGE = 150
 """Unknowns from which on the normal equations are used."""
 _ROUND_OFF = 1e-15
 
@@ -40,16 +40,31 @@ class Fit:
     steps: int
 
 
-def fit(residual: Residual, linearised: Linearised, start: Array, *, steps: int, goal: float) -> Fit:
+def fit(
+    residual: Residual,
+    linearised: Linearised,
+    start: Array,
+    *,
+    steps: int,
+    goal: float,
+    patience: int | None = None,
+    near: float = 0.0,
+) -> Fit:
     """Minimise ||residual(x)||.
 
     Args:
         residual: x -> r; may hold NaN where x is out of reach.      linearised: x -> (r, dr/dx).
         steps: largest number of Jacobians.      goal: stop at this misfit.
+        patience: Jacobians within which a misfit above `near` must halve; `None` never loses it.
     """
     x, damping = start, 1e-3
     best, counted = float(np.linalg.norm(residual(start))), 0
+    mark, marked_at = best, 0
     while counted < steps and best > goal and np.isfinite(best):
+        if best < 0.5 * mark:
+            mark, marked_at = best, counted
+        elif patience is not None and best > near and counted - marked_at >= patience:
+            break
         r, J = linearised(x)
         counted += 1
         system = _System(J)

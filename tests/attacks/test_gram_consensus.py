@@ -12,7 +12,8 @@ from securefed.algorithms.pca.operators import off, orth
 from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
 from securefed.attacks.gram import ConsensusGram
 from securefed.attacks.gram.consensus import replay_misfit
-from securefed.attacks.gram.faps_client import Course, Symmetric, messages, messages_and_tangents, rule_counts
+from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.faps_client import Course, messages, messages_and_tangents, rule_counts
 from securefed.attacks.gram.levenberg import fit
 from securefed.attacks.gram.near_consensus import largest_eigenvalue, near_consensus
 from securefed.attacks.scores import relative_error
@@ -89,7 +90,7 @@ def test_the_simulation_is_differentiated_correctly(inner_steps):
     slope = (at(x + 1e-6 * direction) - at(x - 1e-6 * direction)) / 2e-6
     values, tangents = messages_and_tangents(S, x[36:], path, coordinates)
     np.testing.assert_allclose(np.concatenate([Y.reshape(-1) for Y in values]), at(x), atol=1e-13)
-    predicted = np.concatenate([np.tensordot(direction, T, 1).reshape(-1) for T in tangents])
+    predicted = np.concatenate([np.tensordot(T, direction, ((1,), (0,))).reshape(-1) for T in tangents])
     np.testing.assert_allclose(predicted, slope, atol=1e-7)
 
 
@@ -223,4 +224,6 @@ def test_symmetric_coordinates_are_orthonormal():
     np.testing.assert_allclose(coordinates.matrix(coordinates.coordinates(left)), left)
     np.testing.assert_allclose(coordinates.coordinates(left) @ coordinates.coordinates(right), np.vdot(left, right))
     V = orth(RNG.normal(size=(6, 2)))
-    np.testing.assert_allclose(np.tensordot(coordinates.coordinates(left), coordinates.times(V), 1), left @ V)
+    np.testing.assert_allclose(
+        np.tensordot(coordinates.times(V), coordinates.coordinates(left), ((1,), (0,))), left @ V
+    )

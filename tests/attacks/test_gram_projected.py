@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from securefed.algorithms.pca.operators import orth
-from securefed.attacks.gram.faps_client import Symmetric
+from securefed.attacks.gram.coordinates import Symmetric
 from securefed.attacks.gram.projected import Projected
 
 RNG = np.random.default_rng(0)
