@@ -56,7 +56,8 @@ def _freeze(state: MaskingClient | MaskingServer) -> bytes:
 def _ridden(message: Message) -> tuple[Message, Message]:
     """The message of this exchange, and the one of the next that rides on it."""
     own = {name: value for name, value in message.body.items() if not name.startswith(f"{NEXT}/")}
-    rider = replace(message, stage=_RIDES[message.stage], body=unnest(NEXT, message.body))
+    stage = _RIDES.get(message.stage, message.stage)  # nothing rides elsewhere: such a message is refused as it is
+    rider = replace(message, stage=stage, body=unnest(NEXT, message.body))
     return replace(message, body=own), rider
 
 
