@@ -95,6 +95,8 @@ class Federation:
             client-by-client path up to rounding, which depends on who is computed with whom.
         reveal: accept that clients reveal the scalars an algorithm selects by, outside the defence; by default only
             where nothing is hidden anyway.
+        prepare: let every client prepare its next upload between two rounds (`ClientNode.prepare`). With all clients in
+            one process this saves nothing; it is how a client's waiting time is used where they are apart.
         budget: of the defence's noise (`CentralGaussian.budget`), asked before every exchange, void ones too.
 
     Raises:
@@ -120,6 +122,7 @@ class Federation:
         budget: Budget | None = None,
         batched: bool = True,
         reveal: bool | None = None,
+        prepare: bool = False,
     ) -> None:
         if checkpoint_every < 1 or max_void < 1:
             raise ConfigError("checkpoint_every and max_void must be at least 1")
@@ -127,7 +130,7 @@ class Federation:
         self.public = public or Public.of(clients, cohort=cohort)
         reveals = check_reveal(algorithm, self.defense, reveal)
         contract = Contract.of(algorithm, self.public)
-        self.plan = disclose(self.defense.plan(contract.layouts[TRAIN], self.public.cohort), algorithm)
+        self.plan = disclose(self.defense.plan(contract.layouts[TRAIN], self.public.cohort), algorithm, self.public)
         self._secret_cohorts = check_privacy(self.defense, self.plan, budget, self.public, schedule, algorithm)
         self._schedule, self._max_void, self._keep, self._budget = schedule, max_void, keep, budget
         run = secrets.token_hex(16)
@@ -156,6 +159,7 @@ class Federation:
         )
         self._server = algorithm.start(self.public, np.random.default_rng([seed, _START_STREAM]))
         self._history: list[RoundHistory] = []
+        self._prepare = prepare
         self._exchanges = self._spent = 0
         self._doublings = {TRAIN: 0, EVALUATE: 0}
         self._learned = self.defense.start(contract.layouts[TRAIN])
@@ -192,6 +196,9 @@ class Federation:
                 if evaluate_every and len(self._history) % evaluate_every == 0:
                     entry = self._history[-1] = replace(entry, metrics=self.evaluate())
                 stopped = self.algorithm.finished(self._server)
+                if self._prepare and stopped is None:
+                    for node in self.nodes.values():
+                        node.prepare()
                 if self._checkpoint is not None and len(self._history) % self._checkpoint.every == 0:
                     self._save(self._checkpoint)
                 if progress is not None:
@@ -224,7 +231,7 @@ class Federation:
             server = self.algorithm.combine(self._server, Aggregate(released, record.survivors))
             broadcast = self.algorithm.broadcast(server)
         self._guard(broadcast)
-        self._server, self.plan = server, disclose(summed.plan, self.algorithm)
+        self._server, self.plan = server, disclose(summed.plan, self.algorithm, self.public)
         self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
         self._count(record.round, record.survivors, broadcast, summed.announced)
         return RoundHistory(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Outcome, Public, Selecting
+from securefed.algorithms.base import Algorithm, Outcome, Public, Selecting, Spending
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Pipelined, Session, Verifying
 from securefed.errors import (
@@ -166,6 +166,9 @@ class ClientNode:
             if isinstance(computed, SecureFedError):
                 raise computed
             tentative, raw = computed
+            if isinstance(self.algorithm, Spending):  # whatever becomes of the message
+                self.state = _spent(self.algorithm, self.state, tentative)
+                state = _spent(self.algorithm, state, tentative)
             state = replace(state, tentative=tentative, tentative_round=message.round)
             self.state, body = self._send(state, message, raw)
         except SecureFedError as error:
@@ -273,6 +276,11 @@ class ClientNode:
         assert isinstance(aggregation, Verifying)
         plan = self._defense.plan(self._contract.layouts[TRAIN], self._contract.public.cohort)
         aggregation.client_check(key, self.client, plan, unnest("settle/announced", message.body))
+
+
+def _spent(algorithm: Spending[Any], state: NodeState, computed: Any) -> NodeState:
+    tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
+    return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
 
 
 def _integers(message: Message, name: str, dimensions: int) -> Array:

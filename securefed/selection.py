@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public, Selecting
+from securefed.algorithms.base import Algorithm, Public, Selecting, Spending
 from securefed.defenses.base import Defense, Plan
 from securefed.defenses.differential_privacy import FixedSize, Sampler
 from securefed.errors import ConfigError, RoundVoid
@@ -30,10 +30,12 @@ def revealed_scalars(algorithm: Algorithm[Any, Any]) -> Mapping[str, str]:
     return chooser.reveals if chooser is not None else {}
 
 
-def disclose(plan: Plan, algorithm: Algorithm[Any, Any]) -> Plan:
-    """The plan, with a sentence for each scalar that the algorithm's selection reveals."""
+def disclose(plan: Plan, algorithm: Algorithm[Any, Any], public: Public) -> Plan:
+    """The plan, with what the algorithm promises of itself, and a sentence for each scalar that it reveals."""
+    own = algorithm.assumptions(public) if isinstance(algorithm, Spending) else ()
     names = revealed_scalars(algorithm).items()
-    return plan.assume(*(f"revealed by each candidate in the clear, outside the defence: {n} ({w})" for n, w in names))
+    revealed = (f"revealed by each candidate in the clear, outside the defence: {n} ({w})" for n, w in names)
+    return plan.assume(*own, *revealed)
 
 
 def check_reveal(algorithm: Algorithm[Any, Any], defense: Defense, reveal: bool | None) -> bool:

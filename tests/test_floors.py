@@ -24,6 +24,7 @@ FLOORS = {
     "cohort": 2,
     "selection": 2,
     "privacy": 2,
+    "records": 2,
     "node": 2,
     "coordinator": 2,
     "checkpoint": 2,

@@ -53,4 +53,4 @@ def plan_for(algorithm: str, defense: str, clients: int, data: str, settings: Ma
     prepared = what.prepare(load(data), clients, 0)
     arguments: dict[str, Any] = {"clip_norm": what.clip} if defended == "dp" else {}
     plan = catalogue.defenses.make(defended, **arguments).plan(what.build().layout(prepared.public), clients)
-    return disclose(plan, what.build())
+    return disclose(plan, what.build(), prepared.public)

@@ -104,19 +104,38 @@ class TorchModule(TorchProblem):
                 return np.empty((data.rows, 0))  # `row_losses` has the rows themselves
 
     def row_losses(self, parameters: Named, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.compared(self.output(parameters, x), x, y)
+
+    def compared(self, output: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """(rows,) losses of what the module made of the rows `x`."""
         if self.compared_with == "rows":
             y = x
         elif y.is_floating_point():
             y = y.to(x.dtype)
         criterion = _CRITERIA[self.criterion] if isinstance(self.criterion, str) else self.criterion
-        return criterion(self.output(parameters, x), y)
+        return criterion(output, y)
 
     def output(self, parameters: Named, x: torch.Tensor) -> torch.Tensor:
         """What the module makes of the rows `x` (rows, features)."""
         module = _built(self.module, self.precision)
-        x = x if self.input_shape is None else x.reshape(-1, *self.input_shape)
-        found: torch.Tensor = torch.func.functional_call(module, {_own(name): v for name, v in parameters.items()}, x)
+        own = {_own(name): value for name, value in parameters.items()}
+        found: torch.Tensor = torch.func.functional_call(module, own, self.shaped(x))
         return found
+
+    def shaped(self, x: torch.Tensor) -> torch.Tensor:
+        """The rows as the module wants them."""
+        return x if self.input_shape is None else x.reshape(len(x), *self.input_shape)
+
+    def instance(self, parameters: Named) -> nn.Module:
+        """A module of its own that holds copies of these parameters, for training code that wants one."""
+        module = _build(self.module, self.precision, 0)
+        module.load_state_dict({_own(name): value for name, value in parameters.items()}, strict=False)
+        return module
+
+    def parameters_of(self, module: nn.Module) -> dict[str, Array]:
+        """Inverse of `instance`, also where another library has wrapped the module (opacus: `_module.`)."""
+        found = {name.removeprefix("_module."): value for name, value in _trained(module).items()}
+        return {_safe(name): value.detach().numpy().copy() for name, value in found.items()}
 
     def predict(self, parameters: Tensors, x: Array) -> Array:
         """(rows,) int64 labels of the largest outputs."""
