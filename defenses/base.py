@@ -254,6 +254,15 @@ class Pipelined(Protocol):
 
 
 @runtime_checkable
+class Preparing(Protocol):
+    """An aggregation whose clients may do work for an upload before it is asked for, while they wait or train."""
+
+    def client_prepare(self, state: Any) -> Any:
+        """The client's state with that work done, as far as it can be foreseen. Nothing else changes by it."""
+        ...
+
+
+@runtime_checkable
 class Absorbing(Protocol):
     """An aggregation whose server takes uploads one at a time and keeps none, so that its memory is O(d)."""
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from securefed.algorithms.base import Algorithm, Outcome, Public, Selecting, Spending
 from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense, Pipelined, Session, Verifying
+from securefed.defenses.base import Defense, Pipelined, Preparing, Session, Verifying
 from securefed.errors import (
     ContradictionError,
     DataError,
@@ -174,6 +174,15 @@ class ClientNode:
         except SecureFedError as error:
             return self._refuse(message, error)
         return self._reply(message, message.stage, body)
+
+    def prepare(self) -> None:
+        """Do what the defence can do ahead for this client's next upload; to be called while nothing is asked.
+
+        Costs time now and memory of the upload's size, and saves the time when the upload is asked for.
+        """
+        aggregation = self._defense.aggregation
+        if isinstance(aggregation, Preparing) and self.state.protocol is not None:
+            self.state = replace(self.state, protocol=aggregation.client_prepare(self.state.protocol))
 
     def personal(self) -> Tensors | None:
         """The algorithm's personal result for this client."""

@@ -189,6 +189,11 @@ class Paillier:
         self.stock.prepare(public, self.noise, count)
         return count
 
+    def client_prepare(self, state: PaillierClient) -> PaillierClient:
+        """`prepare`, for those that know no more than the protocol of defences."""
+        self.prepare(state)
+        return state
+
     def server_open(self, session: Session) -> tuple[PaillierServer, str, Outgoing]:
         if len(session.cohort) > session.plan.clients:
             raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")

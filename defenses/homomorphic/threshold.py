@@ -248,6 +248,11 @@ class ThresholdPaillier:
         self.stock.prepare(self._keys(plan).shared.public, self.noise, count)
         return count
 
+    def client_prepare(self, state: ThresholdClient) -> ThresholdClient:
+        """`prepare`, for those that know no more than the protocol of defences."""
+        self.prepare(state)
+        return state
+
     def server_open(self, session: Session) -> tuple[ThresholdServer, str, Outgoing]:
         if len(session.cohort) > session.plan.clients:
             raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")

@@ -19,7 +19,7 @@ from securefed.defenses.fixed_point import lanes, to_ring
 from securefed.defenses.secure_aggregation import channel, consistency, verification
 from securefed.defenses.secure_aggregation.graph import neighbours
 from securefed.defenses.secure_aggregation.identities import Identities
-from securefed.defenses.secure_aggregation.masks import Mask, apply_masks, pair_mask, self_mask
+from securefed.defenses.secure_aggregation.masks import Made, Mask, apply_masks, pair_mask, self_mask
 from securefed.defenses.secure_aggregation.primitives import (
     KEY_BYTES,
     agree,
@@ -83,6 +83,7 @@ class MaskingClient:
         released: marks of all its contributions of the run that it helped to unmask, and of their survivors.
         piece_keys: keys that open the pieces of the sum's key, uint8 (its dealers, 32), where the sum is verified.
         sum_key: what the announced sum is checked with; it outlives the exchange.
+        made: masks of the next upload, made ahead of time (`make_masks`); in this process only.
     """
 
     client: ClientId
@@ -104,6 +105,7 @@ class MaskingClient:
     released: Array = field(default_factory=_no_bytes, repr=False)
     piece_keys: Array = field(default_factory=_no_bytes, repr=False)
     sum_key: bytes = field(default=b"", repr=False)
+    made: Made | None = local(default=None, repr=False)
 
     @classmethod
     def open(
@@ -237,16 +239,14 @@ def _upload(state: MaskingClient, request: Message, encoded: Tensors) -> tuple[M
     bundles = channel.take(request, "bundles", np.uint8, (len(dealers), BUNDLE_BYTES))
     held = np.stack([_open_bundle(state, peer, bundle) for peer, bundle in zip(dealers, bundles, strict=True)])
     exchange = sharers_digest(state.session, state.digest, sharers)
-    seed, mask_secret = state.shared_secrets
-    mask_key = private_key(mask_secret)
-    masks: list[Mask] = [self_mask(seed, exchange, state.client)]
-    for peer in dealers:
-        if peer != state.client:
-            agreement = agree(mask_key, state.mask_keys[state.near.index(peer)].tobytes(), peer)
-            masks.append(pair_mask(agreement, exchange, state.client, peer))
+    made = state.made if state.made is not None and state.made.exchange == exchange else None
+    masks = _masks(state, exchange, dealers) if made is None else made.masks
     residues = _residues(encoded, plan)
     mark = b"" if state.identities is None else consistency.contribution_mark(residues)
-    apply_masks(residues, plan, masks)
+    if made is None:
+        apply_masks(residues, plan, masks)
+    else:
+        made.apply(residues)
     body = nest(MASKED, {t.name: flat.reshape(wire_shape(t)) for t, flat in zip(plan.tensors, residues, strict=True)})
     key = b""
     if plan.verified:
@@ -256,8 +256,31 @@ def _upload(state: MaskingClient, request: Message, encoded: Tensors) -> tuple[M
     state = replace(
         state, stage=UNMASK if state.identities is None else CONFIRM, root=b"", mask_keys=_no_bytes(),
         opening=_no_bytes(), sharers=sharers, held=held, contribution=mark, piece_keys=_no_bytes(), sum_key=key,
+        made=None,
     )  # fmt: skip
     return state, state.seal(UPLOAD, body)
+
+
+def make_masks(state: MaskingClient) -> MaskingClient:
+    """The state that waits for its upload, with the masks for it: right if all of the roster dealt shares.
+
+    Otherwise the upload makes others, as if nothing had been made. Takes memory of the upload's size.
+    """
+    exchange = sharers_digest(state.session, state.digest, state.roster)
+    masks = _masks(state, exchange, _dealers(state, state.roster))
+    return replace(state, made=Made.of(exchange, masks, state.session.plan))
+
+
+def _masks(state: MaskingClient, exchange: bytes, dealers: Sequence[ClientId]) -> Sequence[Mask]:
+    """This client's masks in the exchange: its own, and one for each pair with a dealer."""
+    seed, mask_secret = state.shared_secrets
+    mask_key = private_key(mask_secret)
+    masks = [self_mask(seed, exchange, state.client)]
+    for peer in dealers:
+        if peer != state.client:
+            agreement = agree(mask_key, state.mask_keys[state.near.index(peer)].tobytes(), peer)
+            masks.append(pair_mask(agreement, exchange, state.client, peer))
+    return masks
 
 
 def _dealers(state: MaskingClient, sharers: Sequence[ClientId]) -> tuple[ClientId, ...]:

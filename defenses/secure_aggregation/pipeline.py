@@ -40,7 +40,7 @@ NEXT = "next"
 _VERSION = 1
 _RIDES = {UPLOAD: KEYS, UNMASK: SHARES}
 """Which stage of the next exchange rides on which of this one."""
-_LASTING = {"session", "identities", "released"}
+_LASTING = {"session", "identities", "released", "made"}
 """What a client's state does not take from the one that was prepared."""
 
 
@@ -85,7 +85,22 @@ class PipelinedClient(MaskingClient):
     def resume(cls, session: Session, client: ClientId, last: PipelinedClient) -> PipelinedClient:
         """A fresh state, and what `last` prepared for it if that exchange came to its end here."""
         fresh = cls.open(session, client, last.identities, last)
-        return replace(fresh, prepared=last.prepared) if not last.stage else fresh
+        return replace(fresh, prepared=last.prepared, made=last.made) if not last.stage else fresh
+
+    def make_masks(self) -> PipelinedClient:
+        """This state with the masks of the upload that it waits for.
+
+        After an exchange that prepared the next, that one is taken to have the next number, just those clients, and the
+        same plan; if it has not, its upload makes other masks, as if nothing had been made.
+        """
+        if self.stage == UPLOAD:
+            return _pipelined(four_stage_client.make_masks(self))
+        if self.stage or not self.prepared:
+            return self
+        roster = restore(MaskingClient(self.client, KEYS, b"", self.session), decode(self.prepared)[0]).roster
+        session = Session(self.session.run, self.session.round + 1, roster, self.session.plan)
+        ready = PipelinedClient.resume(session, self.client, self).begin()
+        return replace(self, made=four_stage_client.make_masks(ready).made)
 
     def begin(self) -> PipelinedClient:
         """This state at the stage `upload`, with what was prepared for it.

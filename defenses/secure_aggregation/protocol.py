@@ -10,7 +10,7 @@ from securefed.defenses.base import Outgoing, Plan, Session
 from securefed.defenses.fixed_point import is_ring
 from securefed.defenses.secure_aggregation import pipeline, server, verification
 from securefed.defenses.secure_aggregation.channel import TAG_BYTES
-from securefed.defenses.secure_aggregation.client import MaskingClient, client_step
+from securefed.defenses.secure_aggregation.client import MaskingClient, client_step, make_masks
 from securefed.defenses.secure_aggregation.graph import SECURITY, SMALL, Design, find, shares_of
 from securefed.defenses.secure_aggregation.identities import Identities
 from securefed.defenses.secure_aggregation.pipeline import PipelinedClient, PipelinedServer
@@ -269,6 +269,12 @@ class SecureAggregation:
         if isinstance(state, PipelinedServer):
             return pipeline.server_step(state, replies)
         return server.server_step(state, replies)
+
+    def client_prepare(self, state: MaskingClient) -> MaskingClient:
+        """The state with the masks of its next upload, where that can be foreseen; the upload then only adds them."""
+        if isinstance(state, PipelinedClient):
+            return state.make_masks()
+        return make_masks(state) if state.stage == UPLOAD else state
 
     def server_absorb(self, state: MaskingServer, reply: Message) -> MaskingServer:
         """The state with one more upload added, so that no upload needs to be kept."""
