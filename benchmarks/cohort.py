@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -73,6 +74,7 @@ def _cohort(python: Path, batch: int | None) -> list[Row]:
 
     together = _cpu(cohort)
     with threadpool_limits(1, user_api="blas"):
+        products = _cpu(_products(batch or ROWS))
         one_by_one, on_one = median(_cpu(alone)), median(timed(alone, RUNS))
     on_the_wall, beside = timed(cohort, RUNS), min(on_one, median(timed(alone, RUNS)))
     command = [python, ROOT / "benchmarks" / "pfl_fedavg.py", *map(str, (CLIENTS, ROWS, batch or 0, STEPS, RUNS))]
@@ -91,10 +93,47 @@ def _cohort(python: Path, batch: int | None) -> list[Row]:
             "cohort's contributions, CPU", setting, together, "s", peer=one_by_one, peer_name="one by one",
         ),
         row(
+            "the cohort's matrix products alone, CPU", setting, products, "s",
+            peer=one_by_one, peer_name="one by one",
+        ),
+        row(
             "FedAvg round, simulated, CPU", setting, together, "s", peer=peer, peer_name="pfl-research 0.6",
             target=">= as fast", met=peer >= ours,
         ),
     ]  # fmt: skip
+
+
+def _products(batch: int) -> Callable[[], None]:
+    """The products that a cohort's steps come to, of arrays of the same shapes: no cohort can be faster than these.
+
+    As `algorithms.optimization.factored` arranges them: the input weight is multiplied once for everybody, its
+    gradients are never formed, and what the earlier steps added comes in through the rows' kernels.
+    """
+    rng = np.random.default_rng(0)
+
+    def drawn(*shape: int) -> np.ndarray[Any, Any]:
+        return rng.random(shape, dtype=np.float32)
+
+    hidden, classes, stacks = 200, 10, 1 if batch == ROWS else STEPS
+    rows, first = [drawn(CLIENTS, batch, FEATURES) for _ in range(stacks)], drawn(FEATURES, hidden)
+    second, third = drawn(CLIENTS, hidden, hidden), drawn(CLIENTS, hidden, classes)
+    active, slope, last = drawn(CLIENTS, batch, hidden), drawn(CLIENTS, batch, hidden), drawn(CLIENTS, batch, classes)
+    together = np.concatenate(rows, axis=1), drawn(CLIENTS, stacks * batch, hidden)
+
+    def run() -> None:
+        for step in range(STEPS):
+            own = rows[step % stacks]
+            if step < stacks:
+                _ = own.reshape(-1, FEATURES) @ first
+                kernels = [own @ earlier.swapaxes(1, 2) for earlier in rows[: step + 1]]
+            for kernel in kernels if step else ():
+                _ = kernel @ slope
+            _ = active @ second, active @ third  # forward
+            _ = last @ third.swapaxes(1, 2), active.swapaxes(1, 2) @ last  # backward, and the weights' gradients
+            _ = slope @ second.swapaxes(1, 2), active.swapaxes(1, 2) @ slope
+        _ = together[1].swapaxes(1, 2) @ together[0]
+
+    return run
 
 
 def _mnist() -> Row:
