@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -131,7 +131,7 @@ def _tradeoff(report: Report, algorithm: str) -> list[Markup]:
     return [Markup(chart) for chart in out]  # noqa: S704
 
 
-def _costs(report: Report, algorithm: str) -> list[Mapping[str, str]]:
+def _costs(report: Report, algorithm: str) -> list[dict[str, str]]:
     """One row a defence: what it leaves open to the server alone, and what it costs."""
     first: dict[str, Cell] = {}
     for cell in report.of(algorithm):

@@ -118,7 +118,7 @@ class _Seed:
 
     def _new_attacker(self) -> Attacker:
         target = Target(self.case.build(), self.prepared.public)
-        return Attacker(self.settings.attacks, self.case.secret, target, self.task.seed)
+        return Attacker(self.settings.attacks, self.case.secrets, target, self.task.seed)
 
     def _trace(
         self, attacker: Attacker, setting: str, observed: Observed, result: Result, rounds: tuple[int, ...]
@@ -126,7 +126,7 @@ class _Seed:
         for name, found in attacker.prefixes(observed, rounds, UNTRACED):
             errors, conditions = [], []
             for item in found:
-                judged = assess(self.case, self.prepared, observed, item, result.output, TARGET) if item else None
+                judged = assess(self.prepared, observed, item, result, TARGET) if item else None
                 errors.append(judged[0].error if judged else math.nan)
                 conditions.append(finite(item.condition) if item else math.nan)
             self.traces.append(Trace(setting, self.case.name, name, rounds, tuple(errors), tuple(conditions)))
@@ -174,7 +174,7 @@ class _Seed:
         def schedule(round: int) -> tuple[int, ...]:
             return everyone if round % 2 == 0 else everyone[1:]
 
-        how = {"rounds": ABSENCE_ROUNDS, "schedule": schedule}
+        how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": schedule}
         with self._data(self.case.absences) as attacker:
             result, _ = self._federation(sums, **how)
             if defense is not None:
@@ -215,7 +215,7 @@ class _Seed:
         leaks = [
             leakage(item.error, item.baseline)
             for attempt in self.attacker.attempts(observed)[0]
-            for item in assess(self.case, self.prepared, observed, attempt.found, result.output, TARGET)
+            for item in assess(self.prepared, observed, attempt.found, result, TARGET)
             if item.secret == CLIENT
         ]
         utility = self.case.utility(result.output, self.prepared.test)
@@ -275,10 +275,10 @@ class _Seed:
 
     def _score(self, defense: str, result: Result, observed: Observed, attempt: Attempt) -> None:
         found = attempt.found
-        genuine = assess(self.case, self.prepared, observed, found, result.output, TARGET)
+        genuine = assess(self.prepared, observed, found, result, TARGET)
         nothing: dict[str, float] = {}
         if attempt.null is not None:
-            judged = assess(self.case, self.prepared, observed, attempt.null, result.output, TARGET)
+            judged = assess(self.prepared, observed, attempt.null, result, TARGET)
             nothing = {item.secret: item.error for item in judged}
         for item in genuine:
             self.scores.append(
