@@ -1,0 +1,312 @@
+"""The cascade: what is exact first, then a fit in few coordinates, then descent on the entries.
+
+Each stage ends the cascade where its rows, simulated, send what was seen; otherwise the next begins, and the rows that
+explain the message best are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from securefed.algorithms.base import require
+from securefed.attacks.gradient_inversion.levenberg import levenberg
+from securefed.attacks.networks.charts import Chart, Continuous, Entries, Mixed, Span
+from securefed.attacks.networks.descent import Best, drive, lbfgs, signed_adam
+from securefed.attacks.networks.exact import Entering, ratio, separate, span
+from securefed.attacks.networks.matching import Matching, Prior, Problem
+from securefed.attacks.networks.network import Layer, Network
+from securefed.attacks.networks.steps import Simulation
+from securefed.tensors import Array
+
+_JACOBIAN = 2**25
+"""Bytes of a Jacobian beyond which L-BFGS fits the coordinates instead."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard the cascade tries.
+
+    Attributes:
+        exact: whether exact shortcuts and the row space are used.
+        restarts: random starts of each descent.
+        evaluations: of L-BFGS, each start.      history: its memory.
+        signed_steps: of signed Adam on cosine distance and total variation, where L-BFGS did not solve it; 0 leaves it
+            out.      rate: its first step, in units of the range.      variation: weight of total variation there.
+        box: weight of the range's violation.
+        solved: relative misfit at which rows count as found.
+        fits: starts of the Levenberg-Marquardt fit in coordinates.
+        memory: bytes that a search may take; more is refused before anything is allocated.
+        batched: whether starts are computed together; `None` decides (`matching.TOGETHER`).
+    """
+
+    exact: bool = True
+    restarts: int = 2
+    evaluations: int = 2000
+    history: int = 100
+    signed_steps: int = 2000
+    rate: float = 0.1
+    variation: float = 1e-3
+    box: float = 1e-3
+    solved: float = 1e-4
+    fits: int = 8
+    memory: int = 2 * 2**30
+    batched: bool | None = None
+
+    def __post_init__(self) -> None:
+        require(self.restarts >= 1, f"restarts must be at least 1, not {self.restarts}")
+        require(self.evaluations >= 1, f"evaluations must be at least 1, not {self.evaluations}")
+        require(self.signed_steps >= 0, f"signed_steps must be at least 0, not {self.signed_steps}")
+        require(self.solved > 0, f"solved must be positive, not {self.solved}")
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """What the cascade believes.
+
+    Attributes:
+        rows: (B, features), in any order.
+        residual: relative misfit of the message under `rows`, 0 exact; a wrong simulation (other hyper-parameters than
+            the client's) leaves it large.
+        stage: which stage found them: "ratio", "separation", "coordinates", "descent", "cosine".
+        evaluations: of the objective, all starts together.      seconds: of the whole cascade.
+    """
+
+    rows: Array
+    residual: float
+    stage: str
+    evaluations: int = 0
+    seconds: float = 0.0
+    attempts: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """Inverts messages of one network and one simulation.
+
+    Attributes:
+        features: width of a row.      prior: range, neighbours.      columns: mixed types, `None` where all are numbers.
+    """
+
+    network: Network
+    simulation: Simulation
+    features: int
+    prior: Prior
+    effort: Effort = Effort()
+    columns: Mixed | None = None
+
+    def __call__(
+        self, problems: Sequence[Problem], rng: np.random.Generator, entering: Sequence[Entering | None] = ()
+    ) -> list[Inverted]:
+        """Rows of each problem; all must have as many targets.
+
+        Args:
+            entering: of each problem the message as gradients of the layer that rows enter, `None` without one.
+
+        Raises:
+            ConfigError: the searches need more memory than `effort.memory`.
+        """
+        require(len(problems) > 0, "there is no message to invert")
+        begun = time.perf_counter()
+        rows = len(problems[0].targets)
+        self.require_memory(rows, len(problems))
+        prior = replace(self.prior, box=self.effort.box)
+        base = Matching(self.network, self.simulation, problems, [], Entries(self.features), prior)
+        found: list[Inverted] = []
+        for k, _ in enumerate(problems):
+            layer = entering[k] if k < len(entering) and self.effort.exact else None
+            found.append(self._exact(base, k, layer, rows, rng))
+        left = [k for k, item in enumerate(found) if not item.residual <= self.effort.solved]
+        if left:
+            self._descend(base, left, found, rng)
+        seconds = (time.perf_counter() - begun) / len(problems)
+        return [replace(item, seconds=seconds) for item in found]
+
+    def require_memory(self, rows: int, problems: int) -> None:
+        """Refuse what would not fit, before it is allocated."""
+        unknowns, runs = rows * self.features, problems * self.effort.restarts
+        history = 16 * runs * unknowns * min(self.effort.history, self.effort.evaluations)
+        gradients = 48 * self.network.size * self.simulation.copies() * max(rows, 8)
+        need, limit = history + gradients, self.effort.memory
+        require(
+            need <= limit,
+            f"{problems} x {self.effort.restarts} searches for {rows} rows of {self.features} entries behind "
+            f"{self.network.size} parameters need about {need / 2**20:.0f} MiB, beyond the limit of "
+            f"{limit / 2**20:.0f} MiB; lower restarts or history, or raise Effort.memory",
+        )
+
+    def _exact(
+        self, base: Matching, k: int, entering: Entering | None, rows: int, rng: np.random.Generator
+    ) -> Inverted:
+        nothing = Inverted(np.full((rows, self.features), 0.5 * (self.prior.low + self.prior.high)), np.inf, "none")
+        if entering is None:
+            return nothing
+        exact = ratio(entering) if rows == 1 else separate(entering, rows, rng)
+        best = nothing
+        if exact is not None and np.isfinite(exact).all():
+            best = Inverted(exact, base.relative(k, exact), "ratio" if rows == 1 else "separation")
+            if rows > 1:
+                best = self._ordered(base, k, best)
+        if best.residual <= self.effort.solved:
+            return best
+        basis = span(entering, rows)
+        fitted = self._coordinates(base, k, Span(basis), rows, rng)
+        return min((best, fitted), key=lambda item: item.residual)
+
+    def _ordered(self, base: Matching, k: int, found: Inverted) -> Inverted:
+        """The rows in the order of the targets: pairs are swapped while that explains the message better."""
+        targets = base.problems[k].targets
+        if targets.ndim > 1 or len(torch.unique(targets)) < 2:
+            return found
+        rows, residual, improved = found.rows, found.residual, True
+        while improved and residual > self.effort.solved:
+            improved = False
+            for i in range(len(rows)):
+                for j in range(i):
+                    if targets[i] == targets[j]:
+                        continue
+                    order = np.arange(len(rows))
+                    order[[i, j]] = order[[j, i]]
+                    swapped = base.relative(k, rows[order])
+                    if swapped < residual:
+                        rows, residual, improved = rows[order], swapped, True
+        return replace(found, rows=rows, residual=residual)
+
+    def _coordinates(self, base: Matching, k: int, chart: Span, rows: int, rng: np.random.Generator) -> Inverted:
+        """Levenberg-Marquardt in the row space; L-BFGS where its Jacobian would be too large."""
+        problem, network = base.problems[k], self.network
+        unknowns = rows * chart.width
+        scale = float(problem.message.double().norm())
+        best = Inverted(np.zeros((rows, self.features)), np.inf, "coordinates")
+        if 8 * unknowns * len(problem.message) > min(self.effort.memory, _JACOBIAN):
+            return self._span_descent(base, k, chart, rows, rng)
+
+        def gap(flat: torch.Tensor) -> torch.Tensor:
+            x = chart.rows(flat.reshape(rows, -1))
+            return (self.simulation(network, problem.point, x, problem.targets) - problem.message) * base.mask / scale
+
+        jacobian = torch.func.jacfwd(gap)
+
+        def misfit(flat: Array) -> tuple[Array, Array]:
+            at = torch.as_tensor(flat, dtype=network.dtype)
+            with torch.no_grad():
+                return gap(at).double().numpy(), jacobian(at).double().numpy()
+
+        for _ in range(self.effort.fits):
+            start = chart.unknowns(rng.uniform(self.prior.low, self.prior.high, (rows, self.features))).reshape(-1)
+            fit = levenberg(misfit, start, steps=150, goal=0.01 * self.effort.solved, near=0.03)
+            if fit.norm < best.residual:
+                candidate = chart.rows(torch.as_tensor(fit.point.reshape(rows, -1))).numpy()
+                best = replace(best, rows=candidate, residual=fit.norm, evaluations=best.evaluations + fit.steps)
+            if best.residual <= self.effort.solved:
+                break
+        return best
+
+    def _span_descent(self, base: Matching, k: int, chart: Span, rows: int, rng: np.random.Generator) -> Inverted:
+        bests = self._search([base.problems[k]], chart, rows, rng, "squared")[0]
+        best = min(bests, key=lambda item: item.value)
+        candidate = chart.rows(torch.as_tensor(best.point.reshape(rows, -1))).numpy()
+        return Inverted(candidate, base.relative(k, candidate), "coordinates", sum(b.evaluations for b in bests))
+
+    def _descend(self, base: Matching, left: list[int], found: list[Inverted], rng: np.random.Generator) -> None:
+        """L-BFGS on the entries; where that fails cosine and total variation, then L-BFGS from there."""
+        rows = len(base.problems[0].targets)
+        chart: Chart = self.columns or Entries(self.features)
+        self._take(
+            base, left, self._search([base.problems[k] for k in left], chart, rows, rng, "squared"), chart, found
+        )
+        left = [k for k in left if not found[k].residual <= 10.0 * self.effort.solved]
+        if not left or not self.effort.signed_steps:
+            return
+        problems = [base.problems[k] for k in left]
+        rough = self._search(problems, chart, rows, rng, "cosine")
+        starts = np.stack([best.point for bests in rough for best in bests])
+        polished = self._search(problems, chart, rows, rng, "squared", starts)
+        for one, other in zip(polished, rough, strict=True):
+            for a, b in zip(one, other, strict=True):
+                a.evaluations += b.evaluations
+        self._take(base, left, rough, chart, found, "cosine")
+        self._take(base, left, polished, chart, found, "cosine")
+
+    def _search(
+        self,
+        problems: Sequence[Problem],
+        chart: Chart,
+        rows: int,
+        rng: np.random.Generator,
+        distance: str,
+        starts: Array | None = None,
+    ) -> list[list[Best]]:
+        """Of each problem the ends of its restarts."""
+        effort, prior = self.effort, replace(self.prior, box=self.effort.box)
+        of = np.repeat(np.arange(len(problems)), effort.restarts)
+        if starts is None:
+            drawn = rng.uniform(prior.low, prior.high, (len(of), rows, self.features))
+            starts = np.stack([chart.unknowns(x).reshape(-1) for x in drawn])
+        if distance == "cosine":
+            prior = replace(prior, variation=effort.variation)
+            low, high = (prior.low, prior.high) if isinstance(chart, Entries) else (-np.inf, np.inf)
+            rate = effort.rate * (prior.high - prior.low)
+            searches = [signed_adam(start, effort.signed_steps, rate, low, high) for start in starts]
+            matching = Matching(
+                self.network, self.simulation, problems, of, chart, prior, "cosine", batched=effort.batched
+            )
+            bests = drive(searches, starts, matching, effort.signed_steps, -np.inf)
+        else:
+            matching = Matching(self.network, self.simulation, problems, of, chart, prior, batched=effort.batched)
+            bests = drive(
+                [lbfgs(start, effort.history) for start in starts],
+                starts,
+                matching,
+                effort.evaluations,
+                (0.1 * effort.solved) ** 2,
+            )
+        return [bests[k * effort.restarts : (k + 1) * effort.restarts] for k in range(len(problems))]
+
+    def _take(
+        self,
+        base: Matching,
+        which: list[int],
+        ends: list[list[Best]],
+        chart: Chart,
+        found: list[Inverted],
+        stage: str = "descent",
+    ) -> None:
+        for k, bests in zip(which, ends, strict=True):
+            spent = found[k].evaluations + sum(best.evaluations for best in bests)
+            for best in bests:
+                unknowns = torch.as_tensor(best.point.reshape(len(base.problems[k].targets), -1))
+                rows = chart.rows(unknowns).numpy()
+                if self.columns is not None:
+                    rows = self._categorical(base, k, rows)
+                residual = base.relative(k, rows)
+                if residual < found[k].residual or found[k].stage == "none":
+                    found[k] = replace(found[k], rows=rows, residual=residual, stage=stage)
+            found[k] = replace(found[k], evaluations=spent)
+
+    def _categorical(self, base: Matching, k: int, rows: Array) -> Array:
+        """Categories at their likeliest values, the continuous columns fitted again to the message."""
+        assert self.columns is not None
+        rounded = self.columns.rounded(rows)
+        taken = {column for group in self.columns.groups for column in group}
+        free = [column for column in range(self.features) if column not in taken]
+        if not free:
+            return rounded
+        chart = Continuous(rounded, free)
+        start = chart.unknowns(rounded).reshape(-1)
+        matching = Matching(self.network, self.simulation, [base.problems[k]], [0], chart, base.prior)
+        best = drive([lbfgs(start, self.effort.history)], start[None], matching, self.effort.evaluations // 4, 0.0)[0]
+        return np.asarray(chart.rows(torch.as_tensor(best.point.reshape(len(rounded), -1))).numpy())
+
+
+def entering_layer(network: Network, layer: Layer | None, gradient: torch.Tensor) -> Entering | None:
+    """The part of a flat gradient that belongs to the layer that rows enter."""
+    if layer is None:
+        return None
+    parts = network.split(gradient)
+    bias = parts[layer.bias].double().numpy() if layer.bias else None
+    return Entering(parts[layer.weight].double().numpy(), bias)
