@@ -15,16 +15,18 @@ from securefed import storage
 from securefed.errors import DataError, StorageError
 from securefed.messages import ClientId
 from securefed.node import ClientNode
+from securefed.sealing import Seal
 from securefed.state import nest, pack, restore, unnest
 from securefed.tensors import Tensors
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run is kept, and how often (in rounds)."""
+    """Where a run is kept, how often (in rounds), and what it is encrypted with."""
 
     path: Path
     every: int
+    seal: Seal | None = None
 
     def save(
         self,
@@ -48,7 +50,7 @@ class Checkpoint:
             if state.tentative is not None:
                 tensors |= nest(f"client/{client}/tentative", pack(state.tentative))
         details = {"run": dict(meta), "loop": dict(loop), "followed": sorted(followed), "announced": sorted(announced)}
-        storage.save(self.path, "checkpoint", details, tensors)
+        storage.save(self.path, "checkpoint", details, tensors, self.seal)
 
     def load(
         self, meta: Mapping[str, Any], server: Any, nodes: Mapping[ClientId, ClientNode]
@@ -58,7 +60,7 @@ class Checkpoint:
         Raises:
             StorageError: the file is unreadable, or belongs to a run with other parameters.
         """
-        details, tensors = storage.load(self.path, "checkpoint")
+        details, tensors = storage.load(self.path, "checkpoint", self.seal)
         try:
             self._same_run(details["run"], meta)
             for client, node in nodes.items():

@@ -49,6 +49,14 @@ class StorageError(SecureFedError, OSError):
     """A file of ours that is missing, truncated, corrupt, or of another kind or version."""
 
 
+class WrongKeyError(StorageError):
+    """A sealed file was written under another key."""
+
+
+class RolledBackError(StorageError):
+    """A sealed file is older than the newest that was written."""
+
+
 class TranscriptError(SecureFedError):
     """A transcript that does not hold what a view or an attack needs."""
 

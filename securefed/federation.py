@@ -35,6 +35,7 @@ from securefed.history import RoundHistory
 from securefed.messages import ROTATED, Aggregate, ClientId, PartyId, Transcript
 from securefed.node import EVALUATE, MAX_DOUBLINGS, REVEAL, SETTLE, TRAIN, ClientNode, Contract
 from securefed.privacy import check_forgetful, check_privacy
+from securefed.sealing import Seal
 from securefed.selection import (
     Schedule,
     by_revealed,
@@ -95,6 +96,7 @@ class Federation:
             client-by-client path up to rounding, which depends on who is computed with whom.
         reveal: accept that clients reveal the scalars an algorithm selects by, outside the defence; by default only
             where nothing is hidden anyway.
+        seal: encrypts the checkpoint, which holds what clients learned; without one it is in clear, for its owner only.
         prepare: let every client prepare its next upload between two rounds (`ClientNode.prepare`). With all clients in
             one process this saves nothing; it is how a client's waiting time is used where they are apart.
         budget: of the defence's noise (`CentralGaussian.budget`), asked before every exchange, void ones too.
@@ -116,6 +118,7 @@ class Federation:
         transport: Callable[[Mapping[PartyId, Endpoint]], Transport] = InProcess,
         checkpoint: Path | str | None = None,
         checkpoint_every: int = 10,
+        seal: Seal | None = None,
         keep: bool = True,
         max_void: int = 8,
         timeout: float | None = None,
@@ -167,7 +170,7 @@ class Federation:
         self._counted: dict[ClientId, int] = {}
         self._followed: dict[int, Tensors] = {}
         self._announced: dict[int, Tensors] = {}
-        self._checkpoint = Checkpoint(Path(checkpoint), checkpoint_every) if checkpoint is not None else None
+        self._checkpoint = Checkpoint(Path(checkpoint), checkpoint_every, seal) if checkpoint is not None else None
         if self._checkpoint is not None and self._checkpoint.path.exists():
             self._resume(self._checkpoint)
 

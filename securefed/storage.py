@@ -1,7 +1,7 @@
 """Files of ours: one safetensors container with a kind, a version and a digest.
 
 Written to a temporary name and renamed, so that a run killed while writing leaves the previous file whole.
-Readable by the owner only: checkpoints hold clients' states.
+Readable by the owner only: checkpoints hold clients' states. With a `Seal` the file is encrypted too.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from typing import Any
 import numpy as np
 
 from securefed.errors import DataError, StorageError
+from securefed.sealing import Seal, is_sealed
 from securefed.tensors import Array, Tensors, decode, encode
 
 VERSION = 1
 
 
-def save(path: Path, kind: str, meta: Mapping[str, Any], tensors: Tensors) -> None:
-    """Write `tensors` and `meta` (JSON values) to `path` atomically, mode 0600.
+def save(path: Path, kind: str, meta: Mapping[str, Any], tensors: Tensors, seal: Seal | None = None) -> None:
+    """Write `tensors` and `meta` (JSON values) to `path` atomically, mode 0600, encrypted where there is a `seal`.
 
     Raises:
         StorageError: the path cannot be written.
     """
     header = {"kind": kind, "version": VERSION, "meta": dict(meta), "digest": _digest(kind, tensors, meta)}
     data = encode(tensors, header)
+    data = data if seal is None else seal.close(kind, data)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,18 +43,26 @@ def save(path: Path, kind: str, meta: Mapping[str, Any], tensors: Tensors) -> No
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise StorageError(f"cannot write {kind} {path}: {error.strerror}; choose another path") from error
+    if seal is not None:
+        seal.remember(data)
 
 
-def load(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Array]]:
+def load(path: Path, kind: str, seal: Seal | None = None) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read what `save` wrote: `(meta, tensors)`.
 
     Raises:
-        StorageError: no such file, truncated, altered, or of another kind or version.
+        StorageError: no such file, truncated, altered, or of another kind or version; sealed and no seal given, or the
+            other way round.
+        WrongKeyError, RolledBackError: as `Seal.open`.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise StorageError(f"cannot read {kind} {path}: {error.strerror}") from error
+    if seal is not None:
+        data = seal.open(kind, data, f"{kind} {path}")
+    elif is_sealed(data):
+        raise StorageError(f"{kind} {path} is sealed; give the key it was written with")
     try:
         tensors, header = decode(data)
     except DataError as error:

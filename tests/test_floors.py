@@ -13,6 +13,7 @@ FLOORS = {
     "messages": 0,
     "state": 0,
     "storage": 0,
+    "sealing": 0,
     "registry": 0,
     "errors": 0,
     "algorithms": 1,

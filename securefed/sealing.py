@@ -1,0 +1,186 @@
+"""Files encrypted at rest: AES-256-GCM under a key that never stands beside them.
+
+    seal = Seal.from_file("client.key")                        # made by the operating system's generator the first time
+    Federation(..., checkpoint="run.checkpoint", seal=seal)
+
+A sealed file is a header in the clear (mark, version, key's fingerprint, generation, length, salt) and a ciphertext
+whose tag covers header and kind. Every write has a key of its own: HKDF of the seal's key and 32 fresh random bytes.
+
+Guarantee: who has the file and not the key learns its length and generation, and nothing else; a file that was altered,
+cut, written under another key, of another kind, or put in clear in place of a sealed one is refused by name.
+With `anchor`, an older file in place of the newest is refused as well.
+Not promised: anything where the key is read. Without an anchor, that a file is the newest: a copy of an older one
+opens. With one, against somebody who sets both back: keep the anchor where the file's thief cannot write.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from securefed.errors import ConfigError, RolledBackError, StorageError, WrongKeyError
+
+KEY_BYTES: Final = 32
+MARK: Final = b"securefed sealed"
+VERSION: Final = 1
+_HEADER: Final = struct.Struct("<16sH8sQQ32s")
+_TAG, _SALT, _SLICE = 16, 32, 1 << 28
+_ANCHOR: Final = struct.Struct("<Q32s")
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What files are encrypted with.
+
+    Attributes:
+        key: 32 secret bytes, from the operating system's generator.
+        anchor: a small file that remembers the generation written last, in a place of its own: older ones are refused.
+
+    Raises:
+        ConfigError: the key is not 32 bytes.
+    """
+
+    key: bytes = field(repr=False)
+    anchor: Path | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.key) is not bytes or len(self.key) != KEY_BYTES:
+            raise ConfigError(f"a seal's key is {KEY_BYTES} secret bytes; Seal.from_file makes and keeps one")
+
+    @classmethod
+    def from_file(cls, path: Path | str, anchor: Path | str | None = None) -> Seal:
+        """The key in `path`; made there, readable by its owner only, where no such file is.
+
+        Raises:
+            StorageError: the file cannot be read or made, is no key, or others may read it.
+        """
+        place = Path(path)
+        try:
+            if not place.exists():
+                _write_new(place, os.urandom(KEY_BYTES))
+            if os.name == "posix" and place.stat().st_mode & 0o077:
+                raise StorageError(f"key {place} can be read by others than its owner; chmod 600 it, or make another")
+            key = place.read_bytes()
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot use key {place}: {error.strerror}") from error
+        if len(key) != KEY_BYTES:
+            raise StorageError(f"key {place} has {len(key)} bytes, not {KEY_BYTES}; restore it, or make another")
+        return cls(key, None if anchor is None else Path(anchor))
+
+    def close(self, kind: str, data: bytes) -> bytes:
+        """`data` sealed, of the generation after the newest one."""
+        salt = os.urandom(_SALT)
+        header = _HEADER.pack(MARK, VERSION, self._fingerprint, self.newest() + 1, len(data), salt)
+        cipher = Cipher(algorithms.AES(self._derive(b"file", salt)), modes.GCM(bytes(12))).encryptor()
+        cipher.authenticate_additional_data(header + kind.encode())
+        parts = [header, *(cipher.update(part) for part in _slices(data)), cipher.finalize(), cipher.tag]
+        return b"".join(parts)
+
+    def open(self, kind: str, data: bytes, where: str) -> bytes:
+        """Inverse of `close`.
+
+        Args:
+            where: the file in words, for errors.
+
+        Raises:
+            WrongKeyError: sealed under another key.
+            RolledBackError: older than the newest that the anchor remembers.
+            StorageError: no sealed file, another version, cut, or altered.
+        """
+        if not is_sealed(data) or len(data) < _HEADER.size:
+            raise StorageError(f"{where} is not sealed, or truncated; a key is given, so nothing in clear is read")
+        _, version, fingerprint, generation, length, salt = _HEADER.unpack_from(data)
+        if version != VERSION:
+            raise StorageError(f"{where} is sealed in version {version}, this release reads {VERSION}")
+        if not hmac.compare_digest(fingerprint, self._fingerprint):
+            raise WrongKeyError(f"{where} is sealed under another key; give the one it was written with")
+        if len(data) != _HEADER.size + length + _TAG:
+            raise StorageError(f"{where} is truncated, or something was appended; restore it from a copy")
+        cipher = Cipher(algorithms.AES(self._derive(b"file", salt)), modes.GCM(bytes(12), data[-_TAG:])).decryptor()
+        cipher.authenticate_additional_data(data[: _HEADER.size] + kind.encode())
+        try:
+            plain = [cipher.update(part) for part in _slices(memoryview(data)[_HEADER.size : -_TAG])]
+            plain.append(cipher.finalize())
+        except InvalidTag as error:
+            raise StorageError(f"{where} was altered, or is no {kind}: its tag does not match") from error
+        if generation < self.newest():
+            raise RolledBackError(
+                f"{where} is of generation {generation}, and {self.newest()} was written since; a client that goes on "
+                "from an older state may mask two uploads alike: restore the newest, or start a new run"
+            )
+        return b"".join(plain)
+
+    def newest(self) -> int:
+        """The generation written last; 0 without an anchor or before the first.
+
+        Raises:
+            StorageError: the anchor cannot be read, or is no anchor of this key.
+        """
+        if self.anchor is None or not self.anchor.exists():
+            return 0
+        try:
+            data = self.anchor.read_bytes()
+        except OSError as error:
+            raise StorageError(f"cannot read anchor {self.anchor}: {error.strerror}") from error
+        if len(data) == _ANCHOR.size:
+            generation, tag = _ANCHOR.unpack(data)
+            if hmac.compare_digest(tag, self._anchor_tag(generation)):
+                return int(generation)
+        raise StorageError(f"anchor {self.anchor} was altered, or belongs to another key")
+
+    def remember(self, sealed: bytes) -> None:
+        """Note in the anchor that `sealed` is on disk now; nothing without one. Called after the file, so that a crash
+        between the two leaves a file that is newer than the anchor, which opens."""
+        if self.anchor is None:
+            return
+        generation = _HEADER.unpack_from(sealed)[3]
+        temporary = self.anchor.with_name(f".{self.anchor.name}.{os.urandom(8).hex()}.part")
+        try:
+            self.anchor.parent.mkdir(parents=True, exist_ok=True)
+            _write_new(temporary, _ANCHOR.pack(generation, self._anchor_tag(generation)))
+            temporary.replace(self.anchor)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise StorageError(f"cannot write anchor {self.anchor}: {error.strerror}; choose another path") from error
+
+    @property
+    def _fingerprint(self) -> bytes:
+        return self._derive(b"fingerprint")[:8]
+
+    def _anchor_tag(self, generation: int) -> bytes:
+        return hmac.digest(self._derive(b"anchor"), generation.to_bytes(8, "little"), "sha256")
+
+    def _derive(self, purpose: bytes, salt: bytes | None = None) -> bytes:
+        return HKDF(SHA256(), KEY_BYTES, salt, b"securefed seal " + purpose).derive(self.key)
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether these are the bytes of a sealed file, as far as their beginning says."""
+    return data.startswith(MARK)
+
+
+def _slices(data: bytes | memoryview) -> Iterator[memoryview]:
+    """Parts of a length that the cipher takes at once."""
+    view = memoryview(data)
+    return (view[start : start + _SLICE] for start in range(0, len(view), _SLICE))
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,186 @@
+"""Files encrypted at rest: what is wrong with one is named, and the untouched one beside it opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefed import catalogue, sealing, storage
+from securefed.datasets.base import Dataset
+from securefed.defenses.compose import chain
+from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.errors import ConfigError, RolledBackError, StorageError, WrongKeyError
+from securefed.federation import Federation
+from securefed.sealing import Seal
+
+KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
+SECRET = b"a client's state, to be found nowhere" * 3
+HEADER = 74
+
+
+def opened(data: bytes, key: bytes = KEY, kind: str = "state") -> bytes:
+    return Seal(key).open(kind, data, "state run.file")
+
+
+@pytest.mark.parametrize("data", [b"", b"x", SECRET, bytes(100_000)])
+def test_opening_undoes_sealing_and_no_two_files_are_alike(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed = Seal(KEY).close("state", data)
+    assert opened(sealed) == data
+    assert len(sealed) == len(data) + HEADER + 16
+    assert sealed[HEADER:] != Seal(KEY).close("state", data)[HEADER:]
+    monkeypatch.setattr(sealing, "_SLICE", 7)
+    assert opened(sealed) == data  # however it is cut into slices
+
+
+def test_the_file_holds_no_word_of_it() -> None:
+    sealed = Seal(KEY).close("state", SECRET)
+    assert SECRET[:8] in SECRET
+    assert not any(SECRET[start : start + 8] in sealed for start in range(len(SECRET) - 8))
+    assert KEY not in sealed
+    counts = np.bincount(np.frombuffer(Seal(KEY).close("state", bytes(100_000))[HEADER:-16], np.uint8), minlength=256)
+    assert ((counts - 390.625) ** 2 / 390.625).sum() < 420  # 255 degrees of freedom; more has probability below 1e-9
+    assert repr(KEY) not in repr(Seal(KEY))
+
+
+def test_another_key_is_named_and_one_that_only_looks_alike_does_not_open() -> None:
+    sealed = Seal(KEY).close("state", SECRET)
+    assert opened(sealed) == SECRET
+    with pytest.raises(WrongKeyError, match="another key"):
+        opened(sealed, OTHER)
+    place = slice(18, 26)  # of the fingerprint
+    forged = sealed[: place.start] + Seal(OTHER).close("state", b"")[place] + sealed[place.stop :]
+    with pytest.raises(StorageError, match="altered"):
+        opened(forged, OTHER)
+
+
+def test_every_altered_byte_and_every_cut_is_refused() -> None:
+    sealed = Seal(KEY).close("state", b"short")
+    for place in range(len(sealed)):
+        changed = bytearray(sealed)
+        changed[place] ^= 1 << (place % 8)
+        with pytest.raises(StorageError):
+            opened(bytes(changed))
+        with pytest.raises(StorageError, match="truncated"):
+            opened(sealed[:place])
+    with pytest.raises(StorageError, match="appended"):
+        opened(sealed + b"\0")
+    with pytest.raises(StorageError, match="is no transcript"):
+        opened(sealed, kind="transcript")
+    with pytest.raises(StorageError, match="version 2"):
+        opened(sealed[:16] + b"\2\0" + sealed[18:])
+    assert opened(sealed) == b"short"
+
+
+def test_clear_and_sealed_files_do_not_stand_for_each_other(tmp_path: Path) -> None:
+    path, tensors = tmp_path / "file", {"secret": np.frombuffer(SECRET, np.uint8)}
+    storage.save(path, "state", {"a": 1}, tensors, Seal(KEY))
+    meta, found = storage.load(path, "state", Seal(KEY))
+    assert meta == {"a": 1}
+    assert found["secret"].tobytes() == SECRET
+    assert SECRET not in path.read_bytes()
+    with pytest.raises(StorageError, match="is sealed; give the key"):
+        storage.load(path, "state")
+    storage.save(path, "state", {"a": 1}, tensors)
+    assert SECRET in path.read_bytes()  # positive control: in clear, the bytes are there
+    with pytest.raises(StorageError, match="is not sealed"):
+        storage.load(path, "state", Seal(KEY))
+
+
+def test_an_older_file_is_refused_where_an_anchor_remembers(tmp_path: Path) -> None:
+    path, anchored = tmp_path / "file", Seal(KEY, tmp_path / "elsewhere" / "anchor")
+    copies = []
+    for number in range(3):
+        storage.save(path, "state", {"number": number}, {}, anchored)
+        copies.append(path.read_bytes())
+        assert anchored.newest() == number + 1
+    assert storage.load(path, "state", anchored)[0] == {"number": 2}
+    for older in copies[:2]:
+        path.write_bytes(older)
+        with pytest.raises(RolledBackError, match="3 was written since"):
+            storage.load(path, "state", anchored)
+        assert storage.load(path, "state", Seal(KEY))[0]["number"] < 2  # positive control: without an anchor it opens
+    path.write_bytes(copies[2])
+    storage.load(path, "state", anchored)
+
+
+def test_a_crash_between_file_and_anchor_leaves_a_file_that_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, anchored = tmp_path / "file", Seal(KEY, tmp_path / "anchor")
+    storage.save(path, "state", {"number": 0}, {}, anchored)
+    with monkeypatch.context() as patch:
+        patch.setattr(Seal, "remember", lambda *_: None)
+        storage.save(path, "state", {"number": 1}, {}, anchored)
+    assert storage.load(path, "state", anchored)[0] == {"number": 1}
+
+
+def test_an_anchor_is_bound_to_its_key_and_cannot_be_written_without_it(tmp_path: Path) -> None:
+    path, anchor = tmp_path / "file", tmp_path / "anchor"
+    storage.save(path, "state", {}, {}, Seal(KEY, anchor))
+    good = anchor.read_bytes()
+    for bad in (good[:-1], bytes([good[0] ^ 1]) + good[1:], b"", bytes(40)):
+        anchor.write_bytes(bad)
+        with pytest.raises(StorageError, match="anchor"):
+            storage.load(path, "state", Seal(KEY, anchor))
+    anchor.write_bytes(good)
+    storage.load(path, "state", Seal(KEY, anchor))
+    with pytest.raises(StorageError, match="another key"):
+        Seal(OTHER, anchor).newest()
+
+
+def test_a_key_file_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
+    place = tmp_path / "keys" / "client.key"
+    first = Seal.from_file(place)
+    assert Seal.from_file(place).key == first.key == place.read_bytes()
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert Seal.from_file(tmp_path / "other.key").key != first.key
+    place.chmod(0o640)
+    with pytest.raises(StorageError, match="read by others"):
+        Seal.from_file(place)
+    place.chmod(0o600)
+    place.write_bytes(first.key[:-1])
+    with pytest.raises(StorageError, match="31 bytes"):
+        Seal.from_file(place)
+    with pytest.raises(StorageError, match="cannot use key"):
+        Seal.from_file(tmp_path)
+    for bad in (b"", bytes(31), bytearray(32), "k" * 32):
+        with pytest.raises(ConfigError):
+            Seal(bad)  # type: ignore[arg-type]
+
+
+# --- the checkpoint of a run ------------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(6)
+DATA = [Dataset(RNG.standard_normal((6, 3)), np.arange(6) % 2) for _ in range(3)]
+
+
+def federation(path: Path, seal: Seal | None) -> Federation:
+    arguments: dict[str, Any] = {"checkpoint": path, "checkpoint_every": 1, "seal": seal}
+    method = catalogue.algorithms.make("optimization/scaffold", learning_rate=0.1)
+    return Federation(method, DATA, chain(secure_aggregation()), **arguments)
+
+
+def test_a_sealed_run_resumes_and_its_clients_states_are_not_in_the_file(tmp_path: Path) -> None:
+    path, seal = tmp_path / "run", Seal(KEY, tmp_path / "anchor")
+    federation(path, seal).run(2)
+    federation(tmp_path / "clear", None).run(2)
+    older, clear_file = path.read_bytes(), (tmp_path / "clear").read_bytes()
+    _, tensors = storage.load(tmp_path / "clear", "checkpoint")
+    held = [value.tobytes() for name, value in tensors.items() if name.startswith("client/") and value.nbytes >= 24]
+    learned = [data for data in held if any(data)]
+    assert learned
+    assert all(data in clear_file and data not in older for data in learned)
+    resumed = federation(path, seal).run(4)
+    clear = federation(tmp_path / "clear", None).run(4)
+    for name, value in clear.output.items():
+        np.testing.assert_array_equal(resumed.output[name], value)
+    with pytest.raises(WrongKeyError):
+        federation(path, Seal(OTHER))
+    with pytest.raises(StorageError, match="is sealed"):
+        federation(path, None)
+    path.write_bytes(older)
+    with pytest.raises(RolledBackError):
+        federation(path, seal)
