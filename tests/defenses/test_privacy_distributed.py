@@ -68,7 +68,7 @@ def test_with_little_noise_the_sum_is_that_of_the_clipped_contributions(make, lo
 @BOTH
 def test_noise_of_the_decoded_sum_is_as_planned_within_one_percent_at_a_million_draws(make):
     # Relative standard error sqrt(2 / n) = .14 %.
-    entries, clients = 1_000_000 if make is skellam else 400_000, 3
+    entries, clients = 1_000_000, 3
     defense, zero = composed(make(1.5), norm_bound=0.7), {"x": np.zeros(entries)}
     plan = Session("ab" * 16, 0, (0, 1, 2), defense.plan(vector(entries), clients)).plan
     total = sum(defense.encode(zero, plan)["x"] for _ in range(clients))
