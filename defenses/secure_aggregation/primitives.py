@@ -26,17 +26,25 @@ _ONE_USE_NONCE = bytes(12)
 
 def label(*parts: bytes | str | int) -> bytes:
     """One byte string for a list of parts; different lists never give the same string."""
-    return b"".join([_framed(part) if type(part) is bytes else _framed_word(part) for part in parts])
+    framed = []
+    for part in parts:
+        if type(part) is bytes:
+            framed += (_head(b"b", len(part)), part)
+        else:
+            framed.append(_framed_word(part))
+    return b"".join(framed)
 
 
-def _framed(data: bytes, kind: bytes = b"b") -> bytes:
-    return kind + len(data).to_bytes(8, "little") + data
+@lru_cache(maxsize=4096)
+def _head(kind: bytes, length: int) -> bytes:
+    return kind + length.to_bytes(8, "little")
 
 
 @lru_cache(maxsize=4096, typed=True)
 def _framed_word(part: str | int) -> bytes:
     """Names, ids and numbers recur in every label of an exchange."""
-    return _framed(str(part).encode(), b"s" if isinstance(part, str) else b"i")
+    data = str(part).encode()
+    return _head(b"s" if isinstance(part, str) else b"i", len(data)) + data
 
 
 def fingerprint(*parts: bytes | str | int) -> bytes:
