@@ -16,7 +16,7 @@ import numpy as np
 from securefed.errors import ConfigError, ContradictionError, PlanError
 from securefed.messages import Aggregate, ClientId, Message, PartyId
 from securefed.registry import Registry
-from securefed.tensors import Layout, Ring, Tensors, TensorSpec
+from securefed.tensors import Array, Layout, Ring, Tensors, TensorSpec
 
 Unit = Literal["client", "record"]
 ENCODING: Final = 30
@@ -250,6 +250,19 @@ class Pipelined(Protocol):
 
     def server_resume(self, session: Session, last: Any) -> tuple[Any, str, Outgoing]:
         """As `server_open`; `last` is what `server_carry` gave for the exchange before, or `None`."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """An aggregation whose clients must not forget what they let out, whatever becomes of their process."""
+
+    def client_memory(self, state: Any) -> Array:
+        """What outlives the state of an exchange: no secret of it, but for the client's eyes."""
+        ...
+
+    def client_remind(self, state: Any, memory: Array) -> Any:
+        """A new exchange's state that knows it again."""
         ...
 
 

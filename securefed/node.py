@@ -14,7 +14,7 @@ import numpy as np
 
 from securefed.algorithms.base import Algorithm, Outcome, Public, Selecting, Spending
 from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense, Pipelined, Preparing, Session, Verifying
+from securefed.defenses.base import Defense, Pipelined, Preparing, Remembering, Session, Verifying
 from securefed.errors import (
     ContradictionError,
     DataError,
@@ -46,6 +46,7 @@ class NodeState:
         session, protocol: of the exchange under way.
         kind: what the exchange under way sums.
         encoded: its last encoded contribution (for simulations that score collusion).
+        memory: what the defence's protocol must not forget of earlier exchanges, in a resumed run too.
         sum_key: what the sum of exchange `tentative_round` will be checked with; empty where sums are not checked.
     """
 
@@ -58,6 +59,7 @@ class NodeState:
     kind: str = TRAIN
     encoded: Tensors | None = local(default=None, repr=False)
     sum_key: bytes = field(default=b"", repr=False)
+    memory: Array = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
 
 
 @dataclass(frozen=True)
@@ -223,9 +225,12 @@ class ClientNode:
         encoded = None if raw is None else self._defense.encode(raw, state.session.plan)
         request = replace(message, body=unnest("protocol", message.body))
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, encoded)
+        aggregation = self._defense.aggregation
+        if isinstance(aggregation, Remembering):
+            state = replace(state, memory=aggregation.client_memory(protocol))
         kept = encoded if self._keep and encoded is not None else state.encoded
-        if state.kind == TRAIN and raw is not None and isinstance(self._defense.aggregation, Verifying):
-            state = replace(state, sum_key=self._defense.aggregation.client_keeps(protocol))
+        if state.kind == TRAIN and raw is not None and isinstance(aggregation, Verifying):
+            state = replace(state, sum_key=aggregation.client_keeps(protocol))
         return replace(state, protocol=protocol, encoded=kept), reply
 
     def _revealed(self, state: NodeState, message: Message) -> Tensors:
@@ -261,6 +266,8 @@ class ClientNode:
             protocol = aggregation.client_resume(session, self.client, state.protocol)
         else:
             protocol = aggregation.client_open(session, self.client)
+        if isinstance(aggregation, Remembering):
+            protocol = aggregation.client_remind(protocol, state.memory)
         return replace(state, session=session, protocol=protocol, kind=kind, last_round=message.round)
 
     def _settle(self, state: NodeState, message: Message) -> NodeState:

@@ -11,10 +11,11 @@ import pytest
 from securefed import catalogue, sealing, storage
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.errors import ConfigError, RolledBackError, StorageError, WrongKeyError
+from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed.errors import ConfigError, RolledBackError, RoundVoid, StorageError, WrongKeyError
 from securefed.federation import Federation
 from securefed.sealing import Seal
+from securefed.transports.in_process import InProcess, Lossy
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 SECRET = b"a client's state, to be found nowhere" * 3
@@ -184,3 +185,44 @@ def test_a_sealed_run_resumes_and_its_clients_states_are_not_in_the_file(tmp_pat
     path.write_bytes(older)
     with pytest.raises(RolledBackError):
         federation(path, seal)
+
+
+def test_a_resumed_client_knows_what_it_let_out_and_refuses_another_sum_of_it(tmp_path: Path) -> None:
+    """A run is set back to its first round; the contributions are those of before, and a client is kept out of the sum.
+
+    Positive control: clients that forget give that sum, and the two subtract to the contribution of the one left out.
+    """
+    identities = Identities.generate(4)
+
+    def run(path: Path, drop: bool, rounds: int) -> Federation:
+        def lossy(endpoints: Any) -> Any:
+            return Lossy(InProcess(endpoints), replies=lambda m: drop and m.stage == "upload" and m.sender == 3)
+
+        method = catalogue.algorithms.make("optimization/dsgd", learning_rate=0.1)
+        found = Federation(
+            method, [*DATA, DATA[0]], chain(secure_aggregation(identities=identities)),
+            checkpoint=path, checkpoint_every=1, transport=lossy, max_void=1, seal=Seal(KEY),
+        )  # fmt: skip
+        found.run(rounds)
+        return found
+
+    path = tmp_path / "run"
+    first = run(path, False, 1)
+    assert all(node.state.memory.shape == (1, 64) for node in first.nodes.values())
+    meta, tensors = storage.load(path, "checkpoint", Seal(KEY))
+    start = tmp_path / "start"
+    run(start, False, 0)
+    begun, fresh = storage.load(start, "checkpoint", Seal(KEY))
+    remembers = {name: tensors[name] if name.endswith("node/memory:a") else value for name, value in fresh.items()}
+    assert begun["loop"]["exchanges"] < meta["loop"]["exchanges"]
+    for kept in (fresh, remembers):
+        begun["loop"]["exchanges"] = 0
+        storage.save(path, "checkpoint", begun, kept, Seal(KEY))
+        if kept is remembers:
+            with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
+                run(path, True, 1)
+        else:
+            again = run(path, True, 1)
+            whole, rest = (f.transcript.records[0].encoded for f in (first, again))
+            sent = first.transcript.contributions[0, 3]
+            assert all(np.array_equal(whole[name] - rest[name], sent[name]) for name in sent)

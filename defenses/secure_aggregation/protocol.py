@@ -270,6 +270,14 @@ class SecureAggregation:
             return pipeline.server_step(state, replies)
         return server.server_step(state, replies)
 
+    def client_memory(self, state: MaskingClient) -> Array:
+        """Marks of the contributions that were let out, and of whom they were summed with; none without identities."""
+        return state.released
+
+    def client_remind(self, state: MaskingClient, memory: Array) -> MaskingClient:
+        """The state that refuses to let one of those out into another sum."""
+        return replace(state, released=memory)
+
     def client_prepare(self, state: MaskingClient) -> MaskingClient:
         """The state with the masks of its next upload, where that can be foreseen; the upload then only adds them."""
         if isinstance(state, PipelinedClient):
