@@ -13,7 +13,7 @@ from securefed.algorithms.pca.faps import FAPS
 from securefed.algorithms.pca.guarded import GuardedFAPS
 from securefed.algorithms.pca.server import PRODUCT
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
-from securefed.attacks.gram.faps_fit import Found, fit_client
+from securefed.attacks.gram.faps_fit import Found, coordinates_of, fit_client
 from securefed.attacks.gram.near_consensus import near_consensus
 from securefed.attacks.gram.rounds import by_members, most_seen, rows_of
 from securefed.datasets.base import Dataset
@@ -21,6 +21,8 @@ from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
 _ROUNDS = 60
+_AT_CONSENSUS = 1e-4
+"""A client's first message is at consensus, to the round-off of float32 at least; without it there is no fit."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +30,25 @@ class ConsensusGram:
     """First the near-consensus estimate, which every view allows; then, on single clients, an exact fit.
 
     Attributes:
-        fit_features: largest number of features at which the exact fit is tried; its cost grows with the sixth
-            power (20 features: seconds; 64: hours).
+        fit_unknowns: largest number of unknowns at which the exact fit is tried; its cost grows with their square
+            and more (200: a second; 500: half a minute). A client of m rows has about (features - rank) (m - rank)
+            of them, and features^2 / 2 at most.
         starts: starts of the fit.
-        largest: largest number of features at all: the estimate solves for all n (n + 1) / 2 entries at once.
+        largest: largest number of features at all: the estimate holds 60 matrices of features x features.
 
     The exact fit is accepted only at a misfit of round-off with a Jacobian of full rank; otherwise the estimate is
     reported, and `residual` is the misfit of a FAPS client that holds it (NaN for sums, which no single client
     sends). `diagnostics["method"]` says which it was. Noise in the messages leaves only the estimate.
     """
 
-    fit_features: int = 32
-    starts: int = 4
-    largest: int = 80
+    fit_unknowns: int = 600
+    starts: int = 6
+    largest: int = 1000
     name: ClassVar[str] = "gram/consensus"
     secret: ClassVar[str] = "gram"
 
     def __post_init__(self) -> None:
-        require(self.fit_features >= 0, f"fit_features must be at least 0, not {self.fit_features}")
+        require(self.fit_unknowns >= 0, f"fit_unknowns must be at least 0, not {self.fit_unknowns}")
         require(self.starts >= 1, f"starts must be at least 1, not {self.starts}")
         require(self.largest >= 1, f"largest must be at least 1, not {self.largest}")
 
@@ -57,7 +60,11 @@ class ConsensusGram:
         if not observed.rounds:
             return "The view holds no messages."
         if target.public.features > self.largest:
-            return f"Solving for all entries is limited to {self.largest} features here (`largest`)."
+            need, have = (_ROUNDS * features**2 * 3 * 8 / 2**20 for features in (target.public.features, self.largest))
+            return (
+                f"{target.public.features} features need about {need:.0f} MiB; the limit here is {have:.0f} MiB, "
+                f"{self.largest} features (`largest`)."
+            )
         if most_seen(by_members(observed.rounds), observed.target) is None:
             return f"No observed sum holds client {observed.target}."
         return None
@@ -76,7 +83,7 @@ class ConsensusGram:
         entries = target.public.features * (target.public.features + 1) // 2
         alone = len(members) == 1
         found = None
-        if alone and target.public.features <= self.fit_features:
+        if alone and estimate.distances[0] < _AT_CONSENSUS and self._fits(algorithm.rank, target.public.features, rows):
             found = fit_client(rounds, algorithm, estimate.scale, estimate.gram, rows, self.starts, rng)
         gram = estimate.gram if found is None else found.gram
         return Reconstruction(
@@ -89,6 +96,10 @@ class ConsensusGram:
             diagnostics=_diagnostics(rounds, estimate.scale, estimate.distances, found),
             members=members,
         )
+
+    def _fits(self, rank: int, features: int, rows: int) -> bool:
+        block = np.zeros((features - rank, rank))
+        return rank < features and coordinates_of(block, rows).count <= self.fit_unknowns
 
 
 def spread_out(rounds: Sequence[Observation], count: int) -> list[Observation]:

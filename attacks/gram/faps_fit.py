@@ -24,12 +24,15 @@ from securefed.attacks.gram.linear import nearest_psd
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
-GOAL, PROOF = 1e-11, 1e-9
-"""The fit stops at the one misfit, and counts as found below the other (relative misfits summed over rounds)."""
+GOAL, PROOF, SINGLE_PROOF = 1e-11, 1e-9, 1e-6
+"""The fit stops at the first misfit, and counts as found below the second (norm of the relative misfits of all rounds),
+or below the third where the messages are float32 numbers."""
 _STAGES = (2, 3, 4, 5, 6, 8, 11)
 _EARLY, _LATE = 30, 100
 _HOPELESS = 1e-2
 _PATIENCE, _NEAR = 6, 1e-2
+_FIRST_COUNTS = (10.0, 6.0, 20.0)
+"""A poor start would iterate to the cap, where its messages no longer depend on the count; by start, in turn."""
 _FULL_RANK = 1e-11
 _REDUNDANCY = 2.5
 _EIGENVALUE_WEIGHT = 0.1
@@ -89,7 +92,7 @@ def fit_client(
     for attempt in range(starts):
         start = guess if attempt == 0 else _disturbed(guess, rows, attempt / starts, rng)
         # Alternately round by round, and all rounds at once: each frees runs that the other leaves stuck.
-        x = problem.climb(start, stages if attempt % 2 == 0 else stages[-1:])
+        x = problem.climb(start, stages if attempt % 2 == 0 else stages[-1:], _FIRST_COUNTS[attempt % 3])
         if x is None:
             continue
         residual, jacobian = problem.linearised(x, count)
@@ -98,7 +101,7 @@ def fit_client(
         s = np.linalg.svd(triangle, compute_uv=False)
         unknowns = coordinates.determined + len(x) - coordinates.count
         rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
-        if misfit < PROOF and rank == unknowns:
+        if misfit < proof(rounds[:count]) and rank == unknowns:
             size = coordinates.count
             gram = scale * frame @ coordinates.matrix(x[:size]) @ frame.T
             return Found(gram, x[size:], misfit, rank, unknowns, float(s[0] / s[rank - 1]), attempt + 1)
@@ -126,6 +129,13 @@ def _enough(coordinates: Coordinates, rank: int) -> int:
     return max(_STAGES[0], 1 + math.ceil(_REDUNDANCY * coordinates.determined / (coordinates.size * rank)))
 
 
+def proof(rounds: Sequence[Observation]) -> float:
+    """The misfit below which a fit counts as found."""
+    products = [o.message[PRODUCT] for o in rounds]
+    single = all(np.array_equal(Y, np.asarray(Y, np.float32)) for Y in products)
+    return SINGLE_PROOF if single else PROOF
+
+
 class _Problem:
     """Residuals of the first K rounds in units of lambda_1(S)."""
 
@@ -139,12 +149,12 @@ class _Problem:
         self.norms = [float(np.linalg.norm(Y)) or 1.0 for Y in self.products]
         self.captured = np.array([float(o.message[CAPTURED]) for o in rounds]) / scale
 
-    def climb(self, start: Array, stages: Sequence[int]) -> Array | None:
-        """Fit the rounds stage by stage; `None` where it gets stuck."""
+    def climb(self, start: Array, stages: Sequence[int], first: float) -> Array | None:
+        """Fit the rounds stage by stage; `None` where it gets stuck. Unknown counts start at `first` at most."""
         size = self.coordinates.count
         x, last = self.coordinates.coordinates(start), stages[-1]
         free = self.algorithm.inner_steps is None
-        counts = rule_counts(start, self._course(last), self.algorithm) if free else np.zeros(0)
+        counts = np.minimum(rule_counts(start, self._course(last), self.algorithm), first) if free else np.zeros(0)
         for stage in stages:
             own = stage - 1 if free else 0
             result = fit(

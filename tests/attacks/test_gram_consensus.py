@@ -12,7 +12,7 @@ from securefed.algorithms.pca.operators import off, orth
 from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
 from securefed.attacks.gram import ConsensusGram
 from securefed.attacks.gram.consensus import replay_misfit
-from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.coordinates import Anchored, LowRank, Symmetric
 from securefed.attacks.gram.faps_client import Course, messages, messages_and_tangents, rule_counts
 from securefed.attacks.gram.levenberg import fit
 from securefed.attacks.gram.near_consensus import largest_eigenvalue, near_consensus
@@ -103,6 +103,27 @@ def test_single_clients_are_recovered_exactly_at_twelve_features(kind, inner_ste
     assert got.diagnostics["method"] == "exact fit"
     assert got.rank == got.unknowns and got.residual < 1e-7
     assert relative_error(got.value, gram(clients[0])) < 1e-5
+
+
+@pytest.mark.parametrize(("rows", "inner_steps"), [(6, None), (6, 2), (2, None)])
+def test_clients_of_few_rows_fall_from_three_messages_at_full_width(rows, inner_steps):
+    """What the first message shows is exact, and the rest has the rank of the public rows."""
+    first, *others = digits(40, "random")
+    clients = [Dataset(first.x[:rows]), *others]
+    observed, target = observe(FAPS(4, inner_steps=inner_steps), clients, 5)
+    got = ConsensusGram().run(observed, target, RNG)
+    assert got.diagnostics["method"] == "exact fit" and got.rank == got.unknowns
+    assert relative_error(got.value, gram(clients[0])) < 1e-7
+
+
+def test_float32_messages_do_not_protect():
+    clients = digits(12)
+    observed, target = observe(FAPS(2, inner_steps=2), clients, 12)
+    cut = [{name: np.asarray(value, np.float32) for name, value in o.message.items()} for o in observed.rounds]
+    rounds = tuple(replace(o, message=m) for o, m in zip(observed.rounds, cut, strict=True))
+    got = ConsensusGram().run(replace(observed, rounds=rounds), target, RNG)
+    assert got.diagnostics["method"] == "exact fit"
+    assert 1e-9 < relative_error(got.value, gram(clients[0])) < 1e-3
 
 
 def test_fitted_inner_counts_are_the_integers_of_the_rule():
@@ -202,7 +223,7 @@ def test_where_the_attack_cannot_run_it_says_why():
         (attack, Target(GuardedFAPS(2), target.public), observed, "not modelled"),
         (attack, target, replace(observed, rounds=()), "no messages"),
         (attack, target, replace(observed, target=3), "client 3"),
-        (ConsensusGram(largest=8), target, observed, "limited to 8"),
+        (ConsensusGram(largest=8), target, observed, "the limit here is"),
     ]
     for make, aim, view, words in cases:
         assert words in make.applies(aim, view)
@@ -212,9 +233,25 @@ def test_where_the_attack_cannot_run_it_says_why():
 
 def test_registered_and_checked():
     assert isinstance(attacks.make("gram/consensus"), Attack)
-    for wrong in ({"fit_features": -1}, {"starts": 0}, {"largest": 0}):
+    for wrong in ({"fit_unknowns": -1}, {"starts": 0}, {"largest": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             ConsensusGram(**wrong)
+
+
+@pytest.mark.parametrize("rest", [Symmetric.of(6), LowRank(6, 2)])
+def test_parameters_of_what_a_known_block_leaves_open(rest):
+    block = RNG.normal(size=(6, 3))
+    anchored = Anchored(block, rest)
+    x, direction, V, M = (RNG.normal(size=size) for size in (anchored.count, anchored.count, (9, 2), (9, 9)))
+    S, M = anchored.matrix(x), M + M.T
+    np.testing.assert_allclose(S[3:, :3], block, atol=1e-12)
+    np.testing.assert_allclose(anchored.matrix(anchored.coordinates(S)), S, atol=1e-9)
+    step = 1e-6 * direction
+    slope = (anchored.matrix(x + step) - anchored.matrix(x - step)) / 2e-6
+    size = np.abs(slope).max()
+    moved = np.tensordot(anchored.at(x).times(V), direction, ((1,), (0,)))
+    np.testing.assert_allclose(moved, slope @ V, atol=1e-6 * size)
+    np.testing.assert_allclose(anchored.at(x).slopes(M) @ direction, np.vdot(M, slope), atol=1e-5 * size)
 
 
 def test_symmetric_coordinates_are_orthonormal():
