@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -24,8 +25,8 @@ import torch
 from torch import nn
 
 from benchmarks.rows import RESULTS, Row, row, write
-from securefed.attacks.networks.invert import invert
 from securefed.attacks.networks.inversion import Effort
+from securefed.attacks.networks.invert import invert
 from securefed.attacks.networks.quality import psnr
 from securefed.attacks.networks.steps import LocalSteps
 from securefed.datasets.folder import DATA_VARIABLE
@@ -164,7 +165,7 @@ def dense(widths: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
-        for inner, outer in zip(widths[:-1], widths[1:], strict=True):
+        for inner, outer in pairwise(widths):
             layers += [nn.Linear(inner, outer), nn.ReLU()]
     return nn.Sequential(*layers[:-1]).to(dtype)
 

@@ -35,7 +35,7 @@ class Entering:
     bias: Array | None
 
     def factors(self, rows: int) -> tuple[Array, Array, Array]:
-        """The leading min(rows + 10, ...) singular triples; exact for a matrix of that rank (Halko et al. 2011, 4.4)."""
+        """The leading singular triples, exact for a matrix of rank `rows` (Halko et al. 2011, algorithm 4.4)."""
         weight = np.asarray(self.weight, np.float64)
         width = rows + _SPARE
         if 3 * width >= min(weight.shape):

@@ -89,7 +89,8 @@ class Cascade:
     """Inverts messages of one network and one simulation.
 
     Attributes:
-        features: width of a row.      prior: range, neighbours.      columns: mixed types, `None` where all are numbers.
+        features: width of a row.      prior: range, neighbours.
+        columns: mixed types, `None` where all are numbers.
     """
 
     network: Network

@@ -19,6 +19,8 @@ from securefed.attacks.networks.network import Loss, Network
 from securefed.attacks.networks.steps import LocalSteps, OneGradient, mean_gradient
 from securefed.tensors import Array
 
+_EFFORT = Effort()
+
 
 def invert(
     model: nn.Module,
@@ -33,7 +35,7 @@ def invert(
     bounds: tuple[float, float] = (0.0, 1.0),
     local: LocalSteps | None = None,
     categories: Sequence[Sequence[int]] = (),
-    effort: Effort = Effort(),
+    effort: Effort = _EFFORT,
     seed: int = 0,
 ) -> tuple[Inverted, Array]:
     """Reconstruct the rows behind one message.

@@ -1,0 +1,112 @@
+"""The cascade on a recorded view of a gradient method that trains a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from securefed.algorithms.optimization.method import GradientMethod
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.gradient_inversion.rounds import method_of
+from securefed.errors import ConfigError, TranscriptError
+
+
+@dataclass(frozen=True)
+class NetworkInversion:
+    """Rows and labels from the members' first round: exact shortcuts, then a fit of the simulated local steps.
+
+    Labels are read off the last layer. Mini-batches are the clients' secret: batches in the rows' order stand in for
+    them, and the residual shows what that costs. In a sum every member is simulated by itself.
+
+    Attributes:
+        restarts: random starts of each descent.      evaluations: of L-BFGS, each.
+        signed_steps: of signed Adam with total variation, where L-BFGS fails; 0 leaves it out.
+        low: smallest entry of a row, `None` for -feature_bound; 0 for images.
+        largest: rows beyond which nothing is searched for (the exact stages run).
+    """
+
+    restarts: int = 1
+    evaluations: int = 300
+    signed_steps: int = 0
+    low: float | None = None
+    largest: int = 16
+
+    name: ClassVar[str] = "networks/inversion"
+    secret: ClassVar[str] = "samples"
+
+    def applies(self, target: Target, observed: Observed) -> str | None:
+        method = target.algorithm
+        if not isinstance(method, GradientMethod):
+            return "It inverts gradients, and this algorithm sends none."
+        if not hasattr(method.problem, "row_losses"):
+            return "It inverts networks in torch; other attacks invert linear models."
+        if not method.replayable:
+            return "It replays local steps by additions and products, and these pass through a proximal operator."
+        if not observed.rounds:
+            return "The view holds no messages."
+        rows = sum(target.public.rows[client] for client in observed.rounds[0].members)
+        if rows > self.largest:
+            return f"It looks for at most {self.largest} rows, and this sum holds {rows}; raise `largest`."
+        return None
+
+    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """As `Attack.run`. Raises `TranscriptError` also where the search would not fit into memory."""
+        reason = self.applies(target, observed)
+        if reason is not None:
+            raise TranscriptError(reason)
+        import torch  # noqa: PLC0415 - loaded when a network is attacked
+
+        from securefed.attacks.networks.inversion import Cascade, Effort, entering_layer  # noqa: PLC0415
+        from securefed.attacks.networks.invert import restored  # noqa: PLC0415
+        from securefed.attacks.networks.matching import Prior, Problem  # noqa: PLC0415
+        from securefed.attacks.networks.rounds import look  # noqa: PLC0415
+
+        scene, public = look(observed, target), target.public
+        rows = sum(scene.round.sizes)
+        gradient = scene.gradient()
+        labelled = _labelled(method_of(target).problem)
+        labels = None
+        if labelled:
+            try:
+                labels = restored(scene.network, scene.point, gradient, rows, public.features, public.classes)
+            except ConfigError as error:
+                raise TranscriptError(str(error)) from error
+        aims = torch.as_tensor(labels) if labels is not None else _beside(method_of(target).problem, rows, rng)
+        low = -public.feature_bound if self.low is None else self.low
+        shape = getattr(method_of(target).problem, "image_shape", None)
+        prior = Prior(low, public.feature_bound, image=tuple(shape) if shape and len(shape) == 3 else None)
+        effort = Effort(restarts=self.restarts, evaluations=self.evaluations, signed_steps=self.signed_steps, fits=2)
+        layer = scene.network.entrance(scene.point, public.features, aims[:1])
+        try:
+            found = Cascade(scene.network, scene.round, public.features, prior, effort)(
+                [Problem(scene.point, scene.message, aims)], rng, [entering_layer(scene.network, layer, gradient)]
+            )[0]
+        except ConfigError as error:
+            raise TranscriptError(str(error)) from error
+        value = np.nan_to_num(found.rows)
+        if not found.residual <= effort.solved:
+            value = np.clip(value, -public.feature_bound, public.feature_bound)
+        return Reconstruction(
+            "samples",
+            value,
+            labels=labels,
+            residual=float(found.residual),
+            unknowns=value.size,
+            members=observed.rounds[0].members,
+            diagnostics={"stage": found.stage, "evaluations": found.evaluations, "seconds": round(found.seconds, 3)},
+        )
+
+
+def _labelled(problem: Any) -> bool:
+    """Whether the problem compares rows with labels."""
+    return hasattr(problem, "predict") and getattr(problem, "compared_with", "labels") == "labels"
+
+
+def _beside(problem: Any, rows: int, rng: np.random.Generator) -> Any:
+    """What stands for targets where there are no labels: nothing, or codes of the problem's own distribution."""
+    import torch  # noqa: PLC0415
+
+    beside = problem.companions(rng.random((rows, 1)), np.empty((rows, 0)))
+    return torch.as_tensor(np.asarray(beside), dtype=getattr(torch, problem.precision))
