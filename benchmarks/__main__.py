@@ -16,6 +16,7 @@ from benchmarks.rows import RESULTS
 NAMES = (
     "secure_aggregation",
     "scaling",
+    "upload_path",
     "paillier",
     "privacy",
     "paillier_threshold",
