@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from scipy.special import stdtrit
 
 from securefed.errors import ConfigError
 
 EXPOSED, PARTIAL, NOT_DETECTED = "exposed", "partial", "not detected"
 EXPOSED_FROM: Final = 0.9
 PARTIAL_FROM: Final = 0.05
+_ENOUGH: Final = 10
+_POWER: Final = 0.8416  # the normal quantile of 8 in 10
 _RESAMPLES: Final = 4000
 _BOOTSTRAP_SEED: Final = 20240229
 
@@ -58,7 +62,8 @@ class Verdict:
 
     Attributes:
         word: `exposed`, `partial` or `not detected`.
-        detectable: smallest mean leakage this test would have called partial, given its spread.
+        detectable: the power of the test: the smallest mean leakage that it would have called partial in 8 of 10
+            repetitions, given the spread that was seen; NaN for one seed, whose spread nobody knows.
     """
 
     word: str
@@ -66,9 +71,25 @@ class Verdict:
 
 
 def verdict(leakage: Interval, null: Interval) -> Verdict:
-    """exposed: low >= .9, above the null. partial: low > max(.05, the null's high). Else not detected, with power."""
-    threshold = max(PARTIAL_FROM, null.high)
-    detectable = threshold + leakage.mean - leakage.low
-    if leakage.low >= EXPOSED_FROM and leakage.low > null.high:
+    """exposed: low >= .9, above the null. partial: low > max(.05, the null's high). Else not detected, with power.
+
+    Designed for at most 2 % false positives where leakage and null follow one law (measured: .5 to 1.5 % at 10 seeds,
+    on normal, skewed and rare-success laws). Below 10 seeds the bootstrap is too narrow (7 % at 3, 17 % at 2), so both
+    intervals are widened to Student's. One seed has no spread: its verdict is that of the point, and no rate holds.
+    """
+    low, high = leakage.mean - _widened(leakage, leakage.low), null.mean + _widened(null, null.high)
+    threshold = max(PARTIAL_FROM, high)
+    detectable = threshold + leakage.mean - low + _POWER * leakage.deviation / math.sqrt(leakage.seeds)
+    if leakage.seeds < 2:
+        detectable = math.nan
+    if low >= EXPOSED_FROM and low > high:
         return Verdict(EXPOSED, detectable)
-    return Verdict(PARTIAL if leakage.low > threshold else NOT_DETECTED, detectable)
+    return Verdict(PARTIAL if low > threshold else NOT_DETECTED, detectable)
+
+
+def _widened(found: Interval, end: float) -> float:
+    """Distance of an interval's end from its mean; below `_ENOUGH` seeds, that of Student's interval if larger."""
+    distance = abs(found.mean - end)
+    if found.seeds < 2 or found.seeds >= _ENOUGH:
+        return distance
+    return max(distance, float(stdtrit(found.seeds - 1, 0.975)) * found.deviation / math.sqrt(found.seeds))

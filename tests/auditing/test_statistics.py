@@ -49,11 +49,46 @@ def test_verdicts(leak, null, word) -> None:
     assert found.detectable >= 0.05
 
 
-def test_detectable_is_what_the_same_spread_would_have_needed() -> None:
-    """Shifting the sample by (detectable - mean) puts its low end on the threshold, by construction of a mean."""
-    leak, null = interval([0.0, 0.02, -0.02, 0.01]), interval([0.0, 0.0, 0.0, 0.0])
-    shift = verdict(leak, null).detectable - leak.mean
-    above = interval([v + shift + 1e-9 for v in (0.0, 0.02, -0.02, 0.01)])
-    below = interval([v + shift - 1e-3 for v in (0.0, 0.02, -0.02, 0.01)])
-    assert verdict(above, null).word == PARTIAL
-    assert verdict(below, null).word == NOT_DETECTED
+def laws(rng):
+    return {
+        "normal": lambda n: rng.normal(0.3, 0.1, n),
+        "skewed": lambda n: 0.3 - rng.exponential(0.2, n),
+        "rare": lambda n: np.where(rng.random(n) < 0.2, 0.9, 0.0),
+    }
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+@pytest.mark.parametrize("law", ["normal", "skewed", "rare"])
+def test_false_positives_stay_at_two_percent_where_leakage_is_the_null(seeds, law) -> None:
+    """250 pairs of one law; 12 or more hits have probability .005 at 2 %. (Student's intervals alone, at n = 2.)"""
+    draw = laws(np.random.default_rng(1))[law]
+    wrong = sum(verdict(interval(draw(seeds)), interval(draw(seeds))).word != NOT_DETECTED for _ in range(250))
+    assert wrong < 12
+
+
+def test_the_rate_is_a_property_of_the_test_and_not_of_deafness() -> None:
+    rng = np.random.default_rng(2)
+    found = sum(
+        verdict(interval(rng.normal(0.6, 0.1, 10)), interval(rng.normal(0.3, 0.1, 10))).word == PARTIAL
+        for _ in range(50)
+    )
+    assert found > 45
+
+
+def test_the_detectable_leak_is_called_in_eight_of_ten_repetitions() -> None:
+    """Binomial standard error of 200 repetitions at .8: .028; half the distance to the threshold is called rarely."""
+    rng = np.random.default_rng(3)
+    null = interval([0.0] * 10)
+    power = verdict(interval(rng.normal(0.0, 0.2, 10)), null).detectable
+    spread = interval(np.random.default_rng(3).normal(0.0, 0.2, 10)).deviation
+    called = [
+        sum(verdict(interval(rng.normal(mean, spread, 10)), null).word == PARTIAL for _ in range(200)) / 200
+        for mean in (power, power / 2)
+    ]
+    assert 0.68 < called[0] < 0.92
+    assert called[1] < 0.5
+
+
+def test_one_seed_has_no_power_to_state() -> None:
+    assert np.isnan(verdict(interval([0.0]), interval([0.0])).detectable)
+    assert verdict(interval([1.0]), interval([0.0])).word == EXPOSED
