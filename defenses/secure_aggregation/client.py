@@ -69,6 +69,7 @@ class MaskingClient:
         stage: the next stage, empty when done.
         root: what its secrets derive from; forgotten after the upload.
         channel: secret shared with the server.
+        advertised: this client's two public keys, 64 bytes.
         roster, digest: who advertised keys, ascending, and the roster's fingerprint.
         near: of the roster, this client and those that it masks with, ascending; on the complete graph all.
         mask_keys: of `near`, uint8 (near, 32).
@@ -91,6 +92,7 @@ class MaskingClient:
     root: bytes = field(repr=False)
     session: Session = local()
     channel: bytes = field(default=b"", repr=False)
+    advertised: bytes = b""
     roster: tuple[ClientId, ...] = ()
     digest: bytes = b""
     near: tuple[ClientId, ...] = ()
@@ -177,8 +179,8 @@ def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, T
     agreements = agree(share, server_key, SERVER), agree(mask, server_key, SERVER)
     session = session_digest(state.session)
     secret = channel.agreed_secret(session, state.client, server_key, keys, agreements)
-    state = replace(state, stage=SHARES, channel=secret)
-    statement = consistency.keys_statement(session, state.ahead, state.client, b"".join(keys))
+    state = replace(state, stage=SHARES, channel=secret, advertised=b"".join(keys))
+    statement = consistency.keys_statement(session, state.ahead, state.client, state.advertised)
     advert = {"share_key": from_bytes(keys[0]), "mask_key": from_bytes(keys[1])}
     return state, state.seal(KEYS, {**advert, **consistency.signed(state.identities, state.client, statement)})
 
@@ -194,8 +196,7 @@ def _deal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensor
         consistency.check_adverts(request, state.identities, session, state.ahead, roster, keys)
     share, seed_and_key = private_key(state.share_secret), state.shared_secrets
     me = roster.index(state.client)
-    own = public_bytes(share), public_bytes(private_key(seed_and_key[MASK_KEY]))
-    if (share_keys[me].tobytes(), mask_keys[me].tobytes()) != own:
+    if share_keys[me].tobytes() + mask_keys[me].tobytes() != state.advertised:
         raise ContradictionError(SERVER, "the roster holds other keys for this client than it advertised")
     digest = roster_digest(state.session, roster, share_keys, mask_keys)
     plan = state.session.plan

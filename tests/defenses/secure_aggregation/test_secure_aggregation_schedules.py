@@ -157,7 +157,7 @@ def values_of(cohort, seed):
 
 EVENTS = st.builds(
     Event,
-    st.integers(0, 1),
+    st.sampled_from([0, 0, 0, 1]),
     st.sampled_from(STAGES),
     st.integers(0, 4),
     st.booleans(),
@@ -170,7 +170,7 @@ OUTCOMES: Counter[str] = Counter()
 @settings(max_examples=SCHEDULES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(sorted(VARIANTS)),
-    st.sampled_from([3, 3, 4, 5]),
+    st.sampled_from([3, 3, 3, 4, 5]),
     st.lists(EVENTS, min_size=1, max_size=5),
     st.sampled_from(["repeat", "go on", "stop"]),
 )
