@@ -1,7 +1,7 @@
 """Gradient inversion for networks: `python -m benchmarks attacks_networks`.
 
-LeNet with sigmoid and weights uniform in +-0.5, and with ReLU and torch's default start, on MNIST digits (SECUREFED_DATA;
-else scikit-learn's digits, enlarged): the message is one gradient, or the update of 5 local steps. Exact shortcuts are
+LeNet with sigmoid and weights uniform in +-0.5, and with ReLU and torch's default start, on MNIST digits
+(SECUREFED_DATA; else scikit-learn's digits, enlarged): the message is one gradient, or the update of 5 local steps. Exact shortcuts are
 off, labels known, every seed draws its images and its weights. Then the exact stages, whose labels are unknown, and
 searches together against one by one. A cell is kept in `results/attacks_networks_cells.json`, and what is there is not
 run again; `NETWORKS_SECONDS` ends a run early, the next one goes on.
@@ -37,7 +37,9 @@ CELLS = RESULTS / "attacks_networks_cells.json"
 SIDE, CLASSES, GOOD = 28, 10, 30.0
 LOCAL = LocalSteps(0.1, 5)
 LOSS = partial(nn.functional.cross_entropy, reduction="none")
-SEEDS = {("single", 1): 20, ("fedavg", 1): 20, ("batch", 4): 5, ("batch", 8): 3}
+KINDS = (("single", 1), ("fedavg", 1), ("batch", 4), ("batch", 8))
+SEEDS = {"sigmoid": (20, 20, 10, 10), "relu": (20, 3, 3, 1)}
+"""Of each kind; a ReLU network needs ten times the time."""
 DESCENT = Effort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
 SIGNED = Effort(exact=False, restarts=1, evaluations=600, signed_steps=2000)
 
@@ -112,8 +114,8 @@ def cells(until: float) -> dict[str, dict[str, Any]]:
     known: dict[str, dict[str, Any]] = json.loads(CELLS.read_text()) if CELLS.exists() else {}
     wanted = [
         (activation, kind, count, seed)
-        for (kind, count), seeds in SEEDS.items()
-        for activation in ("sigmoid", "relu")
+        for activation, numbers in SEEDS.items()
+        for (kind, count), seeds in zip(KINDS, numbers, strict=True)
         for seed in range(seeds)
     ]
     for cell in wanted:
@@ -130,7 +132,7 @@ def main() -> None:
     torch.set_num_threads(1)
     until = time.time() + float(os.environ.get("NETWORKS_SECONDS", "1e9"))
     found = cells(until)
-    rows = [line for key in SEEDS for activation in ("sigmoid", "relu") for line in _images(found, activation, *key)]
+    rows = [line for key in KINDS for activation in SEEDS for line in _images(found, activation, *key)]
     if time.time() < until:
         rows += [*_exact(), *_together()]
     write("attacks_networks", rows)
