@@ -184,7 +184,8 @@ def list_(kind: Annotated[Kind | None, typer.Argument(help="Only these.")] = Non
 
 @app.command(
     epilog="Examples:\n\nsecurefed plan fedpg secure_aggregation --clients 100\n\nsecurefed plan ssi paillier\n\n"
-    "securefed plan optimization/fedavg secure_aggregation --set problem=2nn --data mnist"
+    "securefed plan optimization/fedavg secure_aggregation --set problem=2nn --data mnist\n\n"
+    "securefed plan fedpg secure_aggregation --clients 100 --tree 1000000"
 )
 def plan(
     algorithm: Annotated[str, typer.Argument(help="As `securefed list` names it.")],
@@ -192,14 +193,17 @@ def plan(
     clients: Annotated[int, typer.Option(help="Planned cohort.")] = 8,
     data: Annotated[str, typer.Option(help="Data set whose shape and range to plan for.")] = "digits",
     settings: Settings = None,
+    tree: Annotated[
+        int | None, typer.Option(help="Also the cost for so many clients, by a tree of groups of --clients each.")
+    ] = None,
 ) -> None:
-    """Say before a run: bounds, bits, largest cohort without wrap, error, stages, bytes, threshold, assumptions."""
+    """Say before a run: bounds, bits, largest cohort without wrap, error, stages, bytes, cost, what is assumed."""
 
     def command() -> int:
         from securefed.auditing.command import plan_for  # noqa: PLC0415
         from securefed.running import parse_settings  # noqa: PLC0415
 
-        show_plan(plan_for(algorithm, defense, clients, data, parse_settings(settings or [])))
+        show_plan(plan_for(algorithm, defense, clients, data, parse_settings(settings or [])), defense, tree)
         return 0
 
     _guarded(command)

@@ -85,8 +85,8 @@ def show_registry(title: str, registry: Any) -> None:
     console.print()
 
 
-def show_plan(found: Any) -> None:
-    """Tensors, stages, bytes, threshold and assumptions of a plan."""
+def show_plan(found: Any, defense: str, clients: int | None = None) -> None:
+    """Tensors, stages, bytes, cost, threshold and assumptions of a plan; the cost of a tree of its groups if asked."""
     table = Table(title=f"{found.defense}, {found.clients} clients", title_justify="left", box=None)
     for name in ("tensor", "shape", "bound", "ring", "step", "largest N", "error of the sum"):
         table.add_column(name)
@@ -109,10 +109,21 @@ def show_plan(found: Any) -> None:
     console.print(
         f"survivors needed: {found.threshold} of {found.clients}; single contributions are open to: {found.open_to}"
     )
+    for sentence in _costs(found, defense, clients):
+        console.print(sentence, soft_wrap=True, highlight=False)
     for rounds, epsilon in found.epsilon:
         console.print(f"epsilon after {rounds} rounds: {epsilon:.3f}")
     for sentence in found.assumptions:
         console.print(f"- {escape(sentence)}", soft_wrap=True)
+
+
+def _costs(found: Any, defense: str, clients: int | None) -> list[str]:
+    from securefed import catalogue, costs  # noqa: PLC0415 - not needed for --help
+
+    if clients is None:
+        return costs.words(found)
+    made = catalogue.defenses.make(defense)
+    return costs.words(found) + costs.tree_words(costs.tree(made, found.layout, clients, found.clients))
 
 
 def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:

@@ -23,6 +23,7 @@ FLOORS = {
     "defenses": 1,
     "history": 2,
     "cohort": 2,
+    "costs": 2,
     "selection": 2,
     "privacy": 2,
     "records": 2,
