@@ -171,7 +171,7 @@ class PrivateFedAvg(FedAvg):
                 drawn = torch.from_numpy(np.flatnonzero(uniforms(stream, data.rows) < rate))
                 optimizer.zero_grad()
                 output = private(problem.shaped(x[drawn]))
-                problem.compared(output, x[drawn], y[drawn]).sum().backward()
+                torch.autograd.backward(problem.compared(output, x[drawn], y[drawn]).sum())
                 optimizer.step()
         history = tuple((float(noise), float(q), int(steps)) for noise, q, steps in engine.accountant.history)
         return problem.parameters_of(private), history
