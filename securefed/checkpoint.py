@@ -72,11 +72,12 @@ class Checkpoint:
                 committed = restore(template, unnest("committed", mine))
                 tentative = restore(template, unnest("tentative", mine)) if state.tentative_round >= 0 else None
                 node.state = replace(state, committed=committed, tentative=tentative)
-            followed, announced = (
-                {exchange: unnest(f"{name}/{exchange}", tensors) for exchange in details[name]}
+            by_exchange: dict[str, dict[int, Tensors]] = {
+                name: {exchange: unnest(f"{name}/{exchange}", tensors) for exchange in details[name]}
                 for name in ("followed", "announced")
-            )
-            return details["loop"], restore(server, unnest("server", tensors)), followed, announced
+            }
+            state = restore(server, unnest("server", tensors))
+            return details["loop"], state, by_exchange["followed"], by_exchange["announced"]
         except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
             raise StorageError(f"checkpoint {self.path} lacks a field: {error!r}; delete it to start anew") from error
 

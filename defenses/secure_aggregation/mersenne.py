@@ -27,7 +27,7 @@ def dot(words: Array, values: Array, bits: int = BITS) -> int:
     total = 0
     for start in range(0, values.size, CHUNK):
         total += _dot_chunk(words[start : start + CHUNK], values[start : start + CHUNK])
-    return total % (2**bits - 1)
+    return total % ((1 << bits) - 1)
 
 
 def _dot_chunk(words: Array, values: Array) -> int:

@@ -198,10 +198,15 @@ def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServ
         assert not isinstance(step, Aggregate)
         return _ask_keys(_with_type(step)) if step[1] == UPLOAD else _ask_shares(_with_type(step))
     if state.stage == UNMASK:
-        return four_stage_server.server_step(state, {client: _ridden(reply)[0] for client, reply in replies.items()})
+        own = {client: _ridden(reply)[0] for client, reply in replies.items()}
+        step = four_stage_server.server_step(state, own)
+        assert isinstance(step, Aggregate)
+        return step
     for client in sorted(replies):
         state = absorb(state, client, replies[client])
-    new, stage, outgoing = _with_type(four_stage_server.server_step(state, {}))
+    step = four_stage_server.server_step(state, {})
+    assert not isinstance(step, Aggregate)
+    new, stage, outgoing = _with_type(step)
     riding = four_stage_server.server_step(replace(_following(state), channels=state.admitted), state.riders)
     assert not isinstance(riding, Aggregate)
     following, _, bodies = riding

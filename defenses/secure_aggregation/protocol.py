@@ -250,8 +250,9 @@ class SecureAggregation:
         return client_step(state, request, encoded)
 
     def server_open(self, session: Session) -> tuple[MaskingServer, str, Outgoing]:
-        kind = pipeline if self.pipelined else server
-        return kind.server_open(session, self.identities)
+        if self.pipelined:
+            return pipeline.server_open(session, self.identities)
+        return server.server_open(session, self.identities)
 
     def server_resume(self, session: Session, last: Any) -> tuple[MaskingServer, str, Outgoing]:
         """As `server_open`, with what the last exchange prepared (`server_carry`)."""
