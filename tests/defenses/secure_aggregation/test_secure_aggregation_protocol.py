@@ -46,15 +46,6 @@ def check(net, session, drops, **kwargs):
         assert np.array_equal(out.aggregate.total[name], value)
 
 
-@pytest.mark.parametrize("clients", [3, 4, 5])
-def test_every_subset_may_drop_at_every_stage(net, clients):
-    session = net.session([0, 3, 4, 8, 9][:clients])
-    for stage in net.STAGES:
-        for size in range(clients + 1):
-            for subset in itertools.combinations(session.cohort, size):
-                check(net, session, {stage: subset})
-
-
 @pytest.mark.parametrize("cohort", [(1, 2, 6), (0, 3, 4, 8)])
 def test_every_client_may_drop_at_any_stage_whatever_the_others_do(net, cohort):
     """All combinations: each client leaves at one of the four stages or stays."""
