@@ -118,7 +118,9 @@ def test_the_recursion_is_the_optimum_of_its_constraints(made, right, mu) -> Non
 
 
 def test_bounds_are_clamped_and_grow_with_what_was_guessed() -> None:
-    assert clopper_pearson((0, 10), (10, 10), DELTA) > 0  # a test that is always wrong tells as much
+    assert (
+        clopper_pearson((0, 10), (10, 10), DELTA) == 0.0
+    )  # "in" must mean in: it is the caller who turns a test round
     assert clopper_pearson((5, 10), (5, 10), DELTA) == 0.0
     assert clopper_pearson((10, 10), (0, 10), DELTA) < clopper_pearson((1000, 1000), (0, 1000), DELTA) < np.log(1000)
     for auditor in (one_run, one_run_f):
