@@ -7,14 +7,14 @@ clients that the viewer can single out. Collusion views read the colluders' own 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from securefed.attacks.base import Observation, Observed
 from securefed.errors import TranscriptError
-from securefed.messages import ROTATED, SERVER, ClientId, RoundRecord, Transcript
+from securefed.messages import ROTATED, SERVER, ClientId, PartyId, RoundRecord, Transcript
 from securefed.tensors import Array, Layout, Tensors, TensorSpec, subtract
 
 Opener = Callable[[Tensors], Tensors]
@@ -26,6 +26,7 @@ SUM_ONLY: Final = "sum only"
 KEY_HOLDER_VIEW: Final = "server + key holder"
 RELEASED: Final = "released"
 OUTPUT_ONLY: Final = "output only"
+EAVESDROPPER: Final = "eavesdropper"
 
 
 def server(transcript: Transcript, target: ClientId) -> Observed:
@@ -122,6 +123,32 @@ def holders_collusion(
 def output_only(transcript: Transcript, target: ClientId | None) -> Observed:
     """Just the final model."""
     return Observed(OUTPUT_ONLY, target, (), transcript.output)
+
+
+@dataclass(frozen=True)
+class Packet:
+    """What is left of one message under an encrypted connection: its place in the sequence, its ends, its size."""
+
+    place: int
+    sender: PartyId
+    receiver: PartyId
+    nbytes: int
+
+
+def traffic(transcript: Transcript) -> tuple[Packet, ...]:
+    """All that an eavesdropper has: sizes, directions and order; no content, no stage, no output.
+
+    Times are not recorded here; who captures them has them beside this. Who takes part, and who is lost, shows.
+    """
+    return tuple(
+        Packet(place, sent.message.sender, sent.message.receiver, sent.nbytes)
+        for place, sent in enumerate(transcript.sent)
+    )
+
+
+def eavesdropper(transcript: Transcript, target: ClientId | None) -> Observed:
+    """`traffic` as attacks on content see it: no round and no output, so none of them applies."""
+    return Observed(EAVESDROPPER, target, (), {})
 
 
 def shuffled(observed: Observed, rng: np.random.Generator) -> Observed:

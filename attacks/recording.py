@@ -1,0 +1,123 @@
+"""Transcripts of runs that were not recorded here: another framework's rounds, told one after the other.
+
+    recording = Recording(rows=[100, 80, 120], features=64, classes=10, feature_bound=1.0)
+    recording.round(broadcast, {0: update, 1: update, 2: update})     # NumPy arrays by name
+    transcript = recording.finish(output)
+    transcript.save("run.transcript")                                 # safetensors; nothing is ever unpickled
+
+Where single updates are not known (a run under secure aggregation), `sums` takes the sum and who was in it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from securefed.algorithms.base import Public
+from securefed.errors import DataError, TranscriptError
+from securefed.messages import SERVER, ClientId, Message, RoundRecord, Sent, Transcript
+from securefed.tensors import Array, Layout, Tensors, encode
+
+UPLOAD: Final = "upload"
+
+
+class Recording:
+    """Builds a `Transcript` that every view and attack reads as one of our own.
+
+    Args:
+        rows: public number of rows of each client; ids are positions.      features: width of the rows.
+        classes: 0 without labels.      feature_bound: declared range.      facts: anything else worth keeping (JSON).
+    """
+
+    def __init__(
+        self,
+        *,
+        rows: Sequence[int],
+        features: int,
+        classes: int = 0,
+        feature_bound: float = 1.0,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.public = Public(len(rows), len(rows), features, tuple(rows), classes, feature_bound)
+        meta = {"clients": len(rows), "rows": list(rows), "features": features, "classes": classes}
+        meta |= {"feature_bound": feature_bound, "imported": True, **(facts or {})}
+        self._transcript = Transcript(secrets.token_hex(16), meta)
+        self._broadcast: Layout | None = None
+        self._message: Layout | None = None
+
+    def round(self, broadcast: Tensors, updates: Mapping[ClientId, Tensors], *, nbytes: int | None = None) -> None:
+        """One round in which single updates were seen.
+
+        Args:
+            broadcast: what clients started from; {} where it is unknown (attacks that need it will say so).
+            updates: each survivor's message, as the server would sum it (times its weight, where it weights).
+            nbytes: size of one upload on the wire; of our own encoding by default.
+
+        Raises:
+            DataError: names or shapes that change, entries that are not finite, a client that does not exist.
+        """
+        if not updates:
+            raise DataError("a round needs at least one update")
+        own = {client: self._checked(update, f"client {client}'s update") for client, update in updates.items()}
+        names = next(iter(own.values()))
+        total = {name: np.sum([update[name] for update in own.values()], axis=0) for name in names}
+        index = len(self._transcript.records)
+        for client in sorted(own):
+            message = Message(self._transcript.run, index, UPLOAD, client, SERVER, own[client])
+            self._transcript.sent.append(Sent(message, len(encode(own[client])) if nbytes is None else nbytes))
+            self._transcript.contributions[index, client] = own[client]
+        self._record(broadcast, total, own)
+
+    def sums(self, broadcast: Tensors, total: Tensors, survivors: Iterable[ClientId]) -> None:
+        """One round of which only the sum is known, and who was in it. Raises `DataError` as `round` does."""
+        present = tuple(survivors)
+        if not present:
+            raise DataError("a sum needs at least one survivor")
+        self._record(broadcast, self._checked(total, "sum"), present)
+
+    def finish(self, output: Tensors) -> Transcript:
+        """The transcript, with the final model.
+
+        Raises:
+            TranscriptError: no round was told.
+        """
+        if not self._transcript.records:
+            raise TranscriptError("the recording holds no round")
+        self._transcript.output = {name: np.array(value) for name, value in output.items()}
+        return self._transcript
+
+    def _record(self, broadcast: Tensors, total: Tensors, survivors: Iterable[ClientId]) -> None:
+        present = tuple(sorted(survivors))
+        unknown = [client for client in present if not 0 <= client < self.public.clients]
+        if unknown or len(set(present)) != len(present):
+            raise DataError(f"clients are numbered 0 to {self.public.clients - 1}, each once, not {list(present)}")
+        sent = {name: np.array(value) for name, value in broadcast.items()}
+        if sent:
+            self._broadcast = self._broadcast or Layout.of(sent)
+            self._broadcast.check(sent, where=f"broadcast of round {len(self._transcript.records)}")
+        values = dict(total)
+        index = len(self._transcript.records)
+        self._transcript.records.append(RoundRecord(index, "train", sent, present, present, values, {}, values, values))
+
+    def _checked(self, tensors: Tensors, where: str) -> dict[str, Array]:
+        values = {str(name): np.asarray(value) for name, value in tensors.items()}
+        for name, value in values.items():
+            if value.dtype.kind not in "fiu":
+                raise DataError(f"{where}: {name!r} has type {value.dtype}; numbers are needed")
+        self._message = self._message or Layout.of(values)
+        self._message.check(values, where=f"{where} in round {len(self._transcript.records)}")
+        return values
+
+
+def named(arrays: Sequence[Array], names: Sequence[str]) -> dict[str, Array]:
+    """Arrays in a fixed order (as Flower's `parameters_to_ndarrays` gives them) under the model's names.
+
+    Raises:
+        DataError: as many names as arrays are needed.
+    """
+    if len(arrays) != len(names) or len(set(names)) != len(names):
+        raise DataError(f"{len(arrays)} arrays need as many different names, not {len(names)}")
+    return {name: np.asarray(value) for name, value in zip(names, arrays, strict=True)}
