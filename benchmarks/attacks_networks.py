@@ -1,10 +1,10 @@
 """Gradient inversion for networks: `python -m benchmarks attacks_networks`.
 
 LeNet with sigmoid and weights uniform in +-0.5, and with ReLU and torch's default start, on MNIST digits
-(SECUREFED_DATA; else scikit-learn's digits, enlarged): the message is one gradient, or the update of 5 local steps. Exact shortcuts are
-off, labels known, every seed draws its images and its weights. Then the exact stages, whose labels are unknown, and
-searches together against one by one. A cell is kept in `results/attacks_networks_cells.json`, and what is there is not
-run again; `NETWORKS_SECONDS` ends a run early, the next one goes on.
+(SECUREFED_DATA; else scikit-learn's digits, enlarged). The message is one gradient, or the update of 5 local steps.
+Exact shortcuts are off, labels known, every seed draws its images and its weights. Then the exact stages, whose labels
+are unknown, and searches together against one by one. A cell is kept in `results/attacks_networks_cells.json`, and what
+is there is not run again; `NETWORKS_SECONDS` ends a run early, the next one goes on.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torch import nn
 
 from benchmarks.rows import RESULTS, Row, row, write
 from securefed.attacks.networks.inversion import Effort
-from securefed.attacks.networks.invert import invert
+from securefed.attacks.networks.modules import invert
 from securefed.attacks.networks.quality import psnr
 from securefed.attacks.networks.steps import LocalSteps
 from securefed.datasets.folder import DATA_VARIABLE
 from securefed.datasets.loaders import load
 from securefed.tensors import Array
 
-CELLS = RESULTS / "attacks_networks_cells.json"
+CELLS = RESULTS / "cells" / "attacks_networks.json"
 SIDE, CLASSES, GOOD = 28, 10, 30.0
 LOCAL = LocalSteps(0.1, 5)
 LOSS = partial(nn.functional.cross_entropy, reduction="none")

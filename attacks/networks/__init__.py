@@ -10,7 +10,7 @@ from securefed.attacks.networks.attack import NetworkInversion
 
 if TYPE_CHECKING:
     from securefed.attacks.networks.inversion import Effort, Inverted
-    from securefed.attacks.networks.invert import invert
+    from securefed.attacks.networks.modules import invert
     from securefed.attacks.networks.quality import psnr, tabular_accuracy
     from securefed.attacks.networks.steps import LocalSteps
 
@@ -18,7 +18,7 @@ _PLACES = {
     "Effort": "inversion",
     "Inverted": "inversion",
     "LocalSteps": "steps",
-    "invert": "invert",
+    "invert": "modules",
     "psnr": "quality",
     "tabular_accuracy": "quality",
 }

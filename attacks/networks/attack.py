@@ -59,8 +59,8 @@ class NetworkInversion:
         import torch  # noqa: PLC0415 - loaded when a network is attacked
 
         from securefed.attacks.networks.inversion import Cascade, Effort, entering_layer  # noqa: PLC0415
-        from securefed.attacks.networks.invert import restored  # noqa: PLC0415
         from securefed.attacks.networks.matching import Prior, Problem  # noqa: PLC0415
+        from securefed.attacks.networks.modules import restored  # noqa: PLC0415
         from securefed.attacks.networks.rounds import look  # noqa: PLC0415
 
         scene, public = look(observed, target), target.public

@@ -19,7 +19,6 @@ from securefed.tensors import Array
 
 _ROUND_OFF = 10.0
 _SPARE = 10
-_CONTAINED = 0.99
 _SURE, _VAIN = 3, 30
 """How many times as long as the last discovery took nothing better may turn up before the set counts as complete."""
 _ZEROS, _SHARE, _CROWD = 0.05, 0.5, 3
@@ -120,10 +119,9 @@ class _Columns:
             tried, chunk = tried + chunk, min(2 * chunk, _CHUNK)
             picked = np.sort(rng.integers(0, len(turned), (chunk, self.rows - 1)), axis=1)
             parts = turned[picked[(np.diff(picked, axis=1) > 0).all(axis=1)]]
-            try:
-                nulls = np.linalg.solve(parts[:, :, :-1], -parts[:, :, -1:])[..., 0]
-            except np.linalg.LinAlgError:
-                continue  # outputs that only one row reaches are parallel; draw again
+            # Outputs that one row alone reaches are parallel: without the tremor such systems would be singular.
+            parts = parts + rng.normal(scale=1e-13, size=parts.shape)
+            nulls = np.linalg.solve(parts[:, :, :-1], -parts[:, :, -1:])[..., 0]
             nulls = np.concatenate([nulls, np.ones((len(nulls), 1))], axis=1) @ turn.T
             nulls /= np.linalg.norm(nulls, axis=1, keepdims=True)
             zeros = np.abs(nulls @ self.left.T) <= 3.0 * self.tolerance
@@ -144,22 +142,23 @@ class _Columns:
     def _add(self, found: list[tuple[Array, Array]], rough: Array) -> bool:
         """Refine a direction on its zeros and keep it, unless it mixes rows.
 
-        A mixture of rows k and l is zero where both are cut off: its zeros lie within those of k alone.
+        A mixture of rows k and l is zero where both are cut off: its zeros lie within those of k alone, but for the few
+        outputs that it was solved for.
         """
-        if any(_within(rough, known) for _, known in found):
+        if any(self._within(rough, known) for _, known in found):
             return False
         _, values, directions = np.linalg.svd(self.left[rough], full_matrices=False)
         direction = directions[-1]
         if self.rows > 1 and values[-2] <= 10.0 * self.tolerance * np.sqrt(np.count_nonzero(rough)):
             return False  # outputs of fewer rows, parallel: many directions vanish on them
         zeros = np.abs(self.left @ direction) <= self.tolerance
-        if zeros.sum() < self.needed or any(_within(zeros, known) for _, known in found):
+        if zeros.sum() < self.needed or any(self._within(zeros, known) for _, known in found):
             return False
-        found[:] = [(q, known) for q, known in found if not _within(known, zeros)] + [(direction, zeros)]
+        found[:] = [(q, known) for q, known in found if not self._within(known, zeros)] + [(direction, zeros)]
         # All rows are cut off about as often: what vanishes on far fewer outputs mixes rows.
         self.needed = max(self.needed, int(_SHARE * np.count_nonzero(zeros)))
         return True
 
-
-def _within(one: Array, other: Array) -> bool:
-    return int(np.count_nonzero(one & other)) >= _CONTAINED * int(np.count_nonzero(one))
+    def _within(self, one: Array, other: Array) -> bool:
+        """Whether zeros lie within others but for the outputs that a mixture was made to vanish at."""
+        return int(np.count_nonzero(one & ~other)) < self.rows

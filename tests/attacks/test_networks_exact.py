@@ -1,0 +1,113 @@
+"""What is read off a network's first layer: identities, and refusals to guess."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from securefed.attacks.networks.exact import Entering, ratio, separate, span
+from securefed.attacks.networks.labels import counts
+from securefed.attacks.networks.network import Network
+from securefed.attacks.scores import sample_error
+
+
+def slopes(rows: int, outputs: int, rng: np.random.Generator, active: float) -> np.ndarray:
+    """(rows, outputs) as a ReLU layer's: zero where a row is cut off."""
+    return rng.normal(size=(rows, outputs)) * (rng.random((rows, outputs)) < active)
+
+
+def entering(rows: int, outputs: int, seed: int, active: float = 0.5) -> tuple[Entering, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x, d = rng.random((rows, 30)), slopes(rows, outputs, rng, active)
+    return Entering(d.T @ x, d.sum(axis=0)), x
+
+
+def test_the_ratio_is_the_row() -> None:
+    seen, x = entering(1, 7, seed=0)
+    found = ratio(seen)
+    assert found is not None
+    np.testing.assert_allclose(found, x, rtol=1e-12)
+    assert ratio(Entering(seen.weight, None)) is None
+
+
+@pytest.mark.parametrize(("rows", "outputs"), [(2, 40), (5, 100), (8, 200), (10, 400)])
+def test_rows_behind_relu_are_separated(rows: int, outputs: int) -> None:
+    seen, x = entering(rows, outputs, seed=rows)
+    found = separate(seen, rows, np.random.default_rng(0))
+    assert found is not None
+    assert sample_error(found, x) < 1e-8
+
+
+def test_rounded_messages_are_separated_too() -> None:
+    seen, x = entering(6, 200, seed=1)
+    rounded = Entering(seen.weight.astype(np.float32), np.asarray(seen.bias, np.float32))
+    found = separate(rounded, 6, np.random.default_rng(0))
+    assert found is not None
+    assert sample_error(found, x) < 1e-4
+
+
+def test_slopes_without_zeros_are_not_separated() -> None:
+    seen, _ = entering(5, 100, seed=2, active=1.1)
+    assert separate(seen, 5, np.random.default_rng(0), trials=5000) is None
+
+
+def test_dependent_rows_are_not_separated() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.random((4, 30))
+    x[3] = x[2]
+    d = slopes(4, 100, rng, 0.5)
+    assert separate(Entering(d.T @ x, d.sum(axis=0)), 4, rng) is None
+
+
+def test_the_span_holds_every_row_and_nothing_else() -> None:
+    seen, x = entering(5, 100, seed=4, active=1.1)
+    basis = span(seen, 8)
+    assert basis.shape == (5, 30)  # of 8 rows asked for, 5 are there
+    np.testing.assert_allclose(x @ basis.T @ basis, x, atol=1e-10)
+
+
+def dense(activation: type[nn.Module], *, bias: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 20, bias=bias), activation(), nn.Linear(20, 5)).double()
+
+
+def losses(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_probes_find_where_rows_enter_and_logits_leave(bias: bool) -> None:
+    model = dense(nn.Tanh, bias=bias)
+    network = Network.of(model, losses)
+    point = network.flatten(dict(model.named_parameters()))
+    first, last = network.entrance(point, 12, torch.tensor([0])), network.exit(point, 12, 5)
+    assert first is not None
+    assert (first.weight, first.bias) == ("0.weight", "0.bias" if bias else None)
+    assert last is not None
+    assert (last.weight, last.bias) == ("2.weight", "2.bias")
+
+
+def test_a_probe_finds_no_linear_entrance_behind_a_nonlinearity() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Tanh(), nn.Linear(12, 5)).double()
+    network = Network.of(model, losses)
+    point = network.flatten(dict(model.named_parameters()))
+    assert network.entrance(point, 12, torch.tensor([0])) is None
+
+
+@pytest.mark.parametrize("labels", [[3], [0], [0, 1, 1, 4], [2, 2, 2, 2]])
+def test_labels_are_counted(labels: list[int]) -> None:
+    model = dense(nn.ReLU)
+    network = Network.of(model, losses)
+    point = network.flatten(dict(model.named_parameters()))
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.rand(len(labels), 12, generator=generator, dtype=torch.float64), torch.tensor(labels)
+    weights = torch.full((len(labels),), 1.0 / len(labels), dtype=torch.float64)
+    seen, at = network.split(network.gradient(point, x, y, weights)), network.split(point)
+    parts = (seen["2.weight"], seen["2.bias"], at["2.weight"], at["2.bias"])
+    found = counts(len(labels), *(part.numpy() for part in parts))
+    np.testing.assert_array_equal(found, np.bincount(labels, minlength=5))
+    if len(labels) == 1:  # iDLG needs no bias
+        np.testing.assert_array_equal(counts(1, parts[0].numpy(), None, parts[2].numpy(), None), found)
