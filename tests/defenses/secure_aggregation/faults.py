@@ -38,6 +38,8 @@ def another_header(message: Message, salt: int) -> Message:
 def another_body(message: Message, salt: int) -> Message:
     """A bit flipped, a field missing, one too many, of another type or another length."""
     names = sorted(message.body)
+    if not names:
+        return message
     name, body = names[salt % len(names)], dict(message.body)
     value, how = body[name], (salt // 7) % 6
     if how < 2 and value.nbytes:
