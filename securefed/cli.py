@@ -92,10 +92,15 @@ def audit(
     ] = False,
     workers: Annotated[int | None, typer.Option(help="Processes; all cores by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the table.")] = False,
+    check_itself: Annotated[
+        bool, typer.Option("--self-check", help="Only check that planted leaks are found and planted safety passes.")
+    ] = False,
 ) -> None:
     """Attack every algorithm under every defence and report how much of a client's data the messages give away."""
 
     def command() -> int:
+        if check_itself:
+            return _self_check()
         from securefed.auditing import command as auditing  # noqa: PLC0415 - heavy, and not needed for --help
 
         with progress_bar(silent=as_json) as progress:
@@ -295,6 +300,16 @@ def _gate(report: Report, threshold: float | None) -> int:
         where = f"{cell.algorithm}, {cell.defense}, {cell.view}, {cell.attack}, {cell.secret}"
         errors.print(f"[bold red]above {threshold:g}[/]: {where}: up to {cell.leakage.high:.3f}", highlight=False)
     return EXIT_LEAK if above else 0
+
+
+def _self_check() -> int:
+    from securefed.auditing.selfcheck import failures, self_check  # noqa: PLC0415 - heavy, and not needed for --help
+
+    checked = self_check()
+    for item in checked:
+        mark = "[green]right[/]" if item.right else "[bold red]wrong[/]"
+        console.print(f"{mark}  planted {item.planted.name}: {escape(item.said)}", highlight=False)
+    return 1 if failures(checked) else 0
 
 
 def _split(names: str | None) -> list[str] | None:
