@@ -9,6 +9,7 @@ import securefed.algorithms.personalized
 import securefed.attacks.duals
 import securefed.attacks.gradient_inversion
 import securefed.attacks.gram
+import securefed.attacks.networks
 import securefed.defenses.named
 import securefed.detection.baselines  # noqa: F401 - registers on import, like the others
 from securefed.algorithms.base import algorithms
