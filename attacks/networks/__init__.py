@@ -37,5 +37,5 @@ attacks.register(
     NetworkInversion,
     summary="Rows read off a network's first layer, else fitted through simulated local steps",
     source="Zhu et al. 2019; Dimitrov et al. 2024 (SPEAR); Geiping et al. 2020; Geng et al. 2021",
-    transmits="nothing: it reads the members' first round",
+    reads="the gradient, or the difference of two models, of one round",
 )
