@@ -14,6 +14,7 @@ from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.scaffold import Scaffold
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import (
     Gradients,
     Seen,
@@ -60,15 +61,20 @@ def look(observed: Observed, target: Target, *, rounds: int, telescope: bool = F
     Raises:
         TranscriptError: the view does not fit the method.
     """
-    seen = read(observed, target)
+    return scene_of(target, read(observed, target), rounds=rounds, telescope=telescope)
+
+
+def scene_of(target: Target, seen: tuple[Seen, ...], *, rounds: int, telescope: bool = False) -> Scene:
+    """`look` at rounds that are read already."""
     model = LinearModel.of(target)
-    assert model is not None  # `read` refuses other models
+    assert model is not None  # `why_not` refuses other models
     method = method_of(target)
     gradients = as_gradients(seen, target, model)
-    members = tuple(sorted(observed.members))
+    members = sorted({client for item in seen for client in item.members})
     sizes = tuple(target.public.rows[client] for client in members)
     repeatable = not stochastic(method, sizes)
-    known = telescope and _telescopes(method, seen) and repeatable
+    # Of proximal methods stored gradients are worth more: they span the rows, which the models do not.
+    known = (telescope or is_proximal(method)) and _telescopes(method, seen) and repeatable
     if known:
         method, seen = _telescoped(method, seen, gradients, target)
     # A round holds outputs * (B + 1) equations for B * B coordinates: about 2.5 times as many equations are asked for.
@@ -124,6 +130,8 @@ def reconstruct(scene: Scene, race: Race, rng: np.random.Generator, *, limit: in
     if not all(np.isfinite(item.gradient).all() for item in scene.starts.gradients):
         raise TranscriptError("the view's messages lead to numbers that are not finite")
     unknowns = int(np.prod(system.shape))
+    if is_proximal(system.simulation.method):  # in full coordinates, and through an operator: an evaluation costs more
+        limit = limit // 3
     if unknowns > limit:
         start = next(scene.starts(rng))
         coordinates, labels, found = scene.starts.samples(start.labels), start.labels, None

@@ -15,6 +15,7 @@ from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Work
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.proximal import differentiable
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
 from securefed.tensors import Array
@@ -51,8 +52,8 @@ def why_not(target: Target, observed: Observed) -> str | None:
 
 def _not_replayed(method: GradientMethod, rows: tuple[int, ...]) -> str | None:
     """Why the clients' rounds cannot be simulated, or `None`."""
-    if not method.replayable:
-        return "It replays local steps by additions and products, and these pass through a proximal operator."
+    if differentiable(method) is None:
+        return "It replays local steps, and these pass through a proximal operator whose derivative it does not know."
     if getattr(method, "local_epochs", None) is not None and stochastic(method, rows):
         return "It replays clients that all make equally many local steps, and these make more the more rows they have."
     return None
@@ -68,7 +69,7 @@ def method_of(target: Target) -> GradientMethod:
         return FedAvg(problem=target.algorithm.problem, learning_rate=1.0, local_steps=1, weighting="uniform")
     if not isinstance(target.algorithm, GradientMethod):
         raise TranscriptError("gradients can be inverted for gradient methods only")
-    return target.algorithm
+    return differentiable(target.algorithm) or target.algorithm
 
 
 def _told(observed: Observed, method: object) -> list[Observation]:

@@ -18,6 +18,7 @@ from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Work
 from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import Seen, local_steps
 from securefed.messages import ClientId
 from securefed.tensors import Array
@@ -146,6 +147,8 @@ class System:
         }
         scales = {part: 1.0 / norm if norm > floors[part] else 0.0 for part, norm in norms.items()}
         rows = np.concatenate([scales[part] * model.weight(s).reshape(-1, features) for part, s in signals.items()])
+        if is_proximal(simulation.method):
+            return cls(simulation, np.eye(features), scales, np.ones(features))
         _, values, directions = np.linalg.svd(rows, full_matrices=False)
         kept = int(np.sum(values > _RANK_TOLERANCE * max(values[0], np.finfo(float).tiny)))
         basis = directions[: max(1, min(kept, int(simulation.sizes.sum())))]

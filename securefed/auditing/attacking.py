@@ -40,19 +40,19 @@ class Attempt:
 
 
 class Attacker:
-    """All chosen attacks on one kind of secret.
+    """All chosen attacks on some kinds of secrets.
 
     Equal observations give equal results, so they are attacked once: the exact defences leave the same sums bit for
     bit, and a key holder sees what a collusion of all others does.
 
     Args:
-        names: attacks to run.      secret: `gram` or `samples`; attacks on the other kind are left out.
+        names: attacks to run.      secrets: `gram`, `samples` or the like; attacks on other kinds are left out.
         seed: of the attacks' own randomness and of the shuffling.
     """
 
-    def __init__(self, names: Sequence[str], secret: str, target: Target, seed: int) -> None:
+    def __init__(self, names: Sequence[str], secrets: Sequence[str], target: Target, seed: int) -> None:
         self._chosen = [(name, attacks.make(name)) for name in names]
-        self._secret, self._target, self._seed = secret, target, seed
+        self._secrets, self._target, self._seed = tuple(secrets), target, seed
         self._known: dict[tuple[str, bytes], Attempt] = {}
         self._nulls: dict[tuple[str, bool, frozenset[Members]], Reconstruction | None] = {}
 
@@ -90,7 +90,7 @@ class Attacker:
         derived = observed.view != views.SERVER_VIEW and any(name == JOINT_FIT for name, _ in self._chosen)
         for name, attack in self._chosen:
             left_out = derived and name in WEAKER_FITS
-            if attack.secret == self._secret and (name == DIFFERENCE) == changing and not left_out:
+            if attack.secret in self._secrets and (name == DIFFERENCE) == changing and not left_out:
                 yield name, attack
 
     def _once(self, name: str, attack: Attack, observed: Observed) -> Attempt:

@@ -9,11 +9,12 @@ import numpy as np
 
 from securefed.attacks.base import Observed, Reconstruction
 from securefed.attacks.scores import match, relative_error, subspace_baseline
-from securefed.auditing.cases import Case, Prepared
+from securefed.auditing.cases import Prepared
 from securefed.auditing.cases.pca import pooled_gram
 from securefed.auditing.cells import CLIENT, FEDERATION, Secret
+from securefed.federation import Result
 from securefed.messages import ClientId
-from securefed.tensors import Array, Tensors
+from securefed.tensors import Array
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Assessment:
 
 
 def assess(
-    case: Case, prepared: Prepared, observed: Observed, found: Reconstruction, output: Tensors, target: ClientId
+    prepared: Prepared, observed: Observed, found: Reconstruction, result: Result, target: ClientId
 ) -> list[Assessment]:
     """The client's secret always; the federation's where the view holds everybody's sum.
 
@@ -42,11 +43,11 @@ def assess(
     client's samples as those of the recovered set that fit best (whose they are is NOT established).
     """
     members = found.members if found.members is not None else observed.members
-    return SCORES[case.secret](prepared, found.value, members, output, target)
+    return SCORES[found.secret](prepared, found.value, members, result, target)
 
 
 def _gram(
-    prepared: Prepared, value: Array, members: frozenset[ClientId], output: Tensors, target: ClientId
+    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Result, target: ClientId
 ) -> list[Assessment]:
     data, rows = prepared.clients, prepared.public.rows
     pooled = pooled_gram(data)
@@ -55,7 +56,7 @@ def _gram(
     guess = pooled * rows[target] / sum(rows)
     out = [_assess(CLIENT, value * share, own, relative_error(guess, own), guess)]
     if len(members) == len(data):
-        basis, _ = np.linalg.qr(output["basis"])
+        basis, _ = np.linalg.qr(result.output["basis"])
         base = subspace_baseline(pooled, basis)
         floor = basis @ basis.T * (np.trace(basis.T @ pooled @ basis) / basis.shape[1])
         out.append(_assess(FEDERATION, value, pooled, base, floor))
@@ -63,7 +64,7 @@ def _gram(
 
 
 def _samples(
-    prepared: Prepared, value: Array, members: frozenset[ClientId], output: Tensors, target: ClientId
+    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Result, target: ClientId
 ) -> list[Assessment]:
     mean = prepared.test.x.mean(axis=0, keepdims=True)
 
@@ -91,6 +92,39 @@ def _assess(
     return Assessment(secret, relative_error(estimate, truth), baseline, False, truth, estimate)
 
 
-Scorer = Callable[[Prepared, Array, frozenset[ClientId], Tensors, ClientId], list[Assessment]]
-SCORES: Mapping[str, Scorer] = {"gram": _gram, "samples": _samples}
+def _personal(
+    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Result, target: ClientId
+) -> list[Assessment]:
+    """The model that stays with the client; the best guess is the global one."""
+    own = result.personal[target]
+    truth = np.concatenate([np.ravel(part) for part in own.values()])[None]
+    guess = np.concatenate([np.ravel(result.output[name]) for name in own])[None]
+    return [_assess(CLIENT, value, truth, relative_error(guess, truth), guess)]
+
+
+def _distances(
+    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Result, target: ClientId
+) -> list[Assessment]:
+    """Mean squared distances between columns; of the members' matrices the best fit is the client's (whose is whose is
+    NOT established). A client's baseline knows the pooled distances, the federation's the best constant."""
+    width = prepared.public.features
+    blocks = value.reshape(-1, width, width)
+
+    def truth_of(rows: Array) -> Array:
+        return np.asarray(((rows[:, :, None] - rows[:, None, :]) ** 2).mean(axis=0))
+
+    own = truth_of(prepared.clients[target].x)
+    pooled = truth_of(np.concatenate([data.x for data in prepared.clients]))
+    nearest = blocks[int(np.argmin(((blocks - own) ** 2).sum(axis=(1, 2))))]
+    out = [_assess(CLIENT, nearest, own, relative_error(pooled, own), pooled)]
+    if len(members) == len(prepared.clients):
+        rows = np.array([prepared.public.rows[client] for client in sorted(members)], float)
+        mean = np.einsum("k,kij->ij", rows / rows.sum(), blocks) if len(blocks) == len(rows) else blocks.mean(axis=0)
+        constant = (1.0 - np.eye(width)) * (pooled.sum() / (width * (width - 1)))
+        out.append(_assess(FEDERATION, mean, pooled, relative_error(constant, pooled), constant))
+    return out
+
+
+Scorer = Callable[[Prepared, Array, frozenset[ClientId], Result, ClientId], list[Assessment]]
+SCORES: Mapping[str, Scorer] = {"gram": _gram, "samples": _samples, "personal": _personal, "distances": _distances}
 """By the secret's name, as attacks and cases give it."""

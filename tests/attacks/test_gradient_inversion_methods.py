@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from securefed.algorithms import personalized
 from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import (
     L1,
@@ -14,21 +15,37 @@ from securefed.algorithms.optimization import (
     FedSaga,
     LoSACProx,
     MimeSVRG,
+    NoRegulariser,
+    Nuclear,
     ScaffoldProx,
 )
-from securefed.algorithms.personalized import FLAME
+from securefed.algorithms.personalized import FLAME, Ditto, PFedMe
 from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.gradient_inversion import DLG, Fit, Naive, Telescoping
 from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.proximal import ThresholdedL1, ThresholdedNuclear
 from securefed.attacks.gradient_inversion.rounds import method_of, read
 from securefed.attacks.gradient_inversion.simulate import Simulation
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
 from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
+from securefed.tensors import Layout, TensorSpec
 
 DIGITS = load_digits()
+
+
+class Ridge(NoRegulariser):
+    """A regulariser that no attack knows."""
+
+    def __init__(self, weight: float) -> None:
+        self.factor = 1 / (1 + weight)
+
+    def prox(self, vector, step, layout):
+        return self.factor * vector
+
+
 SIMULATED = [
     FedAvg(local_epochs=3),
     FedProx(mu=0.5),
@@ -36,6 +53,15 @@ SIMULATED = [
     FedSaga(learning_rate=0.02),
     FedADMM(learning_rate=0.05, local_steps=3, dual_steps="last", regulariser=L1(0.01)),
     MimeSVRG(local_steps=3),
+    FLAME(learning_rate=0.02),
+    FLAME(learning_rate=0.02, anchor="global"),
+    PFedMe(learning_rate=0.02, local_steps=2, inner_steps=3),
+    personalized.FedADMM(learning_rate=0.02, penalty=0.5),
+    personalized.FedADMM(learning_rate=0.02, penalty=0.5, begin="local"),
+    Ditto(learning_rate=0.02),
+    LoSACProx(learning_rate=0.05, local_steps=2, regulariser=L1(0.01)),
+    LoSACProx(learning_rate=0.05, local_steps=1, regulariser=L1(0.01)),
+    ScaffoldProx(local_steps=2, regulariser=Nuclear(0.01)),
 ]
 
 
@@ -86,18 +112,41 @@ def test_of_mimesvrg_the_gradient_phase_is_read() -> None:
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        (LoSACProx(learning_rate=0.01, regulariser=L1(0.1)), "proximal operator"),
-        (ScaffoldProx(regulariser=L1(0.1)), "proximal operator"),
+        (ScaffoldProx(regulariser=Ridge(0.1)), "proximal operator"),
         (FedAvg(local_epochs=2, batch_size=1), "more the more rows they have"),
-        (FLAME(learning_rate=0.01), "models of their own"),
     ],
-    ids=["losac_prox", "scaffold_prox", "epochs", "flame"],
+    ids=["foreign regulariser", "epochs"],
 )
 def test_what_cannot_be_simulated_is_refused_in_a_sentence(method, says: str) -> None:
     observed, _, target, _ = scene(method)
     for attack in (Fit(), DLG(), Naive()):
         assert says in attack.applies(target, observed)
     assert Telescoping().applies(target, observed) is not None
+
+
+def test_proximal_methods_that_store_gradients_at_the_broadcast_model_are_telescoped_to_row_space() -> None:
+    """One local step, or option I: the operator drops out, and three rows have nine coordinates instead of 192."""
+    for method in (
+        LoSACProx(learning_rate=0.05, local_steps=1, regulariser=L1(0.01)),
+        ScaffoldProx(option="I", regulariser=L1(0.01)),
+    ):
+        observed, _, target, clients = scene(method, sizes=(3, 2))
+        found = Telescoping().run(observed, target, np.random.default_rng(0))
+        assert found.diagnostics["known points"] and found.unknowns == 9
+        assert sample_error(found.value, clients[0].x) < 1e-9
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5), (5, 3)])
+@pytest.mark.parametrize("regulariser", [ThresholdedL1(0.3), ThresholdedNuclear(0.3)], ids=name)
+def test_derivatives_pass_through_proximal_operators(regulariser, shape) -> None:
+    rng = np.random.default_rng(0)
+    layout = Layout((TensorSpec("weight", shape), TensorSpec("bias", (2,))))
+    point, along = rng.normal(size=(2, 6, layout.size))
+    carried = regulariser.prox(point + 1e-30j * along, 1.0, layout)
+    ahead, behind = (regulariser.prox(point + s * along, 1.0, layout) for s in (1e-6, -1e-6))
+    np.testing.assert_allclose(carried.imag / 1e-30, (ahead - behind) / 2e-6, atol=1e-7)
+    plain = {"ThresholdedL1": L1, "ThresholdedNuclear": Nuclear}[name(regulariser)](0.3)
+    np.testing.assert_allclose(carried.real, plain.prox(point, 1.0, layout), atol=1e-14)
 
 
 def test_a_view_without_messages_is_refused() -> None:

@@ -1,7 +1,9 @@
 """What the audit runs for each algorithm; importing this registers every case."""
 
+from securefed.auditing.cases import graph as _graph
 from securefed.auditing.cases import optimization as _optimization
 from securefed.auditing.cases import pca as _pca
+from securefed.auditing.cases import personalized as _personalized
 from securefed.auditing.cases.base import (
     Case,
     Preparation,
@@ -15,4 +17,4 @@ from securefed.auditing.cases.base import (
 )
 
 __all__ = ["Case", "Preparation", "Prepared", "WideCase", "case", "cases", "defaults", "every", "require_clients"]
-del _optimization, _pca
+del _graph, _optimization, _pca, _personalized

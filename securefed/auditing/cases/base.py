@@ -58,6 +58,7 @@ class Case:
     Attributes:
         name: the algorithm's registry name.      setting: its hyper-parameters.
         secret: what its clients want kept, by its name in `scoring.SCORES`: their `gram` matrix, or their `samples`.
+        also: further secrets, attacked and scored beside it.
         prepare: (source, clients, seed) -> data of one run.
         rounds: training rounds.      clip: L2 norm of one contribution under differential privacy.
         utility: (final broadcast, held-out rows) -> score, higher is better.      utility_name: what it measures.
@@ -79,6 +80,12 @@ class Case:
     wide: WideCase | None = None
     absences: Preparation | None = None
     default: bool = False
+    also: tuple[str, ...] = ()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """All that is attacked."""
+        return (self.secret, *self.also)
 
     def build(self) -> Algorithm[Any, Any]:
         """The algorithm with this case's hyper-parameters."""
@@ -94,7 +101,7 @@ class Case:
             "hyper-parameters": setting,
             "data": self.data,
             "rounds": self.rounds,
-            "secret": self.secret,
+            "secret": ", ".join(self.secrets),
             "clip": self.clip,
             "utility": self.utility_name,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from securefed.algorithms.optimization import L1
 from securefed.auditing.cases.base import Case, accuracy, register
 from securefed.auditing.cases.data import one_sample_each
 
@@ -28,5 +29,36 @@ for _name, _setting in _GRADIENT_SETTINGS:
             utility_name="accuracy",
             data=_SAMPLES_DATA,
             default=True,
+        )
+    )
+
+# Beyond the default audit. Proximal methods, and memory of several blocks, on the same data.
+_FURTHER_SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("optimization/fedprox", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 5}),
+    ("optimization/fedsaga", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 2, "blocks": 1}),
+    ("optimization/mimesvrg", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 2}),
+    ("optimization/fedcm", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 5}),
+    ("optimization/fedadmm", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 1}),
+    (
+        "optimization/losac_prox",
+        {"problem": "softmax", "learning_rate": 0.05, "local_steps": 1, "blocks": 1, "regulariser": L1(0.01)},
+    ),
+    (
+        "optimization/scaffold_prox",
+        {"problem": "softmax", "learning_rate": 0.05, "local_steps": 2, "option": "I", "regulariser": L1(0.01)},
+    ),
+)
+for _name, _setting in _FURTHER_SETTINGS:
+    register(
+        Case(
+            name=_name,
+            setting=_setting,
+            secret="samples",
+            prepare=one_sample_each,
+            rounds=6,
+            clip=1.0,
+            utility=accuracy(_name, _setting),
+            utility_name="accuracy",
+            data=_SAMPLES_DATA,
         )
     )

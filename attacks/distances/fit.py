@@ -1,0 +1,127 @@
+"""Distances from graphs: invert the projected gradient steps that made them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.algorithms.graph.method import GraphMethod, edges_of
+from securefed.algorithms.graph.ppgl import PPGL
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.distances.starts import starts
+from securefed.attacks.distances.system import System
+from securefed.attacks.gradient_inversion.levenberg import levenberg
+from securefed.errors import TranscriptError
+from securefed.tensors import Array
+
+SOLVED = 1e-10
+_GOAL = 3e-15
+_NEAR = 0.03
+_RANK_TOLERANCE = 1e-12
+_STAGES = (1, 3, 6, 14)
+_SUM_STAGES = (6, 14)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """z_i / N_i of every member, by Levenberg-Marquardt through all steps of all rounds, a few rounds at first.
+
+    One client in the clear: with K = 1 a round is linear in z on the edges that stay positive, so the first step is
+    exact; with K > 1 a few are needed. An edge at 0 throughout shows only that its distance is large, and then the rank
+    falls short of the unknowns. Of a sum every member is simulated by itself: in the first round all have the same
+    weight, so it gives the pooled distances; from the second on the weights gamma_i tell PPGL's clients apart. Who is
+    who among clients with equally many rows is not established. IGL sends one number a round.
+
+    The pooled start is a stationary point of the difference between members, so members start apart from it at random.
+
+    Attributes:
+        rounds: most rounds fitted.      starts: of PPGL's sums; a fit that explains them is the last.
+        steps: most evaluations of a stage.      limit: unknowns (members x edges) beyond which nothing is fitted.
+        memory: bytes that the simulation may take.
+    """
+
+    rounds: int = 14
+    starts: int = 2
+    steps: int = 100
+    limit: int = 600
+    memory: int = 2 * 1024**3
+
+    name: ClassVar[str] = "distances/fit"
+    secret: ClassVar[str] = "distances"
+
+    def applies(self, target: Target, observed: Observed) -> str | None:
+        if not isinstance(target.algorithm, GraphMethod):
+            return "It inverts steps of graph learning, and this algorithm learns none."
+        return None if observed.rounds else "The view holds no messages."
+
+    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Raises `TranscriptError` where the simulation would not fit into `memory`, before anything is allocated."""
+        if (reason := self.applies(target, observed)) is not None:
+            raise TranscriptError(reason)
+        system = System.of(observed, target)
+        if not all(np.isfinite(seen.total).all() for seen in system.rounds):
+            raise TranscriptError("the view's messages are not finite")
+        unknowns = len(system.members) * system.edges
+        if unknowns > self.limit:
+            return self._found(system, np.maximum(system.still, 0.0), None)
+        self._room(system)
+        best: tuple[float, Array, Array] | None = None
+        tries = self.starts if len(system.members) > 1 and isinstance(target.algorithm, PPGL) else 1
+        for start in islice(starts(system, rng), tries):
+            fitted = self._climb(system, start)
+            if best is None or fitted[0] < best[0]:
+                best = fitted
+            if best[0] <= SOLVED:
+                break
+        assert best is not None
+        return self._found(system, best[1], best[2])
+
+    def _climb(self, system: System, start: Array) -> tuple[float, Array, Array]:
+        """(misfit, distances, Jacobian) from one start, more and more rounds together."""
+        most, point, norm, jacobian = min(self.rounds, len(system.rounds)), start, np.inf, np.zeros((0, 0))
+        for stage in sorted({min(k, most) for k in (_STAGES if len(system.members) == 1 else _SUM_STAGES)}):
+            part = system.first(stage)
+
+            def misfit(p: Array, part: System = part) -> tuple[Array, Array]:
+                return part.misfit(p.reshape(start.shape))
+
+            end = levenberg(misfit, point.ravel(), steps=self.steps, goal=_GOAL, near=_NEAR)
+            if not np.isfinite(end.norm):
+                break
+            point, norm, jacobian = end.point.reshape(start.shape), end.norm, end.jacobian
+        return norm, point, jacobian
+
+    def _found(self, system: System, distances: Array, jacobian: Array | None) -> Reconstruction:
+        edges = edges_of(system.public.features)
+        largest = (2.0 * system.public.feature_bound) ** 2
+        inside = np.clip(np.nan_to_num(distances), 0.0, largest)
+        part = system.first(self.rounds)
+        residual = float(np.linalg.norm(part.misfit(distances, slope=False)[0]) / np.sqrt(len(part.rounds)))
+        rank, condition = 0, float("nan")
+        if jacobian is not None and jacobian.size and np.isfinite(jacobian).all():
+            values = np.linalg.svd(jacobian, compute_uv=False)
+            kept = values[values > _RANK_TOLERANCE * values[0]]
+            rank, condition = int(kept.size), float(kept[0] / kept[-1]) if kept.size else float("nan")
+        return Reconstruction(
+            self.secret,
+            np.concatenate(edges.adjacency(inside)),
+            residual=residual,
+            rank=rank,
+            unknowns=distances.size,
+            condition=condition,
+            members=frozenset(system.members),
+            diagnostics={"rounds": len(part.rounds), "fitted": jacobian is not None},
+        )
+
+    def _room(self, system: System) -> None:
+        count, edges = len(system.members), system.edges
+        equations = min(self.rounds, len(system.rounds)) * system.rounds[0].total.size
+        needed = 16 * 12 * count * edges**2 + 8 * 4 * equations * count * edges
+        if needed > self.memory:
+            raise TranscriptError(
+                f"fitting {count} clients' distances on {edges} edges takes {needed / 1e9:.1f} GB, the limit is "
+                f"{self.memory / 1e9:.1f} GB; raise memory, or take fewer rounds"
+            )

@@ -1,0 +1,153 @@
+"""The members' rounds of graph learning as a function of their distances, with its derivative.
+
+A member's graph depends on its own distances alone, so derivatives in all `edges` directions of all members at once
+are one simulation with a leading axis of directions. They are taken by a complex step: the steps are analytic, and
+NumPy compares complex numbers by their real parts first, so that projections and signs fall as for real ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from securefed.algorithms.base import Public
+from securefed.algorithms.graph.method import OBJECTIVE, GraphMethod, Own, edges_of
+from securefed.algorithms.graph.ppgl import PPGL
+from securefed.attacks.base import Observed, Target
+from securefed.errors import TranscriptError
+from securefed.messages import ClientId
+from securefed.tensors import Array
+
+_STEP = 1e-30
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One round: what was broadcast, the sum of what the members sent as one vector, and who they are."""
+
+    consensus: Array
+    total: Array
+    members: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyticPPGL(PPGL):
+    """PPGL with ||w - w_con|| as an analytic function of complex graphs."""
+
+    def contribution_weights(self, graph: Array, consensus: Array, own: Own) -> Array:
+        equal = np.full(own.first.shape, 1 / own.clients)
+        if self.weights == "equal":
+            return equal
+        distance = np.sqrt(((graph - consensus) ** 2).sum(axis=-1, keepdims=True))
+        return np.where(own.first, equal, 1 / (distance + self.distance_floor))
+
+
+def analytic(method: GraphMethod) -> GraphMethod:
+    """The method, fit for complex numbers."""
+    if isinstance(method, PPGL):
+        return AnalyticPPGL(**{item.name: getattr(method, item.name) for item in fields(method)})
+    return method
+
+
+@dataclass(frozen=True)
+class System:
+    """The equations `simulated sum = observed sum`.
+
+    Attributes:
+        rounds: in order, from the run's first on.      members: all clients in any of them, ascending.
+    """
+
+    method: GraphMethod
+    public: Public
+    rounds: tuple[Seen, ...]
+    members: tuple[ClientId, ...]
+
+    @classmethod
+    def of(cls, observed: Observed, target: Target) -> System:
+        """Raises `TranscriptError` where the view lacks a tensor."""
+        method = target.algorithm
+        assert isinstance(method, GraphMethod)
+        names = [spec.name for spec in method.specs(target.public)]
+        try:
+            rounds = tuple(
+                Seen(
+                    method.read(item.broadcast),
+                    np.concatenate([np.ravel(item.message[name]) for name in names]),
+                    tuple(sorted(item.members)),
+                )
+                for item in observed.rounds
+            )
+        except KeyError as error:
+            raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
+        return cls(analytic(method), target.public, rounds, tuple(sorted(observed.members)))
+
+    @property
+    def edges(self) -> int:
+        """Unknowns of each member."""
+        return edges_of(self.public.features).count
+
+    def sent(self, distances: Array) -> list[Array]:
+        """Per round what each member sends, (..., members, size), 0 where it takes no part.
+
+        Args:
+            distances: z / N, (..., members, edges), real or complex.
+        """
+        public, count = self.public, len(self.members)
+        rows = np.array([public.rows[client] for client in self.members], float)[:, None]
+        memory = tuple(np.tile(part, (count, 1)) for part in self.method.memory(edges_of(public.features)))
+        first, out = np.ones((count, 1), bool), []
+        names = [spec.name for spec in self.method.specs(public)]
+        for seen in self.rounds:
+            present = np.isin(self.members, seen.members)[:, None]
+            share, ceiling = rows / max(public.rows), np.full((count, 1), np.inf)
+            own = Own(self.method.problem(public), distances, share, ceiling, first, public.clients)
+            with np.errstate(all="ignore"):
+                told, fresh = self.method.steps(seen.consensus, memory, own)
+            parts = [told[name][..., None] if name == OBJECTIVE else told[name] for name in names]
+            lead = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
+            joined = np.concatenate([np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts], axis=-1)
+            out.append(np.where(present, joined, 0.0))
+            memory = tuple(np.where(present, new, old) for new, old in zip(fresh, memory, strict=True))
+            first = first & ~present
+        return out
+
+    @cached_property
+    def still(self) -> Array:
+        """(members, edges) distances that leave the first graph where it is."""
+        begin = np.full(self.edges, self.method.start_weight)
+        slope = self.method.problem(self.public).gradient(begin, np.zeros(self.edges))
+        return np.tile(-slope, (len(self.members), 1))
+
+    @cached_property
+    def signals(self) -> tuple[float, ...]:
+        """By round, how far the messages are from those of clients that stay where they began: the misfit's unit."""
+        pairs = zip(self.rounds, self.sent(self.still), strict=True)
+        return tuple(
+            max(float(np.linalg.norm(seen.total - value.sum(axis=0))), 1e-9 * float(np.linalg.norm(seen.total)), 1e-300)
+            for seen, value in pairs
+        )
+
+    def misfit(self, distances: Array, *, slope: bool = True) -> tuple[Array, Array]:
+        """Residual, every round relative to its message, and its Jacobian (equations, members * edges).
+
+        Args:
+            distances: (members, edges).
+        """
+        if slope:
+            directions = np.eye(self.edges)[:, None, :]
+            sent = self.sent(distances + 1j * _STEP * directions)
+        else:
+            sent = [value[None] for value in self.sent(distances)]
+        residual, jacobian = [], []
+        for seen, value, unit in zip(self.rounds, sent, self.signals, strict=True):
+            residual.append((value[0].real.sum(axis=0) - seen.total) / unit)
+            if slope:
+                full = np.broadcast_to(value, (self.edges, *value.shape[1:]))
+                jacobian.append(full.imag.transpose(2, 1, 0).reshape(value.shape[-1], -1) / (_STEP * unit))
+        return np.concatenate(residual), np.concatenate(jacobian) if slope else np.zeros((0, 0))
+
+    def first(self, rounds: int) -> System:
+        """The same for the first `rounds` rounds."""
+        return System(self.method, self.public, self.rounds[:rounds], self.members)

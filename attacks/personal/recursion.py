@@ -1,0 +1,142 @@
+"""Consensus ADMM gives its clients' local models away, and with them the personal ones, though neither is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.personalized.admm import ConsensusADMM
+from securefed.algorithms.personalized.flame import FLAME
+from securefed.algorithms.personalized.pfedme import PFedMe
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.errors import TranscriptError
+from securefed.tensors import Array
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A client's state before the first and after each round seen, (rounds + 1, parameters) each.
+
+    Attributes:
+        local: w_i (FedADMM: x_i).      dual: pi_i.      personal: theta_i (FedADMM: x_i again).
+    """
+
+    local: Array
+    dual: Array
+    personal: Array
+
+
+def opened(
+    method: ConsensusADMM, share: float, received: Array, sent: Array, start: Array, dual: Array | float = 0.0
+) -> Opened:
+    """The recursion. z_i = w_i + pi_i / rho is the running sum of what is sent, and
+
+        w_i+ = (z_i+ + w - pi_i / rho) / 2,      pi_i+ = pi_i + rho (w_i+ - w) = (pi_i + rho (z_i+ - w)) / 2,
+        theta_i = w_i+ + pi_i+ / (lambda a_i)                                                          (Lemma 2)
+
+    It is linear: sums over clients of equal a_i give their means. A wrong `dual` is forgotten at 1/2 a round; a wrong
+    start of z is not.
+
+    Args:
+        share: a_i.      received, sent: (rounds, parameters) w and dz.      start: w^0.      dual: pi_i^0.
+    """
+    rho, z = method.penalty, start + np.asarray(dual) / method.penalty
+    duals, locals_ = [np.zeros_like(start) + dual], [start]
+    for w, dz in zip(received, sent, strict=True):
+        z = z + dz
+        locals_.append((z + w - duals[-1] / rho) / 2)
+        duals.append((duals[-1] + rho * (z - w)) / 2)
+    own, pi = np.stack(locals_), np.stack(duals)
+    personal = own + pi / (method.attraction * share) if isinstance(method, FLAME) else own
+    personal[0] = start
+    return Opened(own, pi, personal)
+
+
+def read_opened(observed: Observed, target: Target) -> Opened:
+    """The recursion on a view of FLAME or FedADMM; the mean client where the view shows a sum.
+
+    Raises:
+        TranscriptError: the view does not fit it.
+    """
+    if (reason := why_not_opened(observed, target)) is not None:
+        raise TranscriptError(reason)
+    method, public = target.algorithm, target.public
+    assert isinstance(method, ConsensusADMM)
+    model = Model(method.problem, public)
+    count = len(observed.members)
+    try:
+        received = np.stack([model.vector("", item.broadcast) for item in observed.rounds])
+        sent = np.stack([model.vector("dz", item.message) for item in observed.rounds]) / count
+    except KeyError as error:
+        raise TranscriptError(f"the view lacks tensor {error}: the recursion needs every broadcast and dz") from error
+    share = float(np.mean([method.share(float(public.rows[client]), public) for client in observed.members]))
+    return opened(method, share, received, sent, method.initial(model))
+
+
+def why_not_opened(observed: Observed, target: Target) -> str | None:
+    """Why the recursion cannot run, or `None`."""
+    method = target.algorithm
+    if not isinstance(method, ConsensusADMM):
+        return "It opens the duals of consensus ADMM, and this algorithm has none."
+    if not observed.rounds:
+        return "The view holds no messages."
+    if len({item.members for item in observed.rounds}) > 1:
+        return "It sums up what the same clients send, and here they change from round to round."
+    if method.weighting == "rows" and len({target.public.rows[client] for client in observed.members}) > 1:
+        return "Clients of different weights cannot be told apart in a sum."
+    return None
+
+
+@dataclass(frozen=True)
+class Recursion:
+    """theta_i after the last round: exact to rounding for one client of FLAME and, as x_i, of FedADMM, in the clear;
+    of a sum over clients the mean theta_i. pFedMe with one update of w_i a round (`local_epochs`, or `local_steps=1`):
+    theta = w + delta / (eta_w lambda).
+
+    Needs every broadcast, and every message from the first round on: what was sent before is lost for good.
+    It solves and checks nothing: with wrong hyper-parameters it is wrong, and only a fit of rows (`personal/path`)
+    shows that by its residual.
+    """
+
+    name: ClassVar[str] = "personal/recursion"
+    secret: ClassVar[str] = "personal"
+
+    def applies(self, target: Target, observed: Observed) -> str | None:
+        if not isinstance(target.algorithm, PFedMe):
+            return why_not_opened(observed, target)
+        if target.algorithm.local_epochs is None and target.algorithm.local_steps > 1:
+            return "Several updates of w_i a round hide theta_i in their sum; personal/replay takes that up."
+        return None if observed.rounds else "The view holds no messages."
+
+    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        if (reason := self.applies(target, observed)) is not None:
+            raise TranscriptError(reason)
+        if isinstance(target.algorithm, PFedMe):
+            value, rounds = self._pfedme(target.algorithm, observed, target), 1
+        else:
+            value, rounds = read_opened(observed, target).personal[-1], len(observed.rounds)
+        if not np.isfinite(value).all():
+            raise TranscriptError("the view's messages lead to numbers that are not finite")
+        return Reconstruction(
+            self.secret,
+            value[None],
+            rank=value.size,
+            unknowns=value.size,
+            condition=1.0,
+            members=observed.members,
+            diagnostics={"method": "exact", "rounds": rounds},
+        )
+
+    @staticmethod
+    def _pfedme(method: PFedMe, observed: Observed, target: Target) -> Array:
+        last = observed.rounds[-1]
+        model = Model(method.problem, target.public)
+        try:
+            w, delta = model.vector("", last.broadcast), model.vector("delta", last.message)
+        except KeyError as error:
+            raise TranscriptError(f"the view lacks tensor {error}: theta_i needs both") from error
+        value: Array = w + delta / (len(last.members) * method.model_rate * method.attraction)
+        return value

@@ -1,0 +1,100 @@
+"""Personal models that no message holds: train them as the client does, on the rows that a fit gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.work import Work
+from securefed.algorithms.personalized.method import PersonalMethod
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.gradient_inversion.fit import Fit
+from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.rounds import Seen, as_gradients, local_steps, penalty, read, why_not
+from securefed.attacks.gradient_inversion.search import SOLVED
+from securefed.errors import TranscriptError
+from securefed.tensors import Array
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The rows by `gradient_inversion/fit`; where they explain the messages, all rounds are replayed with them and the
+    personal model is the client's, exactly. Otherwise every round's gradient is taken to be constant along its steps,
+    which is the better the shorter they are: `diagnostics["method"]` says which.
+
+    Attributes:
+        fit: how the rows are fitted.
+    """
+
+    fit: Fit = Fit(limit=256)
+
+    name: ClassVar[str] = "personal/replay"
+    secret: ClassVar[str] = "personal"
+
+    def applies(self, target: Target, observed: Observed) -> str | None:
+        if not isinstance(target.algorithm, PersonalMethod):
+            return "It replays personal models, and this algorithm has none."
+        if observed.rounds and len({item.members for item in observed.rounds}) > 1:
+            return "It replays the same clients in every round, and here they change."
+        return why_not(target, observed)
+
+    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        if (reason := self.applies(target, observed)) is not None:
+            raise TranscriptError(reason)
+        model, seen = LinearModel.of(target), read(observed, target)
+        assert model is not None  # `applies` refuses other models
+        alone = len(observed.members) == 1
+        found = self.fit.run(observed, target, rng) if alone else None
+        if found is not None and found.labels is not None and found.residual <= SOLVED:
+            value, how = _replayed(target, model, seen, found.value, found.labels), "rows fitted, rounds replayed"
+        else:
+            value, how = _constant(target, model, seen), "gradients taken to be constant in a round"
+        if not np.isfinite(value).all():
+            raise TranscriptError("the view's messages lead to numbers that are not finite")
+        residual = found.residual if found is not None else float("nan")
+        return Reconstruction(
+            self.secret,
+            value[None],
+            residual=residual,
+            rank=found.rank if found else 0,
+            unknowns=found.unknowns if found else 0,
+            condition=found.condition if found else float("nan"),
+            members=observed.members,
+            diagnostics={"method": how},
+        )
+
+
+def _replayed(target: Target, model: LinearModel, seen: tuple[Seen, ...], rows: Array, labels: Array) -> Array:
+    """The personal model of a client with these rows."""
+    targets, weights = model.targets(labels), np.full(len(rows), 1.0 / len(rows))
+
+    def gradient(point: Array, _: int = 0) -> Array:
+        return model.gradient(point, rows, targets, weights)
+
+    method, count = target.algorithm, float(len(rows))
+    steps = local_steps(method)
+    work = Work(gradient, gradient, target.public, count, (0,) * steps, (count,) * steps)
+    memory = method.memory(Model(method.problem, target.public))
+    for item in seen:
+        memory = method.steps(item.received, memory, work)[1]
+    return np.asarray(memory[0])
+
+
+def _constant(target: Target, model: LinearModel, seen: tuple[Seen, ...]) -> Array:
+    """The personal model of the mean client whose gradients are constant in each round."""
+    method, public = target.algorithm, target.public
+    memory = method.memory(Model(method.problem, public))
+    steps = local_steps(method)
+    for item, read_as in zip(seen, as_gradients(seen, target, model), strict=True):
+        rows = float(np.mean([public.rows[client] for client in item.members]))
+        mean = read_as.gradient / (rows * len(item.members))
+
+        def gradient(point: Array, _: int = 0, mean: Array = mean) -> Array:
+            return mean + penalty(model, point)
+
+        work = Work(gradient, gradient, public, rows, (0,) * steps, (rows,) * steps)
+        memory = method.steps(item.received, memory, work)[1]
+    return np.asarray(memory[0])
