@@ -25,6 +25,7 @@ NAMES = (
     "cohort",
     "faps_memory",
     "attacks_networks",
+    "auditors",
 )
 HEAD = (
     "| quantity | setting | ours (range, runs) | peer | ratio | target | met |",
