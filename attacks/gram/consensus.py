@@ -14,13 +14,12 @@ from securefed.algorithms.pca.guarded import GuardedFAPS
 from securefed.algorithms.pca.server import PRODUCT
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
 from securefed.attacks.gram.faps_fit import Found, coordinates_of, fit_client
-from securefed.attacks.gram.near_consensus import near_consensus
+from securefed.attacks.gram.near_consensus import ROUNDS, near_consensus, spread_out
 from securefed.attacks.gram.rounds import by_members, most_seen, rows_of
 from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
-_ROUNDS = 60
 _AT_CONSENSUS = 1e-4
 """A client's first message is at consensus, to the round-off of float32 at least; without it there is no fit."""
 
@@ -60,7 +59,7 @@ class ConsensusGram:
         if not observed.rounds:
             return "The view holds no messages."
         if target.public.features > self.largest:
-            need, have = (_ROUNDS * features**2 * 3 * 8 / 2**20 for features in (target.public.features, self.largest))
+            need, have = (ROUNDS * features**2 * 3 * 8 / 2**20 for features in (target.public.features, self.largest))
             return (
                 f"{target.public.features} features need about {need:.0f} MiB; the limit here is {have:.0f} MiB, "
                 f"{self.largest} features (`largest`)."
@@ -79,12 +78,12 @@ class ConsensusGram:
         assert members is not None
         rounds = groups[members]
         rows = rows_of(members, target.public)
-        estimate = near_consensus(spread_out(rounds, _ROUNDS), algorithm.beta_scale, rows)
+        estimate = near_consensus(spread_out(rounds), algorithm.beta_scale, rows)
         entries = target.public.features * (target.public.features + 1) // 2
         alone = len(members) == 1
         found = None
         if alone and estimate.distances[0] < _AT_CONSENSUS and self._fits(algorithm.rank, target.public.features, rows):
-            found = fit_client(rounds, algorithm, estimate.scale, estimate.gram, rows, self.starts, rng)
+            found = fit_client(rounds, algorithm, rows, self.starts)
         gram = estimate.gram if found is None else found.gram
         return Reconstruction(
             secret=self.secret,
@@ -100,12 +99,6 @@ class ConsensusGram:
     def _fits(self, rank: int, features: int, rows: int) -> bool:
         block = np.zeros((features - rank, rank))
         return rank < features and coordinates_of(block, rows).count <= self.fit_unknowns
-
-
-def spread_out(rounds: Sequence[Observation], count: int) -> list[Observation]:
-    """At most `count` of the rounds, the first always among them."""
-    index = np.unique(np.linspace(0, len(rounds) - 1, min(count, len(rounds))).round().astype(int))
-    return [rounds[i] for i in index]
 
 
 def replay_misfit(gram: Array, rounds: Sequence[Observation], target: Target) -> float:

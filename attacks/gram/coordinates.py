@@ -4,6 +4,7 @@ either of what a known block leaves open."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -245,7 +246,7 @@ class _Anchored:
         corner = M[:p, :p] - self.columns.T @ M[p:, p:] @ self.columns
         return np.concatenate([np.tensordot(self._corner, corner, 2), self.rest.slopes(M[p:, p:])])
 
-    @property
+    @cached_property
     def _corner(self) -> Array:
         """dA by the entries of L, (p (p + 1) / 2, p, p)."""
         p = len(self.L)

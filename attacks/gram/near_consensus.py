@@ -19,6 +19,8 @@ from securefed.attacks.gram.linear import nearest_psd
 from securefed.attacks.gram.projected import Projected
 from securefed.tensors import Array
 
+ROUNDS = 60
+"""Rounds that an estimate is made from; more say little that is new."""
 _FLOOR = 1e-6
 _SCALAR_FLOOR = 1e-4
 _AMPLIFICATION = 4.0
@@ -63,6 +65,12 @@ def near_consensus(rounds: Sequence[Observation], beta_scale: float, rows: int) 
     system = Projected.of(Z, spread**-2, scalar_spread**-2, prior)
     solution, _ = system.solve((pulled + pulled.T) / 2 + traces)
     return Estimate(scale * nearest_psd(solution, rows), scale, distances)
+
+
+def spread_out(rounds: Sequence[Observation], count: int = ROUNDS) -> list[Observation]:
+    """At most `count` of the rounds, the first always among them."""
+    index = np.unique(np.linspace(0, len(rounds) - 1, min(count, len(rounds))).round().astype(int))
+    return [rounds[i] for i in index]
 
 
 def _distances(Z: Array, Y: Array) -> Array:
