@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Outcome, Public, Selecting, Spending
+from securefed.algorithms.base import Algorithm, Outcome, Public, Selecting
+from securefed.algorithms.spending import Spending
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Pipelined, Preparing, Remembering, Session, Verifying
 from securefed.errors import (

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public, Selecting, Spending
+from securefed.algorithms.base import Algorithm, Public, Selecting
+from securefed.algorithms.spending import Spending
 from securefed.defenses.base import Defense, Plan
 from securefed.defenses.differential_privacy import FixedSize, Sampler
 from securefed.errors import ConfigError, RoundVoid

@@ -18,8 +18,8 @@ from opacus.grad_sample import GradSampleModule
 from torch import nn
 
 from securefed import chain, secure_mean
-from securefed.algorithms.base import Spending
 from securefed.algorithms.optimization import FedAvg
+from securefed.algorithms.spending import Spending
 from securefed.datasets.base import Dataset
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, RoundVoid

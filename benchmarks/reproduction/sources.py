@@ -3,7 +3,7 @@
 It covers the experiment's module and what that imports, directly or not, of this package and of the library's
 algorithms, problems and data sets: a change to the graph methods leaves the results of PCA as they are. Comments,
 docstrings and layout do not enter: polishing the prose does not cost an hour of runs. The message layer is left out as
-well: it computes the same sums (`tests/contract/test_parity.py`).
+well, for it computes the same sums (`tests/contract/test_parity.py`), and so is which attacks are registered.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from functools import cache
 from pathlib import Path
 
 LIBRARY = tuple(f"securefed.{part}" for part in ("algorithms", "problems", "datasets", "detection", "catalogue"))
+OTHERS = "securefed.problems.torch_module"
+"""Wraps modules that users bring; no experiment has one (`tests/benchmarks/test_experiments.py`)."""
+ASIDE = ("securefed.attacks", "securefed.defenses")
 FRAMEWORK = frozenset({"ledger"})  # how a figure is judged is applied when the page is made, not when it is measured
 
 
@@ -60,7 +63,8 @@ def _imports(tree: ast.AST, packages: tuple[str, ...]) -> Iterator[str]:
         else:
             continue
         inside = [n for n in names if any(n == p or n.startswith(f"{p}.") for p in packages)]
-        yield from (n for n in inside if n.rpartition(".")[2] not in FRAMEWORK and n != packages[0])
+        named = (n for n in inside if n != packages[0] and not n.startswith(OTHERS))
+        yield from (n for n in named if n.rpartition(".")[2] not in FRAMEWORK)
 
 
 def _of_file(path: Path) -> str:
@@ -77,7 +81,7 @@ def code_of(source: str) -> str:
 
 def _text(node: object) -> str:
     if isinstance(node, list):
-        return "[" + " ".join(_text(item) for item in node if not _is_prose(item)) + "]"
+        return "[" + " ".join(_text(item) for item in node if not _is_prose(item) and not _registers(item)) + "]"
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = ((name, getattr(node, name, None)) for name in node._fields)
@@ -88,3 +92,8 @@ def _text(node: object) -> str:
 def _is_prose(node: object) -> bool:
     """A string that stands alone is a docstring or a comment."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _registers(node: object) -> bool:
+    """A bare import of attacks or defences, which the catalogue makes for what it registers."""
+    return isinstance(node, ast.Import) and all(alias.name.startswith(ASIDE) for alias in node.names)

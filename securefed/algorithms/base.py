@@ -178,22 +178,6 @@ class Selecting(Protocol[Committed_contra]):
         ...
 
 
-@runtime_checkable
-class Spending(Protocol[Client]):
-    """What an algorithm may declare besides: that a contribution costs its client something once it is computed.
-
-    Roll-back does not undo that (privacy of records: what was computed may have been seen).
-    """
-
-    def spend(self, state: Client, computed: Client) -> Client:
-        """`state` with the cost that `computed` has run up."""
-        ...
-
-    def assumptions(self, public: Public) -> tuple[str, ...]:
-        """What it promises for that, and what is assumed: sentences for the plan."""
-        ...
-
-
 algorithms: Registry[Algorithm[Any, Any]] = Registry("algorithm")
 
 

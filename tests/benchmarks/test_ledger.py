@@ -182,6 +182,8 @@ def test_the_digest_sees_code_and_not_prose() -> None:
     assert sources.code_of(plain) == sources.code_of(prose)
     assert sources.code_of(plain) != sources.code_of(plain.replace("1", "2"))
     assert sources.code_of(plain) != sources.code_of(plain.replace("+", "-"))
+    assert sources.code_of(plain) == sources.code_of("import securefed.attacks.gram\n" + plain)
+    assert sources.code_of(plain) != sources.code_of("import securefed.algorithms.pca\n" + plain)
 
 
 def test_a_result_depends_on_what_its_module_imports_and_on_nothing_else() -> None:
