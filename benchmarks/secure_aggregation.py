@@ -3,8 +3,8 @@
 Each side in one process, all stages, encoding and decoding included, transports left out, CPU time of all threads.
 Flower (the version of constraints.txt) is installed from the package registry into `.venv-bench`, beside the
 project, and runs `benchmarks/flower_secagg.py`: its own stage functions and primitives, complete graph, same threshold.
-Ours and Flower's take turns, `REPEATS` of each, and medians are compared: no stretch of the machine's time favours one.
-Flower's server runs take a minute each. Parts can be run alone, and each keeps the rows of the others:
+Ours and Flower's take turns and medians are compared, so that no stretch of the machine's time favours one; Flower's
+server, a minute or two a run, has one turn between ours. Parts can be run alone, and each keeps the rows of the others:
 
     python -m benchmarks.secure_aggregation [server] [server-dropouts] [client] [primitives]
 """
@@ -82,14 +82,15 @@ def _turns(ours: Sequence[Callable[[], Measured]], peer: Callable[[], Measured])
     not count: it fills caches."""
     for call in ours:
         call()
-    turns = [[call() for call in (*ours, peer)] for _ in range(REPEATS)]
-    return [list(measured) for measured in zip(*turns, strict=True)]
+    found = [[call() for call in (*ours, peer)] for _ in range(REPEATS)]
+    return [list(measured) for measured in zip(*found, strict=True)]
 
 
 def _round(python: Path, clients: int, entries: int, dropped: int) -> list[Row]:
-    runs, peers = _turns(
-        [lambda: _exchange(clients, entries, dropped)], lambda: _peer(python, "round", clients, entries, dropped)
-    )
+    """The peer's takes a minute or two: it has one turn, between turns of ours."""
+    before = [_exchange(clients, entries, dropped) for _ in range(REPEATS + 1)][1:]
+    peers = [_peer(python, "round", clients, entries, dropped)]
+    runs = before + [_exchange(clients, entries, dropped) for _ in range(REPEATS)]
     setting = f"N={clients}, d={entries:.0e}, {dropped} drop at upload"
     out = [
         _row("client CPU a round", setting, [r["client"] for r in runs], "ms", None, _middle(peers, "client_ms"), 20),
