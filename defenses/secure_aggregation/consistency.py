@@ -115,7 +115,7 @@ def contribution_mark(residues: Sequence[Array]) -> bytes:
     mark = hashlib.sha256()
     for flat in residues:
         mark.update(flat.nbytes.to_bytes(8, "little"))
-        mark.update(flat)
+        mark.update(flat.data)
     return mark.digest()
 
 

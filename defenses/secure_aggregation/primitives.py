@@ -26,7 +26,7 @@ _ONE_USE_NONCE = bytes(12)
 
 def label(*parts: bytes | str | int) -> bytes:
     """One byte string for a list of parts; different lists never give the same string."""
-    framed = []
+    framed: list[bytes] = []
     for part in parts:
         if type(part) is bytes:
             framed += (_head(b"b", len(part)), part)
