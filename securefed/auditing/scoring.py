@@ -95,10 +95,12 @@ def _assess(
 def _personal(
     prepared: Prepared, value: Array, members: frozenset[ClientId], result: Result, target: ClientId
 ) -> list[Assessment]:
-    """The model that stays with the client; the best guess is the global one."""
+    """The model that stays with the client; the best guess is the global one, or zero where noise made that worse."""
     own = result.personal[target]
     truth = np.concatenate([np.ravel(part) for part in own.values()])[None]
     guess = np.concatenate([np.ravel(result.output[name]) for name in own])[None]
+    if not relative_error(guess, truth) < 1.0:
+        guess = np.zeros_like(truth)
     return [_assess(CLIENT, value, truth, relative_error(guess, truth), guess)]
 
 

@@ -101,7 +101,8 @@ class Case:
             "hyper-parameters": setting,
             "data": self.data,
             "rounds": self.rounds,
-            "secret": ", ".join(self.secrets),
+            "secret": self.secret,
+            "also attacked": ", ".join(self.also) or "nothing else",
             "clip": self.clip,
             "utility": self.utility_name,
         }

@@ -1,0 +1,181 @@
+"""Samples, personal models and distances: the reference figures of the attacks, over ten seeds.
+
+`python -m benchmarks attacks_samples`. Errors are relative (Frobenius, rows matched); a target is the reference figure,
+the one a single prototype run gave, held against the median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from benchmarks.rows import Row, row, write
+from securefed.algorithms import personalized
+from securefed.algorithms.base import Public
+from securefed.algorithms.graph import PPGL
+from securefed.algorithms.optimization import (
+    DSGD,
+    L1,
+    FedADMM,
+    FedAvg,
+    FedCM,
+    FedProx,
+    FedSaga,
+    LoSAC,
+    LoSACProx,
+    MimeSVRG,
+    Scaffold,
+    ScaffoldProx,
+)
+from securefed.attacks import views
+from securefed.attacks.base import Attack, Target
+from securefed.attacks.distances import Fit as Distances
+from securefed.attacks.gradient_inversion import Fit, Telescoping
+from securefed.attacks.personal import Path, Recursion
+from securefed.attacks.scores import relative_error, sample_error
+from securefed.datasets.base import Dataset
+from securefed.datasets.graphs import related_graphs, smooth_signals
+from securefed.federation import Federation
+from securefed.problems import LogisticRegression
+
+SEEDS = range(10)
+STOCHASTIC: dict[str, Any] = {
+    "DSGD": DSGD(),
+    "FedAvg": FedAvg(),
+    "SCAFFOLD": Scaffold(),
+    "LoSAC": LoSAC(learning_rate=0.02),
+    "FedSaga": FedSaga(learning_rate=0.02),
+    "MimeSVRG": MimeSVRG(),
+    "FedCM": FedCM(),
+    "FedProx": FedProx(),
+    "FedADMM": FedADMM(learning_rate=0.05),
+    "pFedMe": personalized.PFedMe(learning_rate=0.02, local_steps=2, inner_steps=3),
+    "FedADMM (FLAME's)": personalized.FedADMM(learning_rate=0.02, penalty=0.5),
+    "Ditto": personalized.Ditto(learning_rate=0.02),
+}
+PROXIMAL = {
+    "LoSAC-Prox, T = 1": LoSACProx(learning_rate=0.05, local_steps=1, regulariser=L1(0.01)),
+    "SCAFFOLD-Prox, option I": ScaffoldProx(option="I", regulariser=L1(0.01)),
+}
+FLAME = personalized.FLAME(learning_rate=0.02)
+
+
+def digits(
+    method: Any, rows: int, rounds: int, seed: int, dtype: type = np.float64
+) -> tuple[Federation, list[Dataset]]:
+    """Four clients with `rows` digits each, pixels in [0, 1]; labels 0-4 against 5-9 for logistic regression."""
+    data, binary = load_digits(), isinstance(method.problem, LogisticRegression)
+    labels = (data.target >= 5).astype(int) if binary else data.target
+    order = np.random.default_rng(seed).permutation(len(data.data))[: 4 * rows]
+    clients = [Dataset(data.data[part] / 16, labels[part]) for part in np.split(order, 4)]
+    public = Public(4, 4, 64, (rows,) * 4, 2 if binary else 10, 1.0)
+    federation = Federation(method, clients, seed=seed, public=public)
+    federation.run(rounds)
+    return federation, clients
+
+
+def samples(attack: Attack, method: Any, rows: int, rounds: int) -> list[float]:
+    """Error of client 1's rows, seen by the server in the clear, by seed."""
+    errors = []
+    for seed in SEEDS:
+        federation, clients = digits(method, rows, rounds, seed)
+        observed = views.server(federation.transcript, 1)
+        found = attack.run(observed, Target(method, federation.public), np.random.default_rng(seed))
+        errors.append(sample_error(found.value, clients[1].x))
+    return errors
+
+
+def personal() -> list[float]:
+    """Error of theta_1 by the recursion, clients of 20 rows."""
+    errors = []
+    for seed in SEEDS:
+        federation, _ = digits(FLAME, 20, 10, seed)
+        observed = views.server(federation.transcript, 1)
+        found = Recursion().run(observed, Target(FLAME, federation.public), np.random.default_rng(0))
+        errors.append(relative_error(found.value[0], federation.nodes[1].state.committed.memory[0]))
+    return errors
+
+
+def graphs(steps: int, vertices: int, rounds: int, *, pooled: bool) -> list[float]:
+    """Error of client 0's mean squared distances, of two clients with 100 smooth signals each."""
+    errors = []
+    for seed in SEEDS:
+        rng, method = np.random.default_rng(seed), PPGL(local_steps=steps)
+        clients = [smooth_signals(one, 100, rng) for one in related_graphs(2, 0.5, rng, vertices=vertices).graphs]
+        federation = Federation(method, clients, seed=seed)
+        transcript = federation.run(rounds).transcript
+        observed = views.sum_only(transcript, None) if pooled else views.server(transcript, 0)
+        found = Distances().run(observed, Target(method, federation.public), np.random.default_rng(seed))
+        blocks, x = found.value.reshape(-1, vertices, vertices), clients[0].x
+        truth = ((x[:, :, None] - x[:, None, :]) ** 2).mean(axis=0)
+        errors.append(min(relative_error(block, truth) for block in blocks))
+    return errors
+
+
+def main() -> None:
+    losac = LoSAC(problem=LogisticRegression(), learning_rate=0.05, local_steps=1)
+    large = LoSAC(problem=LogisticRegression(), learning_rate=1.0, local_steps=1)
+    lines: list[tuple[str, str, Callable[[], Sequence[float]], float | None]] = [
+        ("FLAME: theta_i by recursion", "softmax, digits, n_i = 20, H = 5, 10 rounds", personal, 1e-16),
+        (
+            "FLAME: rows between personal models",
+            "n_i = 4, H = 5, 8 rounds",
+            lambda: samples(Path(), FLAME, 4, 8),
+            1e-14,
+        ),
+        ("FLAME: rows, all rounds jointly", "n_i = 8, H = 5, 8 rounds", lambda: samples(Fit(), FLAME, 8, 8), 1e-14),
+    ]
+    for count in (1, 3):
+        for name, method in STOCHASTIC.items():
+            limit = 1e-14 if count == 1 else None
+            setting = f"softmax, digits, n_i = {count}, labels unknown, 8 rounds"
+            lines.append((f"{name}: rows", setting, lambda m=method, n=count: samples(Fit(), m, n, 8), limit))  # type: ignore[misc]
+    for name, method in PROXIMAL.items():
+        setting = "softmax, digits, n_i = 3, labels unknown, 8 rounds"
+        lines.append((f"{name}: rows", setting, lambda m=method: samples(Telescoping(), m, 3, 8), None))  # type: ignore[misc]
+    lines += [
+        (
+            "LoSAC: rows, telescoping",
+            "logistic, n_i = 3, T = 1, labels unknown, 12 rounds",
+            lambda: samples(Telescoping(), losac, 3, 12),
+            4e-14,
+        ),
+        (
+            "LoSAC: rows, telescoping",
+            "logistic, n_i = 5, T = 1, step 1, 24 rounds",
+            lambda: samples(Telescoping(), large, 5, 24),
+            6e-14,
+        ),
+        (
+            "PPGL: distances",
+            "d = 20, N = 2, K = 1, 1 round, in the clear",
+            lambda: graphs(1, 20, 1, pooled=False),
+            1e-15,
+        ),
+        (
+            "PPGL: distances",
+            "d = 20, N = 2, K = 5, 2 rounds, in the clear",
+            lambda: graphs(5, 20, 2, pooled=False),
+            1e-15,
+        ),
+        ("PPGL: client 0 of the sum", "d = 10, N = 2, K = 1, 6 rounds", lambda: graphs(1, 10, 6, pooled=True), 1.4e-12),
+        ("PPGL: client 0 of the sum", "d = 10, N = 2, K = 5, 6 rounds", lambda: graphs(5, 10, 6, pooled=True), None),
+    ]
+    rows: list[Row] = []
+    for quantity, setting, measure, limit in lines:
+        errors = measure()
+        met = None if limit is None else bool(np.median(errors) <= limit)
+        target = None if limit is None else f"median <= {limit:g}"
+        rows.append(row(quantity, setting, errors, "relative error", target=target, met=met))
+        low, high = rows[-1].spread
+        print(
+            f"{quantity:36s} {setting:52s} median {rows[-1].ours:.1e}  ({low:.1e} to {high:.1e})  {target or ''} {met}"
+        )
+        write("attacks_samples", rows)
+
+
+if __name__ == "__main__":
+    main()
