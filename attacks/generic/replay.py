@@ -147,7 +147,7 @@ class Replay:
         columns = []
         for member, data in enumerate(self._split(rows)):
             for place in np.ndindex(data.x.shape):
-                step = _STEP * max(abs(data.x[place]), self.target.public.feature_bound)
+                step = float(_STEP) * max(abs(float(data.x[place])), self.target.public.feature_bound)
                 ends = []
                 for sign in (1, -1):
                     moved = data.x.copy()

@@ -260,8 +260,8 @@ class _Run:
             return False
         try:
             found = self._run(attack, self._replay(observed))
-        except SecureFedError as error:
-            self.tally.skip(where, str(error))
+        except SecureFedError as refusal:
+            self.tally.skip(where, str(refusal))
             return False
         truth, base = self._truth(attack.secret)
         error = self._error(attack.secret, found, truth)

@@ -74,10 +74,11 @@ def verdict(leakage: Interval, null: Interval) -> Verdict:
     """exposed: low >= .9, above the null. partial: low > max(.05, the null's high). Else not detected, with power.
 
     Designed for at most 2 % false positives where leakage and null follow one law (measured: .5 to 1.5 % at 10 seeds,
-    on normal, skewed and rare-success laws). Below 10 seeds the bootstrap is too narrow (7 % at 3, 17 % at 2), so both
-    intervals are widened to Student's. One seed has no spread: its verdict is that of the point, and no rate holds.
+    on normal, skewed and rare-success laws). Below 10 seeds the bootstrap is too narrow (7 % at 3, 17 % at 2), so the
+    leakage's interval is widened to Student's; the null's is not, for attacks on nothing fail wildly downwards. One
+    seed has no spread: its verdict is that of the point, and no rate holds.
     """
-    low, high = leakage.mean - _widened(leakage, leakage.low), null.mean + _widened(null, null.high)
+    low, high = leakage.mean - _widened(leakage), null.high
     threshold = max(PARTIAL_FROM, high)
     detectable = threshold + leakage.mean - low + _POWER * leakage.deviation / math.sqrt(leakage.seeds)
     if leakage.seeds < 2:
@@ -87,9 +88,9 @@ def verdict(leakage: Interval, null: Interval) -> Verdict:
     return Verdict(PARTIAL if low > threshold else NOT_DETECTED, detectable)
 
 
-def _widened(found: Interval, end: float) -> float:
-    """Distance of an interval's end from its mean; below `_ENOUGH` seeds, that of Student's interval if larger."""
-    distance = abs(found.mean - end)
+def _widened(found: Interval) -> float:
+    """Distance of the low end from the mean; below `_ENOUGH` seeds, that of Student's interval if larger."""
+    distance = found.mean - found.low
     if found.seeds < 2 or found.seeds >= _ENOUGH:
         return distance
     return max(distance, float(stdtrit(found.seeds - 1, 0.975)) * found.deviation / math.sqrt(found.seeds))
