@@ -23,7 +23,7 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
 
 DELTA = 1e-5
-SURE = {"runs": 700, "confidence": 1 - 1e-6}
+SURE = {"runs": 450, "confidence": 1 - 1e-6}
 """Noise comes from the operating system: a test may be wrong once in 10^5 runs."""
 NOISES = {
     "gaussian": gaussian(2.0),
