@@ -94,7 +94,7 @@ def _in_the_clear(report: Report, algorithm: str) -> str:
     if cell.verdict.word == NOT_DETECTED:
         return (
             f"From {rounds} rounds of plain messages of {short(algorithm)} no attack here learnt more about {what} "
-            f"than could be guessed without them; a leak of {cell.verdict.detectable:.0%} would have been noticed."
+            f"than could be guessed without them; {_power(cell)}."
         )
     return (
         f"From {rounds} rounds of plain messages of {short(algorithm)} the server comes {cell.leakage.mean:.0%} of the "
@@ -133,3 +133,9 @@ def _leaks(cell: Cell, whose: str) -> str:
     if cell.verdict.word == NOT_DETECTED:
         return f"{whose} hidden"
     return f"{whose} open" if cell.verdict.word == EXPOSED else f"{cell.leakage.mean:.0%} of {whose} open"
+
+
+def _power(cell: Cell) -> str:
+    if math.isnan(cell.verdict.detectable):
+        return "one run alone does not say how small a leak would have been noticed"
+    return f"a leak of {cell.verdict.detectable:.0%} would have been noticed"
