@@ -25,6 +25,7 @@ NAMES = (
     "cohort",
     "faps_memory",
     "attacks_networks",
+    "attacks_pca",
     "attacks_samples",
     "auditors",
 )

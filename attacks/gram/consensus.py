@@ -30,7 +30,7 @@ class ConsensusGram:
 
     Attributes:
         fit_unknowns: largest number of unknowns at which the exact fit is tried; its cost grows with their square
-            and more (200: a second; 500: half a minute). A client of m rows has about (features - rank) (m - rank)
+            and more (200: about a second). A client of m rows has about (features - rank) (m - rank)
             of them, and features^2 / 2 at most.
         starts: starts of the fit.
         largest: largest number of features at all: the estimate holds 60 matrices of features x features.
