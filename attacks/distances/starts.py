@@ -48,7 +48,7 @@ def pooled(system: System) -> Array:
     """(edges,) the mean member's z / N: the first round as that of one client, its steps read as one, then fitted."""
     method, seen, still = system.method, system.rounds[0], system.still[0]
     if isinstance(method, IGL):
-        return np.maximum(still, 0.0)
+        return np.asarray(np.maximum(still, 0.0))
     powers = method.momentum ** np.arange(method.local_steps)
     length = method.step_size * float(np.cumsum(powers).sum())
     weight = system.sent(system.still)[0].sum(axis=0)[: system.edges] / method.start_weight

@@ -13,7 +13,15 @@ from securefed.algorithms.personalized.method import PersonalMethod
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.fit import Fit
 from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.rounds import Seen, as_gradients, local_steps, penalty, read, why_not
+from securefed.attacks.gradient_inversion.rounds import (
+    Seen,
+    as_gradients,
+    local_steps,
+    method_of,
+    penalty,
+    read,
+    why_not,
+)
 from securefed.attacks.gradient_inversion.search import SOLVED
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
@@ -74,7 +82,7 @@ def _replayed(target: Target, model: LinearModel, seen: tuple[Seen, ...], rows: 
     def gradient(point: Array, _: int = 0) -> Array:
         return model.gradient(point, rows, targets, weights)
 
-    method, count = target.algorithm, float(len(rows))
+    method, count = method_of(target), float(len(rows))
     steps = local_steps(method)
     work = Work(gradient, gradient, target.public, count, (0,) * steps, (count,) * steps)
     memory = method.memory(Model(method.problem, target.public))
@@ -85,7 +93,7 @@ def _replayed(target: Target, model: LinearModel, seen: tuple[Seen, ...], rows: 
 
 def _constant(target: Target, model: LinearModel, seen: tuple[Seen, ...]) -> Array:
     """The personal model of the mean client whose gradients are constant in each round."""
-    method, public = target.algorithm, target.public
+    method, public = method_of(target), target.public
     memory = method.memory(Model(method.problem, public))
     steps = local_steps(method)
     for item, read_as in zip(seen, as_gradients(seen, target, model), strict=True):

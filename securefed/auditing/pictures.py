@@ -67,8 +67,9 @@ def _directions(gram: Array, count: int) -> Array:
 
 def _shaped(vector: Array, shape: tuple[int, int] | None) -> Array:
     """As an image where it is one; a personal model among samples is a strip."""
-    fits = shape is not None and vector.size == shape[0] * shape[1]
-    return vector.reshape(shape) if fits else vector.reshape(1, -1)
+    if shape is not None and vector.size == shape[0] * shape[1]:
+        return vector.reshape(shape)
+    return vector.reshape(1, -1)
 
 
 def _png(values: Array, low: float, high: float) -> str:

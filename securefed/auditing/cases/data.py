@@ -56,23 +56,13 @@ def _z_scored(data: Dataset) -> Dataset:
 
 def one_sample_each(source: Source, clients: int, seed: int) -> Prepared:
     """One row for every client."""
-    return samples_each(1)(source, clients, seed)
-
-
-def samples_each(rows: int) -> Preparation:
-    """The same small number of rows for every client."""
-
-    def prepare(source: Source, clients: int, seed: int) -> Prepared:
-        rng = _rng(seed)
-        rest, test = partition.split(source.data, HELD_OUT, rng)
-        classes = int(source.data.labels().max()) + 1
-        parts = partition.sized(rest, [rows] * clients, rng)
-        prepared = _prepared(parts, test, source.feature_bound, source.image_shape)
-        public = prepared.public
-        facts = Public(public.clients, public.cohort, public.features, public.rows, classes, public.feature_bound)
-        return Prepared(prepared.clients, test, facts, source.image_shape)
-
-    return prepare
+    rng = _rng(seed)
+    rest, test = partition.split(source.data, HELD_OUT, rng)
+    classes = int(source.data.labels().max()) + 1
+    prepared = _prepared(partition.sized(rest, [1] * clients, rng), test, source.feature_bound, source.image_shape)
+    public = prepared.public
+    facts = Public(public.clients, public.cohort, public.features, public.rows, classes, public.feature_bound)
+    return Prepared(prepared.clients, test, facts, source.image_shape)
 
 
 def _prepared(parts: list[Dataset], test: Dataset, bound: float, image_shape: tuple[int, int] | None) -> Prepared:

@@ -32,7 +32,7 @@ for _name, _setting in _GRADIENT_SETTINGS:
         )
     )
 
-# Beyond the default audit. Proximal methods, and memory of several blocks, on the same data.
+# Beyond the default audit, on the same data. Proximal methods where stored gradients do not depend on the operator.
 _FURTHER_SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("optimization/fedprox", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 5}),
     ("optimization/fedsaga", {"problem": "softmax", "learning_rate": 0.05, "local_steps": 2, "blocks": 1}),

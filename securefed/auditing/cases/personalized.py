@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from securefed.auditing.cases.base import Case, accuracy, register
-from securefed.auditing.cases.data import samples_each
+from securefed.auditing.cases.data import one_sample_each
 
-ROWS = 2
 _SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("personalized/flame", {"problem": "softmax", "learning_rate": 0.01, "local_steps": 5, "anchor": "global"}),
     # The rest in the settings of FLAME's comparison, as far as a client of few rows has them.
@@ -22,11 +21,11 @@ for _name, _setting in _SETTINGS:
             setting=_setting,
             secret="samples",
             also=() if _name == "personalized/fedadmm" else ("personal",),
-            prepare=samples_each(ROWS),
+            prepare=one_sample_each,
             rounds=6,
             clip=1.0,
             utility=accuracy(_name, _setting),
             utility_name="accuracy",
-            data=f"{ROWS} rows for every client; utility of the global model on held-out rows",
+            data="one row for every client; utility of the global model on held-out rows",
         )
     )
