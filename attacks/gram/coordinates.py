@@ -199,7 +199,8 @@ class Anchored:
     def coordinates(self, matrix: Array) -> Array:
         p = self.block.shape[1]
         values, vectors = np.linalg.eigh(matrix[:p, :p])
-        L = np.linalg.qr((vectors * np.sqrt(np.maximum(values, 1e-9 * max(values[-1], 1e-300)))).T, mode="r").T
+        root = vectors * np.sqrt(np.maximum(values, 1e-9 * max(values[-1], 1e-300)))
+        L = np.asarray(np.linalg.qr(root.T, mode="r")).T
         half = np.linalg.solve(L, self.block.T)
         return np.concatenate([L[np.tril_indices(p)], self.rest.coordinates(matrix[p:, p:] - half.T @ half)])
 
@@ -210,7 +211,7 @@ class Anchored:
 
     @property
     def _corner(self) -> int:
-        p = self.block.shape[1]
+        p = int(self.block.shape[1])
         return p * (p + 1) // 2
 
     def _lower(self, x: Array) -> Array:
