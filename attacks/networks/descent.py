@@ -123,7 +123,7 @@ def _inverse_hessian(S: Array, Y: Array, slope: Array) -> Array:
 def _solve_upper(R: Array, right: Array, *, transposed: bool = False) -> Array:
     from scipy.linalg import solve_triangular  # noqa: PLC0415 - `import securefed` does not load SciPy
 
-    return np.asarray(solve_triangular(R, right, trans=int(transposed), check_finite=False))
+    return np.asarray(solve_triangular(R, right, trans=1 if transposed else 0, check_finite=False))
 
 
 def _line_search(
@@ -169,7 +169,7 @@ def _between(low: Trial, high: Trial) -> float:
         return middle
     along = high.along - width * (high.descent + second - first) / bottom
     ends = sorted((low.along + 0.1 * width, high.along - 0.1 * width))
-    return float(np.clip(along, *ends)) if np.isfinite(along) else middle
+    return float(np.clip(along, ends[0], ends[1])) if np.isfinite(along) else middle
 
 
 def signed_adam(start: Array, steps: int, rate: float, low: Array | float, high: Array | float) -> Search:

@@ -24,7 +24,7 @@ def counts(rows: int, weight: Array, bias: Array | None, at_weight: Array, at_bi
     weight = np.asarray(weight, np.float64)
     slopes = np.asarray(bias, np.float64) if bias is not None else _slopes(weight)
     if rows == 1:
-        return np.eye(len(weight), dtype=np.int64)[int(np.argmin(slopes))]
+        return np.asarray(np.eye(len(weight), dtype=np.int64)[int(np.argmin(slopes))])
     safe = np.where(np.abs(slopes) > 1e-12 * np.abs(slopes).max(initial=1e-300), slopes, np.inf)
     embeddings = weight / safe[:, None]
     logits = embeddings @ np.asarray(at_weight, np.float64).T + (0.0 if at_bias is None else np.asarray(at_bias))

@@ -78,7 +78,7 @@ class Matching:
         network: Network,
         simulation: Simulation,
         problems: Sequence[Problem],
-        of: Sequence[int],
+        of: Sequence[int] | Array,
         chart: Chart | Sequence[Chart],
         prior: Prior,
         distance: Distance = "squared",
@@ -98,8 +98,8 @@ class Matching:
     def __call__(self, indices: Array, points: Array) -> tuple[Array, Array]:
         """As `descent.Evaluate`."""
         if self.together < WORTHWHILE or len(points) < WORTHWHILE:
-            found = [self._one(int(self.of[i]), point) for i, point in zip(indices, points, strict=True)]
-            return np.array([value for value, _ in found]), np.stack([slope for _, slope in found])
+            each = [self._one(int(self.of[i]), point) for i, point in zip(indices, points, strict=True)]
+            return np.array([value for value, _ in each]), np.stack([slope for _, slope in each])
         parts = max(1, -(-len(points) // self.together))
         found = [
             self._several(i, p)
@@ -142,7 +142,8 @@ class Matching:
             return self._distance(sent, message, energy) + self.prior(x)
 
         with torch.enable_grad():
-            values = torch.func.vmap(value)(unknowns, *stacked, energies)
+            point, message, targets = stacked
+            values = torch.func.vmap(value)(unknowns, point, message, targets, energies)
             (slopes,) = torch.autograd.grad(values.sum(), unknowns)
         return values.detach().numpy().astype(np.float64), slopes.reshape(len(points), -1).numpy().astype(np.float64)
 

@@ -19,7 +19,7 @@ from securefed.attacks.gradient_inversion.rounds import local_steps, method_of
 from securefed.attacks.networks.network import Network
 from securefed.attacks.networks.steps import passes
 from securefed.errors import TranscriptError
-from securefed.problems.torch_problem import Named, TorchProblem
+from securefed.problems.torch_problem import TorchProblem
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def network_of(problem: TorchProblem, public: Public) -> Network:
     """The problem as an attacker computes with it."""
 
     def objective(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        return problem.objective(cast(Named, parameters), x, y, weights)
+        return problem.objective(parameters, x, y, weights)
 
     shapes = problem.shapes(public)
     # What is trained with numbers drawn beside the rows is matched where these have no part: BiGAN's encoder.
@@ -136,7 +136,7 @@ def look(observed: Observed, target: Target) -> Scene:
     """
     method = method_of(target)
     problem = cast(TorchProblem, method.problem)
-    model, seen = Model(problem, target.public), observed.rounds[0]
+    model, seen = Model(method.problem, target.public), observed.rounds[0]
     try:
         received = method.read(model, seen.broadcast)
     except KeyError as error:
