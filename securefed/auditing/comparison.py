@@ -7,12 +7,16 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from securefed.errors import DataError
 
-GREW, SHRANK, SAME, ADDED, GONE = "grew", "shrank", "within the intervals", "only after", "only before"
 Change = Literal["grew", "shrank", "within the intervals", "only after", "only before"]
+GREW: Final = "grew"
+SHRANK: Final = "shrank"
+SAME: Final = "within the intervals"
+ADDED: Final = "only after"
+GONE: Final = "only before"
 Key = tuple[str, str, str, str, str]
 _FIELDS = ("algorithm", "defense", "view", "attack", "secret")
 
@@ -52,7 +56,7 @@ def read(path: Path) -> Mapping[str, Any]:
         DataError: it cannot be read, or is not the JSON of an audit.
     """
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
     except json.JSONDecodeError as error:
@@ -94,10 +98,9 @@ def _key(cell: Mapping[str, Any]) -> Key:
 
 def _compared(key: Key, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Compared:
     if old is None or new is None:
-        known = new or old or {}
-        means = (None, known["leakage"]["mean"]) if old is None else (known["leakage"]["mean"], None)
-        words = (None, known["verdict"]) if old is None else (known["verdict"], None)
-        return Compared(*key, *means, ADDED if old is None else GONE, words, None, None)
+        first, second = (None if cell is None else cell["leakage"]["mean"] for cell in (old, new))
+        words = None if old is None else old["verdict"], None if new is None else new["verdict"]
+        return Compared(*key, first, second, ADDED if old is None else GONE, words, None, None)
     a, b = old["leakage"], new["leakage"]
     change: Change = GREW if b["low"] > a["high"] else SHRANK if b["high"] < a["low"] else SAME
     traffic = new["bytes_per_client_round"], old["bytes_per_client_round"]

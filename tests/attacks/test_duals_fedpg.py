@@ -13,8 +13,8 @@ from securefed.attacks.base import Attack, Observation, Observed, Target, attack
 from securefed.attacks.duals import FedPGDuals
 from securefed.attacks.duals.fit import _Problem
 from securefed.attacks.duals.steps import gradient_block, opened
-from securefed.attacks.gram.elimination import eliminate, solve_shifted
 from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.elimination import eliminate, solve_shifted
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
