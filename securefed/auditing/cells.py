@@ -157,8 +157,8 @@ def _cell(group: Sequence[Score], runs: Sequence[RunFacts], covered: Mapping[str
     note = ""
     if len(real) < len(runs):
         note = (
-            f"{len(real)} of {len(runs)} seeds ran the defence itself, compared bit for bit with the quantised run; "
-            "the other seeds take their views from that quantised run"
+            f"{len(real)} of {len(runs)} seeds ran the defence itself (an exact one is compared bit for bit with the "
+            "quantised run); the other seeds take their views from the run with the same sums of integers"
         )
     return Cell(
         algorithm=first.algorithm,

@@ -37,7 +37,7 @@ ABSENCE_ROUNDS = 30
 QUANTISED = chain(Quantise(), Plain())
 DEFAULT_SETTING = "default setting"
 UNTRACED = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
-TRACED_SEEDS = 3
+CURVE_SEEDS = 3
 COVERED = {DP: views.RELEASED}
 """The one view that a defence's epsilon covers."""
 
@@ -94,7 +94,7 @@ class _Seed:
         self._note(PLAIN, result)
         observed = views.server(result.transcript, TARGET)
         self._look(PLAIN, result, observed)
-        if self.task.seed < TRACED_SEEDS:
+        if self.task.seed < self.case.traced:
             self._trace(self.attacker, DEFAULT_SETTING, observed, result, prefix_lengths(len(observed.rounds)))
             if self.case.wide is not None and self.task.first:
                 self._wide(self.case.wide)
@@ -196,21 +196,23 @@ class _Seed:
         self._look(PAILLIER, result, opened)
 
     def _dp(self) -> None:
-        result = self._noised(self.settings.epsilon, chain_end=secure_aggregation())
-        self._note(DP, result, epsilon=self.settings.epsilon)
+        real = self.task.first or self.settings.every_seed
+        result = self._noised(self.settings.epsilon, secure_aggregation() if real else Plain())
+        self._note(DP, result, real=real, epsilon=self.settings.epsilon)
         self._look(DP, result, views.sum_only(result.transcript, TARGET))
         self._look(DP, result, views.released(result.transcript, TARGET))
         self._absences(DP, chain(clip(self.case.clip), Quantise(), Plain()))
-        if self.task.seed < TRACED_SEEDS:
+        if self.task.seed < CURVE_SEEDS:
             self.tradeoffs += [self._tradeoff(epsilon) for epsilon in self.settings.epsilons]
 
-    def _noised(self, epsilon: float, *, chain_end: Aggregation) -> Result:
+    def _noised(self, epsilon: float, aggregation: Aggregation) -> Result:
+        """Clipped, quantised, summed and noised; which aggregation sums changes no sum."""
         multiplier = self.settings.noise[epsilon, self.case.rounds]
-        return self._federation(chain(clip(self.case.clip), gaussian(multiplier), chain_end))[0]
+        return self._federation(chain(clip(self.case.clip), gaussian(multiplier), Quantise(), aggregation))[0]
 
     def _tradeoff(self, epsilon: float) -> Tradeoff:
-        """Leakage and utility at one epsilon; the sums are those under secure aggregation, so it need not run."""
-        result = self._noised(epsilon, chain_end=Plain())
+        """Leakage and utility at one epsilon."""
+        result = self._noised(epsilon, Plain())
         observed = views.released(result.transcript, TARGET)
         leaks = [
             leakage(item.error, item.baseline)

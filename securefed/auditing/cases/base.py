@@ -66,6 +66,7 @@ class Case:
         wide: a harder setting, traced over rounds beside the default one.
         absences: the data of the view in which the target stays away now and then; `None` without that view.
         default: whether the audit runs it where no algorithm is named (it must stay quick); all can be named.
+        traced: seeds on which the attacks also see growing prefixes of the plain transcript.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Case:
     wide: WideCase | None = None
     absences: Preparation | None = None
     default: bool = False
+    traced: int = 3
     also: tuple[str, ...] = ()
 
     @property

@@ -43,6 +43,7 @@ for _name in ("pca/ssi", "pca/localpower", "pca/faps"):
             utility_name="captured variance",
             data=_SUBSPACE_DATA,
             absences=even_shares if _name == "pca/ssi" else None,
+            traced=1 if _name == "pca/faps" else 3,  # a fit for every prefix takes seconds
             default=True,
         )
     )
