@@ -24,6 +24,7 @@ NAMES = (
     "ssi_reconstruction",
     "cohort",
     "faps_memory",
+    "attacks_batch",
     "attacks_networks",
     "attacks_pca",
     "attacks_samples",

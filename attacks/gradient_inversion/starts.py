@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import combinations_with_replacement, count
+from math import comb
 
 import numpy as np
 
 from securefed.attacks.gradient_inversion.glm import LinearModel, classes
-from securefed.attacks.gradient_inversion.rounds import Gradients
+from securefed.attacks.gradient_inversion.rounds import Gradients, local_steps
 from securefed.attacks.gradient_inversion.simulate import System
 from securefed.tensors import Array
 
 _CANDIDATES = 12
+_PLACEMENTS = 60
+_ROUND_OFF = 1e-9
 _SCALES = 0.4 * 1.12 ** np.arange(28)
 
 
@@ -114,7 +117,31 @@ class Starts:
             misfit = float(np.abs(n - counts).max())
             key = tuple(int(c) for c in counts)
             found[key] = min(misfit, found.get(key, np.inf))
-        return [np.array(key) for key in sorted(found, key=found.__getitem__)][:_CANDIDATES]
+        ranked = [np.array(key) for key in sorted(found, key=found.__getitem__)]
+        simulation = self.system.simulation
+        one_gradient = len(simulation.members) == 1 and local_steps(simulation.method) == 1
+        if one_gradient and self.model.bias and not self.model.logistic:
+            ranked = _feasible(ranked, sums, total)
+        return ranked[:_CANDIDATES]
+
+
+def _feasible(ranked: list[Array], sums: Array, total: int) -> list[Array]:
+    """Counts that one gradient allows come first: n_c = sum_k p_kc - sums_c exceeds -sums_c, and few are left to place.
+
+    Where more are left than `_PLACEMENTS` hold, the ranking stays as it is.
+    """
+    least = np.maximum(np.ceil(-sums - _ROUND_OFF), 0).astype(int)
+    left = total - int(least.sum())
+    if left < 0 or comb(len(least) + left - 1, left) > _PLACEMENTS:
+        return ranked
+    allowed = [least + np.bincount(place, minlength=len(least)) for place in _places(len(least), left)]
+    order = [key for key in ranked if any((key == one).all() for one in allowed)]
+    nearest = sorted(allowed, key=lambda one: float(np.abs(one - ranked[0]).sum()))
+    return order + [one for one in nearest if not any((one == key).all() for key in order)]
+
+
+def _places(classes: int, left: int) -> Iterator[list[int]]:
+    return (list(place) for place in combinations_with_replacement(range(classes), left))
 
 
 def _round_to(values: Array, total: int) -> Array:
