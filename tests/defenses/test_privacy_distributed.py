@@ -247,8 +247,9 @@ def test_a_local_upload_carries_all_of_the_noise_and_needs_no_aggregation_that_h
 def test_local_laplace_noise_is_laplaces_and_for_single_uploads_only():
     noise = local_laplace(3.0)
     defense = chain(clip(0.5), noise)
-    plan = defense.plan(vector(40_000), 4)
-    upload = defense.encode({"x": np.zeros(40_000)}, plan)["x"] * plan.tensors[0].step  # before the rotation is undone
+    plan = defense.plan(vector(160_000), 4)
+    # So many draws that a scale a tenth off is rejected by far, whatever was drawn (p about 1e-42; at 40,000 only 1e-10).
+    upload = defense.encode({"x": np.zeros(160_000)}, plan)["x"] * plan.tensors[0].step  # before the rotation is undone
     for scale, fits in ((1.5, True), (1.65, False), (1.35, False)):
         assert bool(kstest(upload, "laplace", (0, scale / math.sqrt(2))).pvalue > 1e-9) is fits
     assert kstest(upload, "norm", (0, 1.5)).pvalue < 1e-9
