@@ -248,7 +248,7 @@ def test_local_laplace_noise_is_laplaces_and_for_single_uploads_only():
     noise = local_laplace(3.0)
     defense = chain(clip(0.5), noise)
     plan = defense.plan(vector(160_000), 4)
-    # So many draws that a scale a tenth off is rejected by far, whatever was drawn (p about 1e-42; at 40,000 only 1e-10).
+    # So many draws that a scale a tenth off is always rejected: p is about 1e-42, at 40,000 draws only 1e-10.
     upload = defense.encode({"x": np.zeros(160_000)}, plan)["x"] * plan.tensors[0].step  # before the rotation is undone
     for scale, fits in ((1.5, True), (1.65, False), (1.35, False)):
         assert bool(kstest(upload, "laplace", (0, scale / math.sqrt(2))).pvalue > 1e-9) is fits
