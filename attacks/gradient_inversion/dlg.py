@@ -12,42 +12,35 @@ from typing import ClassVar
 import numpy as np
 
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.gradient_inversion.inversion import Scene, look, reconstruct
+from securefed.attacks.gradient_inversion.inversion import Fitting, Scene, look
 from securefed.attacks.gradient_inversion.rounds import why_not
 from securefed.attacks.gradient_inversion.search import SOLVED, Race
 from securefed.tensors import Array
 
 
 @dataclass(frozen=True)
-class DLG:
+class DLG(Fitting):
     """One row with a bias: weights' over bias' gradient is the row, whatever the local steps were. Otherwise, or where
     the ratio does not explain the messages, L-BFGS with a strong-Wolfe line search from several starts on the messages
     of several rounds together, polished by Levenberg-Marquardt.
 
     The samples searched are those in the row space of the messages.
-
-    Attributes:
-        rounds: fewest rounds fitted, where the view has them.      race: the search.
-        limit: unknowns (rows x coordinates) beyond which the least-squares start is returned unfitted.
     """
 
     rounds: int = 5
     race: Race = Race(entrants=2, opening=25, finalists=1, budget=120, descent=True)
-    limit: int = 640
 
     name: ClassVar[str] = "gradient_inversion/dlg"
-    secret: ClassVar[str] = "samples"
 
     def applies(self, target: Target, observed: Observed) -> str | None:
         return why_not(target, observed)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         scene = look(observed, target, rounds=self.rounds)
-        bound = target.public.feature_bound
         exact = self._ratio(scene)
         if exact is not None:
             return exact
-        return reconstruct(scene, self.race, rng, limit=self.limit, bound=bound)
+        return self.solve(scene, rng)
 
     @staticmethod
     def _ratio(scene: Scene) -> Reconstruction | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
+from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.dsgd import DSGD
 from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.losac import LoSAC
-from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.scaffold import Scaffold
 from securefed.attacks.base import Observed, Reconstruction, Target
@@ -17,6 +18,7 @@ from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import (
     Gradients,
+    LocalRound,
     Seen,
     as_gradients,
     method_of,
@@ -61,38 +63,45 @@ def look(observed: Observed, target: Target, *, rounds: int, telescope: bool = F
     Raises:
         TranscriptError: the view does not fit the method.
     """
-    return scene_of(target, read(observed, target), rounds=rounds, telescope=telescope)
+    seen, model = read(observed, target), LinearModel.of(target)
+    assert model is not None  # `read` refuses other models
+    return scene_of(method_of(target), model, target.public, seen, rounds=rounds, telescope=telescope)
 
 
-def scene_of(target: Target, seen: tuple[Seen, ...], *, rounds: int, telescope: bool = False) -> Scene:
+def scene_of(
+    method: LocalRound,
+    model: LinearModel,
+    public: Public,
+    seen: tuple[Seen, ...],
+    *,
+    rounds: int,
+    telescope: bool = False,
+) -> Scene:
     """`look` at rounds that are read already."""
-    model = LinearModel.of(target)
-    assert model is not None  # `why_not` refuses other models
-    method = method_of(target)
-    gradients = as_gradients(seen, target, model)
+    gradients = as_gradients(seen, method, public, model)
     members = sorted({client for item in seen for client in item.members})
-    sizes = tuple(target.public.rows[client] for client in members)
+    sizes = tuple(public.rows[client] for client in members)
     repeatable = not stochastic(method, sizes)
     # Of proximal methods stored gradients are worth more: they span the rows, which the models do not.
     known = (telescope or is_proximal(method)) and _telescopes(method, seen) and repeatable
     if known:
-        method, seen = _telescoped(method, seen, gradients, target)
+        method, seen = _telescoped(method, model, public, seen, gradients)
     # A round holds outputs * (B + 1) equations for B * B coordinates: about 2.5 times as many equations are asked for.
     rounds = max(rounds, min(_MOST_ROUNDS, 2 + -(-5 * sum(sizes) // (2 * model.outputs))))
     rounds += len({item.members for item in seen}) - 1  # members that come and go are seen less often
-    if method.memory(Model(method.problem, target.public)):
+    if method.memory(Model(method.problem, public)):
         chosen = list(range(min(rounds, len(seen))))
     else:
         chosen = sorted({round(k) for k in np.linspace(0, len(seen) - 1, rounds)})
     seen = tuple(seen[k] for k in chosen)
     present = tuple(sorted({client for item in seen for client in item.members}))
-    simulation = Simulation(method, model, target.public, seen, present)
-    system = System.build(simulation, target.public.features)
+    simulation = Simulation(method, model, public, seen, present)
+    system = System.build(simulation, public.features)
     starts = Starts.of(system, [gradients[k] for k in chosen])
     return Scene(system, starts, known, repeatable)
 
 
-def _telescopes(method: GradientMethod, seen: tuple[Seen, ...]) -> bool:
+def _telescopes(method: LocalRound, seen: tuple[Seen, ...]) -> bool:
     """Whether a client's stored gradient is that at the broadcast model, and all rounds are of the same clients."""
     anchored = isinstance(method, LoSAC | Scaffold) and method.local_steps == 1
     anchored |= isinstance(method, Scaffold) and method.option == "I"
@@ -100,49 +109,60 @@ def _telescopes(method: GradientMethod, seen: tuple[Seen, ...]) -> bool:
 
 
 def _telescoped(
-    method: GradientMethod, seen: tuple[Seen, ...], gradients: list[Gradients], target: Target
-) -> tuple[GradientMethod, tuple[Seen, ...]]:
+    method: LocalRound, model: LinearModel, public: Public, seen: tuple[Seen, ...], gradients: list[Gradients]
+) -> tuple[LocalRound, tuple[Seen, ...]]:
     """The rounds as those of the method that sends exactly these gradients."""
     if isinstance(method, LoSAC):  # stored: n_i * mean gradient, as DSGD sends it
-        plain: GradientMethod = DSGD(problem=method.problem)
+        plain: LocalRound = DSGD(problem=method.problem)
         part, scale = "gradient", 1.0
     else:  # stored: mean gradients, whose sum one uniform step of rate 1 sends with a minus
         plain = FedAvg(problem=method.problem, learning_rate=1.0, local_steps=1, weighting="uniform")
-        part, scale = "delta", -1.0 / float(np.mean([target.public.rows[client] for client in seen[0].members]))
-    model = LinearModel.of(target)
-    assert model is not None
+        part, scale = "delta", -1.0 / float(np.mean([public.rows[client] for client in seen[0].members]))
     rounds = []
     for item, read_as in zip(seen, gradients, strict=True):
-        sums = float(np.sum([target.public.rows[c] for c in item.members]))
+        sums = float(np.sum([public.rows[c] for c in item.members]))
         total = scale * (read_as.gradient + sums * penalty(model, read_as.point))
         rounds.append(Seen({"x": read_as.point}, {part: total}, item.members))
     return plain, tuple(rounds)
 
 
-def reconstruct(scene: Scene, race: Race, rng: np.random.Generator, *, limit: int, bound: float) -> Reconstruction:
-    """Search, and turn what was found into samples.
+@dataclass(frozen=True)
+class Fitting:
+    """What the attacks that fit rows to simulated rounds have in common.
 
-    Args:
-        limit: unknowns beyond which nothing is fitted and the start is the estimate.
-        bound: public range of the features; an estimate that does not fit is clipped to it.
+    Attributes:
+        rounds: fewest rounds fitted, where the view has them.      race: the search.
+        limit: unknowns (rows x coordinates) beyond which the least-squares start is returned unfitted.
     """
-    system = scene.system
-    if not all(np.isfinite(item.gradient).all() for item in scene.starts.gradients):
-        raise TranscriptError("the view's messages lead to numbers that are not finite")
-    unknowns = int(np.prod(system.shape))
-    if is_proximal(system.simulation.method):  # in full coordinates, and through an operator: an evaluation costs more
-        limit = limit // 3
-    if unknowns > limit:
-        start = next(scene.starts(rng))
-        coordinates, labels, found = scene.starts.samples(start.labels), start.labels, None
-    else:
-        found = race(system, scene.starts, rng)
-        coordinates, labels = found.fit.point.reshape(system.shape), found.labels
-    return _finish(scene, coordinates, labels, found, bound)
+
+    rounds: int = 4
+    race: Race = Race()
+    limit: int = 640
+
+    secret: ClassVar[str] = "samples"
+
+    def solve(self, scene: Scene, rng: np.random.Generator) -> Reconstruction:
+        """Search, and turn what was found into samples; an estimate that does not fit is clipped to the public range.
+
+        Raises:
+            TranscriptError: the messages lead to numbers that are not finite.
+        """
+        system, limit = scene.system, self.limit
+        if not all(np.isfinite(item.gradient).all() for item in scene.starts.gradients):
+            raise TranscriptError("the view's messages lead to numbers that are not finite")
+        if is_proximal(system.simulation.method):  # in full coordinates, through an operator: evaluations cost more
+            limit = limit // 3
+        if int(np.prod(system.shape)) > limit:
+            start = next(scene.starts(rng))
+            coordinates, labels, found = scene.starts.samples(start.labels), start.labels, None
+        else:
+            found = self.race(system, scene.starts, rng)
+            coordinates, labels = found.fit.point.reshape(system.shape), found.labels
+        return _finish(scene, coordinates, labels, found)
 
 
-def _finish(scene: Scene, coordinates: Array, labels: Array, found: Found | None, bound: float) -> Reconstruction:
-    system = scene.system
+def _finish(scene: Scene, coordinates: Array, labels: Array, found: Found | None) -> Reconstruction:
+    system, bound = scene.system, scene.system.simulation.public.feature_bound
     samples = coordinates @ system.basis
     residual = system.relative(coordinates, labels)
     if not residual <= np.sqrt(SOLVED):

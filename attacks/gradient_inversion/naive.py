@@ -12,7 +12,7 @@ import numpy as np
 
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.rounds import Gradients, as_gradients, read, why_not
+from securefed.attacks.gradient_inversion.rounds import Gradients, as_gradients, method_of, read, why_not
 from securefed.tensors import Array
 
 
@@ -45,7 +45,7 @@ class Naive:
         place = min(self.round, len(rounds)) - 1
         members = rounds[place].members
         count = sum(target.public.rows[client] for client in members)
-        read_as = as_gradients(rounds[: place + 1], target, model)[place]
+        read_as = as_gradients(rounds[: place + 1], method_of(target), target.public, model)[place]
         mean = Gradients(read_as.point, read_as.gradient / count)
         samples = rng.uniform(0.0, target.public.feature_bound, (count, target.public.features))
         scores = rng.normal(size=(count, model.outputs))

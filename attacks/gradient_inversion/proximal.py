@@ -70,7 +70,7 @@ def _slope(matrix: Array, cut: float) -> Array:
     return np.asarray(left @ inner @ right)
 
 
-def is_proximal(method: GradientMethod) -> bool:
+def is_proximal(method: object) -> bool:
     """Whether local steps pass through a regulariser: then vectors cannot be projected on the rows' span."""
     return isinstance(method, Proximal) and type(method.regulariser) is not NoRegulariser
 

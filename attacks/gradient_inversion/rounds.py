@@ -4,21 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from securefed.algorithms.optimization.blocks import BlockMethod
+from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.mimesvrg import GRADIENT, PHASE, MimeSVRG
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Work
+from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.proximal import differentiable
+from securefed.attacks.gradient_inversion.proximal import differentiable, is_proximal
+from securefed.attacks.requirements import MEMORY, missing_broadcasts, too_large
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
+from securefed.problems.base import Problem
 from securefed.tensors import Array
+
+
+class LocalRound(Protocol):
+    """A client's round as anybody can run it: what a simulation needs of a `GradientMethod`, which is one. A part of a
+    method's round, with no server of its own, is another."""
+
+    sent: ClassVar[tuple[str, ...]]
+
+    @property
+    def problem(self) -> Problem: ...
+
+    def memory(self, model: Model) -> Memory: ...
+
+    def draw(self, rows: int, rng: np.random.Generator) -> Draw: ...
+
+    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]: ...
 
 
 @dataclass(frozen=True)
@@ -45,8 +64,26 @@ def why_not(target: Target, observed: Observed) -> str | None:
         return "It inverts gradients, and this algorithm sends none."
     if LinearModel.of(target) is None:
         return "It inverts logistic and softmax regression only."
-    return _not_replayed(method, target.public.rows) or (
-        None if _told(observed, method) else "The view holds no messages."
+    return (
+        _not_replayed(method, target.public.rows)
+        or missing_broadcasts(observed)
+        or (None if _told(observed, method) else "The view holds no messages.")
+        or _no_room(target, observed)
+    )
+
+
+def _no_room(target: Target, observed: Observed) -> str | None:
+    """Why the vectors of the rounds, and as many rows as are sought, do not fit into memory, or `None`."""
+    model, rounds, public = LinearModel.of(target), len(observed.rounds), target.public
+    assert model is not None  # `why_not` refuses other models
+    rows = sum(public.rows[client] for client in observed.members)
+    directions = public.features if is_proximal(method_of(target)) else rounds * model.outputs
+    needed = 8 * (public.features + 1) * (8 * rounds * model.outputs + 4 * directions + 4 * rows)
+    return too_large(
+        needed,
+        MEMORY,
+        f"Inverting {rounds} rounds of {public.features} x {model.outputs} parameters for {rows} rows",
+        "attack fewer rounds or members",
     )
 
 
@@ -106,15 +143,14 @@ def read(observed: Observed, target: Target) -> tuple[Seen, ...]:
         raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
 
 
-def as_gradients(rounds: tuple[Seen, ...], target: Target, model: LinearModel) -> list[Gradients]:
+def as_gradients(rounds: tuple[Seen, ...], method: LocalRound, public: Public, model: LinearModel) -> list[Gradients]:
     """Each round as one gradient at the broadcast model, the members as one average client.
 
     Steps are linear in the gradients, so a gradient that stays the same all round is read off exactly, through
     the last part of the contribution (`dc`, `dphi`), whose running sums are stored gradients. Exact for one local
     step and constant members (SCAFFOLD: for mean gradients), an average along the path otherwise.
     """
-    method = method_of(target)
-    public, part = target.public, method.sent[-1]
+    part = method.sent[-1]
     memory = method.memory(Model(method.problem, public))
     out = []
     for seen in rounds:
@@ -137,7 +173,7 @@ def as_gradients(rounds: tuple[Seen, ...], target: Target, model: LinearModel) -
     return out
 
 
-def local_steps(method: GradientMethod) -> int:
+def local_steps(method: LocalRound) -> int:
     """Local steps of a client with one row, one full batch each where they are counted in passes."""
     return len(method.draw(1, np.random.default_rng(0)).parts)
 
@@ -150,9 +186,7 @@ def penalty(model: LinearModel, point: Array) -> Array:
     return out
 
 
-def stochastic(method: GradientMethod, rows: tuple[int, ...]) -> bool:
+def stochastic(method: LocalRound, rows: tuple[int, ...]) -> bool:
     """Whether the clients' local steps draw rows at random, so that no attacker can repeat them."""
-    largest, size = max(rows), getattr(method, "batch_size", None)
-    if isinstance(method, BlockMethod):
-        return method.blocks > 1
-    return size is not None and size < largest
+    parts = method.draw(max(rows), np.random.default_rng(0)).parts
+    return any(not isinstance(part, slice) for part in parts)

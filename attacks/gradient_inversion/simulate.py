@@ -14,12 +14,11 @@ from functools import cached_property
 import numpy as np
 
 from securefed.algorithms.base import Public
-from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Work
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.proximal import is_proximal
-from securefed.attacks.gradient_inversion.rounds import Seen, local_steps
+from securefed.attacks.gradient_inversion.rounds import LocalRound, Seen, local_steps
 from securefed.messages import ClientId
 from securefed.tensors import Array
 
@@ -39,7 +38,7 @@ class Simulation:
         start: what a client remembers before the first round, in the same coordinates; `None`: as the method says.
     """
 
-    method: GradientMethod
+    method: LocalRound
     model: LinearModel
     public: Public
     rounds: tuple[Seen, ...]

@@ -10,31 +10,23 @@ import numpy as np
 from securefed.algorithms.optimization.losac import LoSAC
 from securefed.algorithms.optimization.scaffold import Scaffold
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.gradient_inversion.inversion import look, reconstruct
+from securefed.attacks.gradient_inversion.inversion import Fitting, look
 from securefed.attacks.gradient_inversion.rounds import why_not
-from securefed.attacks.gradient_inversion.search import Race
 from securefed.errors import TranscriptError
 
 
 @dataclass(frozen=True)
-class Telescoping:
+class Telescoping(Fitting):
     """sum over rounds of dc_i = c_i and of dphi_i = y_i, since both start at 0.
 
     With one local step, or SCAFFOLD's option I, these are exact gradients at the broadcast models: the samples are
     fitted to them as to DSGD's messages. With more local steps the stored gradient stands at a point on the client's
     path, which depends on the samples: then the path is simulated with them, and dx takes part in the fit.
-
-    Attributes:
-        rounds: fewest rounds fitted, where the view has them.      race: the search.
-        limit: unknowns (rows x coordinates) beyond which the least-squares start is returned unfitted.
     """
 
     rounds: int = 5
-    race: Race = Race()
-    limit: int = 640
 
     name: ClassVar[str] = "gradient_inversion/telescoping"
-    secret: ClassVar[str] = "samples"
 
     def applies(self, target: Target, observed: Observed) -> str | None:
         if not isinstance(target.algorithm, Scaffold | LoSAC):
@@ -45,4 +37,4 @@ class Telescoping:
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
         scene = look(observed, target, rounds=self.rounds, telescope=True)
-        return reconstruct(scene, self.race, rng, limit=self.limit, bound=target.public.feature_bound)
+        return self.solve(scene, rng)

@@ -96,7 +96,7 @@ def _constant(target: Target, model: LinearModel, seen: tuple[Seen, ...]) -> Arr
     method, public = method_of(target), target.public
     memory = method.memory(Model(method.problem, public))
     steps = local_steps(method)
-    for item, read_as in zip(seen, as_gradients(seen, target, model), strict=True):
+    for item, read_as in zip(seen, as_gradients(seen, method, public, model), strict=True):
         rows = float(np.mean([public.rows[client] for client in item.members]))
         mean = read_as.gradient / (rows * len(item.members))
 
