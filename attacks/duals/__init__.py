@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from securefed.attacks.base import attacks
+from securefed.attacks.duals.fedpe import FedPEDuals
 from securefed.attacks.duals.fedpg import FedPGDuals
 
-__all__ = ["FedPGDuals"]
+__all__ = ["FedPEDuals", "FedPGDuals"]
 
 attacks.register(
     "duals/fedpg",
@@ -13,5 +14,13 @@ attacks.register(
     summary="opens U_i and Y_i from the messages and solves the local steps for S_i",
     source="fedpca_grassmann Algorithm 2; elimination of U^T S U by symmetry",
     applies_to="pca/fedpg, single clients",
+    reads="U + Y / rho of every round the client took part in, beside the Z that was sent",
+)
+attacks.register(
+    "duals/fedpe",
+    FedPEDuals,
+    summary="opens U_i, Y_i and T_i from the messages and solves the Euclidean local steps for S_i",
+    source="fedpca_grassmann Algorithm 1; elimination of U^T S U by symmetry",
+    applies_to="pca/fedpe, single clients",
     reads="U + Y / rho of every round the client took part in, beside the Z that was sent",
 )

@@ -1,7 +1,6 @@
-"""S from FedPG's messages with several local steps: the steps are simulated between known iterates, and S fitted.
+"""S from messages of several local steps: the steps are simulated between known iterates, and S fitted.
 
-The steps of one round start at a known U_i with a known dual, so rounds are independent of each other; S -> S + c I
-changes nothing.
+The steps of one round start at a known U_i with known duals, so rounds are independent of each other.
 """
 
 from __future__ import annotations
@@ -12,12 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.linalg import LinAlgError
 
-from securefed.algorithms.pca.fedpg import local_step
-from securefed.algorithms.pca.operators import off
+from securefed.attacks.duals.motion import Motion, Moved, Place
 from securefed.attacks.duals.steps import Step
 from securefed.attacks.gram.coordinates import Symmetric
 from securefed.attacks.gram.levenberg import fit
-from securefed.attacks.gram.tangents import complete, crossed, left, right
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -33,7 +30,8 @@ class FittedSteps:
     """A fit.
 
     Attributes:
-        gram: S up to a shift.      misfit: norm of all differences between simulated and seen iterates.
+        gram: S, up to the shift where the motion is blind to it.
+        misfit: norm of all differences between simulated and seen iterates.
         rank, unknowns, condition: of the Jacobian without the blind shift.
     """
 
@@ -49,7 +47,7 @@ class FittedSteps:
         return self.misfit < PROOF and self.rank == self.unknowns and self.misfit * self.condition < _HIDDEN
 
 
-def fit_steps(steps: Sequence[Step], features: int, step_size: float, local_steps: int, jacobians: int) -> FittedSteps:
+def fit_steps(steps: Sequence[Step], features: int, motion: Motion, jacobians: int) -> FittedSteps:
     """Fit S from zero to as many steps as determine it three times over.
 
     Damped steps from zero leave what the messages do not show at zero: a fit that is not `proven` is still the
@@ -57,51 +55,44 @@ def fit_steps(steps: Sequence[Step], features: int, step_size: float, local_step
     """
     coordinates = Symmetric.of(features)
     used = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]
-    problem = _Problem(used, coordinates, step_size, local_steps)
+    problem = StepsProblem(used, coordinates, motion)
     result = fit(problem.residual, problem.linearised, np.zeros(coordinates.count), steps=jacobians, goal=GOAL)
     _, jacobian = problem.linearised(result.x)
     triangle = np.linalg.qr(jacobian, mode="r")
     s = np.linalg.svd(triangle, compute_uv=False)
-    unknowns = coordinates.count - 1
+    unknowns = coordinates.count - motion.blind
     rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
     gram = coordinates.matrix(result.x)
     return FittedSteps(gram, result.misfit, rank, unknowns, float(s[0] / s[rank - 1]))
 
 
 @dataclass(frozen=True)
-class _Problem:
+class StepsProblem:
+    """The differences between simulated and seen iterates, as functions of the coordinates of S."""
+
     steps: Sequence[Step]
     coordinates: Symmetric
-    step_size: float
-    local_steps: int
+    motion: Motion
 
     def residual(self, x: Array) -> Array:
         S = self.coordinates.matrix(x)
         try:
-            ends = [self._simulate(S, step) for step in self.steps]
+            with np.errstate(over="ignore", invalid="ignore"):
+                ends = [self.motion.end(S, _place(step)) for step in self.steps]
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
         return np.concatenate([(U - step.end).reshape(-1) for U, step in zip(ends, self.steps, strict=True)])
 
     def linearised(self, x: Array) -> tuple[Array, Array]:
         S = self.coordinates.matrix(x)
-        pairs = [self._tangents(S, step) for step in self.steps]
+        pairs = [self._tangents(S, _place(step)) for step in self.steps]
         residual = np.concatenate([(U - step.end).reshape(-1) for (U, _), step in zip(pairs, self.steps, strict=True)])
         return residual, np.vstack([dU.transpose(0, 2, 1).reshape(-1, len(x)) for _, dU in pairs])
 
-    def _simulate(self, S: Array, step: Step) -> Array:
-        U = step.start
-        for _ in range(self.local_steps):
-            U = local_step(U, S @ U, step.linear, self.step_size)
-        return U
-
-    def _tangents(self, S: Array, step: Step) -> tuple[Array, Array]:
+    def _tangents(self, S: Array, place: Place) -> tuple[Array, Array]:
         """The end of a round and its derivative by the coordinates of S, (features, coordinates, rank)."""
-        U = step.start
-        dU = np.zeros((len(U), self.coordinates.count, U.shape[1]))
-        for _ in range(self.local_steps):
-            pull = step.linear - 2 * S @ U
-            d_pull = -2 * (left(S, dU) + self.coordinates.times(U))
-            d_gradient = d_pull - left(U, left(U.T, d_pull)) - right(dU, U.T @ pull) - left(U, crossed(dU, pull))
-            U, dU = complete(U - self.step_size * off(U, pull), dU - self.step_size * d_gradient)
-        return U, dU
+        return self.motion.end_and_tangents(S, self.coordinates, place, Moved.still(place, self.coordinates.count))
+
+
+def _place(step: Step) -> Place:
+    return Place(step.start, step.linear, step.constraint_dual)

@@ -1,4 +1,4 @@
-"""FedPG's steps, opened: Y_i = rho (M_i - Z+), so U_i = M_i - Y_i / rho, with no start value missing."""
+"""The steps of consensus PCA, opened: Y_i = rho (M_i - Z+), so U_i = M_i - Y_i / rho, with no start value missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.algorithms.pca.consensus import POINT
-from securefed.algorithms.pca.operators import off, orth
+from securefed.algorithms.pca.operators import orth
 from securefed.algorithms.pca.server import BASIS
 from securefed.attacks.base import Observation
 from securefed.tensors import Array
@@ -23,29 +23,33 @@ class Step:
     Attributes:
         start, end: U_i before and after the local steps, (features, rank).
         linear: Y_i - rho Z, the known part of the gradient.
+        constraint_dual: T_i of FedPE, (rank, rank); zero up to round-off where every U_i is orthonormal.
     """
 
     start: Array
     end: Array
     linear: Array
+    constraint_dual: Array
 
 
-def opened(rounds: Sequence[Observation], rho: float) -> list[Step]:
+def opened(rounds: Sequence[Observation], rho: float, *, orthonormal: bool = True) -> list[Step]:
     """The steps of one client, from its first participation on.
 
     Y_i after a participation is rho (M_i - Z+), with Z+ the broadcast that followed from that round. A step whose
-    U_i does not come out orthonormal (its Z+ was not seen) is left out, and so is the one after it.
+    U_i does not come out orthonormal (its Z+ was not seen) is left out, and so is the one after it; iterates that
+    need not be orthonormal (FedPE's) cannot be checked so, and are taken as they come.
     """
     steps = []
     start: Array | None = orth(rounds[0].broadcast[BASIS])  # U_i^0 = Z^0
     dual = np.zeros_like(rounds[0].broadcast[BASIS])  # Y_i^0 = 0
+    constraint_dual = np.zeros((dual.shape[1], dual.shape[1]))  # T_i^0 = 0
     for index, observation in enumerate(rounds):
         point = observation.message[POINT]
         end = point - dual / rho  # U_i = M_i - Y_i / rho
-        if not _is_orthonormal(end):
+        if orthonormal and not _is_orthonormal(end):
             start = None
         elif start is not None:
-            steps.append(Step(start, end, dual - rho * observation.broadcast[BASIS]))
+            steps.append(Step(start, end, dual - rho * observation.broadcast[BASIS], constraint_dual))
             start = end
         else:
             start = end
@@ -53,17 +57,13 @@ def opened(rounds: Sequence[Observation], rho: float) -> list[Step]:
         if not followed:
             break
         dual = rho * (point - followed[BASIS])
+        constraint_dual = constraint_dual + rho * excess(end) ** 2  # (10)
     return steps
 
 
-def gradient_block(step: Step, step_size: float) -> Array:
-    """(I - U U^T) S U from one step U+ = QR(U - eta g): g = (U - U+ (U^T U+)^-1) / eta.
-
-    g = (I - U U^T)[-2 S U + Y - rho Z].
-    """
-    U, end = step.start, step.end
-    gradient = (U - end @ np.linalg.inv(U.T @ end)) / step_size
-    return np.asarray(-0.5 * off(U, gradient - step.linear))
+def excess(U: Array) -> Array:
+    """B = max(0, U^T U - I), entry by entry."""
+    return np.maximum(0.0, U.T @ U - np.eye(U.shape[1]))
 
 
 def _is_orthonormal(basis: Array) -> bool:

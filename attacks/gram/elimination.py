@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import lstsq
+from scipy.linalg import block_diag, lstsq
 from scipy.optimize import brentq
 
 from securefed.attacks.gram.linear import TAU, Solution, solve, span
@@ -22,8 +22,20 @@ _FIT = 1e-11
 
 
 @dataclass(frozen=True)
+class Inner:
+    """Linear equations of one Theta_k: sum_q theta_q images_q = seen, theta its coordinates in `symmetric_basis`.
+
+    Attributes:
+        images: (p (p + 1) / 2, p, p).      seen: (p, p).
+    """
+
+    images: Array
+    seen: Array
+
+
+@dataclass(frozen=True)
 class Products:
-    """S on the subspaces seen, up to S + c I.
+    """S on the subspaces seen, up to S + c I where nothing was seen of the Theta_k themselves.
 
     Attributes:
         probes: [U_1 .. U_K], (features, K p).      products: S of them, up to c times them.
@@ -43,11 +55,12 @@ class Products:
         return np.asarray(self.products + shift * self.probes)
 
 
-def eliminate(bases: Sequence[Array], blocks: Sequence[Array]) -> Products:
+def eliminate(bases: Sequence[Array], blocks: Sequence[Array], inner: Sequence[Inner] = ()) -> Products:
     """Solve for the Theta_k.
 
     Args:
         bases: U_k, (features, p) orthonormal.      blocks: G_k = (I - U_k U_k^T) S U_k.
+        inner: what is seen of the Theta_k themselves, in order; nothing without it, and S + c I is blind then.
 
     The equations: U_j^T S U_k is the transpose of U_k^T S U_j for all j < k, and S of a vanishing combination of
     the U_k vanishes.
@@ -57,8 +70,8 @@ def eliminate(bases: Sequence[Array], blocks: Sequence[Array]) -> Products:
     probes = np.hstack(bases)
     matrix, right = _transposes(U, G, basis)
     more, more_right = _vanishing(U, G, basis, probes)
-    gauge = np.tile(np.einsum("qaa->q", basis), len(U))[None, :] / np.sqrt(len(U))
-    A, b = np.vstack([matrix, more, gauge]), np.concatenate([right, more_right, np.zeros(1)])
+    own, own_right = _seen_inside(inner) if inner else _gauge(len(U), basis)
+    A, b = np.vstack([matrix, more, own]), np.concatenate([right, more_right, own_right])
     x, _, rank, sv = lstsq(A, b, cond=_FIT)
     theta = np.einsum("kq,qab->kab", x.reshape(len(U), -1), basis)
     return Products(
@@ -127,6 +140,16 @@ def _transposes(U: Array, G: Array, basis: Array) -> tuple[Array, Array]:
     out[pairs, :, :, j] -= np.einsum("qab,mbc->macq", basis, C[j, k])
     right = D[k, j].transpose(0, 2, 1) - D[j, k]
     return out.reshape(len(j) * p * p, count * len(basis)), right.reshape(-1)
+
+
+def _gauge(count: int, basis: Array) -> tuple[Array, Array]:
+    """The blind direction is zero."""
+    return np.tile(np.einsum("qaa->q", basis), count)[None, :] / np.sqrt(count), np.zeros(1)
+
+
+def _seen_inside(inner: Sequence[Inner]) -> tuple[Array, Array]:
+    rows = [own.images.reshape(len(own.images), -1).T for own in inner]
+    return block_diag(*rows), np.concatenate([own.seen.reshape(-1) for own in inner])
 
 
 def _vanishing(U: Array, G: Array, basis: Array, probes: Array) -> tuple[Array, Array]:

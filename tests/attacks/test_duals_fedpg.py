@@ -11,8 +11,10 @@ from securefed.algorithms.pca import SSI, FedPG
 from securefed.algorithms.pca.operators import off, orth
 from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
 from securefed.attacks.duals import FedPGDuals
-from securefed.attacks.duals.fit import _Problem
-from securefed.attacks.duals.steps import gradient_block, opened
+from securefed.attacks.duals.fedpg import gradient_block
+from securefed.attacks.duals.fit import StepsProblem
+from securefed.attacks.duals.motion import Riemannian
+from securefed.attacks.duals.steps import opened
 from securefed.attacks.gram.coordinates import Symmetric
 from securefed.attacks.gram.elimination import eliminate, solve_shifted
 from securefed.attacks.scores import relative_error
@@ -119,7 +121,7 @@ def test_several_local_steps_are_simulated_and_fitted(local_steps):
 def test_the_simulated_steps_are_differentiated_correctly():
     views, _, _ = observe(replace(ONE_STEP, local_steps=4), digits(8, 0), 3)
     coordinates = Symmetric.of(8)
-    problem = _Problem(opened(views[0].rounds, 1.0), coordinates, 0.05, 4)
+    problem = StepsProblem(opened(views[0].rounds, 1.0), coordinates, Riemannian(0.05, 4))
     x, direction = RNG.normal(size=36), RNG.normal(size=36)
     slope = (problem.residual(x + 1e-6 * direction) - problem.residual(x - 1e-6 * direction)) / 2e-6
     residual, jacobian = problem.linearised(x)
@@ -202,7 +204,7 @@ def test_where_the_attack_cannot_run_it_says_why():
     pooled = replace(view, rounds=tuple(replace(o, members=frozenset({0, 1})) for o in view.rounds))
     cases = [
         (Target(SSI(3), target.public), view, "dual variables"),
-        (target, pooled, "Not attacked"),
+        (target, pooled, "not linear"),
         (target, replace(view, rounds=view.rounds[:1]), "Two participations"),
     ]
     for aim, seen, words in cases:
