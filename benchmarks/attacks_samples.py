@@ -6,7 +6,7 @@ the one a single prototype run gave, held against the median.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,10 +77,10 @@ def digits(
     return federation, clients
 
 
-def samples(attack: Attack, method: Any, rows: int, rounds: int) -> list[float]:
+def samples(attack: Attack, method: Any, rows: int, rounds: int, seeds: Iterable[int] = SEEDS) -> list[float]:
     """Error of client 1's rows, seen by the server in the clear, by seed."""
     errors = []
-    for seed in SEEDS:
+    for seed in seeds:
         federation, clients = digits(method, rows, rounds, seed)
         observed = views.server(federation.transcript, 1)
         found = attack.run(observed, Target(method, federation.public), np.random.default_rng(seed))
@@ -88,10 +88,10 @@ def samples(attack: Attack, method: Any, rows: int, rounds: int) -> list[float]:
     return errors
 
 
-def personal() -> list[float]:
+def personal(seeds: Iterable[int] = SEEDS) -> list[float]:
     """Error of theta_1 by the recursion, clients of 20 rows."""
     errors = []
-    for seed in SEEDS:
+    for seed in seeds:
         federation, _ = digits(FLAME, 20, 10, seed)
         observed = views.server(federation.transcript, 1)
         found = Recursion().run(observed, Target(FLAME, federation.public), np.random.default_rng(0))
@@ -99,10 +99,10 @@ def personal() -> list[float]:
     return errors
 
 
-def graphs(steps: int, vertices: int, rounds: int, *, pooled: bool) -> list[float]:
+def graphs(steps: int, vertices: int, rounds: int, *, pooled: bool, seeds: Iterable[int] = SEEDS) -> list[float]:
     """Error of client 0's mean squared distances, of two clients with 100 smooth signals each."""
     errors = []
-    for seed in SEEDS:
+    for seed in seeds:
         rng, method = np.random.default_rng(seed), PPGL(local_steps=steps)
         clients = [smooth_signals(one, 100, rng) for one in related_graphs(2, 0.5, rng, vertices=vertices).graphs]
         federation = Federation(method, clients, seed=seed)
