@@ -14,6 +14,7 @@ from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.distances.starts import starts
 from securefed.attacks.distances.system import System
 from securefed.attacks.gradient_inversion.levenberg import levenberg
+from securefed.attacks.requirements import too_large, untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
@@ -55,7 +56,11 @@ class Fit:
     def applies(self, target: Target, observed: Observed) -> str | None:
         if not isinstance(target.algorithm, GraphMethod):
             return "It inverts steps of graph learning, and this algorithm learns none."
-        return None if observed.rounds else "The view holds no messages."
+        features, members = target.public.features, len(observed.members)
+        needed = 8 * 8 * (members + len(observed.rounds)) * features**2
+        return untold(observed.rounds) or too_large(
+            needed, self.memory, f"The distances of {members} clients between {features} columns"
+        )
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Raises `TranscriptError` where the simulation would not fit into `memory`, before anything is allocated."""

@@ -16,6 +16,7 @@ from securefed.attacks.base import Observation, Observed, Reconstruction, Target
 from securefed.attacks.gram.faps_fit import Found, coordinates_of, fit_client
 from securefed.attacks.gram.near_consensus import ROUNDS, near_consensus, spread_out
 from securefed.attacks.gram.rounds import by_members, most_seen, rows_of
+from securefed.attacks.requirements import untold
 from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
@@ -56,8 +57,8 @@ class ConsensusGram:
             return "The messages are no masked products of FAPS."
         if isinstance(target.algorithm, GuardedFAPS):
             return "Rounds of SSI between blocks of FAPS are not modelled here; `gram/power` reads those rounds."
-        if not observed.rounds:
-            return "The view holds no messages."
+        if (reason := untold(observed.rounds)) is not None:
+            return reason
         if target.public.features > self.largest:
             need, have = (ROUNDS * features**2 * 3 * 8 / 2**20 for features in (target.public.features, self.largest))
             return (

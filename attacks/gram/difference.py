@@ -15,7 +15,17 @@ from securefed.algorithms.base import Public, require
 from securefed.algorithms.pca.server import BASIS
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
 from securefed.attacks.gram.linear import nearest_psd, solve
-from securefed.attacks.gram.rounds import Members, by_members, gram_product, linear, rows_of, shows_products, stacked
+from securefed.attacks.gram.rounds import (
+    Members,
+    by_members,
+    gram_product,
+    linear,
+    memory_for,
+    rows_of,
+    shows_products,
+    stacked,
+)
+from securefed.attacks.requirements import MEMORY, untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
@@ -35,12 +45,14 @@ class DifferenceGram:
 
     Attributes:
         sweeps: projections from each start.
+        memory: bytes that the system may take; more is refused before anything is allocated.
 
     What is reconstructed is the group of the target; it is the target alone unless somebody came and went exactly
     when the target did (`Reconstruction.members`).
     """
 
     sweeps: int = 60
+    memory: int = MEMORY
     name: ClassVar[str] = "gram/difference"
     secret: ClassVar[str] = "gram"
 
@@ -54,12 +66,15 @@ class DifferenceGram:
             return "It needs one client as its target."
         rounds = linear(observed)
         if not any(observed.target in o.members for o in rounds):
-            return f"No observed sum that is linear in S holds client {observed.target}."
+            return (
+                untold(observed.rounds, every=False)
+                or f"No observed sum that is linear in S holds client {observed.target}."
+            )
         if any(o.members == {observed.target} for o in rounds):
             return "The view shows the target alone: nothing needs to be subtracted."
         if len({o.members for o in rounds}) == 1:
             return "The same clients are in every sum: there is nothing to subtract."
-        return None
+        return memory_for(target.public.features, rounds, len(coming_together(rounds)), self.memory)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         reason = self.applies(target, observed)

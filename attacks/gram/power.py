@@ -10,7 +10,8 @@ import numpy as np
 from securefed.algorithms.base import require
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gram.linear import ESTIMATORS, TAU, Estimator, solve
-from securefed.attacks.gram.rounds import by_members, linear, most_seen, rows_of, shows_products, stacked
+from securefed.attacks.gram.rounds import by_members, linear, memory_for, most_seen, rows_of, shows_products, stacked
+from securefed.attacks.requirements import MEMORY, untold
 from securefed.errors import TranscriptError
 
 
@@ -24,6 +25,7 @@ class PowerGram:
     Attributes:
         estimator: `minimum-norm` (the paper's), `symmetric`, or `psd`, the strongest (see `linear.solve`).
         tau: relative cut of the probes' singular values.
+        memory: bytes that the solve may take; more is refused before anything is allocated.
 
     Exact once the probes span the features (features / rank rounds), and with `psd` already after
     min(rows) / rank rounds. LocalPower's rounds with more than one local step are left out.
@@ -31,6 +33,7 @@ class PowerGram:
 
     estimator: Estimator = "psd"
     tau: float = TAU
+    memory: int = MEMORY
     name: ClassVar[str] = "gram/power"
     secret: ClassVar[str] = "gram"
 
@@ -41,14 +44,14 @@ class PowerGram:
     def applies(self, target: Target, observed: Observed) -> str | None:
         if not shows_products(target.algorithm):
             return "The messages are no products S Z: this attack is for SSI and LocalPower, or a KKT stop."
-        if not observed.rounds:
-            return "The view holds no messages."
+        if (reason := untold(observed.rounds, every=False)) is not None:
+            return reason
         rounds = linear(observed)
         if not rounds:
             return "Every observed round has several local steps or is one of FAPS: no message is linear in S."
         if most_seen(by_members(rounds), observed.target) is None:
             return f"No observed sum holds client {observed.target}."
-        return None
+        return memory_for(target.public.features, rounds, 1, self.memory)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         reason = self.applies(target, observed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from securefed.algorithms.pca.localpower import LOCAL_STEPS
 from securefed.algorithms.pca.server import BASIS, GRAM_PRODUCT, PRODUCT, SubspaceMethod
 from securefed.algorithms.pca.ssi import SSI
 from securefed.attacks.base import Observation, Observed
+from securefed.attacks.requirements import too_large
 from securefed.messages import ClientId
 from securefed.tensors import Array
 
@@ -27,8 +28,8 @@ def shows_products(algorithm: object) -> bool:
 
 def linear(observed: Observed) -> list[Observation]:
     """Rounds that show S Z exactly: all of SSI's and of a KKT stop's, LocalPower's with one local step, and guarded
-    FAPS' outside its blocks."""
-    return [o for o in observed.rounds if gram_product(o) is not None]
+    FAPS' outside its blocks. Rounds whose broadcast is missing are left out: none needs another."""
+    return [o for o in observed.rounds if o.broadcast and gram_product(o) is not None]
 
 
 def gram_product(observation: Observation) -> Array | None:
@@ -63,3 +64,10 @@ def stacked(rounds: Iterable[Observation]) -> tuple[Array, Array]:
 def rows_of(members: Members, public: Public) -> int:
     """Public number of rows behind a set of clients: a bound on the rank of their Gram matrix."""
     return sum(public.rows[client] for client in members)
+
+
+def memory_for(features: int, rounds: Sequence[Observation], groups: int, limit: int) -> str | None:
+    """Why a solve for `groups` Gram matrices from these rounds does not fit into `limit` bytes, or `None`."""
+    columns = sum(np.shape(o.broadcast[BASIS])[1] for o in rounds)
+    needed = 8 * groups * (8 * features**2 + 6 * features * columns)
+    return too_large(needed, limit, f"Solving for {groups} x {features} x {features} entries from {columns} products")

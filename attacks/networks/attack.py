@@ -10,6 +10,7 @@ import numpy as np
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.rounds import method_of
+from securefed.attacks.requirements import untold
 from securefed.errors import ConfigError, TranscriptError
 
 
@@ -44,8 +45,8 @@ class NetworkInversion:
             return "It inverts networks in torch; other attacks invert linear models."
         if not method.replayable:
             return "It replays local steps by additions and products, and these pass through a proximal operator."
-        if not observed.rounds:
-            return "The view holds no messages."
+        if (reason := untold(observed.rounds[:1])) is not None:  # it reads no other
+            return reason
         rows = sum(target.public.rows[client] for client in observed.rounds[0].members)
         if rows > self.largest:
             return f"It looks for at most {self.largest} rows, and this sum holds {rows}; raise `largest`."

@@ -12,7 +12,7 @@ from securefed.algorithms.personalized.admm import ConsensusADMM
 from securefed.algorithms.personalized.flame import FLAME
 from securefed.algorithms.personalized.pfedme import PFedMe
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.requirements import missing_broadcasts
+from securefed.attacks.requirements import untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
@@ -82,9 +82,7 @@ def why_not_opened(observed: Observed, target: Target) -> str | None:
     method = target.algorithm
     if not isinstance(method, ConsensusADMM):
         return "It opens the duals of consensus ADMM, and this algorithm has none."
-    if not observed.rounds:
-        return "The view holds no messages."
-    if (reason := missing_broadcasts(observed)) is not None:
+    if (reason := untold(observed.rounds)) is not None:
         return reason
     if len({item.members for item in observed.rounds}) > 1:
         return "It sums up what the same clients send, and here they change from round to round."
@@ -112,7 +110,7 @@ class Recursion:
             return why_not_opened(observed, target)
         if target.algorithm.local_epochs is None and target.algorithm.local_steps > 1:
             return "Several updates of w_i a round hide theta_i in their sum; personal/replay takes that up."
-        return missing_broadcasts(observed) if observed.rounds else "The view holds no messages."
+        return untold(observed.rounds)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         if (reason := self.applies(target, observed)) is not None:

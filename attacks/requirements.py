@@ -1,0 +1,58 @@
+"""What an attack needs before it starts, said in words and figures: the broadcasts, and the memory.
+
+Every attack asks here in `applies`, so that a transcript that lacks something is refused by a sentence that names it,
+and nothing large is allocated first. `attacks/diagnosis.py` says afterwards what a lack has cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from securefed.attacks.base import Observation, Observed
+
+MEMORY: Final = 4 * 2**30
+"""Bytes that an attack may take beside the transcript, where its own `memory` says nothing else."""
+
+
+def untold(rounds: Sequence[Observation], *, every: bool = True) -> str | None:
+    """Why an attack cannot start from these rounds, or `None`.
+
+    Args:
+        every: whether it follows its clients from round to round, so that it needs every broadcast; else it takes each
+            round by itself and leaves out those without. An attack of the first kind does run on `unbroken` rounds.
+    """
+    if not rounds:
+        return "The view holds no messages."
+    silent = [o.round for o in rounds if not o.broadcast]
+    if len(silent) == len(rounds):
+        return (
+            "The view holds no broadcast, and a message is only an answer to one: this costs the attack everything. "
+            "Record what clients start from."
+        )
+    if not silent or not every:
+        return None
+    whole = next(k for k, o in enumerate(rounds) if not o.broadcast)
+    named = ", ".join(map(str, silent[:5])) + ", ..." * (len(silent) > 5)
+    return (
+        f"The view holds no broadcast of {len(silent)} of {len(rounds)} rounds (exchange {named}), and this attack "
+        f"follows its clients from round to round: only the {whole} before the first gap are of use to it."
+    )
+
+
+def unbroken(observed: Observed) -> Observed:
+    """The rounds before the first one whose broadcast is missing; the same view where none is."""
+    count = next((k for k, o in enumerate(observed.rounds) if not o.broadcast), len(observed.rounds))
+    return observed if count == len(observed.rounds) else replace(observed, rounds=observed.rounds[:count])
+
+
+def too_large(needed: float, limit: float, what: str, remedy: str = "raise `memory`") -> str | None:
+    """Why something of so many bytes is not begun, or `None` where it fits.
+
+    Args:
+        needed: an upper estimate.      what: is begun, in words that hold its size.
+    """
+    if needed <= limit:
+        return None
+    return f"{what} takes about {needed / 2**30:.3g} GiB, the limit is {limit / 2**30:.3g} GiB; {remedy}."
