@@ -17,7 +17,7 @@ from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.proximal import differentiable, is_proximal
-from securefed.attacks.requirements import MEMORY, missing_broadcasts, too_large
+from securefed.attacks.requirements import MEMORY, too_large, untold
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
 from securefed.problems.base import Problem
@@ -66,7 +66,7 @@ def why_not(target: Target, observed: Observed) -> str | None:
         return "It inverts logistic and softmax regression only."
     return (
         _not_replayed(method, target.public.rows)
-        or missing_broadcasts(observed)
+        or untold(observed.rounds)
         or (None if _told(observed, method) else "The view holds no messages.")
         or _no_room(target, observed)
     )
