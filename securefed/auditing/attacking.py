@@ -31,7 +31,8 @@ class Attempt:
     """One attack on one view.
 
     Attributes:
-        found: what it believes.      null: the same on the shuffled transcript; `None` where it saw that nothing fits.
+        found: what it believes.
+        null: the same on the shuffled transcript; `None` where it saw that nothing fits, or where it was not asked for.
     """
 
     attack: str
@@ -48,11 +49,14 @@ class Attacker:
     Args:
         names: attacks to run.      secrets: `gram`, `samples` or the like; attacks on other kinds are left out.
         seed: of the attacks' own randomness and of the shuffling.
+        nulls: whether attacks also run on shuffled transcripts, which takes their time again.
     """
 
-    def __init__(self, names: Sequence[str], secrets: Sequence[str], target: Target, seed: int) -> None:
+    def __init__(
+        self, names: Sequence[str], secrets: Sequence[str], target: Target, seed: int, *, nulls: bool = True
+    ) -> None:
         self._chosen = [(name, attacks.make(name)) for name in names]
-        self._secrets, self._target, self._seed = tuple(secrets), target, seed
+        self._secrets, self._target, self._seed, self._with_nulls = tuple(secrets), target, seed, nulls
         self._known: dict[tuple[str, bytes], Attempt] = {}
         self._nulls: dict[tuple[str, bool, frozenset[Members]], Reconstruction | None] = {}
 
@@ -73,17 +77,21 @@ class Attacker:
     def prefixes(
         self, observed: Observed, rounds: Sequence[int], left_out: Sequence[str]
     ) -> Iterator[tuple[str, list[Reconstruction | None]]]:
-        """Each attack on the first `rounds[i]` rounds; `None` where it does not apply yet."""
+        """Each attack on the first `rounds[i]` rounds; `None` where it does not apply, or not yet."""
         for name, attack in self._applicable(observed):
             if name in left_out:
                 continue
-            found: list[Reconstruction | None] = []
-            for count in rounds:
-                part = replace(observed, rounds=observed.rounds[:count])
-                applies = attack.applies(self._target, part) is None
-                found.append(self._run(attack, part) if applies else None)
+            found = [self._on_prefix(attack, replace(observed, rounds=observed.rounds[:count])) for count in rounds]
             if any(item is not None for item in found):
                 yield name, found
+
+    def _on_prefix(self, attack: Attack, part: Observed) -> Reconstruction | None:
+        if attack.applies(self._target, part) is not None:
+            return None
+        try:
+            return self._run(attack, part)
+        except TranscriptError:  # seen only once it had begun: the audit goes on
+            return None
 
     def _applicable(self, observed: Observed) -> Iterator[tuple[str, Attack]]:
         changing = observed.view == CHANGING_SURVIVORS
@@ -96,7 +104,8 @@ class Attacker:
     def _once(self, name: str, attack: Attack, observed: Observed) -> Attempt:
         key = (name, _digest(observed))
         if key not in self._known:
-            self._known[key] = Attempt(name, self._run(attack, observed), self._null(name, attack, observed))
+            null = self._null(name, attack, observed) if self._with_nulls else None
+            self._known[key] = Attempt(name, self._run(attack, observed), null)
         return self._known[key]
 
     def _run(self, attack: Attack, observed: Observed) -> Reconstruction:

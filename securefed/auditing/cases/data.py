@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from securefed.algorithms.base import Public
@@ -22,31 +24,44 @@ def even_shares(source: Source, clients: int, seed: int) -> Prepared:
     return _prepared(partition.iid(rest, clients, rng), test, source.feature_bound, source.image_shape)
 
 
-def one_small_client(source: Source, clients: int, seed: int) -> Prepared:
-    """Raw rows; the target holds `SMALL_CLIENT` of them, the others share the rest."""
-    rng = _rng(seed)
-    rest, test = partition.split(source.data, HELD_OUT, rng)
-    parts = partition.one_small(rest, clients, SMALL_CLIENT, rng)
-    return _prepared(parts, test, source.feature_bound, source.image_shape)
+def one_small(rows: int) -> Preparation:
+    """Raw rows; the target holds `rows` of them, the others share the rest."""
+
+    def prepare(source: Source, clients: int, seed: int) -> Prepared:
+        rng = _rng(seed)
+        rest, test = partition.split(source.data, HELD_OUT, rng)
+        parts = partition.one_small(rest, clients, rows, rng)
+        return _prepared(parts, test, source.feature_bound, source.image_shape)
+
+    return prepare
 
 
-def standardised(features: int | None) -> Preparation:
-    """Columns of highest variance (all that vary for `None`), split evenly; every client z-scores its own rows.
+one_small_client = one_small(SMALL_CLIENT)
+
+
+def standardised(features: int | None, rows: int | None = None) -> Preparation:
+    """Columns of highest variance, `rows` for each client (`None`: even shares); every client z-scores its own rows.
 
     A column that is constant at a client becomes zero there.
     """
 
     def prepare(source: Source, clients: int, seed: int) -> Prepared:
         rng = _rng(seed)
-        spread = source.data.x.std(axis=0)
-        order = np.argsort(-spread, kind="stable")
-        chosen = np.sort(order[: min(features or len(order), int((spread > 0).sum()))])
-        rest, test = partition.split(Dataset(source.data.x[:, chosen], source.data.y), HELD_OUT, rng)
-        parts = [_z_scored(part) for part in partition.iid(rest, clients, rng)]
+        rest, test = partition.split(most_varied(source.data, features), HELD_OUT, rng)
+        shares = partition.iid(rest, clients, rng) if rows is None else partition.sized(rest, [rows] * clients, rng)
+        parts = [_z_scored(part) for part in shares]
         bound = max(float(np.abs(part.x).max()) for part in parts)
         return _prepared(parts, _z_scored(test), bound, None)
 
     return prepare
+
+
+def most_varied(data: Dataset, features: int | None) -> Dataset:
+    """Its `features` columns of highest variance, in their order; all that vary for `None` or where there are fewer."""
+    spread = data.x.std(axis=0)
+    order = np.argsort(-spread, kind="stable")
+    chosen = np.sort(order[: min(features or len(order), int((spread > 0).sum()))])
+    return Dataset(data.x[:, chosen], data.y)
 
 
 def _z_scored(data: Dataset) -> Dataset:
@@ -54,15 +69,21 @@ def _z_scored(data: Dataset) -> Dataset:
     return Dataset((data.x - data.x.mean(axis=0)) / np.where(spread > 0, spread, 1.0), data.y)
 
 
-def one_sample_each(source: Source, clients: int, seed: int) -> Prepared:
-    """One row for every client."""
-    rng = _rng(seed)
-    rest, test = partition.split(source.data, HELD_OUT, rng)
-    classes = int(source.data.labels().max()) + 1
-    prepared = _prepared(partition.sized(rest, [1] * clients, rng), test, source.feature_bound, source.image_shape)
-    public = prepared.public
-    facts = Public(public.clients, public.cohort, public.features, public.rows, classes, public.feature_bound)
-    return Prepared(prepared.clients, test, facts, source.image_shape)
+def rows_each(rows: int) -> Preparation:
+    """`rows` raw rows for every client. All labels of the set are declared, whichever the clients hold."""
+
+    def prepare(source: Source, clients: int, seed: int) -> Prepared:
+        rng = _rng(seed)
+        rest, test = partition.split(source.data, HELD_OUT, rng)
+        parts = partition.sized(rest, [rows] * clients, rng)
+        prepared = _prepared(parts, test, source.feature_bound, source.image_shape)
+        facts = replace(prepared.public, classes=int(source.data.labels().max()) + 1)
+        return replace(prepared, public=facts)
+
+    return prepare
+
+
+one_sample_each = rows_each(1)
 
 
 def _prepared(parts: list[Dataset], test: Dataset, bound: float, image_shape: tuple[int, int] | None) -> Prepared:
