@@ -13,6 +13,7 @@ from securefed.algorithms.base import require
 from securefed.algorithms.pca.consensus import ConsensusPCA
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.duals.steps import Step, opened
+from securefed.attacks.requirements import MEMORY, too_large, untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
@@ -38,10 +39,12 @@ class Duals(ABC):
         fit_features: largest number of features at which several local steps are fitted; the cost grows with the
             sixth power (20 features: a second; 64: minutes, and the default `jacobians` end at an error of .2).
         jacobians: largest number of linearisations of that fit.
+        memory: bytes that the solve may take; more is refused before anything is allocated.
     """
 
     fit_features: int = 40
     jacobians: int = 60
+    memory: int = MEMORY
     secret: ClassVar[str] = "gram"
     algorithm: ClassVar[type[ConsensusPCA]]
     orthonormal: ClassVar[bool]
@@ -67,7 +70,18 @@ class Duals(ABC):
             return f"Fitting several local steps is limited to {self.fit_features} features here (`fit_features`)."
         if len(observed.rounds) < 2:
             return "Two participations are the least that show a gradient and its subspace."
-        return None
+        return untold(observed.rounds) or self._no_room(target.algorithm.rank, target.public.features, observed)
+
+    def _no_room(self, rank: int, features: int, observed: Observed) -> str | None:
+        """For the elimination: blocks that are each other's transposes, combinations that vanish, and S itself."""
+        rounds = len(observed.rounds)
+        columns = rounds * rank * (rank + 1) // 2
+        equations = (rounds * rank) ** 2 // 2 + rounds * rank * features
+        return too_large(
+            8 * (3 * columns * equations + 8 * features**2),
+            self.memory,
+            f"Eliminating {features} x {features} entries from {rounds} rounds of rank {rank}",
+        )
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         reason = self.applies(target, observed)
