@@ -31,9 +31,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Moved:
-    """Its tangents: dU and dY, (features, directions, rank), and dT, (rank, directions, rank)."""
+    """Its tangents: dU, dY, (features, directions, rank), and dT, (rank, directions, rank)."""
 
-    dU: Array
+    d_start: Array
     d_linear: Array
     d_constraint_dual: Array
 
@@ -77,7 +77,7 @@ class Riemannian:
         return U
 
     def end_and_tangents(self, S: Array, directions: Directions, place: Place, moved: Moved) -> tuple[Array, Array]:
-        U, dU = place.U, moved.dU
+        U, dU = place.U, moved.d_start
         for _ in range(self.local_steps):
             pull = place.linear - 2 * S @ U
             d_pull = moved.d_linear - 2 * (left(S, dU) + directions.times(U))
@@ -102,16 +102,16 @@ class Euclidean:
         return U
 
     def end_and_tangents(self, S: Array, directions: Directions, place: Place, moved: Moved) -> tuple[Array, Array]:
-        U, dU = place.U, moved.dU
+        U, dU = place.U, moved.d_start
         for _ in range(self.local_steps):
-            slope = self._gradient_tangents(S, directions, replace(place, U=U), replace(moved, dU=dU))
+            slope = self._gradient_tangents(S, directions, replace(place, U=U), replace(moved, d_start=dU))
             gradient = lagrangian_gradient(U, S @ U, place.linear, place.constraint_dual, self.rho)
             U, dU = U - self.step_size * gradient, dU - self.step_size * slope
         return U, dU
 
     def _gradient_tangents(self, S: Array, directions: Directions, place: Place, moved: Moved) -> Array:
         """d[-4 SU + 2 SU A + 2 U U^T SU + Y - rho Z + rho U + U (G + G^T)], A = U^T U, G = 2 T*B + 2 rho B^3."""
-        U, dU, T = place.U, moved.dU, place.constraint_dual
+        U, dU, T = place.U, moved.d_start, place.constraint_dual
         SU, dSU = S @ U, left(S, dU) + directions.times(U)
         A = U.T @ U
         dA = crossed(dU, U) + left(U.T, dU)

@@ -93,10 +93,7 @@ class Duals(ABC):
         steps = opened(observed.rounds, algorithm.rho, orthonormal=self.orthonormal)
         if len(steps) < 2:
             raise TranscriptError("The broadcasts that followed do not fit the messages: fewer than two steps open.")
-        if algorithm.local_steps == 1:
-            found = self.solved(steps, rows, algorithm)
-        else:
-            found = self.fitted(steps, algorithm)
+        found = self.solved(steps, rows, algorithm) if algorithm.local_steps == 1 else self.fitted(steps, algorithm)
         return Reconstruction(
             secret=self.secret,
             value=found.gram * (rows if algorithm.normalise else 1),

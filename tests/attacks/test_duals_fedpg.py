@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Outcome, Public
 from securefed.algorithms.pca import SSI, FedPG
 from securefed.algorithms.pca.operators import off, orth
-from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
+from securefed.attacks.base import Attack, Target, attacks
 from securefed.attacks.duals import FedPGDuals
 from securefed.attacks.duals.fedpg import gradient_block
 from securefed.attacks.duals.fit import StepsProblem
@@ -20,49 +18,10 @@ from securefed.attacks.gram.elimination import eliminate, solve_shifted
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
-from securefed.messages import Aggregate
-from securefed.tensors import add
+from tests.attacks.consensus import digits, gram, observe
 
 RNG = np.random.default_rng(0)
 ONE_STEP = FedPG(3, rho=1.0, step_size=0.01, local_steps=1)
-
-
-def digits(features, seed, parts=5, standardised=True):
-    x = load_digits().data / 16
-    x = x[:, np.argsort(x.var(axis=0))[::-1][:features]][np.random.default_rng(seed).permutation(len(x))]
-    out = []
-    for part in np.array_split(x, parts):
-        spread = part.std(axis=0)
-        scaled = (part - part.mean(axis=0)) / np.where(spread > 0, spread, 1)
-        out.append(Dataset(scaled if standardised else part))
-    return out
-
-
-def observe(algorithm, clients, rounds, seed=0, schedule=None):
-    """One view for each client: its own messages, and the broadcasts that followed; and the clients' true states."""
-    rng = np.random.default_rng(seed)
-    public = Public.of(clients)
-    server, states = algorithm.start(public, rng), [algorithm.enroll(data, public, rng) for data in clients]
-    seen, truth = {i: [] for i in range(len(clients))}, {i: [] for i in range(len(clients))}
-    for k in range(rounds):
-        survivors = schedule(k) if schedule else tuple(range(len(clients)))
-        broadcast = algorithm.broadcast(server)
-        steps = {i: algorithm.contribute(states[i], broadcast, rng) for i in survivors}
-        first, *rest = (sent for _, sent in steps.values())
-        for other in rest:
-            first = add(first, other)
-        server = algorithm.combine(server, Aggregate(first, survivors))
-        followed = algorithm.broadcast(server)
-        for i, (tentative, sent) in steps.items():
-            seen[i].append(Observation(k, broadcast, sent, frozenset({i}), frozenset(survivors), followed))
-            truth[i].append((states[i], tentative))
-            states[i] = algorithm.settle(tentative, Outcome(True, followed))
-    output = algorithm.broadcast(server)
-    return {i: Observed("server", i, tuple(o), output) for i, o in seen.items()}, Target(algorithm, public), truth
-
-
-def gram(data):
-    return data.x.T @ data.x
 
 
 @pytest.mark.parametrize("local_steps", [1, 5])

@@ -47,18 +47,33 @@ for _name in ("pca/ssi", "pca/localpower", "pca/faps"):
             default=True,
         )
     )
+_STANDARDISED_DATA = f"the {STANDARDISED_FEATURES} columns of highest variance, even shares, z-scored by each client"
+_CONSENSUS = {"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True}
 register(
     Case(
         name="pca/fedpg",
-        setting={"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True},
+        setting=_CONSENSUS,
         secret="gram",
         prepare=standardised(STANDARDISED_FEATURES),
         rounds=13,
         clip=2.0,
         utility=captured_variance,
         utility_name="captured variance",
-        data=f"the {STANDARDISED_FEATURES} columns of highest variance, even shares, z-scored by each client",
+        data=_STANDARDISED_DATA,
         wide=WideCase(standardised(None), (13, 25, 40, 60)),
         default=True,
+    )
+)
+register(
+    Case(
+        name="pca/fedpe",
+        setting=_CONSENSUS,
+        secret="gram",
+        prepare=standardised(STANDARDISED_FEATURES),
+        rounds=13,
+        clip=2.0,
+        utility=captured_variance,
+        utility_name="captured variance",
+        data=_STANDARDISED_DATA,
     )
 )
