@@ -13,7 +13,7 @@ from securefed.algorithms.graph.ppgl import PPGL
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.distances.starts import starts
 from securefed.attacks.distances.system import System
-from securefed.attacks.gradient_inversion.levenberg import levenberg
+from securefed.attacks.levenberg import Patience, levenberg
 from securefed.attacks.requirements import too_large, untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
@@ -90,10 +90,13 @@ class Fit:
         for stage in sorted({min(k, most) for k in (_STAGES if len(system.members) == 1 else _SUM_STAGES)}):
             part = system.first(stage)
 
-            def misfit(p: Array, part: System = part) -> tuple[Array, Array]:
+            def residual(p: Array, part: System = part) -> Array:
+                return part.misfit(p.reshape(start.shape), slope=False)[0]
+
+            def linearised(p: Array, part: System = part) -> tuple[Array, Array]:
                 return part.misfit(p.reshape(start.shape))
 
-            end = levenberg(misfit, point.ravel(), steps=self.steps, goal=_GOAL, near=_NEAR)
+            end = levenberg(residual, linearised, point.ravel(), steps=self.steps, goal=_GOAL, patience=Patience(_NEAR))
             if not np.isfinite(end.norm):
                 break
             point, norm, jacobian = end.point.reshape(start.shape), end.norm, end.jacobian

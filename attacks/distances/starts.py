@@ -10,7 +10,7 @@ import numpy as np
 from securefed.algorithms.graph.igl import IGL
 from securefed.algorithms.graph.ppgl import PPGL
 from securefed.attacks.distances.system import Seen, System
-from securefed.attacks.gradient_inversion.levenberg import levenberg
+from securefed.attacks.levenberg import Patience, levenberg
 from securefed.tensors import Array
 
 _SCALES = np.geomspace(0.02, 1.5, 30)
@@ -56,5 +56,12 @@ def pooled(system: System) -> Array:
     one = seen.members[:1]
     own = float(system.sent(system.still)[0][0, 0]) / float(weight[0] * method.start_weight)  # its part of the sum
     alone = replace(system, rounds=(Seen(seen.consensus, own * seen.total, one),), members=one)
-    fit = levenberg(lambda p: alone.misfit(p[None]), guess, steps=20, goal=1e-13, near=1.0)
+    fit = levenberg(
+        lambda p: alone.misfit(p[None], slope=False)[0],
+        lambda p: alone.misfit(p[None]),
+        guess,
+        steps=20,
+        goal=1e-13,
+        patience=Patience(1.0),
+    )
     return fit.point if np.isfinite(fit.norm) else guess

@@ -14,7 +14,7 @@ from numpy.linalg import LinAlgError
 from securefed.attacks.duals.motion import Motion, Moved, Place
 from securefed.attacks.duals.steps import Step
 from securefed.attacks.gram.coordinates import Symmetric
-from securefed.attacks.gram.levenberg import fit
+from securefed.attacks.levenberg import Geodesic, levenberg
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -56,14 +56,20 @@ def fit_steps(steps: Sequence[Step], features: int, motion: Motion, jacobians: i
     coordinates = Symmetric.of(features)
     used = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]
     problem = StepsProblem(used, coordinates, motion)
-    result = fit(problem.residual, problem.linearised, np.zeros(coordinates.count), steps=jacobians, goal=GOAL)
-    _, jacobian = problem.linearised(result.x)
-    triangle = np.linalg.qr(jacobian, mode="r")
+    result = levenberg(
+        problem.residual,
+        problem.linearised,
+        np.zeros(coordinates.count),
+        steps=jacobians,
+        goal=GOAL,
+        stepper=Geodesic(problem.residual),
+    )
+    triangle = np.linalg.qr(result.jacobian, mode="r")
     s = np.linalg.svd(triangle, compute_uv=False)
     unknowns = coordinates.count - motion.blind
     rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
-    gram = coordinates.matrix(result.x)
-    return FittedSteps(gram, result.misfit, rank, unknowns, float(s[0] / s[rank - 1]))
+    gram = coordinates.matrix(result.point)
+    return FittedSteps(gram, result.norm, rank, unknowns, float(s[0] / s[rank - 1]))
 
 
 @dataclass(frozen=True)

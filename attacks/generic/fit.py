@@ -16,7 +16,7 @@ from securefed.algorithms.base import require
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.generic.clear import candidates
 from securefed.attacks.generic.replay import Differentiable, Replay
-from securefed.attacks.gradient_inversion.levenberg import Fit, levenberg
+from securefed.attacks.levenberg import Fit, Patience, levenberg
 from securefed.errors import SecureFedError, TranscriptError
 from securefed.tensors import Array
 
@@ -108,14 +108,14 @@ class FitRows:
         """Messages in units of what was seen, rows in units of the public bound."""
         bound, shape = replay.target.public.feature_bound, (replay.rows, replay.features)
 
-        def misfit(point: Array) -> tuple[Array, Array]:
-            rows = point.reshape(shape) * bound
-            residual = (replay(rows) - replay.seen) / replay.scale
-            if not np.isfinite(residual).all():
-                return residual, np.full((len(residual), point.size), np.nan)
-            return residual, replay.jacobian(rows) * (bound / replay.scale)
+        def residual(point: Array) -> Array:
+            return (replay(point.reshape(shape) * bound) - replay.seen) / replay.scale
 
-        return levenberg(misfit, start.reshape(-1) / bound, steps=steps, goal=self.goal, near=1e-3)
+        def linearised(point: Array) -> tuple[Array, Array]:
+            return residual(point), replay.jacobian(point.reshape(shape) * bound) * (bound / replay.scale)
+
+        start = start.reshape(-1) / bound
+        return levenberg(residual, linearised, start, steps=steps, goal=self.goal, patience=Patience(1e-3))
 
     def _starts(self, replay: Replay, rng: np.random.Generator) -> Iterator[Array]:
         shape, bound = (replay.rows, replay.features), replay.target.public.feature_bound

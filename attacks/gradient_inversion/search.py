@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import minimize
 
-from securefed.attacks.gradient_inversion.levenberg import Fit, levenberg
 from securefed.attacks.gradient_inversion.simulate import System
 from securefed.attacks.gradient_inversion.starts import Start, Starts
+from securefed.attacks.levenberg import Fit, Patience, levenberg
 from securefed.tensors import Array
 
 EXACT = 1e-13
@@ -80,19 +80,26 @@ class Race:
 
 def run(system: System, labels: Array, start: Array, steps: int) -> Fit:
     """Levenberg-Marquardt on a system with given labels; coordinates flattened."""
-    near = _NEAR * system.signal
     return levenberg(
-        lambda p: system.misfit(p.reshape(system.shape), labels), start, steps=steps, goal=EXACT, near=near
+        lambda p: system.misfit(p.reshape(system.shape), labels, slope=False)[0],
+        lambda p: system.misfit(p.reshape(system.shape), labels),
+        start,
+        steps=steps,
+        goal=EXACT,
+        patience=Patience(_NEAR * system.signal),
     )
 
 
 def _descend(system: System, start: Start, steps: int) -> Fit:
+    def misfit(point: Array) -> tuple[Array, Array]:
+        return system.misfit(point.reshape(system.shape), start.labels)
+
     def objective(point: Array) -> tuple[float, Array]:
-        residual, jacobian = system.misfit(point.reshape(system.shape), start.labels)
+        residual, jacobian = misfit(point)
         value = 0.5 * float(residual @ residual)
         if not np.isfinite(value):
             return 1e30, np.zeros_like(point)
         return value, jacobian.T @ residual
 
     outcome = minimize(objective, start.samples.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": steps})
-    return Fit(outcome.x, float(np.sqrt(2.0 * outcome.fun)), np.zeros((0, 0)), int(outcome.nfev))
+    return Fit(outcome.x, float(np.sqrt(2.0 * outcome.fun)), int(outcome.nfev), misfit)

@@ -21,9 +21,9 @@ from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks.base import Observation
 from securefed.attacks.gram.coordinates import Anchored, Coordinates, LowRank, Symmetric
 from securefed.attacks.gram.faps_client import Course, messages, messages_and_tangents, rule_counts
-from securefed.attacks.gram.levenberg import fit
 from securefed.attacks.gram.linear import nearest_psd
 from securefed.attacks.gram.near_consensus import near_consensus, spread_out
+from securefed.attacks.levenberg import Geodesic, Patience, levenberg
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -195,18 +195,22 @@ class _Problem:
         counts = np.minimum(rule_counts(start, self._course(last), self.algorithm), first) if free else np.zeros(0)
         for stage in stages:
             own = stage - 1 if free else 0
-            result = fit(
-                lambda values, k=stage: self.residual(values, k),  # type: ignore[misc]
+
+            def residual(values: Array, count: int = stage) -> Array:
+                return self.residual(values, count)
+
+            result = levenberg(
+                residual,
                 lambda values, k=stage: self.linearised(values, k),  # type: ignore[misc]
                 np.concatenate([x, counts[:own]]),
                 steps=_LATE if stage == last else _EARLY,
                 goal=GOAL,
-                patience=_PATIENCE,
-                near=_NEAR,
+                patience=Patience(_NEAR, far=_PATIENCE, close=None),
+                stepper=Geodesic(residual),
             )
-            if not result.misfit < _HOPELESS:
+            if not result.norm < _HOPELESS:
                 return None
-            x, counts = result.x[:size], np.concatenate([result.x[size:], counts[own:]])
+            x, counts = result.point[:size], np.concatenate([result.point[size:], counts[own:]])
         return np.concatenate([x, counts])
 
     def residual(self, x: Array, count: int) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from securefed.algorithms.base import require
-from securefed.attacks.gradient_inversion.levenberg import levenberg
+from securefed.attacks.levenberg import Patience, levenberg
 from securefed.attacks.networks.charts import Chart, Continuous, Entries, Mixed, Span
 from securefed.attacks.networks.descent import Best, drive, lbfgs, signed_adam
 from securefed.attacks.networks.exact import Entering, ratio, separate, span
@@ -192,14 +192,19 @@ class Cascade:
 
         jacobian = torch.func.jacfwd(gap)
 
-        def misfit(flat: Array) -> tuple[Array, Array]:
-            at = torch.as_tensor(flat, dtype=network.dtype)
+        def residual(flat: Array) -> Array:
             with torch.no_grad():
-                return gap(at).double().numpy(), jacobian(at).double().numpy()
+                return np.asarray(gap(torch.as_tensor(flat, dtype=network.dtype)).double())
+
+        def linearised(flat: Array) -> tuple[Array, Array]:
+            with torch.no_grad():
+                return residual(flat), np.asarray(jacobian(torch.as_tensor(flat, dtype=network.dtype)).double())
 
         for _ in range(self.effort.fits):
             start = chart.unknowns(rng.uniform(self.prior.low, self.prior.high, (rows, self.features))).reshape(-1)
-            fit = levenberg(misfit, start, steps=150, goal=0.01 * self.effort.solved, near=0.03)
+            fit = levenberg(
+                residual, linearised, start, steps=150, goal=0.01 * self.effort.solved, patience=Patience(0.03)
+            )
             if fit.norm < best.residual:
                 candidate = chart.rows(torch.as_tensor(fit.point.reshape(rows, -1))).numpy()
                 best = replace(best, rows=candidate, residual=fit.norm, evaluations=best.evaluations + fit.steps)

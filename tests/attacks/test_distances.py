@@ -122,7 +122,7 @@ def test_views_and_sizes_that_do_not_fit_are_refused_in_words() -> None:
     observed = views.server(federation.transcript, 1)
     assert "learns none" in Fit().applies(Target(DSGD(), target.public), observed)
     assert "no messages" in Fit().applies(target, views.output_only(federation.transcript, 1))
-    with pytest.raises(TranscriptError, match=r"GB, the limit is"):
+    with pytest.raises(TranscriptError, match="the limit is"):
         Fit(memory=10_000).run(observed, target, np.random.default_rng(0))
     lacking = replace(
         observed, rounds=tuple(replace(o, message={"weight": o.message["weight"]}) for o in observed.rounds)

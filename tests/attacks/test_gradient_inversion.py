@@ -13,7 +13,6 @@ from securefed.attacks import views
 from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
 from securefed.attacks.gradient_inversion import DLG, Fit, Naive, Telescoping
 from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.levenberg import levenberg
 from securefed.attacks.gradient_inversion.rounds import read
 from securefed.attacks.gradient_inversion.simulate import Simulation, System
 from securefed.attacks.scores import sample_error
@@ -202,20 +201,6 @@ def true_system(method):
         plain = Simulation(method, LinearModel.of(target), federation.public, seen, (0, 1))
         system = System(plain.restricted(basis), basis, system.scales, system.spectrum)
     return system, rows @ system.basis.T, np.concatenate([c.y for c in clients])
-
-
-def test_levenberg_finds_the_root_of_rosenbrock_and_stops_where_there_is_none() -> None:
-    def rosenbrock(p):
-        return np.array([10 * (p[1] - p[0] ** 2), 1 - p[0]]), np.array([[-20 * p[0], 10.0], [-1.0, 0.0]])
-
-    def rootless(p):
-        residual, jacobian = rosenbrock(p)
-        return np.append(residual, 1.0), np.vstack([jacobian, np.zeros(2)])
-
-    root = levenberg(rosenbrock, np.array([-1.2, 1.0]), steps=200, goal=1e-12, near=1.0)
-    np.testing.assert_allclose(root.point, [1.0, 1.0], atol=1e-10)
-    stopped = levenberg(rootless, np.array([-1.2, 1.0]), steps=2000, goal=1e-12, near=0.5)
-    assert stopped.norm == pytest.approx(1.0) and stopped.steps <= 2000
 
 
 # ------------------------------------------------------------------------------------------------ what cannot be had

@@ -14,7 +14,6 @@ from securefed.attacks.gram import ConsensusGram
 from securefed.attacks.gram.consensus import replay_misfit
 from securefed.attacks.gram.coordinates import Anchored, LowRank, Symmetric
 from securefed.attacks.gram.faps_client import Course, messages, messages_and_tangents, rule_counts
-from securefed.attacks.gram.levenberg import fit
 from securefed.attacks.gram.near_consensus import largest_eigenvalue, near_consensus
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
@@ -194,23 +193,6 @@ def test_replay_knows_the_truth_from_its_neighbour():
     S = gram(clients[0])
     assert replay_misfit(S, observed.rounds, target) < 1e-6
     assert replay_misfit(1.01 * S, observed.rounds, target) > 1e-3
-
-
-def test_levenberg_marquardt_walks_the_curved_valley():
-    """Rosenbrock's function as residuals, from its usual start; and an exact linear problem in one step."""
-
-    def residual(x):
-        return np.array([10 * (x[1] - x[0] ** 2), 1 - x[0]])
-
-    def linearised(x):
-        return residual(x), np.array([[-20 * x[0], 10.0], [-1.0, 0.0]])
-
-    found = fit(residual, linearised, np.array([-1.2, 1.0]), steps=100, goal=1e-12)
-    np.testing.assert_allclose(found.x, [1.0, 1.0], atol=1e-10)
-    assert found.misfit <= 1e-12 and found.steps < 60
-    A, b = RNG.normal(size=(5, 3)), RNG.normal(size=5)
-    line = fit(lambda x: A @ x - b, lambda x: (A @ x - b, A), np.zeros(3), steps=30, goal=0.0)
-    np.testing.assert_allclose(line.x, np.linalg.lstsq(A, b, rcond=None)[0], atol=1e-6)
 
 
 def test_where_the_attack_cannot_run_it_says_why():
