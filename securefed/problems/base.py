@@ -10,6 +10,7 @@ from scipy.linalg import eigh
 
 from securefed.algorithms.base import Public
 from securefed.datasets.base import Dataset
+from securefed.problems.products import Products
 from securefed.registry import Registry
 from securefed.tensors import Array, Tensors
 
@@ -99,12 +100,21 @@ class LinearInput(Protocol):
         """Weight of l2/2 ||W||^2 in the loss."""
         ...
 
-    def after_input(self, z: Array, others: Tensors, y: Array, weights: Array) -> tuple[Array, dict[str, Array]]:
+    @property
+    def inner(self) -> tuple[str, ...]:
+        """The weights behind W that `after_input` uses in no way but through `products`."""
+        ...
+
+    def after_input(
+        self, z: Array, others: Tensors, products: Products, y: Array, weights: Array
+    ) -> tuple[Array, dict[str, Array]]:
         """d loss / dz, and the gradients of the other parameters, for several clients.
 
         Args:
             z: (clients, widest, outputs); may be overwritten.
-            others, y, weights: as in `Problem.gradients`, W left out.
+            others: as in `Problem.gradients`, W left out, and maybe inner weights.
+            products: with the inner weights; a gradient that they keep is left out of what is returned.
+            y, weights: as in `Problem.gradients`.
         """
         ...
 

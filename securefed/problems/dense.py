@@ -14,6 +14,7 @@ import torch
 
 from securefed.algorithms.base import Public, require
 from securefed.problems.initial import STARTS, Start, drawn
+from securefed.problems.products import Formed, Products
 from securefed.problems.torch_classifier import TorchClassifier
 from securefed.problems.torch_problem import Named
 from securefed.tensors import Array, Tensors
@@ -61,42 +62,40 @@ class DenseNetwork(TorchClassifier):
         last = self._layers[-1]
         return torch.nn.functional.linear(x, parameters[f"weight{last}"], parameters[f"bias{last}"])
 
+    @property
+    def inner(self) -> tuple[str, ...]:
+        return tuple(f"weight{k}" for k in self._layers[1:])
+
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
         """Back-propagation by batched matrix products, written out: less memory to move than by tracing."""
         parameters = {name: np.asarray(value, self.dtype) for name, value in parameters.items()}
-        x, W = np.asarray(x, self.dtype), parameters["weight1"]
-        slope, found = self.after_input(x @ _turned(W), parameters, y, weights)
-        found["weight1"] = self._decayed(_turned(slope) @ x, W)
-        return found
+        x, products = np.asarray(x, self.dtype), Formed(parameters, self.l2)
+        slope, found = self.after_input(products.forward("weight1", x), parameters, products, y, weights)
+        return found | {"weight1": products.gradient("weight1", slope, x)}
 
-    def after_input(self, z: Array, others: Tensors, y: Array, weights: Array) -> tuple[Array, dict[str, Array]]:
+    def after_input(
+        self, z: Array, others: Tensors, products: Products, y: Array, weights: Array
+    ) -> tuple[Array, dict[str, Array]]:
         inputs: list[Array] = []
         for k in self._layers:
-            z = inputs[-1] @ _turned(others[f"weight{k}"]) if inputs else z
+            z = products.forward(f"weight{k}", inputs[-1]) if inputs else z
             z += others[f"bias{k}"][:, None, :]
             inputs.append(np.maximum(z, 0, out=z) if k < self._layers[-1] else z)
         slope = _cross_entropy_slope(inputs.pop(), y, np.asarray(weights, self.dtype))
         found: dict[str, Array] = {}
         for k in reversed(self._layers[1:]):
-            W, entered = others[f"weight{k}"], inputs.pop()
-            found[f"weight{k}"], found[f"bias{k}"] = self._decayed(_turned(slope) @ entered, W), slope.sum(axis=1)
-            slope = slope @ W
+            name, entered = f"weight{k}", inputs.pop()
+            found[f"bias{k}"] = slope.sum(axis=1)
+            if (gradient := products.gradient(name, slope, entered)) is not None:
+                found[name] = gradient
+            slope = products.backward(name, slope)
             slope *= entered > 0
         found["bias1"] = slope.sum(axis=1)
         return slope, found
 
-    def _decayed(self, gradient: Array, W: Array) -> Array:
-        if self.l2:
-            gradient += self.dtype.type(self.l2) * W
-        return gradient
-
     @property
     def _layers(self) -> range:
         return range(1, len(self.hidden) + 2)
-
-
-def _turned(stack: Array) -> Array:
-    return stack.swapaxes(-1, -2)
 
 
 def _cross_entropy_slope(z: Array, y: Array, weights: Array) -> Array:

@@ -12,10 +12,11 @@ from securefed.algorithms.base import Outcome, Public
 from securefed.algorithms.optimization import FedAvg, Scaffold
 from securefed.algorithms.optimization import cohort as cohorts
 from securefed.algorithms.optimization.factored import Combination, Frame
+from securefed.algorithms.optimization.kept import Factors
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.proximal import L1
-from securefed.algorithms.optimization.stack import Stack
+from securefed.algorithms.optimization.stack import Stack, side_by_side
 from securefed.algorithms.optimization.work import Draw
 from securefed.datasets.base import Dataset
 from securefed.errors import DivergenceError
@@ -129,8 +130,9 @@ def test_groups_hold_each_client_once_and_pad_to_less_than_twice() -> None:
         assert max(sizes) < 2 * min(sizes)
 
 
+@pytest.mark.parametrize("inner", [(), ("weight2",), ("weight2", "weight3")], ids=["input", "one-inner", "all"])
 @pytest.mark.parametrize("share", [False, True], ids=["own-points", "one-point"])
-def test_a_frame_gives_the_plain_gradient_and_its_combinations(share: bool) -> None:
+def test_a_frame_gives_the_plain_gradient_and_its_combinations(share: bool, inner: tuple[str, ...]) -> None:
     """Every operation a method may use, against the same on plain vectors."""
     clients, problem = data((6, 6, 4)), PROBLEMS["dense"]
     model, rng = Model(problem, Public.of(clients)), np.random.default_rng(1)
@@ -139,7 +141,7 @@ def test_a_frame_gives_the_plain_gradient_and_its_combinations(share: bool) -> N
     count, size = 3, model.layout.size
     point = rng.normal(size=size) if share else rng.normal(size=(count, size))
     other, scale = rng.normal(size=(count, size)), np.array([[0.5], [2.0], [-1.0]])
-    frame = Frame(model, problem, count)
+    frame = Frame(model, problem, count, inner)
 
     def path(gradient: Any) -> Any:
         first = gradient(point)
@@ -157,6 +159,58 @@ def test_a_frame_gives_the_plain_gradient_and_its_combinations(share: bool) -> N
     np.testing.assert_allclose(lazy[1], path(plain)[1], rtol=0, atol=1e-12)
     np.testing.assert_allclose(np.abs(lazy), np.abs(path(plain)), rtol=0, atol=1e-12)
     np.testing.assert_allclose(lazy * other, path(plain) * other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("coefficients", [{0: 0.5, 2: -1.0}, {1: np.array([[1.0], [0.0], [2.0]]), 2: 3.0}])
+def test_factors_multiply_as_what_they_stand_for(coefficients: dict[int, Any]) -> None:
+    rng, kept, formed = np.random.default_rng(0), Factors(), np.zeros((3, 4, 5))
+    for step, width in enumerate((2, 6, 3)):
+        slope, entered = rng.normal(size=(3, width, 4)), rng.normal(size=(3, width, 5))
+        kept.take(slope, entered)
+        formed += np.reshape(coefficients.get(step, 0.0), (-1, 1, 1)) * (slope.swapaxes(1, 2) @ entered)
+    forward, backward, out = rng.normal(size=(3, 7, 5)), rng.normal(size=(3, 7, 4)), np.empty((3, 4, 5))
+    kept.form(coefficients, out)
+    np.testing.assert_allclose(out, formed, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(kept.forward(forward, coefficients), forward @ formed.swapaxes(1, 2), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(kept.backward(backward, coefficients), backward @ formed, rtol=0, atol=1e-12)
+
+
+def test_inner_weights_are_left_unformed_where_that_pays() -> None:
+    """Few rows a step and several steps: yes. Many rows, or one step, which forms them anyway: no."""
+
+    def unformed(rows: int, steps: int) -> tuple[str, ...]:
+        clients, problem = data((rows, rows)), DenseNetwork(hidden=(200, 200))
+        draw = Draw.of([np.arange(rows)] * steps)
+        return cohorts._unformed(Model(problem, Public.of(clients)), problem, clients, [draw, draw], [0, 1])
+
+    assert unformed(12, 5) == ("weight2",)  # a layer of three outputs is small: moving it costs nothing
+    assert unformed(60, 5) == unformed(12, 1) == ()
+
+
+def test_groups_are_even_in_size_and_number() -> None:
+    for count, most in ((50, 10), (50, 30), (7, 7), (9, 2), (1, 5)):
+        found = cohorts._evenly(list(range(count)), most)
+        sizes = [len(part) for part in found]
+        assert [i for part in found for i in part] == list(range(count))
+        assert max(sizes) <= most
+        assert max(sizes) - min(sizes) <= 1
+        assert len(found) % 2 == 0 or len(found) == count
+
+
+def test_stacks_of_one_array_lie_side_by_side_without_a_copy() -> None:
+    clients, whole = data((6, 6)), np.empty((2, 6, 5))
+    parts = [[np.arange(2)] * 2, [np.arange(2, 5)] * 2]
+    near = [
+        Stack.of(clients, [rows.y for rows in clients], part, whole.dtype, whole, k)
+        for part, k in zip(parts, (0, 2), strict=True)
+    ]
+    apart = [Stack.of(clients, [rows.y for rows in clients], part, whole.dtype) for part in parts]
+    assert np.shares_memory(side_by_side(near), whole)
+    for stacks in (near, near[::-1], apart):
+        together = side_by_side(stacks)
+        assert np.array_equal(together, np.concatenate([stack.x for stack in stacks], axis=1))
+        assert np.shares_memory(together, whole) == (stacks is near)
+    np.testing.assert_array_equal(side_by_side(near)[0], clients[0].x[:5])
 
 
 def test_a_frame_is_taken_where_it_pays() -> None:

@@ -22,7 +22,9 @@ from securefed.tensors import Array
 GROUP_BYTES = 2 * 2**20
 """Of one vector of a group, (clients, parameters): beyond a core's own cache a round takes up to 4 times as long."""
 FRAME_BYTES = 8 * 2**20
-"""The same for groups that form their largest vectors once a round."""
+"""The same for groups that form their largest weight once a round."""
+FACTOR_BYTES = 24 * 2**20
+"""The same for groups that form inner weights once a round, too: many clients share a product."""
 BATCH_BYTES = 6 * 2**20
 """Of the rows of one step of a group: larger stacks take twice the time a client, in memory traffic."""
 MOVED = 128
@@ -37,11 +39,25 @@ def groups(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw]) -> 
         kinds.setdefault((len(draw.parts), widest.bit_length()), []).append(position)
     entry, out = model.problem.dtype.itemsize, []
     for (_, bits), members in kinds.items():
-        room = FRAME_BYTES if _factored(model, datasets, draws, members) else GROUP_BYTES
+        room = _room(model, datasets, draws, members)
         row = datasets[members[0]].features * entry
         most = max(1, min(room // (model.layout.size * entry), BATCH_BYTES // (2**bits * row)))
-        out += [members[start : start + most] for start in range(0, len(members), most)]
+        out += _evenly(members, most)
     return out
+
+
+def _evenly(members: list[int], most: int) -> list[list[int]]:
+    """Groups of about equal size; an even number of them, or two threads end by waiting for one."""
+    count = -(-len(members) // most)
+    count = min(len(members), count + count % 2)
+    return [[int(i) for i in part] for part in np.array_split(members, count)]
+
+
+def _room(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], members: Sequence[int]) -> int:
+    """Bytes of one vector of a group."""
+    if not isinstance(model.problem, LinearInput) or not _factored(model, datasets, draws, members):
+        return GROUP_BYTES
+    return FACTOR_BYTES if _unformed(model, model.problem, datasets, draws, members) else FRAME_BYTES
 
 
 def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw]) -> Work:
@@ -73,7 +89,8 @@ class _Group:
         self._stacks: dict[int | None, Stack] = {}
         self._frame: Frame | None = None
         if isinstance(model.problem, LinearInput) and _factored(model, datasets, draws, range(len(datasets))):
-            self._frame = Frame(model, model.problem, len(datasets))
+            inner = _unformed(model, model.problem, datasets, draws, range(len(datasets)))
+            self._frame = Frame(model, model.problem, len(datasets), inner)
 
     def step(self, step: int) -> Stack:
         """The rows of a local step; kept where a frame needs them again."""
@@ -83,7 +100,7 @@ class _Group:
         if self._frame is None:
             return self._stacked(parts)
         if step not in self._stacks:
-            self._stacks[step] = self._stacked(parts)
+            self._stack_round()
         return self._stacks[step]
 
     def whole(self) -> Stack:
@@ -98,8 +115,16 @@ class _Group:
         points = np.broadcast_to(point, (len(stack.x), self._model.layout.size))
         return self._model.gradients(points, stack.x, stack.y, stack.weights)
 
-    def _stacked(self, parts: Sequence[Rows]) -> Stack:
-        return Stack.of(self._datasets, self._targets, parts, self._model.problem.dtype)
+    def _stacked(self, parts: Sequence[Rows], whole: Array | None = None, start: int = 0) -> Stack:
+        return Stack.of(self._datasets, self._targets, parts, self._model.problem.dtype, whole, start)
+
+    def _stack_round(self) -> None:
+        """The rows of all steps, side by side in one array, as a frame's first and last product want them."""
+        sizes = [draw.sizes(data.rows) for data, draw in zip(self._datasets, self._draws, strict=True)]
+        ends = np.cumsum([0, *np.max(sizes, axis=0)])
+        whole = np.empty((len(sizes), ends[-1], self._datasets[0].features), self._model.problem.dtype)
+        for step, start in enumerate(ends[:-1]):
+            self._stacks[step] = self._stacked([draw.parts[step] for draw in self._draws], whole, int(start))
 
 
 def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], members: Sequence[int]) -> bool:
@@ -111,13 +136,31 @@ def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], 
         return False
     outputs, features = model.layout.specs[0].shape
     first = draws[members[0]]
-    steps = len(first.parts)
-    rows = max(max(draws[i].sizes(datasets[i].rows), default=0) for i in members)
+    steps, rows = len(first.parts), _widest(datasets, draws, members)
     stacks = 1 if any(isinstance(part, slice) for part in first.parts) else steps
     plain = steps * outputs * features * (2 * rows + MOVED)
     ends = outputs * features * (2 * rows * stacks + MOVED)
     between = stacks**2 / 2 * rows**2 * features + steps * stacks * rows**2 * outputs
     return ends + between < plain
+
+
+def _unformed(
+    model: Model, problem: LinearInput, datasets: Sequence[Dataset], draws: Sequence[Draw], members: Sequence[int]
+) -> tuple[str, ...]:
+    """The inner weights that a `Frame` had better not form: by multiplications, for a client and round, as above."""
+    steps, rows = len(draws[members[0]].parts), _widest(datasets, draws, members)
+
+    def pays(outputs: int, inputs: int) -> bool:
+        between = steps**2 * rows**2 * (outputs + inputs)
+        return between < (steps - 1) * MOVED * outputs * inputs
+
+    shapes = {spec.name: spec.shape for spec in model.layout}
+    return tuple(name for name in problem.inner if pays(*shapes[name]))
+
+
+def _widest(datasets: Sequence[Dataset], draws: Sequence[Draw], members: Sequence[int]) -> int:
+    """Rows of the largest step."""
+    return max(max(draws[i].sizes(datasets[i].rows), default=0) for i in members)
 
 
 def _block(blocks: Sequence[int]) -> Block:

@@ -1,4 +1,4 @@
-"""Several clients' local steps without forming the largest gradient: that of the weights the rows enter by.
+"""Several clients' local steps without forming the largest gradients: those of weights that enter by a product alone.
 
 Where rows enter a model as z = x W^T alone, the gradient in W over rows X is D^T X, D = d loss / dz. Local steps
 combine vectors linearly, so that W is at any time a combination of vectors received or remembered and of such products:
@@ -6,27 +6,26 @@ combine vectors linearly, so that W is at any time a combination of vectors rece
     X W^T = sum_j a_j X W_j^T + sum_s c_s (X X_s^T) D_s
 
 This takes the small X X_s^T instead of a gradient of W's size in every step; W itself is formed once, for what is sent.
+The same holds of an inner weight, between what enters its layer and the slopes behind it, which come back as D W.
 The update lines of a method run unchanged: they get a `Combination` where they would get a vector, and must not write
 into vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from securefed.algorithms.optimization.kept import Coefficient, Coefficients, Factors
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.stack import Stack
+from securefed.algorithms.optimization.stack import Stack, side_by_side
 from securefed.problems.base import LinearInput
-from securefed.tensors import Array
-
-Coefficient = Any
-"""A number, or (clients, 1)."""
-Coefficients = Mapping[int, Coefficient]
+from securefed.problems.products import Formed, times, turned
+from securefed.tensors import Array, TensorSpec
 
 
 @dataclass(eq=False)
@@ -36,6 +35,7 @@ class Frame:
     Attributes:
         model: its problem is a `LinearInput`, whose input weight comes first in the vector.
         count: clients.
+        inner: the problem's inner weights that are not formed either.
         vectors: (parameters,) or (clients, parameters) received or remembered vectors, by identity.
         taken: the rows and slopes D (clients, widest, outputs) of each gradient so far.
     """
@@ -43,33 +43,56 @@ class Frame:
     model: Model
     problem: LinearInput
     count: int
+    inner: Sequence[str] = ()
     vectors: dict[int, Array] = field(default_factory=dict)
     taken: list[tuple[Stack, Array]] = field(default_factory=list)
+    factors: dict[str, Factors] = field(init=False)
+    _places: dict[str, slice] = field(init=False)
+    _rests: dict[int, Array] = field(default_factory=dict)
     _products: dict[tuple[int, int], Array] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.factors = {name: Factors() for name in self.inner}
+        self._places, start = {}, 0
+        for spec in self.model.layout:
+            self._places[spec.name] = slice(start, start + spec.size)
+            start += spec.size
+
     @property
-    def size(self) -> int:
-        """Entries of the input weight."""
-        return self.model.layout.specs[0].size
+    def input(self) -> TensorSpec:
+        """The input weight."""
+        return self.model.layout.specs[0]
+
+    @property
+    def others(self) -> list[TensorSpec]:
+        """The parameters that are formed in every step."""
+        return [spec for spec in self.model.layout.specs[1:] if spec.name not in self.factors]
+
+    def part(self, vector: Array, name: str) -> Array:
+        """A parameter's entries (..., size) of a vector."""
+        return vector[..., self._places[name]]
 
     def of(self, vector: Array | Combination) -> Combination:
         """A vector as a combination of itself."""
         if isinstance(vector, Combination):
             return vector
-        self.vectors[id(vector)] = vector
-        return Combination(self, {id(vector): 1.0}, {}, vector[..., self.size :])
+        if id(vector) not in self._rests:
+            self.vectors[id(vector)] = vector
+            self._rests[id(vector)] = self._rest(vector)
+        return Combination(self, {id(vector): 1.0}, {}, self._rests[id(vector)])
 
     def gradient(self, point: Array | Combination, rows: Stack) -> Combination:
         """Mean gradients, each at the client's own point, or all at the same."""
-        own = self.of(point)
-        rest = np.broadcast_to(own.rest, (self.count, self.model.layout.size - self.size))
-        others = self.model.split(rest, self.model.layout.specs[1:])
-        slope, found = self.problem.after_input(self._entered(own, rows), others, rows.y, rows.weights)
+        own, others = self.of(point), self.others
+        rest = np.broadcast_to(own.rest, (self.count, own.rest.shape[-1]))
+        known = self.model.split(rest, others)
+        products = _Products(self, own, Formed(known, self.problem.l2))
+        slope, found = self.problem.after_input(self._entered(own, rows), known, products, rows.y, rows.weights)
         self.taken.append((rows, slope))
         steps: dict[int, Coefficient] = {len(self.taken) - 1: 1.0}
-        flat = [np.asarray(found[spec.name]).reshape(self.count, -1) for spec in self.model.layout.specs[1:]]
+        flat = [np.asarray(found[spec.name]).reshape(self.count, -1) for spec in others]
         gradient = Combination(self, {}, steps, np.concatenate(flat, axis=1))
-        if self.problem.l2:  # of the input weight; `after_input` has added that of the others
+        if self.problem.l2:  # of the weights that are not formed; those of the others are in `found`
             l2 = self.problem.l2
             decay = Combination(self, _scaled(own.vectors, l2), _scaled(own.steps, l2), np.zeros(1, rest.dtype))
             gradient = gradient.plus(decay, 1.0)
@@ -78,24 +101,55 @@ class Frame:
     def numbers(self, own: Combination) -> Array:
         """(clients, parameters)."""
         out = np.empty((self.count, self.model.layout.size), self.model.problem.dtype)
-        out[:, self.size :] = own.rest
-        weight = out[:, : self.size].reshape(self.count, *self.model.layout.specs[0].shape)
-        if own.steps:
+        for part, name in self._split(own.rest):
+            out[:, self._places[name]] = part
+        for spec in (self.input, *(spec for spec in self.model.layout if spec.name in self.factors)):
+            self._form(own, spec, out[:, self._places[spec.name]])
+        return out
+
+    def _form(self, own: Combination, spec: TensorSpec, out: Array) -> None:
+        """A weight's entries (clients, size)."""
+        if own.steps and spec is self.input:
             slopes, rows = self._gathered(own.steps)
-            np.matmul(slopes.swapaxes(1, 2), rows, out=weight)
+            np.matmul(turned(slopes), rows, out=out.reshape(self.count, *spec.shape))
+        elif own.steps:
+            self.factors[spec.name].form(own.steps, out.reshape(self.count, *spec.shape))
         elif not own.vectors:
-            weight[...] = 0.0
+            out[...] = 0.0
         for index, (identity, coefficient) in enumerate(own.vectors.items()):
-            term = coefficient * self.vectors[identity][..., : self.size]
+            term = coefficient * self.part(self.vectors[identity], spec.name)
             if index or own.steps:
-                out[:, : self.size] += term
+                out += term
             else:
-                out[:, : self.size] = term
+                out[...] = term
+
+    def weights(self, own: Combination, spec: TensorSpec) -> list[tuple[Coefficient, Array]]:
+        """What the received and remembered vectors add to a weight: (outputs, inputs) or (clients, outputs, inputs)."""
+        common, out = np.zeros(spec.size, self.model.problem.dtype), []
+        for identity, coefficient in own.vectors.items():
+            entries = self.part(self.vectors[identity], spec.name)
+            if entries.ndim == 1 and np.ndim(coefficient) == 0:
+                common += coefficient * entries
+            else:
+                out.append((_cube(coefficient), entries.reshape(*entries.shape[:-1], *spec.shape)))
+        return [(1.0, common.reshape(spec.shape)), *out]
+
+    def _rest(self, vector: Array) -> Array:
+        """The entries of all parameters that are formed; a view where they lie together."""
+        if not self.factors:
+            return vector[..., self.input.size :]
+        return np.concatenate([self.part(vector, spec.name) for spec in self.others], axis=-1)
+
+    def _split(self, rest: Array) -> list[tuple[Array, str]]:
+        out, start = [], 0
+        for spec in self.others:
+            out.append((rest[..., start : start + spec.size], spec.name))
+            start += spec.size
         return out
 
     def _entered(self, own: Combination, rows: Stack) -> Array:
         """X W^T (clients, widest, outputs)."""
-        z = np.zeros((*rows.x.shape[:2], self.model.layout.specs[0].shape[0]), rows.x.dtype)
+        z = np.zeros((*rows.x.shape[:2], self.input.shape[0]), rows.x.dtype)
         for identity, coefficient in own.vectors.items():
             z += _cube(coefficient) * self._product(identity, rows)
         for earlier, slope in self._sums(own.steps):
@@ -103,17 +157,13 @@ class Frame:
         return z
 
     def _product(self, identity: int, rows: Stack) -> Array:
-        """X W_j^T, kept: full-batch steps need it again."""
-        key = (identity, id(rows))
+        """X W_j^T, kept for the whole round."""
+        key = (identity, id(rows.whole))
         if key not in self._products:
-            outputs, features = self.model.layout.specs[0].shape
-            vector = self.vectors[identity][..., : self.size]
-            if vector.ndim == 1:  # one product for everybody
-                flat = rows.x.reshape(-1, features) @ vector.reshape(outputs, features).T
-                self._products[key] = flat.reshape(*rows.x.shape[:2], outputs)
-            else:
-                self._products[key] = rows.x @ vector.reshape(self.count, outputs, features).swapaxes(1, 2)
-        return self._products[key]
+            vector = self.part(self.vectors[identity], self.input.name)
+            weight = vector.reshape(*vector.shape[:-1], *self.input.shape)
+            self._products[key] = times(rows.whole, turned(weight))
+        return self._products[key][:, rows.start : rows.start + rows.x.shape[1]]
 
     def _kernel(self, rows: Stack, earlier: Stack) -> Array:
         """X X_s^T (clients, widest, widest of step s), kept."""
@@ -137,8 +187,41 @@ class Frame:
         sums = self._sums(steps)
         if len(sums) == 1:
             return sums[0][1], sums[0][0].x
-        slopes, rows = [slope for _, slope in sums], [rows.x for rows, _ in sums]
-        return np.concatenate(slopes, axis=1), np.concatenate(rows, axis=1)
+        return np.concatenate([slope for _, slope in sums], axis=1), side_by_side([rows for rows, _ in sums])
+
+
+@dataclass(frozen=True, eq=False)
+class _Products:
+    """Products with the weights of one point: of `formed` as they are, of inner ones by their factors."""
+
+    frame: Frame
+    own: Combination
+    formed: Formed
+    _weights: dict[str, list[tuple[Coefficient, Array]]] = field(default_factory=dict)
+
+    def forward(self, name: str, entered: Array) -> Array:
+        if name not in self.frame.factors:
+            return self.formed.forward(name, entered)
+        out = _summed([scale * times(entered, turned(weight)) for scale, weight in self._of(name)])
+        return out + self.frame.factors[name].forward(entered, self.own.steps) if self.own.steps else out
+
+    def backward(self, name: str, slope: Array) -> Array:
+        if name not in self.frame.factors:
+            return self.formed.backward(name, slope)
+        out = _summed([scale * times(slope, weight) for scale, weight in self._of(name)])
+        return out + self.frame.factors[name].backward(slope, self.own.steps) if self.own.steps else out
+
+    def gradient(self, name: str, slope: Array, entered: Array) -> Array | None:
+        if name not in self.frame.factors:
+            return self.formed.gradient(name, slope, entered)
+        self.frame.factors[name].take(slope, entered)
+        return None
+
+    def _of(self, name: str) -> list[tuple[Coefficient, Array]]:
+        if name not in self._weights:
+            spec = next(spec for spec in self.frame.model.layout if spec.name == name)
+            self._weights[name] = self.frame.weights(self.own, spec)
+        return self._weights[name]
 
 
 class Combination(NDArrayOperatorsMixin):
@@ -226,3 +309,10 @@ def _joined(left: Coefficients, right: Coefficients, sign: float) -> Coefficient
 
 def _cube(coefficient: Coefficient) -> Coefficient:
     return coefficient if np.ndim(coefficient) == 0 else coefficient[:, :, None]
+
+
+def _summed(terms: Sequence[Array]) -> Array:
+    out = terms[0]
+    for term in terms[1:]:
+        out += term
+    return out

@@ -70,10 +70,6 @@ class LoSAC(BlockMethod):
             stored = put(stored, j, fresh)  # (8)
         return {"dx": point - received["x"], "dphi": phi - received["phi"]}, tuple(stored)
 
-    def moved(self, point: Array, direction: Array, public: Public) -> Array:
-        """A local step from `point` against `direction`."""
-        return point - self.learning_rate * direction
-
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
         return {  # (13)
             "x": vectors["x"] + total["dx"] / public.clients,

@@ -7,17 +7,15 @@ equations (14)-(16), sec. 5.5.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.losac import LoSAC
-from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.proximal import NoRegulariser, Regulariser, reach
-from securefed.tensors import Array, Ring
+from securefed.algorithms.optimization.proximal_steps import ProximalSteps
+from securefed.tensors import Ring
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoSACProx(LoSAC):
+class LoSACProx(ProximalSteps, LoSAC):
     """x_i <- prox_{eta Psi}(x_i - eta (phi_i / N - y_ij + g_ij(x_i)))   (16), everything else as in LoSAC.
 
     Invariant and ring: as LoSAC's. Without a regulariser it is LoSAC, bit for bit.
@@ -27,21 +25,7 @@ class LoSACProx(LoSAC):
     (14) with weight lambda, give Psi the weight lambda M N / S (`consistent`: lambda N / S).
 
     The server's mean of low-rank matrices is not of low rank: the rank is exact in the limit, when the clients agree.
-
-    Attributes:
-        regulariser: Psi.
     """
 
-    regulariser: Regulariser = NoRegulariser()
-
-    replayable: ClassVar[bool] = False
-
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        factors = super().factors(public)
-        moved, ring = factors["dx"]
-        further = self.local_steps * self.learning_rate * reach(self.regulariser, self.problem, public)
-        return factors | {"dx": (moved + further, ring)}
-
-    def moved(self, point: Array, direction: Array, public: Public) -> Array:
-        layout = Model(self.problem, public).layout
-        return self.regulariser.prox(super().moved(point, direction, public), self.learning_rate, layout)  # (16)
+        return self.widened(super().factors(public), self.local_steps, public)

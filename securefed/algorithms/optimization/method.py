@@ -96,6 +96,10 @@ class GradientMethod(ABC):
         """The rows of each local step; one full-batch step by default."""
         return Draw.of(batches(rows, None, 1, rng))
 
+    def moved(self, point: Array, direction: Array, public: Public) -> Array:
+        """A local step from `point` against `direction`."""
+        return point - self.learning_rate * direction
+
     def memory(self, model: Model) -> Memory:
         """What a client remembers before its first round."""
         return ()
@@ -240,4 +244,4 @@ class GradientMethod(ABC):
 
 
 def _peak(value: Array) -> float:
-    return float(np.abs(value).max(initial=0.0))
+    return float(max(value.max(initial=0.0), -value.min(initial=0.0)))  # NaN stays; no array of magnitudes in between

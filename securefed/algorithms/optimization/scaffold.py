@@ -58,9 +58,5 @@ class Scaffold(SteppingMethod):
         fresh = work.anchor(x) if self.option == "I" else seen / self.local_steps
         return {"dx": point - x, "dc": fresh - own}, (fresh,)
 
-    def moved(self, point: Array, direction: Array, public: Public) -> Array:
-        """A local step from `point` against `direction`."""
-        return point - self.learning_rate * direction
-
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
         return {"x": vectors["x"] + total["dx"] / len(survivors), "c": vectors["c"] + total["dc"] / public.clients}

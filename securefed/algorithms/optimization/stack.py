@@ -18,27 +18,50 @@ class Stack:
     """Rows of several clients: x (clients, widest, features), y (clients, widest, ...), weights (clients, widest).
 
     Padding repeats a client's first row, at weight 0: whatever a problem makes of a row is finite there too.
+
+    Attributes:
+        whole, start: x is `whole[:, start : start + widest]`, where the rows of a whole round lie in one array.
     """
 
     x: Array
     y: Array
     weights: Array
+    whole: Array
+    start: int = 0
 
     @classmethod
     def of(
-        cls, datasets: Sequence[Dataset], targets: Sequence[Array], parts: Sequence[Rows], dtype: np.dtype[Any]
+        cls,
+        datasets: Sequence[Dataset],
+        targets: Sequence[Array],
+        parts: Sequence[Rows],
+        dtype: np.dtype[Any],
+        whole: Array | None = None,
+        start: int = 0,
     ) -> Stack:
+        """The rows `parts` of each client, in an array of their own or behind the first `start` of `whole`."""
         sizes = np.array(
             [data.rows if isinstance(part, slice) else len(part) for data, part in zip(datasets, parts, strict=True)]
         )
-        x = np.empty((len(sizes), sizes.max(), datasets[0].features), dtype)
+        if whole is None:
+            whole = np.empty((len(sizes), sizes.max(), datasets[0].features), dtype)
+        x = whole[:, start : start + sizes.max()]
         y = np.empty((*x.shape[:2], *targets[0].shape[1:]), targets[0].dtype)
         for k, (data, target, part) in enumerate(zip(datasets, targets, parts, strict=True)):
             _gather(data.x, part, x[k, : sizes[k]])
             y[k, : sizes[k]] = target[part]
             x[k, sizes[k] :], y[k, sizes[k] :] = x[k, 0], y[k, 0]
         weights = (np.arange(sizes.max()) < sizes[:, None]) / sizes[:, None]
-        return cls(x, y, weights.astype(dtype))
+        return cls(x, y, weights.astype(dtype), whole, start)
+
+
+def side_by_side(stacks: Sequence[Stack]) -> Array:
+    """x of all (clients, widest of all together, features); a view where they follow each other in one array."""
+    first, starts = stacks[0], [stack.start for stack in stacks]
+    ends = [stack.start + stack.x.shape[1] for stack in stacks]
+    if starts[1:] == ends[:-1] and all(stack.whole is first.whole for stack in stacks):
+        return first.whole[:, starts[0] : ends[-1]]
+    return np.concatenate([stack.x for stack in stacks], axis=1)
 
 
 def _gather(rows: Array, part: Rows, out: Array) -> None:

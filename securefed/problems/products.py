@@ -1,0 +1,64 @@
+"""What back-propagation multiplies with: the weights of a network's layers, of several clients at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from securefed.tensors import Array, Tensors
+
+
+class Products(Protocol):
+    """Products with a weight W (outputs, inputs) by its name, every client's with its own.
+
+    A layer is z = A W^T + b; D = d loss / dz. A is (clients, widest, inputs), D (clients, widest, outputs).
+    """
+
+    def forward(self, name: str, entered: Array) -> Array:
+        """A W^T."""
+        ...
+
+    def backward(self, name: str, slope: Array) -> Array:
+        """D W."""
+        ...
+
+    def gradient(self, name: str, slope: Array, entered: Array) -> Array | None:
+        """D^T A + l2 W; `None` where D and A are kept instead, and must not be written into any more."""
+        ...
+
+
+@dataclass(frozen=True)
+class Formed:
+    """Weights that are there as numbers.
+
+    Attributes:
+        weights: (clients, outputs, inputs) by name.
+        l2: weight of l2/2 ||W||^2 in the loss.
+    """
+
+    weights: Tensors
+    l2: float = 0.0
+
+    def forward(self, name: str, entered: Array) -> Array:
+        return entered @ turned(self.weights[name])
+
+    def backward(self, name: str, slope: Array) -> Array:
+        return slope @ self.weights[name]
+
+    def gradient(self, name: str, slope: Array, entered: Array) -> Array:
+        found = turned(slope) @ entered
+        if self.l2:
+            found += found.dtype.type(self.l2) * self.weights[name]
+        return found
+
+
+def turned(stack: Array) -> Array:
+    """Every matrix of the stack transposed."""
+    return stack.swapaxes(-1, -2)
+
+
+def times(stack: Array, matrix: Array) -> Array:
+    """stack @ matrix; one product for all of the stack where the matrix is everybody's."""
+    if matrix.ndim == 2:
+        return (stack.reshape(-1, stack.shape[-1]) @ matrix).reshape(*stack.shape[:-1], matrix.shape[-1])
+    return stack @ matrix
