@@ -121,3 +121,22 @@ def named(arrays: Sequence[Array], names: Sequence[str]) -> dict[str, Array]:
     if len(arrays) != len(names) or len(set(names)) != len(names):
         raise DataError(f"{len(arrays)} arrays need as many different names, not {len(names)}")
     return {name: np.asarray(value) for name, value in zip(names, arrays, strict=True)}
+
+
+def public_of(transcript: Transcript, *, classes: int | None = None) -> Public:
+    """The public facts that a transcript states of its run, recorded here or imported.
+
+    Args:
+        classes: number of labels, where the transcript does not say.
+
+    Raises:
+        TranscriptError: a fact is missing; the message says which.
+    """
+    meta = transcript.meta
+    missing = [name for name in ("clients", "rows", "features", "feature_bound") if name not in meta]
+    if missing:
+        raise TranscriptError(f"the transcript does not state {', '.join(missing)}; attacks need the public facts")
+    count = int(meta["clients"])
+    labels = int(meta.get("classes", 0)) if classes is None else classes
+    facts = int(meta["features"]), tuple(int(n) for n in meta["rows"]), labels, float(meta["feature_bound"])
+    return Public(count, int(meta.get("cohort", count)), *facts)

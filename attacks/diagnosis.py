@@ -1,0 +1,84 @@
+"""What a transcript's lacks have cost an attack that ran: rounds left out, precision, and messages left unexplained.
+
+Sentences for a report. They judge from what every attack states of itself (`Reconstruction.residual`, `condition`), so
+they hold for attacks that are not known here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.tensors import Array, Tensors
+
+EXPLAINED: Final = 1e-6
+"""Relative misfit of float64 messages up to which a reconstruction counts as one that explains them. Right
+hyper-parameters leave 1e-8 and less where the attack is exact (2^-40 of fixed point included), a step size that is off
+by 1 % leaves 1e-5 and more."""
+_DOUBLE: Final = float(np.finfo(np.float64).eps)
+
+
+def resolution(observed: Observed) -> float:
+    """Relative rounding of the messages as they stand, by their types. What is sent as a change of something broadcast
+    (`delta.weight` of `weight`) was rounded at that one's size, which costs the digits that the change is smaller."""
+    steps = [
+        float(np.finfo(value.dtype).eps) * _cancelled(name, value, o.broadcast)
+        for o in observed.rounds
+        for name, value in o.message.items()
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size
+    ]
+    return max(steps, default=_DOUBLE)
+
+
+def explained(found: Reconstruction, observed: Observed) -> bool | None:
+    """Whether the reconstruction explains the messages to their precision; `None` where the attack checks nothing."""
+    if math.isnan(found.residual):
+        return None
+    return found.residual <= max(EXPLAINED, 100 * resolution(observed))
+
+
+def diagnose(found: Reconstruction, observed: Observed, target: Target) -> tuple[str, ...]:
+    """Every lack that shows, each with its cost; empty where the attack had all it needs and explains every message."""
+    return (*_left_out(observed), *_coarse(found, observed), *_unexplained(found, observed, target))
+
+
+def _cancelled(name: str, value: Array, broadcast: Tensors) -> float:
+    """How many times larger that is which the message is a change of; 1 where it is no change, or the larger one."""
+    before = broadcast.get(name.rpartition(".")[2])
+    if before is None or np.shape(before) != value.shape or value.dtype.itemsize > np.dtype(np.float32).itemsize:
+        return 1.0
+    size = float(np.linalg.norm(value))
+    return max(1.0, float(np.linalg.norm(before)) / size) if size > 0 else 1.0
+
+
+def _left_out(observed: Observed) -> Iterator[str]:
+    silent = sum(not o.broadcast for o in observed.rounds)
+    if silent:
+        yield f"{silent} of {len(observed.rounds)} rounds hold no broadcast and were left out."
+
+
+def _coarse(found: Reconstruction, observed: Observed) -> Iterator[str]:
+    step = resolution(observed)
+    if step <= _DOUBLE:
+        return
+    said = f"The messages have {-math.log10(step):.0f} digits, not 16"
+    if math.isnan(found.condition):
+        yield f"{said}: no estimate can be better than {step:.0e} of its size."
+        return
+    cost = min(1.0, step * found.condition)
+    yield f"{said}: at a condition of {found.condition:.0e} the least certain direction may be off by {cost:.0e}."
+
+
+def _unexplained(found: Reconstruction, observed: Observed, target: Target) -> Iterator[str]:
+    known = explained(found, observed)
+    if known is None:
+        yield "The attack solves and checks nothing: wrong hyper-parameters would not show in it."
+    elif not known:
+        yield (
+            f"The estimate does not explain the messages (misfit {found.residual:.1e}): the hyper-parameters are not "
+            f"those given ({target.algorithm!r}), the clients draw at random, noise was added, or the search failed."
+        )
