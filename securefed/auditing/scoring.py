@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -12,9 +13,18 @@ from securefed.attacks.scores import match, relative_error, subspace_baseline
 from securefed.auditing.cases import Prepared
 from securefed.auditing.cases.pca import pooled_gram
 from securefed.auditing.cells import CLIENT, FEDERATION, Secret
-from securefed.federation import Result
 from securefed.messages import ClientId
-from securefed.tensors import Array
+from securefed.tensors import Array, Tensors
+
+
+class Known(Protocol):
+    """What scoring reads of a run's result."""
+
+    @property
+    def output(self) -> Tensors: ...
+
+    @property
+    def personal(self) -> Mapping[ClientId, Tensors]: ...
 
 
 @dataclass(frozen=True)
@@ -35,7 +45,7 @@ class Assessment:
 
 
 def assess(
-    prepared: Prepared, observed: Observed, found: Reconstruction, result: Result, target: ClientId
+    prepared: Prepared, observed: Observed, found: Reconstruction, result: Known, target: ClientId
 ) -> list[Assessment]:
     """The client's secret always; the federation's where the view holds everybody's sum.
 
@@ -47,7 +57,7 @@ def assess(
 
 
 def _gram(
-    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Result, target: ClientId
+    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Known, target: ClientId
 ) -> list[Assessment]:
     data, rows = prepared.clients, prepared.public.rows
     pooled = pooled_gram(data)
@@ -64,7 +74,7 @@ def _gram(
 
 
 def _samples(
-    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Result, target: ClientId
+    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Known, target: ClientId
 ) -> list[Assessment]:
     mean = prepared.test.x.mean(axis=0, keepdims=True)
 
@@ -93,7 +103,7 @@ def _assess(
 
 
 def _personal(
-    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Result, target: ClientId
+    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Known, target: ClientId
 ) -> list[Assessment]:
     """The model that stays with the client; the best guess is the global one, or zero where noise made that worse."""
     own = result.personal[target]
@@ -105,7 +115,7 @@ def _personal(
 
 
 def _distances(
-    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Result, target: ClientId
+    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Known, target: ClientId
 ) -> list[Assessment]:
     """Mean squared distances between columns; of the members' matrices the best fit is the client's (whose is whose is
     NOT established). A client's baseline knows the pooled distances, the federation's the best constant."""
@@ -127,6 +137,6 @@ def _distances(
     return out
 
 
-Scorer = Callable[[Prepared, Array, frozenset[ClientId], Result, ClientId], list[Assessment]]
+Scorer = Callable[[Prepared, Array, frozenset[ClientId], Known, ClientId], list[Assessment]]
 SCORES: Mapping[str, Scorer] = {"gram": _gram, "samples": _samples, "personal": _personal, "distances": _distances}
 """By the secret's name, as attacks and cases give it."""

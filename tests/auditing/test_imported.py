@@ -1,0 +1,131 @@
+"""A transcript is attacked as it stands: what is missing is named with its cost, wrong hyper-parameters are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.optimization import DSGD, FedAvg
+from securefed.algorithms.pca import SSI
+from securefed.attacks.recording import Recording
+from securefed.auditing.imported import OTHER_RUN, RECOVERED, audit_transcript
+from securefed.datasets.base import Dataset
+from securefed.defenses.compose import chain
+from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.errors import ConfigError, TranscriptError
+from securefed.federation import Federation
+from securefed.messages import Transcript
+from securefed.problems import SoftmaxRegression
+
+RNG = np.random.default_rng(3)
+ROWS = [Dataset(RNG.uniform(0, 1, (5, 6))) for _ in range(4)]
+LABELLED = [Dataset(RNG.uniform(0, 1, (1, 6)), np.array([k % 3])) for k in range(3)]
+SOFTMAX = SoftmaxRegression(l2=0.0)
+
+
+def fedavg(rate: float = 0.1, steps: int = 3) -> FedAvg:
+    return FedAvg(problem=SOFTMAX, learning_rate=rate, local_steps=steps)
+
+
+def run(algorithm, clients, defense=None, rounds=5) -> Transcript:
+    return Federation(algorithm, clients, defense, seed=0).run(rounds).transcript
+
+
+def test_our_own_run_from_its_file_with_and_without_the_truth(tmp_path) -> None:
+    run(SSI(rank=2), ROWS).save(tmp_path / "run.transcript")
+    transcript = Transcript.load(tmp_path / "run.transcript")
+    found = audit_transcript(transcript, SSI(rank=2), clients=ROWS, target=1)
+    server = next(item for item in found.findings if item.view == "server")
+    assert (server.word, server.attack) == (RECOVERED, "gram/power")
+    assert server.leakage > 1 - 1e-6
+    blind = audit_transcript(transcript, SSI(rank=2), target=1)
+    assert np.isnan(blind.findings[0].leakage)
+    assert "server, gram by gram/power from 5 rounds: recovered" in str(blind)
+    assert found.to_json()["findings"][0]["leakage"] > 0.99
+    assert blind.to_json()["findings"][0]["leakage"] is None
+
+
+def test_under_secure_aggregation_the_servers_view_is_named_as_closed() -> None:
+    found = audit_transcript(run(SSI(rank=2), ROWS, chain(secure_aggregation())), SSI(rank=2))
+    assert {item.view for item in found.findings} == {"sum only"}
+    assert any(line.startswith("server: ") and "not in the clear" in line for line in found.skipped)
+
+
+def test_wrong_hyper_parameters_are_told_from_an_attack_that_fails() -> None:
+    transcript = run(fedavg(), LABELLED)
+    chosen = {"attacks": ["gradient_inversion/fit"], "classes": 3}
+    right = audit_transcript(transcript, fedavg(), **chosen).findings[0]
+    assert (right.word, right.control, right.lacks) == (RECOVERED, None, ())
+    for wrong in (fedavg(rate=0.11), fedavg(steps=4)):
+        item = audit_transcript(transcript, wrong, **chosen).findings[0]
+        assert (item.explained, item.control, item.word) == (False, True, OTHER_RUN)
+        assert any("not those given" in line for line in item.lacks)
+    # the control's own control: what no attack solves is not blamed on the hyper-parameters
+    hard = replace(fedavg(), batch_size=1, local_steps=3)
+    many = [Dataset(RNG.uniform(0, 1, (4, 6)), np.arange(4) % 3) for _ in range(3)]
+    item = audit_transcript(run(hard, many, rounds=2), hard, **chosen).findings[0]
+    assert item.word != OTHER_RUN
+
+
+def test_of_candidates_the_one_that_explains_the_messages_is_chosen() -> None:
+    transcript = run(fedavg(), LABELLED)
+    rates = [0.05, 0.1, 0.2]
+    found = audit_transcript(
+        transcript, [fedavg(rate) for rate in rates], attacks=["gradient_inversion/fit"], classes=3, target=2
+    )
+    assert found.algorithm == fedavg(0.1)
+    misfits = dict(zip(rates, (misfit for _, misfit in found.tried), strict=True))
+    assert misfits[0.1] < 1e-6
+    assert min(misfits[0.05], misfits[0.2]) > 1e-3
+
+
+def imported(broadcasts: set[int], kind: type = np.float64) -> Recording:
+    ours = run(SSI(rank=2), ROWS)
+    out = Recording(rows=[5] * 4, features=6)
+    for k, record in enumerate(ours.records):
+        sent = record.broadcast if k in broadcasts else {}
+        updates = {i: ours.contributions[record.round, i] for i in record.survivors}
+        out.round(sent, {i: {n: np.asarray(v, kind) for n, v in update.items()} for i, update in updates.items()})
+    return out
+
+
+def test_an_incomplete_transcript_is_attacked_as_far_as_it_goes() -> None:
+    some = audit_transcript(imported({0, 1, 3, 4}).finish({}), SSI(rank=2), attacks=["gram/power"])
+    assert any("1 of 5 rounds" in line and "left out" in line for line in some.findings[0].lacks)
+    none = audit_transcript(imported(set()).finish({}), SSI(rank=2))
+    assert none.findings == ()
+    assert any("gram/power" in line and "no broadcast" in line for line in none.skipped)
+    coarse = audit_transcript(imported(set(range(5)), np.float32).finish({}), SSI(rank=2), attacks=["gram/power"])
+    assert coarse.findings[0].explained
+    assert any("7 digits, not 16" in line for line in coarse.findings[0].lacks)
+
+
+def test_a_method_that_follows_its_clients_is_attacked_up_to_the_gap() -> None:
+    from securefed.algorithms.pca import FedPG  # noqa: PLC0415 - one test needs it
+
+    method = FedPG(rank=2, rho=1.0, step_size=0.01, local_steps=1)
+    ours = run(method, ROWS, rounds=12)
+    out = Recording(rows=[5] * 4, features=6)
+    for k, record in enumerate(ours.records):
+        updates = {i: ours.contributions[record.round, i] for i in record.survivors}
+        out.round({} if k == 9 else record.broadcast, updates)
+    item = audit_transcript(out.finish({}), method, attacks=["duals/fedpg"]).findings[0]
+    assert item.rounds == 9
+    assert any("exchange 9" in line and "only the 9" in line for line in item.lacks)
+
+
+def test_bad_input_is_refused_by_name() -> None:
+    transcript = run(DSGD(problem=SOFTMAX), LABELLED, rounds=1)
+    with pytest.raises(ConfigError, match="numbered 0 to 2"):
+        audit_transcript(transcript, DSGD(problem=SOFTMAX), target=3)
+    with pytest.raises(ConfigError, match="candidates"):
+        audit_transcript(transcript, [])
+    with pytest.raises(ConfigError, match=r"must number \[1, 1, 1\]"):
+        audit_transcript(transcript, DSGD(problem=SOFTMAX), clients=ROWS)
+    with pytest.raises(ConfigError, match="nearest known one"):
+        audit_transcript(transcript, DSGD(problem=SOFTMAX), attacks=["gradient_inversion/fi"])
+    del transcript.meta["rows"]
+    with pytest.raises(TranscriptError, match="does not state rows"):
+        audit_transcript(transcript, DSGD(problem=SOFTMAX))
