@@ -33,18 +33,21 @@ class Fit:
 
     Attributes:
         point: parameters.      norm: ||residual(point)||; infinite where the search could not begin.
-        steps: Jacobians it took.
+        steps: Jacobians it took.      known: the one at the point, where it was computed.
     """
 
     point: Array
     norm: float
     steps: int
     linearised: Linearised = field(repr=False, compare=False)
+    known: Array | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def jacobian(self) -> Array:
         """At the point, (equations, parameters); empty where the residual is out of reach."""
-        return self.linearised(self.point)[1] if np.isfinite(self.norm) else np.zeros((0, 0))
+        if not np.isfinite(self.norm):
+            return np.zeros((0, 0))
+        return self.linearised(self.point)[1] if self.known is None else self.known
 
 
 @dataclass(frozen=True)
@@ -81,56 +84,64 @@ class Stepper(Protocol):
 
 
 def levenberg(
-    residual: Residual,
     linearised: Linearised,
     start: Array,
     *,
     steps: int,
     goal: float,
+    residual: Residual | None = None,
     patience: Patience | None = None,
     stepper: Stepper | None = None,
 ) -> Fit:
-    """Minimise ||residual(x)||.
+    """Minimise ||r(x)||.
 
     Args:
-        residual: x (n,) -> r (m,); may hold NaN where x is out of reach.      linearised: x -> (r, dr/dx (m, n)).
-        steps: most Jacobians.      goal: norm to stop at.      patience: when to give up; never, by default.
-        stepper: `Nielsen` by default.
+        linearised: x (n,) -> r (m,), dr/dx (m, n).
+        steps: most Jacobians.      goal: norm to stop at.
+        residual: x -> r where that costs much less; may hold NaN where x is out of reach. Steps are then tried without
+            a Jacobian, else with one each, which is the cheaper way where few are refused.
+        patience: when to give up; never, by default.      stepper: `Nielsen` by default.
     """
     stepper = stepper or Nielsen()
-    point, norm, taken = start, float(np.linalg.norm(residual(start))), 0
+    point, (norm, here) = start, _look(start, linearised, residual)
+    taken = int(here is not None)
     if not np.isfinite(norm):
-        return Fit(point, np.inf, 0, linearised)
-    mark, marked_at = norm, 0
-    while taken < steps and norm > goal:
-        if norm < 0.5 * mark:
-            mark, marked_at = norm, taken
-        elif patience is not None and patience.lost(norm, taken - marked_at):
-            break
-        r, jacobian = linearised(point)
-        taken += 1
-        if not np.isfinite(jacobian).all():
-            break
-        stepper.at(point, r, jacobian)
-        moved = _advance(residual, stepper, point, norm)
-        if moved is None:
-            break
-        point, norm = moved
-    return Fit(point, norm, taken, linearised)
-
-
-def _advance(residual: Residual, stepper: Stepper, point: Array, norm: float) -> tuple[Array, float] | None:
-    """The first step tried that lowers the norm."""
-    while True:
-        step = stepper.step()
-        if step is not None:
-            trial = point + step
-            reached = float(np.linalg.norm(residual(trial)))
-            if reached < norm:  # false for NaN
+        return Fit(point, np.inf, taken, linearised)
+    mark, marked_at, stands = norm, 0, False
+    while norm > goal:
+        if residual is None or here is None:  # another Jacobian: it has to be worth it
+            if norm < 0.5 * mark:
+                mark, marked_at = norm, taken
+            elif patience is not None and patience.lost(norm, taken - marked_at):
+                break
+            if taken >= steps:
+                break
+        if here is None:
+            here, taken = linearised(point), taken + 1
+        if not stands:
+            stepper.at(point, *here)
+            stands = True
+        if (step := stepper.step()) is not None:
+            reached, there = _look(point + step, linearised, residual)
+            taken += int(there is not None)
+            if reached < norm:
                 stepper.accepted(step, norm, reached)
-                return trial, reached
+                point, norm, here, stands = point + step, reached, there, False
+                continue
         if not stepper.rejected():
-            return None
+            break
+    return Fit(point, norm, taken, linearised, here[1] if here is not None else None)
+
+
+def _look(point: Array, linearised: Linearised, residual: Residual | None) -> tuple[float, tuple[Array, Array] | None]:
+    """The norm, infinite out of reach, and what was linearised to know it."""
+    if residual is not None:
+        here, value, known = None, residual(point), True
+    else:
+        here = linearised(point)
+        value, known = here[0], bool(np.isfinite(here[1]).all())
+    norm = float(np.linalg.norm(value))
+    return (norm if known and np.isfinite(norm) else np.inf), here
 
 
 class Nielsen:

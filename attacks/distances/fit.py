@@ -90,13 +90,10 @@ class Fit:
         for stage in sorted({min(k, most) for k in (_STAGES if len(system.members) == 1 else _SUM_STAGES)}):
             part = system.first(stage)
 
-            def residual(p: Array, part: System = part) -> Array:
-                return part.misfit(p.reshape(start.shape), slope=False)[0]
-
             def linearised(p: Array, part: System = part) -> tuple[Array, Array]:
                 return part.misfit(p.reshape(start.shape))
 
-            end = levenberg(residual, linearised, point.ravel(), steps=self.steps, goal=_GOAL, patience=Patience(_NEAR))
+            end = levenberg(linearised, point.ravel(), steps=self.steps, goal=_GOAL, patience=Patience(_NEAR))
             if not np.isfinite(end.norm):
                 break
             point, norm, jacobian = end.point.reshape(start.shape), end.norm, end.jacobian

@@ -56,12 +56,5 @@ def pooled(system: System) -> Array:
     one = seen.members[:1]
     own = float(system.sent(system.still)[0][0, 0]) / float(weight[0] * method.start_weight)  # its part of the sum
     alone = replace(system, rounds=(Seen(seen.consensus, own * seen.total, one),), members=one)
-    fit = levenberg(
-        lambda p: alone.misfit(p[None], slope=False)[0],
-        lambda p: alone.misfit(p[None]),
-        guess,
-        steps=20,
-        goal=1e-13,
-        patience=Patience(1.0),
-    )
+    fit = levenberg(lambda p: alone.misfit(p[None]), guess, steps=20, goal=1e-13, patience=Patience(1.0))
     return fit.point if np.isfinite(fit.norm) else guess

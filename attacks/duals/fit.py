@@ -57,11 +57,11 @@ def fit_steps(steps: Sequence[Step], features: int, motion: Motion, jacobians: i
     used = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]
     problem = StepsProblem(used, coordinates, motion)
     result = levenberg(
-        problem.residual,
         problem.linearised,
         np.zeros(coordinates.count),
         steps=jacobians,
         goal=GOAL,
+        residual=problem.residual,
         stepper=Geodesic(problem.residual),
     )
     triangle = np.linalg.qr(result.jacobian, mode="r")

@@ -108,14 +108,15 @@ class FitRows:
         """Messages in units of what was seen, rows in units of the public bound."""
         bound, shape = replay.target.public.feature_bound, (replay.rows, replay.features)
 
-        def residual(point: Array) -> Array:
-            return (replay(point.reshape(shape) * bound) - replay.seen) / replay.scale
-
         def linearised(point: Array) -> tuple[Array, Array]:
-            return residual(point), replay.jacobian(point.reshape(shape) * bound) * (bound / replay.scale)
+            rows = point.reshape(shape) * bound
+            residual = (replay(rows) - replay.seen) / replay.scale
+            if not np.isfinite(residual).all():
+                return residual, np.full((len(residual), point.size), np.nan)
+            return residual, replay.jacobian(rows) * (bound / replay.scale)
 
         start = start.reshape(-1) / bound
-        return levenberg(residual, linearised, start, steps=steps, goal=self.goal, patience=Patience(1e-3))
+        return levenberg(linearised, start, steps=steps, goal=self.goal, patience=Patience(1e-3))
 
     def _starts(self, replay: Replay, rng: np.random.Generator) -> Iterator[Array]:
         shape, bound = (replay.rows, replay.features), replay.target.public.feature_bound

@@ -32,9 +32,9 @@ class Found:
 class Race:
     """Heats of `entrants` starts, `opening` steps each; the best `finalists` of a heat run on for `closing` steps.
 
-    Heats go on until a fit is exact, `budget` steps are used up, or nothing comes near after every plausible count of
-    labels had its start: messages that no samples explain (noise) are given up early. The closing is
-    Levenberg-Marquardt.
+    Heats go on until a fit is exact, `budget` steps are allotted (a run that ends early counts in full), or nothing
+    comes near after every plausible count of labels had its start: messages that no samples explain (noise) are given
+    up early. The closing is Levenberg-Marquardt.
 
     Attributes:
         descent: open with L-BFGS (strong-Wolfe line search) instead.
@@ -48,10 +48,10 @@ class Race:
     descent: bool = False
 
     def __call__(self, system: System, starts: Starts, rng: np.random.Generator) -> Found:
-        source, used, tried = starts(rng), 0, 0
+        source, used, allotted, tried = starts(rng), 0, 0, 0
         plausible = max(len(starts.label_counts()), self.entrants)
         best: Found | None = None
-        while best is None or (best.fit.norm > SOLVED and used < self.budget):
+        while best is None or (best.fit.norm > SOLVED and allotted < self.budget):
             if best is not None and tried >= plausible and best.fit.norm > _HOPELESS * system.signal:
                 break
             heat: list[tuple[Fit, Start]] = []
@@ -59,13 +59,13 @@ class Race:
                 start = next(source)
                 fit = self._open(system, start)
                 heat.append((fit, start))
-                used, tried = used + fit.steps, tried + 1
+                used, allotted, tried = used + fit.steps, allotted + self.opening, tried + 1
                 if fit.norm <= SOLVED:
                     break
             heat.sort(key=lambda item: item[0].norm)
             for fit, start in heat[: self.finalists]:
                 longer = fit if fit.norm <= EXACT else run(system, start.labels, fit.point, self.closing)
-                used += longer.steps
+                used, allotted = used + longer.steps, allotted + self.closing
                 if best is None or longer.norm < best.fit.norm:
                     best = Found(start.labels, longer, tried, used)
                 if best.fit.norm <= SOLVED:
@@ -81,7 +81,6 @@ class Race:
 def run(system: System, labels: Array, start: Array, steps: int) -> Fit:
     """Levenberg-Marquardt on a system with given labels; coordinates flattened."""
     return levenberg(
-        lambda p: system.misfit(p.reshape(system.shape), labels, slope=False)[0],
         lambda p: system.misfit(p.reshape(system.shape), labels),
         start,
         steps=steps,

@@ -200,12 +200,12 @@ class _Problem:
                 return self.residual(values, count)
 
             result = levenberg(
-                residual,
                 lambda values, k=stage: self.linearised(values, k),  # type: ignore[misc]
                 np.concatenate([x, counts[:own]]),
                 steps=_LATE if stage == last else _EARLY,
                 goal=GOAL,
                 patience=Patience(_NEAR, far=_PATIENCE, close=None),
+                residual=residual,
                 stepper=Geodesic(residual),
             )
             if not result.norm < _HOPELESS:

@@ -192,19 +192,14 @@ class Cascade:
 
         jacobian = torch.func.jacfwd(gap)
 
-        def residual(flat: Array) -> Array:
-            with torch.no_grad():
-                return np.asarray(gap(torch.as_tensor(flat, dtype=network.dtype)).double())
-
         def linearised(flat: Array) -> tuple[Array, Array]:
+            at = torch.as_tensor(flat, dtype=network.dtype)
             with torch.no_grad():
-                return residual(flat), np.asarray(jacobian(torch.as_tensor(flat, dtype=network.dtype)).double())
+                return np.asarray(gap(at).double()), np.asarray(jacobian(at).double())
 
         for _ in range(self.effort.fits):
             start = chart.unknowns(rng.uniform(self.prior.low, self.prior.high, (rows, self.features))).reshape(-1)
-            fit = levenberg(
-                residual, linearised, start, steps=150, goal=0.01 * self.effort.solved, patience=Patience(0.03)
-            )
+            fit = levenberg(linearised, start, steps=150, goal=0.01 * self.effort.solved, patience=Patience(0.03))
             if fit.norm < best.residual:
                 candidate = chart.rows(torch.as_tensor(fit.point.reshape(rows, -1))).numpy()
                 best = replace(best, rows=candidate, residual=fit.norm, evaluations=best.evaluations + fit.steps)
