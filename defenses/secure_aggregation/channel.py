@@ -31,13 +31,15 @@ _SMALL = 1 << 14  # bytes that are sooner copied than handed over field by field
 
 
 def agreed_secret(
-    session: bytes, client: ClientId, server_key: bytes, keys: tuple[bytes, bytes], agreements: tuple[bytes, bytes]
+    session: bytes, client: ClientId, server_key: bytes, keys: tuple[bytes, bytes], agreement: bytes
 ) -> bytes:
-    """The channel's secret: from the session's digest and the agreements of the server's key with both of the client's.
+    """The channel's secret: from the agreement of the server's key with the client's first, the share key, bound to the
+    session's digest and to all three public keys.
 
-    Both, because a client that can compute it thereby shows that it holds both private keys.
+    So a client that can compute it holds the private share key. Of the mask key it shows nothing: with one that is not
+    its own it spoils its own upload alone, as it could by uploading noise, and is named when it is lost.
     """
-    return hkdf(b"".join(agreements), label("channel", session, client, server_key, *keys))
+    return hkdf(agreement, label("channel", session, client, server_key, *keys))
 
 
 def seal(secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, body: Tensors) -> Tensors:

@@ -176,9 +176,8 @@ def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, T
     server_key = channel.take(request, "server_key", np.uint8, (KEY_BYTES,)).tobytes()
     share, mask = private_key(state.share_secret), private_key(state.shared_secrets[MASK_KEY])
     keys = public_bytes(share), public_bytes(mask)
-    agreements = agree(share, server_key, SERVER), agree(mask, server_key, SERVER)
     session = session_digest(state.session)
-    secret = channel.agreed_secret(session, state.client, server_key, keys, agreements)
+    secret = channel.agreed_secret(session, state.client, server_key, keys, agree(share, server_key, SERVER))
     state = replace(state, stage=SHARES, channel=secret, advertised=b"".join(keys))
     statement = consistency.keys_statement(session, state.ahead, state.client, state.advertised)
     advert = {"share_key": from_bytes(keys[0]), "mask_key": from_bytes(keys[1])}

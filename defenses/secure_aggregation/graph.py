@@ -29,6 +29,7 @@ union bound a plan with `security = 40 + g` withstands that.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -38,6 +39,7 @@ import numpy as np
 
 from securefed.defenses.secure_aggregation.primitives import key_stream
 from securefed.errors import ConfigError, PlanError
+from securefed.tensors import Array
 
 SECURITY: Final = 40
 CORRECTNESS: Final = 20
@@ -195,15 +197,21 @@ def neighbours(seed: bytes, members: int, degree: int, row: int) -> tuple[int, .
         seed: 32 bytes that all parties derive from what all of the roster advertised.
         degree: k, even; 0 is the complete graph.
     """
+    return tuple(neighbourhoods(seed, members, degree, [row])[0].tolist())
+
+
+def neighbourhoods(seed: bytes, members: int, degree: int, rows: Sequence[int]) -> Array:
+    """`neighbours` of several rows at once, int64 (rows, k + 1), or (rows, members) on the complete graph."""
     if not degree or members <= degree + 1:
-        return tuple(range(members))
+        return np.tile(np.arange(members), (len(rows), 1))
     order, place = _circle(seed, members)
     half = degree // 2
-    return tuple(sorted(order[(place[row] + step) % members] for step in range(-half, half + 1)))
+    near = order[(place[np.asarray(rows)][:, None] + np.arange(-half, half + 1)) % members]
+    return np.sort(near, axis=1)
 
 
 @lru_cache(maxsize=8)
-def _circle(seed: bytes, members: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _circle(seed: bytes, members: int) -> tuple[Array, Array]:
     """A uniform order of the rows, and the place of each in it: sorted by 128-bit labels from the seed's key stream.
 
     Equal labels, which would favour an order, have probability below members^2 / 2^129.
@@ -212,4 +220,4 @@ def _circle(seed: bytes, members: int) -> tuple[tuple[int, ...], tuple[int, ...]
     order = np.lexsort((labels[:, 1], labels[:, 0]))
     place = np.empty(members, np.int64)
     place[order] = np.arange(members)
-    return tuple(order.tolist()), tuple(place.tolist())
+    return order, place

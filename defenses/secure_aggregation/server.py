@@ -6,8 +6,7 @@ removed, so shares that lie end in an error that names the liar, never in a wron
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,32 +15,27 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from securefed.defenses.base import Outgoing, Session, expect_stage
 from securefed.defenses.fixed_point import from_ring
 from securefed.defenses.secure_aggregation import channel, consistency, verification
-from securefed.defenses.secure_aggregation.graph import neighbours
+from securefed.defenses.secure_aggregation.graph import neighbourhoods, neighbours
 from securefed.defenses.secure_aggregation.identities import Identities
-from securefed.defenses.secure_aggregation.masks import Mask, apply_masks, pair_mask, self_mask
-from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
+from securefed.defenses.secure_aggregation.masks import apply_masks
+from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, agree, check_order, private_key, public_bytes
 from securefed.defenses.secure_aggregation.session import (
     BUNDLE_BYTES,
     CONFIRM,
     KEYS,
-    MASK_KEY,
     SEALED_BYTES,
-    SEED,
-    SHARE_TAG_BYTES,
     SHARES,
     UNMASK,
     UPLOAD,
     check_session,
     graph_seed,
     roster_digest,
-    seed_commitment,
     session_digest,
-    share_tags,
     sharers_digest,
 )
-from securefed.defenses.secure_aggregation.shamir import FIELD
+from securefed.defenses.secure_aggregation.unmasking import Answers, Dealt, dealt_shares, masks_left
 from securefed.defenses.secure_aggregation.uploads import add_tag, add_upload, check_upload
-from securefed.errors import AuthenticationError, BindingError, ContradictionError, TooFewSurvivors
+from securefed.errors import BindingError, ContradictionError, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes, local
 from securefed.tensors import Array, Tensors
@@ -102,13 +96,12 @@ class MaskingServer:
         rows = neighbours(graph_seed(self.digest), len(self.roster), degree, self.roster.index(dealer))
         return tuple(self.roster[row] for row in rows)
 
-    def dealt(self) -> dict[ClientId, list[tuple[int, int]]]:
-        """By holder, the shares it was dealt: the dealer's row among the sharers and the holder's place with it."""
-        out: dict[ClientId, list[tuple[int, int]]] = {client: [] for client in self.roster}
-        for row, dealer in enumerate(self.sharers):
-            for place, holder in enumerate(self.holders(dealer)):
-                out[holder].append((row, place))
-        return out
+    def dealt(self) -> Dealt:
+        """By holder, the shares it was dealt."""
+        places = {client: row for row, client in enumerate(self.roster)}
+        rows, degree = [places[dealer] for dealer in self.sharers], self.session.plan.degree
+        near = neighbourhoods(graph_seed(self.digest), len(self.roster), degree, rows)
+        return dealt_shares(near, self.roster)
 
     def requests(self, bodies: Mapping[ClientId, Tensors]) -> Step:
         """This state with its stage and the sealed bodies."""
@@ -215,13 +208,14 @@ class Greeter:
         return cls(key, public_bytes(key), session_digest(state.session), state.identities, state.ahead)
 
     def admit(self, reply: Message) -> bytes:
-        """The channel's secret. Raises `MessageRefused` unless the client has the keys that it advertises."""
+        """The channel's secret. Raises `MessageRefused` unless the client holds the share key that it advertises."""
         signature = () if self.identities is None else (consistency.SIGNATURE,)
         channel.expect_fields(reply, ("share_key", "mask_key", *signature, channel.TAG))
         names, client = ("share_key", "mask_key"), reply.sender
         share, mask = (channel.take(reply, name, np.uint8, (KEY_BYTES,)).tobytes() for name in names)
-        agreements = agree(self.key, share, client), agree(self.key, mask, client)
-        secret = channel.agreed_secret(self.session, client, self.public, (share, mask), agreements)
+        check_order(mask, client)  # no peer could agree with it, which would void the round
+        agreement = agree(self.key, share, client)
+        secret = channel.agreed_secret(self.session, client, self.public, (share, mask), agreement)
         channel.verify(secret, reply)
         if self.identities is not None:
             statement = consistency.keys_statement(self.session, self.ahead, client, share + mask)
@@ -249,12 +243,13 @@ def _collect_keys(state: MaskingServer, replies: Replies) -> Step:
 def _relay_bundles(state: MaskingServer, replies: Replies) -> Step:
     verified = state.session.plan.verified
     key_dealers = verification.key_dealers(state.digest, state.roster) if verified else ()
+    holders = len(neighbours(graph_seed(state.digest), len(state.roster), state.session.plan.degree, 0))
     for client, reply in replies.items():
         pieces = verification.piece_fields(client in key_dealers)
         channel.expect_fields(reply, ("bundles", "commitment", *pieces, channel.TAG))
         if pieces:
             verification.take_pieces(reply, len(state.roster))
-        channel.take(reply, "bundles", np.uint8, (len(state.holders(client)), BUNDLE_BYTES))
+        channel.take(reply, "bundles", np.uint8, (holders, BUNDLE_BYTES))
         channel.take(reply, "commitment", np.uint8, (KEY_BYTES,))
     _enough(state, replies)
     sharers = tuple(replies)
@@ -267,8 +262,7 @@ def _relay_bundles(state: MaskingServer, replies: Replies) -> Step:
     bodies = {}
     for client, dealt in state.dealt().items():
         if client in replies:
-            rows, places = zip(*dealt, strict=True)
-            bodies[client] = {"ids": ids, "bundles": bundles[list(rows), list(places)], **relayed.get(client, {})}
+            bodies[client] = {"ids": ids, "bundles": bundles[dealt], **relayed.get(client, {})}
     return state.requests(bodies)
 
 
@@ -302,79 +296,16 @@ def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
     dealt = state.dealt()
     for client, reply in replies.items():
         channel.expect_fields(reply, ("shares", channel.TAG))
-        channel.take(reply, "shares", np.uint8, (len(dealt[client]), KEY_BYTES))
+        channel.take(reply, "shares", np.uint8, (len(dealt[client][0]), KEY_BYTES))
     _enough(state, replies)
-    found: list[list[Share]] = [[] for _ in state.sharers]
-    for client, reply in replies.items():
-        for (row, place), value in zip(dealt[client], reply.body["shares"], strict=True):
-            if len(found[row]) < state.session.plan.shares:  # exactly t: one more would add nothing
-                found[row].append(Share(client, place, value))
-    masks = _masks_of(state, _combine(state, found), found)
+    answers = Answers.of(
+        dealt, {client: reply.body["shares"] for client, reply in replies.items()}, *state.tags.shape[:2],
+        state.session.plan.shares,
+    )  # fmt: skip
+    masks = masks_left(state, answers)
     totals = [total.copy() for total in state.totals]
     apply_masks(totals, state.session.plan, masks, remove=True)
     tensors = state.session.plan.tensors
     total = {t.name: from_ring(flat, t.ring, t.size).reshape(t.shape) for t, flat in zip(tensors, totals, strict=True)}
     proof = verification.unmasked(state.check, masks) if state.session.plan.verified else {}
     return Aggregate(total, state.survivors, proof)
-
-
-@dataclass(frozen=True, eq=False)
-class Share:
-    """A holder's answer: one share of a secret, at the point `place` + 1."""
-
-    holder: ClientId
-    place: int
-    value: Array
-
-
-def _combine(state: MaskingServer, found: Sequence[Sequence[Share]]) -> list[bytes]:
-    """The secret asked for of each sharer; those with holders at the same points together."""
-    together: dict[tuple[int, ...], list[int]] = {}
-    for row, shares in enumerate(found):
-        if len(shares) < state.session.plan.shares:
-            raise TooFewSurvivors(
-                f"{len(shares)} holders answered for a secret of client {state.sharers[row]}; "
-                f"{state.session.plan.shares} are needed, the round is void"
-            )
-        together.setdefault(tuple(share.place + 1 for share in shares), []).append(row)
-    opened = [b""] * len(found)
-    for points, rows in together.items():
-        values = np.stack([[share.value for share in found[row]] for row in rows], axis=1)
-        for row, secret in zip(rows, FIELD.combine(points, values), strict=True):
-            opened[row] = secret
-    return opened
-
-
-def _masks_of(state: MaskingServer, opened: Sequence[bytes], found: Sequence[Sequence[Share]]) -> list[Mask]:
-    """The masks left in the sum: each survivor's own, and for each dead client its pairs with the survivors."""
-    exchange = state.exchange
-    public = {client: key.tobytes() for client, key in zip(state.roster, state.mask_keys, strict=True)}
-    alive = set(state.survivors)
-    masks = []
-    for row, client in enumerate(state.sharers):
-        if client in alive:
-            commitment = seed_commitment(state.digest, client, opened[row])
-            if not hmac.compare_digest(commitment, state.commitments[row].tobytes()):
-                raise _liar(state, row, SEED, found[row])
-            masks.append(self_mask(opened[row], exchange, client))
-        else:
-            key = private_key(opened[row])
-            if public_bytes(key) != public[client]:
-                raise _liar(state, row, MASK_KEY, found[row])
-            # What survivor i applied for its pair with the dead client stands alone in the sum.
-            pairs = sorted(alive & set(state.holders(client)))
-            masks += [pair_mask(agree(key, public[i], i), exchange, i, client) for i in pairs]
-    return masks
-
-
-def _liar(state: MaskingServer, row: int, kind: int, shares: Sequence[Share]) -> AuthenticationError:
-    """Whose shares of the secret in `row` are not those its dealer tagged; if all are, the dealer."""
-    dealer = state.sharers[row]
-    own = slice(kind * SHARE_TAG_BYTES, (kind + 1) * SHARE_TAG_BYTES)
-    for share in shares:
-        published = state.tags[row, share.place].tobytes()
-        if share_tags(state.digest, dealer, share.holder, np.stack([share.value] * 2))[own] != published[own]:
-            return AuthenticationError(
-                share.holder, f"its share of a secret of client {dealer} is not the one it was dealt"
-            )
-    return AuthenticationError(dealer, "the shares it dealt do not combine to the secret it committed to")

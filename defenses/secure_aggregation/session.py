@@ -66,7 +66,7 @@ def session_digest(session: Session) -> bytes:
     plan = session.plan
     tensors = (label(t.name, t.ring, float(t.step).hex(), *t.shape) for t in plan.tensors)
     return fingerprint(
-        "securefed secure aggregation 3", session.run, session.round, plan.clients, plan.threshold, plan.degree,
+        "securefed secure aggregation 4", session.run, session.round, plan.clients, plan.threshold, plan.degree,
         plan.shares, label(*plan.stages), int(plan.verified), label(*session.cohort), *tensors,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from securefed.defenses.base import Session
 from securefed.defenses.secure_aggregation import SecureAggregation, channel, graph, secure_aggregation
-from securefed.defenses.secure_aggregation.graph import find, neighbours
+from securefed.defenses.secure_aggregation.graph import find, neighbourhoods, neighbours
 from securefed.defenses.secure_aggregation.primitives import private_key, public_bytes
 from securefed.defenses.secure_aggregation.session import graph_seed
 from securefed.defenses.secure_aggregation.shamir import FIELD
@@ -98,6 +98,8 @@ def test_the_graph_is_regular_mutual_and_connected_without_any_k_minus_one_membe
     assert nx.node_connectivity(edges) == degree
     assert near != [neighbours(secrets.token_bytes(32), members, degree, row) for row in range(members)]
     assert neighbours(seed, members, 0, 3) == tuple(range(members))
+    rows = [members - 1, 0, 5]
+    assert [tuple(found) for found in neighbourhoods(seed, members, degree, rows)] == [near[row] for row in rows]
 
 
 def test_all_orders_are_equally_likely() -> None:

@@ -36,6 +36,22 @@ def test_x25519_agreement_of_rfc_7748_section_6_1():
     assert primitives.agree(alice, bob_public, 0) == primitives.agree(bob, alice_public, 0) == shared
 
 
+def test_public_keys_of_small_order_are_known_by_sight():
+    """The seven encodings of RFC 7748, sec. 6.1 and 7, top bit ignored, are just those that no agreement accepts."""
+    key, prime = primitives.private_key(bytes(range(32))), 2**255 - 19
+    eights = [u for u in (int.from_bytes(e, "little") for e in primitives._SMALL_ORDER) if 1 < u < prime - 1]
+    assert len(eights) == 2
+    small = [0, 1, *eights, prime - 1, prime, prime + 1]
+    for u in (*small, *(u + 2**255 for u in small)):
+        for refuses in (lambda public: primitives.agree(key, public, 7), lambda p: primitives.check_order(p, 7)):
+            with pytest.raises(MalformedError, match="from 7 refused: its public key has small order"):
+                refuses(u.to_bytes(32, "little"))
+    others = [*range(2, 30), *(u + 1 for u in eights), *(u - 1 for u in eights), *range(prime + 2, 2**255)]
+    for u in (*others, *(u + 2**255 for u in others)):
+        primitives.check_order(u.to_bytes(32, "little"), 7)
+        assert any(primitives.agree(key, u.to_bytes(32, "little"), 7))
+
+
 @pytest.mark.parametrize(
     ("secret", "salt", "info", "expected"),
     [

@@ -294,6 +294,28 @@ def test_key_replies_with_small_order_or_copied_keys_are_refused(net):
             assert out.aggregate.survivors == (2, 3, 5, 11)
 
 
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_client_that_advertises_a_mask_key_it_does_not_hold_is_named_when_lost(net, monkeypatch, copies):
+    """It need not prove that that it holds it: what it uploads is then noise, and so it could be in any case."""
+    session, made, real = net.session(COHORT), [], client_module.public_bytes
+
+    def public_bytes(key):
+        made.append(real(key))
+        mine = 2 * COHORT.index(8) + 1  # each client makes its share key first
+        return made[2 * COHORT.index(3) + 1] if copies and len(made) == mine + 1 else made[-1]
+
+    monkeypatch.setattr(client_module, "public_bytes", public_bytes)
+    contributions = net.contributions(session)
+    if copies:
+        with pytest.raises(AuthenticationError, match="do not combine to the secret it committed to") as caught:
+            net.drive(session, contributions, {"upload": [8]})
+        assert caught.value.sender == 8
+    else:  # positive control: with its own, the loss is made up for
+        out = net.drive(session, contributions, {"upload": [8]})
+        exact = net.sum(contributions, [2, 3, 5, 11])
+        assert all(np.array_equal(out.aggregate.total[name], exact[name]) for name in exact)
+
+
 def test_a_restored_server_judges_alike(net):
     session = net.session(COHORT)
     clients, server, requests = net.upto(session, net.contributions(session), "unmask")
