@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,9 +21,12 @@ from securefed.attacks.networks.descent import Best, drive, lbfgs, signed_adam
 from securefed.attacks.networks.exact import Entering, ratio, separate, span
 from securefed.attacks.networks.matching import Matching, Prior, Problem
 from securefed.attacks.networks.network import Layer, Network
+from securefed.attacks.networks.smoothing import Smoothed, has_relu
 from securefed.attacks.networks.steps import Simulation
 from securefed.tensors import Array
 
+_RACE = 2
+"""Widths at which all starts run; measured on LeNet, those that end elsewhere are told by their misfit after them."""
 _JACOBIAN = 2**25
 """Bytes of a Jacobian beyond which L-BFGS fits the coordinates instead."""
 
@@ -35,6 +39,10 @@ class Effort:
         exact: whether exact shortcuts and the row space are used.
         restarts: random starts of each descent.
         evaluations: of L-BFGS, each start.      history: its memory.
+        widths: of the smoothing that a search begins with where the network has ReLUs (`smoothing`), falling; each gets
+            an equal part of `evaluations`, and so does the network itself. After `_RACE` of them the best start of each
+            message goes on alone. Empty leaves it out.
+        balance: of the tensors in the misfit of L-BFGS while it is smoothed (`Matching`).
         signed_steps: of signed Adam on cosine distance and total variation, where L-BFGS did not solve it; 0 leaves it
             out.      rate: its first step, in units of the range.      variation: weight of total variation there.
         box: weight of the range's violation.
@@ -48,6 +56,8 @@ class Effort:
     restarts: int = 2
     evaluations: int = 2000
     history: int = 100
+    widths: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01, 0.001)
+    balance: float = 0.0
     signed_steps: int = 2000
     rate: float = 0.1
     variation: float = 1e-3
@@ -60,6 +70,7 @@ class Effort:
     def __post_init__(self) -> None:
         require(self.restarts >= 1, f"restarts must be at least 1, not {self.restarts}")
         require(self.evaluations >= 1, f"evaluations must be at least 1, not {self.evaluations}")
+        require(min(self.widths, default=1.0) > 0, f"widths must be positive, not {self.widths}")
         require(self.signed_steps >= 0, f"signed_steps must be at least 0, not {self.signed_steps}")
         require(self.solved > 0, f"solved must be positive, not {self.solved}")
 
@@ -72,7 +83,7 @@ class Inverted:
         rows: (B, features), in any order.
         residual: relative misfit of the message under `rows`, 0 exact; a wrong simulation (other hyper-parameters than
             the client's) leaves it large.
-        stage: which stage found them: "ratio", "separation", "coordinates", "descent", "cosine".
+        stage: which stage found them: "ratio", "separation", "coordinates", "descent", "smoothed", "cosine".
         evaluations: of the objective, all starts together.      seconds: of the whole cascade.
     """
 
@@ -217,9 +228,11 @@ class Cascade:
         """L-BFGS on the entries; where that fails cosine and total variation, then L-BFGS from there."""
         rows = len(base.problems[0].targets)
         chart: Chart = self.columns or Entries(self.features)
-        self._take(
-            base, left, self._search([base.problems[k] for k in left], chart, rows, rng, "squared"), chart, found
-        )
+        problems = [base.problems[k] for k in left]
+        if self.effort.widths and self._kinked(problems[0]):
+            self._take(base, left, self._smoothed(problems, chart, rows, rng), chart, found, "smoothed")
+        else:
+            self._take(base, left, self._search(problems, chart, rows, rng, "squared"), chart, found)
         left = [k for k in left if not found[k].residual <= 10.0 * self.effort.solved]
         if not left or not self.effort.signed_steps:
             return
@@ -241,13 +254,17 @@ class Cascade:
         rng: np.random.Generator,
         distance: str,
         starts: Array | None = None,
+        *,
+        width: float = 0.0,
+        evaluations: int | None = None,
     ) -> list[list[Best]]:
-        """Of each problem the ends of its restarts."""
+        """Of each problem the ends of its starts: `effort.restarts` new ones, or those given, as many for each."""
         effort, prior = self.effort, replace(self.prior, box=self.effort.box)
-        of = np.repeat(np.arange(len(problems)), effort.restarts)
         if starts is None:
-            drawn = rng.uniform(prior.low, prior.high, (len(of), rows, self.features))
+            drawn = rng.uniform(prior.low, prior.high, (len(problems) * effort.restarts, rows, self.features))
             starts = np.stack([chart.unknowns(x).reshape(-1) for x in drawn])
+        each = len(starts) // len(problems)
+        of = np.repeat(np.arange(len(problems)), each)
         if distance == "cosine":
             prior = replace(prior, variation=effort.variation)
             low, high = (prior.low, prior.high) if isinstance(chart, Entries) else (-np.inf, np.inf)
@@ -258,15 +275,36 @@ class Cascade:
             )
             bests = drive(searches, starts, matching, effort.signed_steps, -np.inf)
         else:
-            matching = Matching(self.network, self.simulation, problems, of, chart, prior, batched=effort.batched)
-            bests = drive(
-                [lbfgs(start, effort.history) for start in starts],
-                starts,
-                matching,
-                effort.evaluations,
-                (0.1 * effort.solved) ** 2,
+            balance = effort.balance if width else 0.0
+            matching = Matching(
+                self.network, self.simulation, problems, of, chart, prior, balance=balance, batched=effort.batched
             )
-        return [bests[k * effort.restarts : (k + 1) * effort.restarts] for k in range(len(problems))]
+            searches = [lbfgs(start, effort.history) for start in starts]
+            with Smoothed(width) if width else nullcontext():
+                bests = drive(searches, starts, matching, evaluations or effort.evaluations, (0.1 * effort.solved) ** 2)
+        return [bests[k * each : (k + 1) * each] for k in range(len(problems))]
+
+    def _smoothed(
+        self, problems: Sequence[Problem], chart: Chart, rows: int, rng: np.random.Generator
+    ) -> list[list[Best]]:
+        """L-BFGS at ever smaller widths, each from where the one before ended, and at last on the network itself."""
+        starts: Array | None = None
+        spent = np.zeros(len(problems), int)
+        part = -(-self.effort.evaluations // (1 + len(self.effort.widths)))
+        for k, width in enumerate((*self.effort.widths, 0.0)):
+            ends = self._search(problems, chart, rows, rng, "squared", starts, width=width, evaluations=part)
+            spent += [sum(best.evaluations for best in bests) for bests in ends]
+            if k + 1 == _RACE:
+                ends = [[min(bests, key=lambda best: best.value)] for bests in ends]
+            starts = np.stack([best.point for bests in ends for best in bests])
+        for bests, total in zip(ends, spent, strict=True):
+            bests[0].evaluations += int(total) - sum(best.evaluations for best in bests)
+        return ends
+
+    def _kinked(self, problem: Problem) -> bool:
+        """Whether the network has ReLUs to smooth."""
+        network, row = self.network, torch.zeros(1, self.features, dtype=self.network.dtype)
+        return has_relu(network.objective, network.split(problem.point), row, problem.targets[:1])
 
     def _take(
         self,

@@ -24,6 +24,10 @@ WORTHWHILE = 4
 """Fewest candidates that are worth a batch."""
 
 
+_FAINT = 1e-6
+"""Share of the largest energy that a tensor's weight is computed with at least: a silent layer must not decide."""
+
+
 @dataclass(frozen=True)
 class Prior:
     """What is known of rows before any message.
@@ -70,6 +74,8 @@ class Matching:
 
     Args:
         of: which problem each candidate belongs to.
+        balance: b weighs the squared misfit of each tensor by its energy^-b: 0 as sent, 1 all tensors alike, beyond 1
+            those of the first layers more, whose gradients are small and say most of the rows.
         batched: `None` decides by `TOGETHER` and `WORTHWHILE`.
     """
 
@@ -83,6 +89,7 @@ class Matching:
         prior: Prior,
         distance: Distance = "squared",
         *,
+        balance: float = 0.0,
         batched: bool | None = None,
     ) -> None:
         self.network, self.simulation, self.prior, self.distance = network, simulation, prior, distance
@@ -90,7 +97,11 @@ class Matching:
         self.charts = list(chart) if isinstance(chart, Sequence) else [chart] * len(problems)
         self.count = len(problems[0].targets)
         self.mask = network.mask().repeat(simulation.copies())
-        self._energy = [max(float((p.message * self.mask).square().sum()), 1e-300) for p in problems]
+        self._plain = not balance and bool(self.mask.min() == 1)
+        self._weights = [self.mask * self._balanced(p.message, balance) if balance else self.mask for p in problems]
+        self._energy = [
+            max(float((p.message * w).square().sum()), 1e-300) for p, w in zip(problems, self._weights, strict=True)
+        ]
         alike = all(other is self.charts[0] for other in self.charts)
         most = TOGETHER // max(network.size * simulation.copies(), 1)
         self.together = most if batched is None and alike else 2**20 if batched and alike else 1
@@ -113,7 +124,7 @@ class Matching:
         with torch.no_grad():
             x = torch.as_tensor(np.asarray(rows), dtype=self.network.dtype)
             gap = (self.simulation(self.network, problem.point, x, problem.targets) - problem.message) * self.mask
-            value = float(gap.double().norm()) / np.sqrt(self._energy[which])
+            value = float(gap.double().norm() / (problem.message * self.mask).double().norm().clamp_min(1e-150))
         return value if np.isfinite(value) else float("inf")
 
     def _one(self, which: int, point: Array) -> tuple[float, Array]:
@@ -122,7 +133,7 @@ class Matching:
         with torch.enable_grad():
             x = chart.rows(unknowns)
             sent = self.simulation(self.network, problem.point, x, problem.targets)
-            value = self._distance(sent, problem.message, self._energy[which]) + self.prior(x)
+            value = self._distance(sent, problem.message, self._weights[which], self._energy[which]) + self.prior(x)
             (slope,) = torch.autograd.grad(value, unknowns)
         return float(value.detach()), slope.reshape(-1).numpy().astype(np.float64)
 
@@ -131,25 +142,38 @@ class Matching:
         stacked = [
             torch.stack([getattr(self.problems[k], part) for k in which]) for part in ("point", "message", "targets")
         ]
+        weights = torch.stack([self._weights[k] for k in which])
         energies = torch.tensor([self._energy[k] for k in which], dtype=self.network.dtype)
         unknowns = torch.tensor(points.reshape(len(points), self.count, -1), dtype=self.network.dtype)
         unknowns.requires_grad_(True)
         chart = self.charts[0]
 
-        def value(unknown: Tensor, point: Tensor, message: Tensor, targets: Tensor, energy: Tensor) -> Tensor:
+        def value(
+            unknown: Tensor, point: Tensor, message: Tensor, targets: Tensor, weights: Tensor, energy: Tensor
+        ) -> Tensor:
             x = chart.rows(unknown)
             sent = self.simulation(self.network, point, x, targets)
-            return self._distance(sent, message, energy) + self.prior(x)
+            return self._distance(sent, message, weights, energy) + self.prior(x)
 
         with torch.enable_grad():
             point, message, targets = stacked
-            values = torch.func.vmap(value)(unknowns, point, message, targets, energies)
+            values = torch.func.vmap(value)(unknowns, point, message, targets, weights, energies)
             (slopes,) = torch.autograd.grad(values.sum(), unknowns)
         return values.detach().numpy().astype(np.float64), slopes.reshape(len(points), -1).numpy().astype(np.float64)
 
-    def _distance(self, sent: Tensor, message: Tensor, energy: Tensor | float) -> Tensor:
-        if self.mask.min() < 1:
-            sent, message = sent * self.mask, message * self.mask
+    def _balanced(self, message: Tensor, balance: float) -> Tensor:
+        """(length,) the root of each entry's weight."""
+        out = torch.ones_like(message)
+        for part, own in zip(message.split(self.network.size), out.split(self.network.size), strict=True):
+            energy = {name: value.square().sum() for name, value in self.network.split(part).items()}
+            least = _FAINT * max(energy.values())
+            for name, place in self.network.places.items():
+                own[place] = energy[name].clamp_min(least).clamp_min(1e-30) ** (-0.5 * balance)
+        return out
+
+    def _distance(self, sent: Tensor, message: Tensor, weights: Tensor, energy: Tensor | float) -> Tensor:
+        if not self._plain:
+            sent, message = sent * weights, message * weights
         if self.distance == "squared":
             return (sent - message).square().sum() / energy
         norm = (sent.square().sum() + 1e-30).sqrt() * energy**0.5

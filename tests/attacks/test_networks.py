@@ -20,6 +20,7 @@ from securefed.attacks.networks import Effort, LocalSteps, NetworkInversion, inv
 from securefed.attacks.networks.charts import Entries
 from securefed.attacks.networks.matching import Matching, Prior, Problem
 from securefed.attacks.networks.network import Network
+from securefed.attacks.networks.smoothing import Smoothed
 from securefed.attacks.networks.steps import OneGradient
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
@@ -47,9 +48,9 @@ def model(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Module:
     return nn.Sequential(*layers[:-1]).double()
 
 
-def convolution() -> nn.Module:
+def convolution(activation: type[nn.Module] = nn.Sigmoid) -> nn.Module:
     torch.manual_seed(2)
-    out = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(6 * 36, 4)).double()
+    out = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), activation(), nn.Flatten(), nn.Linear(6 * 36, 4)).double()
     for parameter in out.parameters():
         nn.init.uniform_(parameter, -0.5, 0.5)
     return out
@@ -120,6 +121,40 @@ def test_signed_steps_come_near_where_descent_has_not() -> None:
     assert then.residual < 0.3 * first.residual
 
 
+def test_smoothed_kinks_lead_to_an_image_that_plain_descent_does_not_find() -> None:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for channels, stride in ((1, 2), (6, 2), (6, 1)):
+        layers += [nn.Conv2d(channels, 6, 5, padding=2, stride=stride), nn.ReLU()]
+    net, (x, y) = nn.Sequential(*layers, nn.Flatten(), nn.Linear(6 * 4, 4)).double(), rows(1, 1, 8, 8)
+    plain, smoothed = (
+        invert(
+            net, losses, gradient(net, x, y), rows=1, row_shape=(1, 8, 8), labels=[0],
+            effort=replace(PLAIN, widths=widths),
+        )[0]
+        for widths in ((), (0.3, 0.1, 0.03, 0.01))
+    )  # fmt: skip
+    assert (plain.stage, smoothed.stage) == ("descent", "smoothed")
+    assert smoothed.evaluations <= PLAIN.evaluations
+    assert smoothed.residual < 0.1 * plain.residual
+    assert float(psnr(smoothed.rows, x.numpy())[0]) > 30 > float(psnr(plain.rows, x.numpy())[0])
+
+
+def test_the_smoothed_network_tends_to_the_network_and_starts_race() -> None:
+    z = torch.linspace(-2.0, 2.0, 41, dtype=torch.float64)
+    for act in (torch.relu, nn.functional.relu, nn.LeakyReLU(0.2)):
+        gaps = []
+        for width in (0.3, 0.03):
+            with Smoothed(width):
+                smooth = act(z)
+            gaps.append(float((smooth - act(z)).abs().max()))
+        assert 0.0 < gaps[1] < 0.11 * gaps[0]
+    net, (x, y) = convolution(nn.ReLU), rows(1, 1, 6, 6)
+    effort = replace(PLAIN, evaluations=12, widths=(0.3, 0.1, 0.03), restarts=3)
+    found, _ = invert(net, losses, gradient(net, x, y), rows=1, row_shape=(1, 6, 6), labels=[0], effort=effort)
+    assert found.evaluations == 3 * 3 + 3 * 3 + 3 + 3  # all starts for two widths, then the best alone
+
+
 def test_tables_of_mixed_types_are_found() -> None:
     generator = np.random.default_rng(0)
     numbers, groups = generator.random((2, 4)), [(4, 5, 6), (7, 8)]
@@ -150,11 +185,14 @@ def test_candidates_together_and_one_by_one_agree_and_slopes_are_derivatives() -
     problem = Problem(point, network.gradient(point, x, y, weights), y)
     candidates = np.random.default_rng(0).random((5, 72))
     prior = Prior(0.2, 0.8, box=0.1, variation=0.1, image=(1, 6, 6))
-    for distance in ("squared", "cosine"):
+    for distance, balance in (("squared", 0.0), ("squared", 1.5), ("cosine", 0.0)):
         alone, together = (
-            Matching(network, OneGradient(), [problem], [0] * 5, Entries(36), prior, distance, batched=batched)
+            Matching(
+                network, OneGradient(), [problem], [0] * 5, Entries(36), prior, distance, balance=balance,
+                batched=batched,
+            )
             for batched in (False, True)
-        )
+        )  # fmt: skip
         (values, slopes), (others, more) = alone(np.arange(5), candidates), together(np.arange(5), candidates)
         np.testing.assert_allclose(values, others, rtol=1e-10)
         np.testing.assert_allclose(slopes, more, atol=1e-12)
