@@ -1,4 +1,4 @@
-"""The command line: `securefed audit | compare | run | plan | list`."""
+"""The command line: `securefed audit | attack | compare | run | plan | list`."""
 
 from __future__ import annotations
 
@@ -133,6 +133,49 @@ def audit(
                 f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})"
             )
         return _gate(report, fail_above)
+
+    _guarded(command)
+
+
+@app.command(
+    epilog="Examples:\n\nsecurefed attack run.transcript ssi --set rank=5\n\n"
+    "securefed attack run.transcript optimization/fedavg --set problem=softmax --set local_steps=5 "
+    "--try learning_rate=0.01 --try learning_rate=0.1   (unknown: the one that explains the messages is named)"
+)
+def attack(
+    transcript: Annotated[Path, typer.Argument(help="A recorded run: `Transcript.save`, or an imported one.")],
+    algorithm: Annotated[str, typer.Argument(help="As `securefed list` names it.")],
+    settings: Settings = None,
+    candidates: Annotated[
+        list[str] | None,
+        typer.Option("--try", help="name=value, a guess at a setting that is not known; repeatable."),
+    ] = None,
+    attacks: Names = None,
+    target: Annotated[int, typer.Option(help="The client attacked.")] = 0,
+    classes: Annotated[int | None, typer.Option(help="Labels, where the transcript does not say.")] = None,
+    rows: Annotated[
+        Path | None, typer.Option(help="PATH.npz with x, client and maybe y: the clients' rows, to score against.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Attack a recorded run: what its messages give away, and what it lacks for more."""
+
+    def command() -> int:
+        from securefed.auditing.command import attack_file  # noqa: PLC0415 - heavy, and not needed for --help
+        from securefed.running import parse_settings  # noqa: PLC0415
+
+        found = attack_file(
+            transcript,
+            algorithm,
+            parse_settings(settings or []),
+            [parse_settings([candidate]) for candidate in candidates or []],
+            attacks=_split(attacks),
+            target=target,
+            classes=classes,
+            rows=rows,
+        )
+        typer.echo(json.dumps(found.to_json(), indent=1) if as_json else str(found))
+        return 0
 
     _guarded(command)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from securefed import catalogue
+from securefed.algorithms.pca import SSI
 from securefed.cli import app
+from securefed.datasets.base import Dataset
+from securefed.federation import Federation
 
 RUNNER = CliRunner()
 SMALL = [
@@ -155,3 +160,35 @@ def test_the_gate_exits_with_3_above_its_threshold_only(tmp_path) -> None:
     passed = RUNNER.invoke(app, [*leaky, "--fail-above", "1.1"])
     assert passed.exit_code == 0
     assert json.loads(passed.stdout)["cells"]
+
+
+def test_a_recorded_run_is_attacked_from_its_file(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    clients = [Dataset(rng.uniform(0, 1, (5, 6))) for _ in range(3)]
+    path, truth = str(tmp_path / "run.transcript"), tmp_path / "rows.npz"
+    Federation(SSI(rank=2), clients, seed=0).run(5).transcript.save(path)
+    np.savez(truth, x=np.concatenate([data.x for data in clients]), client=np.repeat([0, 1, 2], 5))
+    shown = RUNNER.invoke(app, ["attack", path, "ssi", "--set", "rank=2", "--rows", str(truth), "--target", "2"])
+    assert shown.exit_code == 0, shown.output
+    assert "gram/power from 5 rounds: recovered" in shown.output
+    assert "leakage 1.000" in shown.output
+    tried = RUNNER.invoke(app, ["attack", path, "ssi", "--try", "rank=2", "--try", "rank=3", "--json"])
+    assert len(json.loads(tried.output)["candidates"]) == 2
+    np.savez(truth, x=np.zeros((2, 6)))
+    rank = ["ssi", "--set", "rank=2"]
+    for arguments, says in (
+        ([path, *rank, "--rows", str(truth)], "must be an .npz"),
+        ([path, "ssi", "--set", "rnk=2"], "rnk"),
+        ([path, *rank, "--target", "9"], "numbered 0 to 2"),
+        ([str(truth), *rank], "StorageError"),
+    ):
+        refused = RUNNER.invoke(app, ["attack", *arguments], env={"COLUMNS": "400"})
+        assert refused.exit_code == 2, refused.output
+        assert says in refused.output
+
+
+def test_the_module_is_the_command_line() -> None:
+    done = subprocess.run([sys.executable, "-m", "securefed", "--help"], capture_output=True, text=True, check=True)
+    assert "securefed" in done.stdout
+    for command in ("audit", "attack", "compare", "run", "plan", "list"):
+        assert f" {command} " in done.stdout

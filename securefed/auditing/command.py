@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from securefed import catalogue
 from securefed.auditing import report as page
 from securefed.auditing.cases import case, cases
 from securefed.auditing.cells import Report
 from securefed.auditing.curves import curves_for
+from securefed.auditing.imported import TranscriptAudit, audit_transcript
 from securefed.auditing.matrix import Progress, audit
+from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import load
 from securefed.defenses.base import Plan
-from securefed.errors import StorageError
-from securefed.running import Run, federation
+from securefed.errors import DataError, StorageError
+from securefed.messages import Transcript
+from securefed.running import Run, build, federation
 from securefed.selection import disclose
 
 UNFINISHED = "unfinished"
@@ -54,3 +59,36 @@ def plan_for(algorithm: str, defense: str, clients: int, data: str, settings: Ma
     arguments: dict[str, Any] = {"clip_norm": what.clip} if defended == "dp" else {}
     plan = catalogue.defenses.make(defended, **arguments).plan(what.build().layout(prepared.public), clients)
     return disclose(plan, what.build(), prepared.public)
+
+
+def attack_file(
+    path: Path,
+    algorithm: str,
+    settings: Mapping[str, Any],
+    candidates: Sequence[Mapping[str, Any]] = (),
+    *,
+    rows: Path | None = None,
+    **arguments: Any,
+) -> TranscriptAudit:
+    """`audit_transcript` of a file. `candidates` are settings beside `settings`, one algorithm each.
+
+    Raises:
+        StorageError: the file is no transcript.      DataError: `rows` does not hold the clients' rows.
+        ConfigError, TranscriptError: as `audit_transcript`.
+    """
+    tried = [build(catalogue.algorithms, algorithm, {**settings, **one}) for one in candidates or ({},)]
+    clients = None if rows is None else _clients(rows)
+    return audit_transcript(Transcript.load(path), tried, clients=clients, **arguments)
+
+
+def _clients(path: Path) -> list[Dataset]:
+    """The clients' rows: `x`, `client` (whose row it is, from 0 on) and, where there are labels, `y`."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            x, owner, y = held["x"], held["client"], held.get("y")
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path} must be an .npz with x, client and maybe y: {error}") from error
+    if owner.shape != (len(x),) or owner.dtype.kind not in "iu":
+        raise DataError(f"{path}: `client` must hold one whole number for each of the {len(x)} rows of `x`")
+    own = [owner == client for client in range(int(owner.max(initial=-1)) + 1)]
+    return [Dataset(x[mine], None if y is None else y[mine]) for mine in own]
