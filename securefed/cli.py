@@ -90,6 +90,9 @@ def audit(
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
     ] = False,
+    membership: Annotated[
+        bool, typer.Option("--membership", help="Also ask which of the target's rows were there, under every noise.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(help="Processes; all cores by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the table.")] = False,
     check_itself: Annotated[
@@ -123,6 +126,7 @@ def audit(
                 epsilons=_numbers(epsilons),
                 acceptable=acceptable,
                 every_seed=every_seed,
+                membership=membership,
                 workers=workers,
             )
         if as_json:

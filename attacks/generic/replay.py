@@ -6,7 +6,7 @@ can run `enroll`, `contribute` and `settle` on rows of its own. Generic attacks 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -40,12 +40,14 @@ class Replay:
         observed: the view.      target: algorithm and public facts.
         labels: all members' labels in order where the attacker knows them, else `None`.
         seed: of the attacker's own randomness, in place of the clients' (which it does not know).
+        through: what becomes of a contribution before it is summed (a clip), where something does.
     """
 
     observed: Observed
     target: Target
     labels: Array | None = None
     seed: int = 0
+    through: Callable[[Tensors], Tensors] | None = None
 
     def __post_init__(self) -> None:
         if not self.observed.rounds:
@@ -111,7 +113,8 @@ class Replay:
                 state = algorithm.enroll(data, public, rng)
             tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
             state = algorithm.settle(tentative, Outcome(True, observation.followed or None))
-            out.append(_flat({name: sent[name] for name in observation.message}))
+            passed = sent if self.through is None else self.through(sent)
+            out.append(_flat({name: passed[name] for name in observation.message}))
         return np.concatenate(out)
 
     @property

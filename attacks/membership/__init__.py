@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from securefed.attacks.membership.canaries import Canaries, Game, plant
 from securefed.attacks.membership.lira import Confirmation, Membership, ShadowMembership
-from securefed.attacks.membership.rates import Rates, rates
+from securefed.attacks.membership.rates import Rates, pooled, rates
 
-__all__ = ["Confirmation", "Membership", "Rates", "ShadowMembership", "rates"]
+__all__ = ["Canaries", "Confirmation", "Game", "Membership", "Rates", "ShadowMembership", "plant", "pooled", "rates"]

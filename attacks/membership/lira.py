@@ -82,7 +82,7 @@ class ShadowMembership:
         floor = _FLOOR * replay.scale**2 / replay.seen.size
         # One variance for both sides where they could not be told apart from so few shadows is safer (Carlini's
         # offline variant); a number that the candidate fixes (variance 0 inside only) is what single fingerprints show.
-        return float(np.mean(_log(replay.seen, inside, floor) - _log(replay.seen, without, floor)))
+        return float(np.mean(gaussian_log(replay.seen, inside, floor) - gaussian_log(replay.seen, without, floor)))
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Confirmation:
         return np.array(out)
 
 
-def _log(seen: Array, runs: Array, floor: float) -> Array:
+def gaussian_log(seen: Array, runs: Array, floor: float) -> Array:
     """Gaussian log likelihood of every number, up to a constant."""
     variance = runs.var(axis=0, ddof=1) + floor
     return np.asarray(-((seen - runs.mean(axis=0)) ** 2) / (2 * variance) - np.log(variance) / 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,3 +52,60 @@ def rates(members: Array, others: Array, *, fpr: float = 0.01) -> Rates:
     allowed = int(np.floor(fpr * outside.size))
     threshold = np.sort(outside)[outside.size - 1 - allowed]
     return Rates(float(auc), float(np.mean(inside > threshold)), fpr, int(inside.size), int(outside.size))
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Rates over several runs, each with the 95 % interval of a bootstrap over runs.
+
+    Attributes:
+        rates: of all scores together.      auc, tpr: (low, high).      deviation: of the resampled AUC.
+        null: (low, high) of the AUC where the bits of every run are dealt out at random.
+    """
+
+    rates: Rates
+    auc: tuple[float, float]
+    tpr: tuple[float, float]
+    deviation: float
+    null: tuple[float, float]
+
+
+def pooled(
+    scores: Sequence[Array], bits: Sequence[Array], *, fpr: float = 0.01, resamples: int = 500, seed: int = 0
+) -> Pooled:
+    """Rates of the scores of several runs; whole runs are resampled, for the bits of one share its noise.
+
+    Scores of different runs must be on one scale, as likelihood ratios are.
+
+    Raises:
+        DataError: no member, or no non-member, in any run.
+    """
+    rng = np.random.default_rng(seed)
+    inside = [np.asarray(own, bool) for own in bits]
+
+    def drawn(order: Array, dealt: Sequence[Array]) -> Rates | None:
+        together, truth = (np.concatenate([part[k] for k in order]) for part in (scores, dealt))
+        return rates(together[truth], together[~truth], fpr=fpr) if 0 < truth.sum() < len(truth) else None
+
+    everything = np.arange(len(scores))
+    found = drawn(everything, inside)
+    if found is None:
+        raise DataError("membership rates need members and non-members; play more runs")
+    again = [drawn(rng.choice(everything, len(everything)), inside) for _ in range(resamples)]
+    shares = [item for item in again if item is not None]
+    mixed = np.concatenate(inside)
+    ends = np.cumsum([len(own) for own in inside])[:-1]
+    nulls = [drawn(everything, np.split(rng.permutation(mixed), ends)) for _ in range(resamples)]
+    aucs = np.array([item.auc for item in shares])
+    return Pooled(
+        found,
+        _ends(aucs),
+        _ends(np.array([item.tpr for item in shares])),
+        float(aucs.std()),
+        _ends(np.array([item.auc for item in nulls if item is not None])),
+    )
+
+
+def _ends(values: Array) -> tuple[float, float]:
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)

@@ -195,6 +195,7 @@ class Report:
         environment: Python, NumPy, machine.      settings: per algorithm, in words and numbers.
         cells, facts: the results.      curves: leakage against rounds, by name.
         tradeoffs: leakage and utility against epsilon, by algorithm.
+        membership: rates of record and client membership, where they were asked for.
         skipped: what was not run, and why.
         seconds: wall clock of the audit.
     """
@@ -207,6 +208,7 @@ class Report:
     facts: tuple[RunFacts, ...]
     curves: tuple[Mapping[str, Any], ...] = ()
     tradeoffs: tuple[Mapping[str, Any], ...] = ()
+    membership: tuple[Mapping[str, Any], ...] = ()
     skipped: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -222,6 +224,7 @@ class Report:
             "runs": [{key: _finite(value) for key, value in asdict(fact).items()} for fact in self.facts],
             "curves": [dict(curve) for curve in self.curves],
             "tradeoffs": [dict(tradeoff) for tradeoff in self.tradeoffs],
+            "membership": [dict(row) for row in self.membership],
             "skipped": list(self.skipped),
         }
 

@@ -35,6 +35,7 @@ class NoiseAudit:
         repeated: Clopper-Pearson over independent exchanges.      one_run: of one exchange with many canaries.
         one_run_f: the same by Gaussian trade-off curves; a bound only where the noise is (nearly) Gaussian.
         refused: what the defence itself said to a canary, where it refused one; its bounds are 0 then.
+        scores, inside: of the independent exchanges, and whether the canary was there.
     """
 
     defense: str
@@ -44,6 +45,8 @@ class NoiseAudit:
     one_run: float
     one_run_f: float
     refused: str = ""
+    scores: tuple[float, ...] = ()
+    inside: tuple[bool, ...] = ()
 
     @property
     def bound(self) -> float:
@@ -99,6 +102,8 @@ def audit_noise(
         from_scores(with_it, without, delta, confidence),
         one_run(counted, delta, confidence),
         one_run_f(counted, delta, confidence),
+        scores=(*with_it.tolist(), *without.tolist()),
+        inside=(*[True] * runs, *[False] * runs),
     )
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -20,6 +20,8 @@ from securefed import catalogue
 from securefed.auditing.cases import case, cases, defaults, every, require_clients
 from securefed.auditing.cells import AUDIT, Report, gather
 from securefed.auditing.finding import ACCEPTABLE
+from securefed.auditing.members import MembershipRow, Play, client_canaries, play
+from securefed.auditing.members import gather as gather_plays
 from securefed.auditing.outcome import Outcome, Settings, Task
 from securefed.auditing.runs import COVERED, DEFENSES, DP, run_task
 from securefed.auditing.statistics import interval
@@ -29,6 +31,7 @@ from securefed.errors import ConfigError, UnknownNameError
 
 ALL = "all"
 """In place of algorithms' names: every one that has a case."""
+T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, what was just done)."""
 
@@ -54,6 +57,7 @@ def audit(
     epsilons: Sequence[float] = (),
     acceptable: float = ACCEPTABLE,
     every_seed: bool = False,
+    membership: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
     keep: Path | None = None,
@@ -70,6 +74,7 @@ def audit(
         acceptable: leakage to the server up to which a defence counts as a remedy in the report.
         every_seed: run secure aggregation and Paillier themselves on every seed, not only on the first (elsewhere
             the run with the same sums of integers stands for them; the first seed checks that they are the same).
+        membership: also ask which rows of the target were there, under every noise of the message layer (`members`).
         workers: processes; all cores by default. In a script, call this under `if __name__ == "__main__":`, as
             everything that starts processes; `workers=1` starts none.
         keep: folder in which an audit that is cut off leaves what it found; the same audit goes on from there.
@@ -87,6 +92,8 @@ def audit(
     require_clients(clients)
     if seeds < 1:
         raise ConfigError(f"an audit needs at least one seed, not {seeds}")
+    if membership and seeds < 2:
+        raise ConfigError("membership rates are over seeds: they need at least two seeds")
     if epsilons and DP not in under:
         raise ConfigError(
             f"curves over epsilon belong to the defence {DP!r}; name it among the defences, or leave them"
@@ -97,24 +104,27 @@ def audit(
     shared = {"data": data, "clients": clients, "seeds": seeds, "epsilon": epsilon, "delta": delta}
     shared |= {"acceptable": acceptable}
     curve = tuple(sorted(set(epsilons)))
-    noise = _noise(chosen, under, {epsilon, *curve}, delta)
+    noise = _noise(chosen, (*under, DP) if membership else under, {epsilon, *curve}, delta)
     settings = Settings(data, clients, under, with_attacks, epsilon, delta, noise, curve, every_seed)
     tasks = [Task(name, seed, seed == 0, settings) for seed in range(seeds) for name in chosen]
     unfinished = Unfinished(keep, settings) if keep is not None else None
-    outcomes = _run(tasks, workers or os.cpu_count() or 1, progress, unfinished)
+    processes = workers or os.cpu_count() or 1
+    outcomes = _run(tasks, processes, progress, unfinished)
+    rows, unplayed = _members(tasks, processes, progress) if membership else ((), ())
     scores = [score for outcome in outcomes for score in outcome.scores]
     facts = [fact for outcome in outcomes for fact in outcome.facts]
     order = {name: index for index, name in enumerate(chosen)}
     scores.sort(key=lambda score: (order[score.algorithm], DEFENSES.index(score.defense)))
     report = Report(
         version=version("securefed"),
-        command=_command(settings, chosen, seeds),
+        command=_command(settings, chosen, seeds) + " --membership" * membership,
         environment=environment(),
         settings={name: case(name).describe() for name in chosen} | {AUDIT: shared},
         cells=tuple(gather(scores, facts, COVERED)),
         facts=tuple(facts),
         tradeoffs=tuple(_tradeoffs(outcomes)),
-        skipped=tuple(dict.fromkeys(reason for outcome in outcomes for reason in outcome.skipped)),
+        membership=tuple(row.to_json() for row in rows),
+        skipped=tuple(dict.fromkeys([*(reason for outcome in outcomes for reason in outcome.skipped), *unplayed])),
         seconds=time.perf_counter() - start,
     )
     return AuditResult(report, tuple(outcomes))
@@ -149,27 +159,49 @@ def _run(
         if progress is not None:
             progress(len(done), len(tasks), f"{task.algorithm}, seed {task.seed}")
 
-    _run_all([task for task in tasks if _key(task) not in done], workers, finished)
+    _run_all([task for task in tasks if _key(task) not in done], workers, run_task, finished)
     if unfinished is not None:
         unfinished.clear()
     return [done[_key(task)] for task in tasks]
+
+
+def _members(
+    tasks: Sequence[Task], workers: int, progress: Progress | None
+) -> tuple[Sequence[MembershipRow], Sequence[str]]:
+    """The membership part, and what was left out of it."""
+    done: dict[tuple[str, int], tuple[list[Play], list[str]]] = {}
+
+    def finished(task: Task, found: tuple[list[Play], list[str]]) -> None:
+        done[_key(task)] = found
+        if progress is not None:
+            progress(len(done), len(tasks), f"membership, {task.algorithm}, seed {task.seed}")
+
+    _run_all(tasks, workers, play, finished)
+    found = [done[_key(task)] for task in tasks]
+    settings = tasks[0].settings
+    noise = min(settings.noise.values())
+    canaries = client_canaries(settings.delta, noise, len({task.seed for task in tasks}))
+    rows = [*gather_plays(item for plays, _ in found for item in plays), *canaries]
+    return rows, [reason for _, reasons in found for reason in reasons]
 
 
 def _key(task: Task) -> tuple[str, int]:
     return task.algorithm, task.seed
 
 
-def _run_all(tasks: Sequence[Task], workers: int, finished: Callable[[Task, Outcome], None]) -> None:
+def _run_all(
+    tasks: Sequence[Task], workers: int, work: Callable[[Task], T], finished: Callable[[Task, T], None]
+) -> None:
     if workers == 1 or len(tasks) <= 1:
         _start_worker()
         for task in tasks:
-            finished(task, run_task(task))
+            finished(task, work(task))
         return
     # A server that has imported everything forks the workers: no threads are ever forked, nothing is imported twice.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["securefed.auditing.runs", "sklearn.datasets"])
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
-        futures = {pool.submit(run_task, task): task for task in tasks}
+        futures = {pool.submit(work, task): task for task in tasks}
         try:
             for future in as_completed(futures):
                 finished(futures[future], future.result())

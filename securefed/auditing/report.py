@@ -59,6 +59,7 @@ def render(report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve
         ],
         cores=report.environment["cores"],
         cells=[_row(cell) for cell in report.cells],
+        membership=[_member(row) for row in report.membership],
         notes=_notes(report),
         skipped=report.skipped,
         glossary=GLOSSARY,
@@ -178,6 +179,25 @@ def _row(cell: Cell) -> dict[str, str]:
         "epsilon": str(epsilon),
         "seeds": f"{cell.exposed_seeds} / {cell.leakage.seeds}",
         "css": css,
+    }
+
+
+def _member(row: Mapping[str, Any]) -> dict[str, str]:
+    def ranged(name: str) -> str:
+        value, low, high = row[name]
+        return f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+    return {
+        "algorithm": short(row["algorithm"]),
+        "defense": DEFENSE_TITLES.get(row["defense"], row["defense"].replace("_", " ")),
+        "adversary": row["adversary"],
+        "auc": ranged("auc"),
+        "tpr": ranged("tpr"),
+        "null": "{:.2f} to {:.2f}".format(*row["null"]),
+        "scores": f"{row['members']} / {row['others']}",
+        "epsilon": "" if row["epsilon"] is None else f"{row['epsilon']:.3g}",
+        "verdict": row["verdict"],
+        "css": {EXPOSED: "exposed", PARTIAL: "partial"}.get(row["verdict"], "safe"),
     }
 
 

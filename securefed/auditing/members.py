@@ -1,0 +1,244 @@
+"""The audit's membership part: which of a client's rows were there, in the clear and under every noise of the layer.
+
+The target's first rows are canaries (`attacks.membership.canaries`): each is its own or a stand-in from held-out rows.
+The run is the algorithm's own, from its case; the adversary sees what the noise's epsilon covers, knows every other
+client's rows, and takes their part off. That a whole client took part is public here; what its contribution shows in
+the worst case is what `epsilon_noise` measures, and its rates are rows too.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from securefed.attacks import views
+from securefed.attacks.base import Observed, Target
+from securefed.attacks.generic import Replay
+from securefed.attacks.membership import Canaries, Game, plant, pooled
+from securefed.auditing.cases import Prepared, case
+from securefed.auditing.epsilon_noise import audit_noise
+from securefed.auditing.outcome import Task
+from securefed.auditing.statistics import Interval, verdict
+from securefed.datasets.base import Dataset
+from securefed.datasets.loaders import load
+from securefed.defenses.base import Defense, Plan, Session
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import (
+    clip,
+    discrete_gaussian,
+    gaussian,
+    local_gaussian,
+    local_laplace,
+    skellam,
+)
+from securefed.defenses.differential_privacy.clip import clipped
+from securefed.defenses.fixed_point import Quantise
+from securefed.defenses.plain import Plain
+from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.errors import SecureFedError
+from securefed.federation import Federation, Result
+from securefed.tensors import Array
+
+INFORMED, POPULATION, CLIENT_CANARY = "informed", "population", "client canary"
+PLAIN: Final = "plain"
+NOISES: Final[Mapping[str, Callable[[float, float], Defense]]] = {
+    "gaussian": lambda norm, noise: chain(clip(norm), gaussian(noise), Quantise(), Plain()),
+    "discrete_gaussian": lambda norm, noise: chain(clip(norm), discrete_gaussian(noise), secure_aggregation()),
+    "skellam": lambda norm, noise: chain(clip(norm), skellam(noise), secure_aggregation()),
+    "local_gaussian": lambda norm, noise: chain(clip(norm), local_gaussian(noise), Plain()),
+    "local_laplace": lambda norm, noise: chain(clip(norm), local_laplace(noise), Plain()),
+}
+"""Every noise of the message layer, from a clip and a noise multiplier."""
+CANARIES: Final = 8
+SHADOWS: Final = 6
+_TARGET: Final = 0
+_NOISE_ENTRIES: Final = 4000
+_CANARY_RUNS: Final = 200
+
+
+@dataclass(frozen=True)
+class Play:
+    """The scores of one adversary in one run."""
+
+    algorithm: str
+    defense: str
+    adversary: str
+    scores: tuple[float, ...]
+    inside: tuple[bool, ...]
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
+class MembershipRow:
+    """One adversary under one defence, over all seeds.
+
+    Attributes:
+        algorithm: "any" for canaries that are whole contributions.
+        auc, tpr: area under the curve, and the true positive rate at 1 % false positives; each (value, low, high).
+        null: (low, high) of the AUC where membership is dealt out at random.
+        members, others: scores of each.      epsilon: what the plan claims for all rounds; `None` without noise.
+        verdict, detectable: as of every cell, of the leakage 2 AUC - 1.
+    """
+
+    algorithm: str
+    defense: str
+    adversary: str
+    auc: tuple[float, float, float]
+    tpr: tuple[float, float, float]
+    null: tuple[float, float]
+    members: int
+    others: int
+    seeds: int
+    epsilon: float | None
+    verdict: str
+    detectable: float
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        out = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in out.items()}
+
+
+def play(task: Task) -> tuple[list[Play], list[str]]:
+    """One seed of one algorithm under every defence, and what was left out, and why."""
+    what, settings = case(task.algorithm), task.settings
+    prepared = what.prepare(load(settings.data), settings.clients, task.seed)
+    rng = np.random.default_rng([task.seed, 0x3E3])
+    try:
+        canaries = _canaries(prepared, task.seed, rng)
+    except SecureFedError as error:
+        return [], [f"{task.algorithm}, membership: {error}"]
+    noise = settings.noise[settings.epsilon, what.rounds]
+    done: list[Play] = []
+    skipped: list[str] = []
+    for name in (PLAIN, *NOISES):
+        defense = chain() if name == PLAIN else NOISES[name](what.clip, noise)
+        try:
+            done += _scored(task, name, defense, prepared, canaries, rng)
+        except (SecureFedError, np.linalg.LinAlgError) as error:
+            skipped.append(f"{task.algorithm}, membership under {name}: {error}")
+    return done, skipped
+
+
+def client_canaries(delta: float, noise: float, seeds: int) -> Iterator[MembershipRow]:
+    """What one whole contribution shows in one exchange under each noise, in the worst case: any algorithm's."""
+    for name, make in NOISES.items():
+        runs = [audit_noise(make(1.0, noise), delta, runs=_CANARY_RUNS // seeds + 4) for _ in range(seeds)]
+        plays = [
+            Play("any", name, CLIENT_CANARY, item.scores, item.inside, item.claimed) for item in runs if item.scores
+        ]
+        if plays:
+            yield _row(plays)
+
+
+def gather(plays: Iterable[Play]) -> list[MembershipRow]:
+    """Rows in order of first appearance; those whose seeds held only members, or none, are left out."""
+    groups: dict[tuple[str, str, str], list[Play]] = {}
+    for item in plays:
+        groups.setdefault((item.algorithm, item.defense, item.adversary), []).append(item)
+    return [_row(group) for group in groups.values() if {bit for item in group for bit in item.inside} == {True, False}]
+
+
+def _row(group: Sequence[Play]) -> MembershipRow:
+    found = pooled([np.array(item.scores) for item in group], [np.array(item.inside) for item in group])
+    count, auc = len(group), found.rates.auc
+    leak = Interval(2 * auc - 1, 2 * found.auc[0] - 1, 2 * found.auc[1] - 1, count, 2 * found.deviation * count**0.5)
+    null = Interval(0.0, 2 * found.null[0] - 1, 2 * found.null[1] - 1, count, 0.0)
+    judged = verdict(leak, null)
+    first = group[0]
+    return MembershipRow(
+        first.algorithm,
+        first.defense,
+        first.adversary,
+        (auc, *found.auc),
+        (found.rates.tpr, *found.tpr),
+        found.null,
+        found.rates.members,
+        found.rates.others,
+        count,
+        first.epsilon,
+        judged.word,
+        judged.detectable,
+    )
+
+
+def _canaries(prepared: Prepared, seed: int, rng: np.random.Generator) -> Canaries:
+    """Half of the bits are set; of a single one, in every second seed."""
+    data, bound = prepared.clients[_TARGET], prepared.public.feature_bound
+    count = min(CANARIES, data.rows)
+    bits = rng.permutation(np.arange(count) % 2 == 0) if count > 1 else np.array([seed % 2 == 0])
+    return plant(data, _population(prepared.test, bound), bits.tolist(), rng)
+
+
+def _population(test: Dataset, bound: float) -> Dataset:
+    """Held-out rows in the public range."""
+    return test.take(np.flatnonzero(np.abs(test.x).max(axis=1) <= bound))
+
+
+def _scored(
+    task: Task, name: str, defense: Defense, prepared: Prepared, canaries: Canaries, rng: np.random.Generator
+) -> Iterator[Play]:
+    what = case(task.algorithm)
+    planted = canaries.planted(prepared.clients[_TARGET])
+    clients = (planted, *prepared.clients[1:])
+    method = what.build()
+    result = Federation(method, clients, defense, seed=task.seed, public=prepared.public).run(what.rounds)
+    local = name == PLAIN or result.plan.noise_survivors == 1
+    observed = (views.server if local else views.released)(result.transcript, _TARGET)
+    norm = None if name == PLAIN else what.clip
+    game = _game(
+        observed, Target(method, prepared.public), clients, canaries, _noise(defense, result, local=local), norm
+    )
+    population = _population(prepared.test, prepared.public.feature_bound)
+    epsilon = _claimed(result.plan, what.rounds)
+    inside = tuple(bool(bit) for bit in canaries.inside)
+    for adversary, scores in (
+        (INFORMED, game.informed()),
+        (POPULATION, game.population(population, SHADOWS, rng)),
+    ):
+        yield Play(task.algorithm, name, adversary, tuple(float(x) for x in scores), inside, epsilon)
+
+
+def _game(
+    observed: Observed,
+    target: Target,
+    clients: Sequence[Dataset],
+    canaries: Canaries,
+    noise: float,
+    norm: float | None,
+) -> Game:
+    """The target's part: what was seen less what every other member sent, which this adversary knows."""
+    replay = Replay(observed, target, through=None if norm is None else lambda sent: clipped(sent, norm))
+    seen = replay.seen
+    for index, client in enumerate(replay.members):
+        if client != _TARGET:
+            seen = seen - replay.alone(index, clients[client])
+    return Game(replay, replay.members.index(_TARGET), seen, noise, clients[_TARGET], canaries)
+
+
+def _noise(defense: Defense, result: Result, *, local: bool) -> float:
+    """Standard deviation of an entry, by sending zeros through the defence's own code."""
+    clients = 1 if local else result.plan.clients
+    zeros = {
+        tensor.name: np.zeros(tensor.shape) for tensor in result.plan.tensors if tensor.name not in result.plan.added
+    }
+    drawn: list[Array] = []
+    while sum(map(len, drawn)) < _NOISE_ENTRIES:
+        plan = Session(secrets.token_hex(16), 0, tuple(range(result.plan.clients)), result.plan).plan
+        total: dict[str, Array] = {}
+        for _ in range(clients):
+            sent = defense.encode(zeros, plan)
+            total = {name: np.asarray(value) + total.get(name, 0) for name, value in sent.items()}
+        released = defense.release(defense.decode(total, plan, clients), plan)
+        drawn.append(np.concatenate([np.ravel(released[name]) for name in zeros]))
+    return float(np.std(np.concatenate(drawn)))
+
+
+def _claimed(plan: Plan, rounds: int) -> float | None:
+    """The plan's epsilon for at least so many rounds."""
+    return next((float(epsilon) for count, epsilon in sorted(plan.epsilon) if count >= rounds), None)

@@ -1,0 +1,160 @@
+"""Membership: rates of known laws, adversaries of known strength, and the audit's rows under every noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from securefed.attacks.generic import Replay
+from securefed.attacks.membership import Game, plant, pooled
+from securefed.auditing import members
+from securefed.auditing.cases import case
+from securefed.auditing.matrix import audit
+from securefed.auditing.members import INFORMED, NOISES, PLAIN, POPULATION, client_canaries, gather, play
+from securefed.auditing.outcome import Settings, Task
+from securefed.auditing.report import render
+from securefed.datasets.base import Dataset
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import calibrate, clip, gaussian
+from securefed.defenses.differential_privacy.gaussian import CentralGaussian
+from securefed.defenses.fixed_point import Quantise
+from securefed.defenses.plain import Plain
+from securefed.errors import ConfigError, DataError
+from tests.attacks.test_generic import DATA, Z, product, replay
+
+POPULATION_ROWS = Dataset(np.random.default_rng(9).uniform(-1, 1, (80, 5)))
+
+
+def test_pooled_rates_have_intervals_that_hold_the_truth_and_nulls_that_hold_a_half() -> None:
+    """Unit normals one apart: AUC = Phi(1 / sqrt 2) = .760; of 40 seeds x 16 scores the standard error is .019."""
+    rng = np.random.default_rng(1)
+    bits = [np.arange(16) % 2 == 0 for _ in range(40)]
+    scores = [rng.normal(size=16) + own for own in bits]
+    found = pooled(scores, bits)
+    assert found.auc[0] < ndtr(2**-0.5) < found.auc[1]
+    assert found.auc[1] - found.auc[0] < 0.12
+    assert found.null[0] < 0.5 < found.null[1] < found.auc[0]
+    assert found.tpr[0] <= found.rates.tpr <= found.tpr[1]
+    with pytest.raises(DataError, match="members and non-members"):
+        pooled([np.zeros(3)], [np.ones(3, bool)])
+
+
+def game(noise: float, seed: int) -> Game:
+    """A client whose message is X^T X z: own rows against stand-ins, seen through Gaussian noise."""
+    rng = np.random.default_rng(seed)
+    canaries = plant(DATA[1], POPULATION_ROWS, (rng.permutation(4) < 2).tolist(), rng)
+    base: Replay = replay(product, Z, rounds=1)
+    data = canaries.planted(DATA[1])
+    seen = base.alone(0, data)
+    return Game(base, 0, seen + noise * rng.normal(size=seen.size), noise, data, canaries)
+
+
+def test_the_informed_adversary_reaches_the_rate_of_the_likelihood_ratio() -> None:
+    """AUC of N(d^2/2s^2, d^2/s^2) against its mirror image: Phi(d / (s sqrt 2)), averaged over the shifts d."""
+    noise, scores, bits, wanted = 2.0, [], [], []
+    for seed in range(60):
+        played = game(noise, seed)
+        scores.append(played.informed())
+        bits.append(played.canaries.inside)
+        for place, (own, other) in enumerate(zip(played.canaries.own, played.canaries.stand_ins, strict=True)):
+            ends = [played.replay.alone(0, Dataset(played._with(played.data.x, place, row))) for row in (own, other)]
+            wanted.append(ndtr(np.linalg.norm(ends[0] - ends[1]) / (noise * 2**0.5)))
+    found = pooled(scores, bits)
+    assert found.auc[0] - 0.03 < np.mean(wanted) < found.auc[1] + 0.03
+    assert 0.55 < found.rates.auc < 0.95
+
+
+def test_exact_messages_give_every_bit_and_drowned_ones_none() -> None:
+    exact = game(0.0, 0)
+    for scores in (exact.informed(), exact.population(POPULATION_ROWS, 6, np.random.default_rng(0))):
+        assert scores.shape == (4,)
+    assert ((exact.informed() > 0) == exact.canaries.inside).all()
+    drowned = [game(1e4, seed) for seed in range(25)]
+    found = pooled([item.informed() for item in drowned], [item.canaries.inside for item in drowned])
+    assert found.auc[0] < 0.5 < found.auc[1]
+
+
+def test_stand_ins_have_the_canarys_label_and_are_used_once() -> None:
+    rng = np.random.default_rng(0)
+    data, pool = (
+        Dataset(rng.normal(size=(4, 2)), np.array([0, 1, 0, 1])),
+        Dataset(rng.normal(size=(6, 2)), np.arange(6) % 2),
+    )
+    found = plant(data, pool, [True, False, False, True], rng)
+    own = [int(np.flatnonzero((pool.x == row).all(axis=1))[0]) for row in found.stand_ins]
+    assert [pool.y[k] for k in own] == [0, 1, 0, 1]  # type: ignore[index]
+    assert len(set(own)) == 4
+    np.testing.assert_array_equal(found.planted(data).x[[0, 3]], data.x[[0, 3]])
+    np.testing.assert_array_equal(found.planted(data).x[[1, 2]], found.stand_ins[[1, 2]])
+    with pytest.raises(DataError, match="label of a canary"):
+        plant(data, pool.take(np.array([0, 2])), [True, True], rng)
+
+
+def settings(epsilon: float, algorithm: str) -> Settings:
+    noise = {(epsilon, case(algorithm).rounds): calibrate(epsilon, 1e-5, case(algorithm).rounds)}
+    return Settings("digits", 4, ("plain",), (), epsilon, 1e-5, noise, (), False)
+
+
+def test_rows_of_ssi_are_told_apart_in_the_clear_and_not_under_noise() -> None:
+    plays, skipped = zip(
+        *(play(Task("pca/ssi", seed, False, settings(0.5, "pca/ssi"))) for seed in range(3)), strict=True
+    )
+    assert not any(skipped)
+    rows = {(row.defense, row.adversary): row for row in gather([item for seed in plays for item in seed])}
+    assert {defense for defense, _ in rows} == {PLAIN, *NOISES}
+    assert {adversary for _, adversary in rows} == {INFORMED, POPULATION}
+    assert rows[PLAIN, INFORMED].auc[0] == 1.0
+    assert rows[PLAIN, INFORMED].tpr[0] == 1.0
+    assert (rows[PLAIN, INFORMED].epsilon, rows[PLAIN, INFORMED].members) == (None, 12)
+    for name in NOISES:
+        assert rows[name, INFORMED].null[0] < rows[name, INFORMED].auc[0] < 0.9, name
+        assert rows[name, INFORMED].epsilon is not None
+
+
+class Weak(CentralGaussian):
+    """A fiftieth of the noise that it plans."""
+
+    def release(self, total, plan):
+        from dataclasses import replace  # noqa: PLC0415 - one test's
+
+        return super().release(total, replace(plan, noise_multiplier=plan.noise_multiplier / 50))
+
+
+def test_noise_that_is_missing_shows(monkeypatch) -> None:
+    weak = {
+        "gaussian": lambda norm, noise: chain(clip(norm), gaussian(noise), Quantise(), Plain()),
+        "weak": lambda norm, noise: chain(clip(norm), Weak(noise), Quantise(), Plain()),
+    }
+    monkeypatch.setattr(members, "NOISES", weak)
+    plays = [item for seed in range(3) for item in play(Task("pca/ssi", seed, False, settings(8.0, "pca/ssi")))[0]]
+    rows = {row.defense: row for row in gather(plays) if row.adversary == INFORMED}
+    assert rows["weak"].auc[0] > 0.9 > rows["gaussian"].auc[0]
+
+
+def test_one_whole_contribution_is_seen_through_little_noise_only() -> None:
+    little, much = ({row.defense: row for row in client_canaries(1e-5, noise, 2)} for noise in (0.3, 30.0))
+    assert set(little) == set(much) == set(NOISES)
+    for name in NOISES:
+        assert little[name].auc[0] > 0.95, name
+        assert much[name].auc[1] < 0.75, name
+        assert little[name].epsilon > much[name].epsilon
+
+
+def test_the_audit_has_the_rows_only_where_they_are_asked_for() -> None:
+    small = {"algorithms": ["optimization/dsgd"], "defenses": ["plain"], "attacks": ["clear"], "seeds": 2, "workers": 1}
+    small |= {"clients": 4, "attacks": ["gradient_inversion/fit"]}
+    with_it = audit(**small, membership=True).report
+    assert {row["adversary"] for row in with_it.membership} == {INFORMED, POPULATION, members.CLIENT_CANARY}
+    assert "--membership" in with_it.command
+    page = render(with_it, [], [])
+    assert "Who was there" in page
+    without = audit(**small).report
+    assert without.membership == ()
+    assert "Who was there" not in render(without, [], [])
+    assert "--membership" not in without.command
+
+
+def test_too_few_seeds_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two seeds"):
+        audit(["optimization/dsgd"], seeds=1, membership=True)
