@@ -30,6 +30,7 @@ class Observation:
         members: the clients whose sum `message` is.
         survivors: all clients in that round's sum.
         followed: the broadcast that followed from this round's sum; empty where the view does not know it.
+        step: unit of the fixed-point numbers each member rounded to, by tensor; empty where nothing was rounded.
     """
 
     round: int
@@ -38,6 +39,7 @@ class Observation:
     members: frozenset[ClientId]
     survivors: frozenset[ClientId]
     followed: Tensors = field(default_factory=dict)
+    step: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.linalg import LinAlgError
@@ -52,13 +52,21 @@ class Fit:
 
 @dataclass(frozen=True)
 class Patience:
-    """Jacobians within which the norm must halve: `far` above the norm `near`, `close` below; `None`: any number."""
+    """Jacobians within which the norm must halve: `far` above the norm `near`, `close` below; `None`: any number.
+
+    Below `floor`, about where the noise of what is fitted leaves the solution itself, a few do.
+    """
 
     near: float
     far: int | None = 12
     close: int | None = 40
+    floor: float = 0.0
+
+    _SETTLED: ClassVar[int] = 4
 
     def lost(self, norm: float, waited: int) -> bool:
+        if norm <= self.floor:
+            return waited >= self._SETTLED
         limit = self.close if norm <= self.near else self.far
         return limit is not None and waited >= limit
 

@@ -182,10 +182,10 @@ def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
 def _observation(
     transcript: Transcript, record: RoundRecord, followed: Tensors, encoded: Tensors, members: frozenset[ClientId]
 ) -> Observation:
-    message = decode(encoded, record.step)
+    message, step = decode(encoded, record.step), record.step
     if order := transcript.meta.get(ROTATED):
-        message = _unrotated(message, order, (transcript.run, record.round))
-    return Observation(record.round, record.broadcast, message, members, frozenset(record.survivors), followed)
+        message, step = _unrotated(message, order, (transcript.run, record.round)), {}
+    return Observation(record.round, record.broadcast, message, members, frozenset(record.survivors), followed, step)
 
 
 def decode(encoded: Tensors, step: Mapping[str, float]) -> dict[str, Array]:

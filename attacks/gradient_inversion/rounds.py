@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.mimesvrg import GRADIENT, PHASE, MimeSVRG
-from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.model import Model, label
 from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.attacks.gradient_inversion.glm import LinearModel
@@ -42,11 +42,16 @@ class LocalRound(Protocol):
 
 @dataclass(frozen=True)
 class Seen:
-    """One round: vectors received by the members, and the sum of what they sent."""
+    """One round: vectors received by the members, and the sum of what they sent.
+
+    Attributes:
+        rounding: by part, standard deviation of what rounding to fixed point added to an entry of the sum.
+    """
 
     received: Mapping[str, Array]
     total: Mapping[str, Array]
     members: tuple[ClientId, ...]
+    rounding: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,13 +139,24 @@ def read(observed: Observed, target: Target) -> tuple[Seen, ...]:
             return {"delta": -model.vector("direction", item.message)}
         return {part: model.vector(part, item.message) for part in method.sent}
 
+    def rounding(item: Observation) -> dict[str, float]:
+        if mime:
+            return {"delta": _rounding(model, "direction", item)}
+        return {part: _rounding(model, part, item) for part in method.sent}
+
     try:
         return tuple(
-            Seen(method.read(model, item.broadcast), said(item), tuple(sorted(item.members)))
+            Seen(method.read(model, item.broadcast), said(item), tuple(sorted(item.members)), rounding(item))
             for item in _told(observed, target.algorithm)
         )
     except KeyError as error:
         raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
+
+
+def _rounding(model: Model, part: str, item: Observation) -> float:
+    """Of numbers rounded to the nearest of a grid: step / sqrt(12) a member, as a root mean square over the entries."""
+    squares = [spec.size * item.step.get(label(part, spec.name), 0.0) ** 2 for spec in model.layout]
+    return float(np.sqrt(len(item.members) * sum(squares) / (12 * model.layout.size)))
 
 
 def as_gradients(rounds: tuple[Seen, ...], method: LocalRound, public: Public, model: LinearModel) -> list[Gradients]:

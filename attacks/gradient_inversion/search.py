@@ -16,6 +16,8 @@ EXACT = 1e-13
 SOLVED = 1e-9
 _HOPELESS = 0.2
 _NEAR = 0.03
+_ROUNDED = 3.0
+"""A misfit of so many times what rounding leaves to the true samples counts as solved."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,9 @@ class Found:
 class Race:
     """Heats of `entrants` starts, `opening` steps each; the best `finalists` of a heat run on for `closing` steps.
 
-    Heats go on until a fit is exact, `budget` steps are allotted (a run that ends early counts in full), or nothing
-    comes near after every plausible count of labels had its start: messages that no samples explain (noise) are given
-    up early. The closing is Levenberg-Marquardt.
+    Heats go on until a fit is exact, or as good as the messages' fixed point allows, `budget` steps are allotted (a run
+    that ends early counts in full), or nothing comes near after every plausible count of labels had its start: messages
+    that no samples explain (noise) are given up early. The closing is Levenberg-Marquardt.
 
     Attributes:
         descent: open with L-BFGS (strong-Wolfe line search) instead.
@@ -49,9 +51,10 @@ class Race:
 
     def __call__(self, system: System, starts: Starts, rng: np.random.Generator) -> Found:
         source, used, allotted, tried = starts(rng), 0, 0, 0
+        solved = max(SOLVED, _ROUNDED * system.floor)
         plausible = max(len(starts.label_counts()), self.entrants)
         best: Found | None = None
-        while best is None or (best.fit.norm > SOLVED and allotted < self.budget):
+        while best is None or (best.fit.norm > solved and allotted < self.budget):
             if best is not None and tried >= plausible and best.fit.norm > _HOPELESS * system.signal:
                 break
             heat: list[tuple[Fit, Start]] = []
@@ -60,7 +63,7 @@ class Race:
                 fit = self._open(system, start)
                 heat.append((fit, start))
                 used, allotted, tried = used + fit.steps, allotted + self.opening, tried + 1
-                if fit.norm <= SOLVED:
+                if fit.norm <= solved:
                     break
             heat.sort(key=lambda item: item[0].norm)
             for fit, start in heat[: self.finalists]:
@@ -68,7 +71,7 @@ class Race:
                 used, allotted = used + longer.steps, allotted + self.closing
                 if best is None or longer.norm < best.fit.norm:
                     best = Found(start.labels, longer, tried, used)
-                if best.fit.norm <= SOLVED:
+                if best.fit.norm <= solved:
                     break
         return replace(best, starts=tried, steps=used)
 
@@ -85,7 +88,7 @@ def run(system: System, labels: Array, start: Array, steps: int) -> Fit:
         start,
         steps=steps,
         goal=EXACT,
-        patience=Patience(_NEAR * system.signal),
+        patience=Patience(_NEAR * system.signal, floor=_ROUNDED * system.floor),
     )
 
 

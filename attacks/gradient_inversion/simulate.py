@@ -177,6 +177,17 @@ class System:
         return float(np.linalg.norm(self.weights * np.concatenate(parts)))
 
     @cached_property
+    def floor(self) -> float:
+        """Norm of the raised misfit that rounding to fixed point leaves to the true samples; 0 where nothing was."""
+        deviations = [
+            scale * seen.rounding.get(part, 0.0)
+            for seen in self.simulation.rounds
+            for part, scale in self.scales.items()
+        ]
+        message = self.weights[: len(self.weights) // len(deviations)]  # the same for each message
+        return float(np.linalg.norm(message) * np.linalg.norm(deviations))
+
+    @cached_property
     def weights(self) -> Array:
         """(equations,) how much each is raised."""
         model = self.simulation.model

@@ -1,0 +1,70 @@
+"""Rounding to fixed point: the attack knows from the transcript how well the true samples can fit, and stops there."""
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
+from securefed.attacks import views
+from securefed.attacks.base import Target
+from securefed.attacks.gradient_inversion import Fit
+from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.rounds import read
+from securefed.attacks.gradient_inversion.simulate import Simulation, System
+from securefed.attacks.levenberg import Patience
+from securefed.attacks.scores import sample_error
+from securefed.defenses.compose import chain
+from securefed.defenses.fixed_point import Quantise
+from tests.attacks.test_gradient_inversion import scene
+
+METHODS = [DSGD(), FedAvg(), Scaffold(local_steps=1), LoSAC(learning_rate=0.05)]
+CLIENTS = 6
+
+
+def at_the_truth(method, defence, seed):
+    """Norm of the misfit of the true rows, and what rounding is said to leave of it."""
+    federation, clients = scene(method, sizes=(1,) * CLIENTS, seed=seed, defence=defence)
+    target = Target(method, federation.public)
+    seen = read(views.sum_only(federation.transcript, None), target)
+    simulation = Simulation(method, LinearModel.of(target), federation.public, seen, tuple(range(CLIENTS)))
+    system = System.build(simulation, 64)
+    rows, labels = np.vstack([c.x for c in clients]), np.concatenate([c.y for c in clients])
+    residual, _ = system.misfit(rows @ system.basis.T, labels, slope=False)
+    return float(np.linalg.norm(residual)), system.floor
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_the_floor_is_the_misfit_of_the_true_rows(method):
+    """Within 30 %: a unit of half or twice the size would be told apart."""
+    defence = chain(Quantise())
+    ratios = [np.divide(*at_the_truth(method, defence, seed)) for seed in range(4)]
+    assert 0.7 < float(np.mean(ratios)) < 1.4, ratios
+
+
+def test_in_the_clear_nothing_is_rounded():
+    assert at_the_truth(FedAvg(), None, 0)[1] == 0.0
+
+
+def test_a_fit_of_rounded_sums_stops_at_the_floor():
+    """Few Jacobians, and no worse an answer than a search that goes on to the end."""
+    method, defence = FedAvg(), chain(Quantise())
+    federation, clients = scene(method, sizes=(1,) * CLIENTS, seed=1, defence=defence)
+    target, observed = Target(method, federation.public), views.sum_only(federation.transcript, None)
+    blind = type(observed)(observed.view, None, tuple(_untold(o) for o in observed.rounds), observed.output)
+    known, patient = (Fit().run(view, target, np.random.default_rng(0)) for view in (observed, blind))
+    rows = np.vstack([client.x for client in clients])
+    assert sample_error(known.value, rows) < 1.5 * sample_error(patient.value, rows) < 1e-3
+    assert known.diagnostics["steps"] < 0.5 * patient.diagnostics["steps"]
+
+
+def _untold(observation):
+    return type(observation)(
+        observation.round, observation.broadcast, observation.message, observation.members, observation.survivors
+    )
+
+
+def test_patience_is_short_at_the_floor():
+    patience = Patience(1.0, far=12, close=40, floor=1e-3)
+    assert patience.lost(1e-4, 4)
+    assert not patience.lost(1e-4, 3)
+    assert not patience.lost(1e-2, 39)
+    assert patience.lost(2.0, 12)
