@@ -57,6 +57,10 @@ class RolledBackError(StorageError):
     """A sealed file is older than the newest that was written."""
 
 
+class IdentityChangedError(ConfigError):
+    """A client is said to have another identity than the one it was met with."""
+
+
 class TranscriptError(SecureFedError):
     """A transcript that does not hold what a view or an attack needs."""
 

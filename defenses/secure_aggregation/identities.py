@@ -7,6 +7,7 @@
 A server alone cannot stand for a client whose identity the others hold: it would have to sign in its name.
 How the roster gets to the clients is not the library's matter. Where it comes through the server, clients must compare
 the fingerprint by another way (a call, a printed page); otherwise the server may have written the roster.
+`KnownIdentities` takes such a roster on first use, remembers it, and keeps account of what was compared.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Identities:
     Attributes:
         public: by client, 32 bytes; the same at every party.
         own: private keys by client: one at a client, none at the server. They leave this object only as signatures.
+        first_use: clients whose identity was taken as it first came and never compared (`KnownIdentities`): against a
+            server that wrote it then, nothing is promised.
 
     Raises:
         ConfigError: a key is not 32 bytes, two clients share one, or a private key is not that of its client.
@@ -50,6 +53,7 @@ class Identities:
 
     public: Mapping[ClientId, bytes]
     own: Mapping[ClientId, bytes] = field(default_factory=dict)
+    first_use: frozenset[ClientId] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "public", dict(self.public))
@@ -76,8 +80,7 @@ class Identities:
     def fingerprint(self) -> str:
         """160 bits of SHA-256 of the whole roster, in groups of four digits, to be compared out of band."""
         parts = (part for client in sorted(self.public) for part in (client, self.public[client]))
-        digest = hashlib.sha256(label("identities", *parts)).hexdigest()[:40]
-        return " ".join(digest[i : i + 4] for i in range(0, len(digest), 4))
+        return _grouped(label("identities", *parts))
 
     def known(self, client: ClientId) -> bytes:
         """The public identity. Raises `ConfigError` for a client that is not on the roster."""
@@ -103,6 +106,16 @@ class Identities:
         """
         if not _signed(self.known(client), statement, signature):
             raise AuthenticationError(client, f"{what} is not signed by the identity of client {client}")
+
+
+def fingerprint_of(public: bytes) -> str:
+    """As `Identities.fingerprint`, of one public identity."""
+    return _grouped(label("identity", public))
+
+
+def _grouped(data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()[:40]
+    return " ".join(digest[i : i + 4] for i in range(0, len(digest), 4))
 
 
 @lru_cache(maxsize=4096)

@@ -109,7 +109,7 @@ class SecureAggregation:
 
     @property
     def active(self) -> bool:
-        """Whether it withstands a server that deviates: where identities are given."""
+        """Whether it is run against a server that deviates: with identities, whose worth stands in the plan."""
         return self.identities is not None
 
     def __str__(self) -> str:
@@ -120,6 +120,7 @@ class SecureAggregation:
         words += [f"dropouts={self.dropouts:g}"] if self.dropouts else []
         words += [f"security={self.security}"] if self.security != SECURITY else []
         words += ["active"] if self.active else []
+        words += ["identities on first use"] if self.identities and self.identities.first_use else []
         words += ["pipelined"] if self.pipelined else []
         words += ["verify"] if self.verify else []
         return f"{self.name}({', '.join(words)})" if words else self.name
@@ -184,9 +185,15 @@ class SecureAggregation:
         return replace(plan, verified=True).assume(
             "Clients that are counted see the round's sum. An altered one passes with a client with probability 2^-60 "
             "at most, against the server alone: nothing is promised against the server and one client together"
-            + ("." if self.active else ", nor against a server that plays a client, which needs no identity here."),
+            + self._players(),
             "What follows from a verified sum is computed by the server, and is not checked.",
         )
+
+    def _players(self) -> str:
+        """Against what server that plays a client a verified sum says nothing."""
+        if self.identities is None:
+            return ", nor against a server that plays a client, which needs no identity here."
+        return ", nor against a server that wrote a client's identity." if self.identities.first_use else "."
 
     def _complete(self, plan: Plan) -> Plan:
         clients = plan.clients
@@ -316,14 +323,30 @@ _CURIOUS = (
 def _deviating(identities: Identities, plan: Plan) -> tuple[str, ...]:
     """The assumptions against a server that deviates, instead of `_CURIOUS`."""
     most = 2 * plan.threshold - plan.clients - 1
+    first, then = (), "The server"
+    if identities.first_use:
+        first = (
+            f"The server is honest but curious at first contact: the identities of clients {_listed(identities)} were "
+            "taken as they first came, and not compared. It may have written them, and then plays those clients. One "
+            "that changes later is refused by name.",
+        )
+        then = "If it wrote none of them, the server"
     return (
-        f"The server may deviate in any way while at most {most} of the clients it invites collude with it"
+        *first,
+        f"{then} may deviate in any way while at most {most} of the clients it invites collude with it"
         f"{', and of the neighbours of each as many as stated' if plan.degree else ''}; it then opens one sum of an "
         f"exchange, over {plan.threshold} clients or more, or none. It can make rounds void, and announce any result.",
         f"The identities are the clients' own, the same at every client: fingerprint {identities.fingerprint}, to be "
         "compared by another way than through the server.",
         "The server chooses what it broadcasts: contributions that differ a little subtract like equal ones.",
     )
+
+
+def _listed(identities: Identities) -> str:
+    """Whose identities were taken on first use, in words of bounded length."""
+    clients = sorted(identities.first_use)
+    some = ", ".join(map(str, clients[:8]))
+    return some if len(clients) <= 8 else f"{some} and {len(clients) - 8} more"
 
 
 def secure_aggregation(
