@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from securefed.algorithms.base import Public, require
+from securefed.problems.cross_entropy import slope_of
 from securefed.problems.initial import STARTS, Start, drawn
 from securefed.problems.products import Formed, Products
 from securefed.problems.torch_classifier import TorchClassifier
@@ -81,7 +82,7 @@ class DenseNetwork(TorchClassifier):
             z = products.forward(f"weight{k}", inputs[-1]) if inputs else z
             z += others[f"bias{k}"][:, None, :]
             inputs.append(np.maximum(z, 0, out=z) if k < self._layers[-1] else z)
-        slope = _cross_entropy_slope(inputs.pop(), y, np.asarray(weights, self.dtype))
+        slope = slope_of(inputs.pop(), y, np.asarray(weights, self.dtype))
         found: dict[str, Array] = {}
         for k in reversed(self._layers[1:]):
             name, entered = f"weight{k}", inputs.pop()
@@ -96,14 +97,3 @@ class DenseNetwork(TorchClassifier):
     @property
     def _layers(self) -> range:
         return range(1, len(self.hidden) + 2)
-
-
-def _cross_entropy_slope(z: Array, y: Array, weights: Array) -> Array:
-    """d loss / dz of logits (clients, rows, classes), in place."""
-    z -= z.max(axis=-1, keepdims=True)
-    np.exp(z, out=z)
-    z /= z.sum(axis=-1, keepdims=True)
-    own = y[..., None]
-    np.put_along_axis(z, own, np.take_along_axis(z, own, -1) - 1, -1)
-    z *= weights[..., None]
-    return z

@@ -15,6 +15,7 @@ from scipy.special import expit, logsumexp, softmax
 
 from securefed.algorithms.base import Public, require
 from securefed.problems.base import Classifier, largest_eigenvalue
+from securefed.problems.cross_entropy import slope_of
 from securefed.tensors import Array, Tensors
 
 PRACTICAL_WEIGHT = 10.0
@@ -139,9 +140,9 @@ class SoftmaxRegression(LinearMap):
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
         W = parameters["weight"]
         z = x @ W.transpose(0, 2, 1)
-        slope = softmax(z + parameters["bias"][:, None, :] if self.bias else z, axis=2)
-        np.put_along_axis(slope, y[:, :, None], np.take_along_axis(slope, y[:, :, None], 2) - 1.0, 2)
-        slope *= weights[:, :, None]
+        if self.bias:
+            z += parameters["bias"][:, None, :]
+        slope = slope_of(z, y, weights)
         out: dict[str, Array] = {"weight": slope.transpose(0, 2, 1) @ x + self.l2 * W}
         if self.bias:
             out["bias"] = slope.sum(axis=1)
