@@ -1,4 +1,4 @@
-"""The command line: `securefed audit | attack | compare | run | plan | list`."""
+"""The command line: `securefed audit | attack | compare | run | key | plan | list`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from securefed.printing import console, errors, progress_bar, show_audit, show_c
 
 if TYPE_CHECKING:
     from securefed.auditing.cells import Report
+    from securefed.sealing import Seal
 
 EXIT_BAD_INPUT, EXIT_LEAK = 2, 3
 
@@ -266,7 +267,9 @@ def plan(
     "securefed run ssi --set rank=5 --rounds 20\n\n"
     "securefed run losac --set learning_rate=0.001 --set blocks=5 --partition by_label --evaluate-every 10\n\n"
     "securefed run optimization/fedavg --set problem=2nn --data mnist --clients 100 --cohort 10 --rounds 100 "
-    "--defense secure_aggregation --checkpoint run.checkpoint --out result"
+    "--defense secure_aggregation --checkpoint run.checkpoint --out result\n\n"
+    "securefed key seal.key   (once; then the checkpoint is encrypted)\n\n"
+    "securefed run ssi --set rank=5 --checkpoint run.checkpoint --seal-key-file seal.key"
 )
 def run(
     algorithm: Annotated[str, typer.Argument(help="As `securefed list` names it.")],
@@ -295,12 +298,21 @@ def run(
     checkpoint: Annotated[
         Path | None, typer.Option(help="File to keep the run in, and to resume it from if it exists.")
     ] = None,
+    seal_key_file: Annotated[
+        Path | None,
+        typer.Option(help="Encrypt the checkpoint under the key in this file (mode 0600; `securefed key` makes one)."),
+    ] = None,
+    seal_anchor: Annotated[
+        Path | None,
+        typer.Option(help="Small file, kept elsewhere, that remembers the newest checkpoint: older ones are refused."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run.json and the results as .safetensors files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print run.json instead of the summary.")] = False,
 ) -> None:
     """Run one algorithm on real data, in the clear or under a defence."""
 
     def command() -> int:
+        seal = _seal(seal_key_file, seal_anchor, checkpoint)
         from securefed import running  # noqa: PLC0415 - heavy, and not needed for --help
 
         what = running.Run(
@@ -322,6 +334,7 @@ def run(
             ran = running.execute(
                 what,
                 checkpoint=checkpoint,
+                seal=seal,
                 reveal=reveal or None,
                 progress=lambda entry: progress.update(bar, completed=entry.round + 1, description=running.line(entry)),
             )
@@ -337,6 +350,40 @@ def run(
         return 0
 
     _guarded(command)
+
+
+@app.command(
+    epilog="Examples:\n\nsecurefed key seal.key\n\n"
+    "securefed run ssi --set rank=5 --checkpoint run.checkpoint --seal-key-file seal.key --seal-anchor /else/anchor"
+)
+def key(path: Annotated[Path, typer.Argument(help="Where to; a file that is there is left alone.")]) -> None:
+    """Make a key that files are encrypted with, 32 bytes in a file that only its owner can read."""
+
+    def command() -> int:
+        from securefed.sealing import make_key  # noqa: PLC0415
+
+        make_key(path)
+        console.print(
+            f"Key: [bold]{escape(str(path))}[/]. Keep it away from the files that it seals, and a copy in a safe "
+            "place: without it they do not open.",
+            soft_wrap=True,
+        )
+        return 0
+
+    _guarded(command)
+
+
+def _seal(key_file: Path | None, anchor: Path | None, checkpoint: Path | None) -> Seal | None:
+    from securefed.errors import ConfigError  # noqa: PLC0415
+    from securefed.sealing import Seal  # noqa: PLC0415
+
+    if key_file is None:
+        if anchor is not None:
+            raise ConfigError("--seal-anchor remembers sealed files; give --seal-key-file as well")
+        return None
+    if checkpoint is None:
+        raise ConfigError("--seal-key-file encrypts the checkpoint, and there is none; give --checkpoint as well")
+    return Seal.from_file(key_file, anchor, make=False)
 
 
 def _gate(report: Report, threshold: float | None) -> int:

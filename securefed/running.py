@@ -23,6 +23,7 @@ from securefed.errors import ConfigError, StorageError
 from securefed.federation import Federation, Progress, Result
 from securefed.history import RoundHistory
 from securefed.registry import Registry
+from securefed.sealing import Seal
 
 T = TypeVar("T")
 _DATA_STREAM = 0xDA7A
@@ -133,16 +134,23 @@ def build(kind: Registry[T], name: str, settings: Mapping[str, Any]) -> T:
         raise ConfigError(f"{kind.kind} {kind[name].name!r}: {error}") from error
 
 
-def federation(run: Run, *, checkpoint: Path | None = None, reveal: bool | None = None) -> Federation:
+def federation(
+    run: Run, *, checkpoint: Path | None = None, seal: Seal | None = None, reveal: bool | None = None
+) -> Federation:
     """The federation, nothing run yet: for its plan, or to run it. Messages are not kept."""
-    return _setup(run, checkpoint, reveal)[0]
+    return _setup(run, checkpoint, seal, reveal)[0]
 
 
 def execute(
-    run: Run, *, checkpoint: Path | None = None, reveal: bool | None = None, progress: Progress | None = None
+    run: Run,
+    *,
+    checkpoint: Path | None = None,
+    seal: Seal | None = None,
+    reveal: bool | None = None,
+    progress: Progress | None = None,
 ) -> Ran:
-    """Run it. Resumes from `checkpoint` if the file exists."""
-    made, test = _setup(run, checkpoint, reveal)
+    """Run it. Resumes from `checkpoint`, encrypted where there is a `seal`, if the file exists."""
+    made, test = _setup(run, checkpoint, seal, reveal)
     start = time.perf_counter()
     result = made.run(run.rounds, evaluate_every=run.evaluate_every, progress=progress)
     utility = getattr(made.algorithm, "utility", None)
@@ -150,13 +158,23 @@ def execute(
     return Ran(run, result, score, time.perf_counter() - start)
 
 
-def _setup(run: Run, checkpoint: Path | None, reveal: bool | None) -> tuple[Federation, Dataset | None]:
+def _setup(
+    run: Run, checkpoint: Path | None, seal: Seal | None, reveal: bool | None
+) -> tuple[Federation, Dataset | None]:
     algorithm = build(catalogue.algorithms, run.algorithm, run.settings)
     defense = build(catalogue.defenses, run.defense, run.defense_settings)
     source, clients, test = prepare(run)
     public = Public.of(clients, cohort=run.cohort, feature_bound=source.feature_bound)
     made = Federation(
-        algorithm, clients, defense, seed=run.seed, public=public, checkpoint=checkpoint, keep=False, reveal=reveal
+        algorithm,
+        clients,
+        defense,
+        seed=run.seed,
+        public=public,
+        checkpoint=checkpoint,
+        seal=seal,
+        keep=False,
+        reveal=reveal,
     )
     return made, test
 

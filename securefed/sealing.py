@@ -58,25 +58,33 @@ class Seal:
             raise ConfigError(f"a seal's key is {KEY_BYTES} secret bytes; Seal.from_file makes and keeps one")
 
     @classmethod
-    def from_file(cls, path: Path | str, anchor: Path | str | None = None) -> Seal:
+    def from_file(cls, path: Path | str, anchor: Path | str | None = None, *, make: bool = True) -> Seal:
         """The key in `path`; made there, readable by its owner only, where no such file is.
 
+        Args:
+            make: whether it may be made; else a missing one is refused.
+
         Raises:
-            StorageError: the file cannot be read or made, is no key, or others may read it.
+            StorageError: the file is missing or cannot be read or made, is no key, or others may read it.
         """
         place = Path(path)
+        if make and not place.exists():
+            make_key(place)
         try:
-            if not place.exists():
-                _write_new(place, os.urandom(KEY_BYTES))
-            if os.name == "posix" and place.stat().st_mode & 0o077:
-                raise StorageError(f"key {place} can be read by others than its owner; chmod 600 it, or make another")
-            key = place.read_bytes()
+            with place.open("rb") as file:
+                if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
+                    raise StorageError(
+                        f"key {place} can be read by others than its owner; chmod 600 it, or make another"
+                    )
+                key = file.read(KEY_BYTES + 1)
+        except FileNotFoundError as error:
+            raise StorageError(f"there is no key {place}; give another path, or make one (securefed key)") from error
         except StorageError:
             raise
         except OSError as error:
             raise StorageError(f"cannot use key {place}: {error.strerror}") from error
         if len(key) != KEY_BYTES:
-            raise StorageError(f"key {place} has {len(key)} bytes, not {KEY_BYTES}; restore it, or make another")
+            raise StorageError(f"{place} is no key of {KEY_BYTES} bytes; restore it, or make another")
         return cls(key, None if anchor is None else Path(anchor))
 
     def close(self, kind: str, data: bytes) -> bytes:
@@ -164,6 +172,20 @@ class Seal:
 
     def _derive(self, purpose: bytes, salt: bytes | None = None) -> bytes:
         return HKDF(SHA256(), KEY_BYTES, salt, b"securefed seal " + purpose).derive(self.key)
+
+
+def make_key(path: Path) -> None:
+    """A new key in `path`, from the operating system's generator, readable by its owner only.
+
+    Raises:
+        StorageError: there is a file already, which may be the only key to what it sealed, or it cannot be written.
+    """
+    try:
+        _write_new(path, os.urandom(KEY_BYTES))
+    except FileExistsError as error:
+        raise StorageError(f"{path} is there already, and a key is never overwritten; give another path") from error
+    except OSError as error:
+        raise StorageError(f"cannot make key {path}: {error.strerror}") from error
 
 
 def is_sealed(data: bytes) -> bool:

@@ -192,3 +192,46 @@ def test_the_module_is_the_command_line() -> None:
     assert "securefed" in done.stdout
     for command in ("audit", "attack", "compare", "run", "plan", "list"):
         assert f" {command} " in done.stdout
+
+
+def test_a_checkpoint_is_sealed_under_a_key_that_the_command_line_makes(tmp_path) -> None:
+    key, other, file, anchor = (tmp_path / name for name in ("seal.key", "other.key", "run.checkpoint", "anchor"))
+    run = ["run", "ssi", "--set", "rank=2", "--clients", "4", "--checkpoint", str(file)]
+
+    def says(*arguments: object) -> tuple[int, str]:
+        result = RUNNER.invoke(app, [str(argument) for argument in arguments])
+        return result.exit_code, " ".join(result.output.split())
+
+    assert says("key", key)[0] == 0
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert says("key", other)[0] == 0
+    made = key.read_bytes()
+    code, said = says("key", key)
+    assert (code, "is there already, and a key is never overwritten" in said) == (2, True)
+    assert key.read_bytes() == made != other.read_bytes()
+
+    sealed = [*run, "--seal-key-file", key, "--seal-anchor", anchor]
+    assert says(*sealed, "--rounds", 2)[0] == 0
+    first = file.read_bytes()
+    assert first.startswith(b"securefed sealed")
+    assert says(*sealed, "--rounds", 4)[0] == 0  # resumed
+    assert file.read_bytes() != first
+    for arguments, word in [
+        ([*run, "--rounds", 4], "is sealed; give the key"),
+        ([*run, "--rounds", 4, "--seal-key-file", other], "sealed under another key"),
+        ([*run, "--rounds", 4, "--seal-key-file", tmp_path / "none.key"], "there is no key"),
+        ([*run, "--rounds", 4, "--seal-anchor", anchor], "give --seal-key-file"),
+        (["run", "ssi", "--set", "rank=2", "--seal-key-file", key], "give --checkpoint"),
+    ]:
+        code, said = says(*arguments)
+        assert code == 2
+        assert word in said
+    assert not (tmp_path / "none.key").exists()  # a path misspelt makes no key
+    key.chmod(0o644)
+    assert "chmod 600" in says(*sealed, "--rounds", 4)[1]
+    key.chmod(0o600)
+    file.write_bytes(first)
+    assert "RolledBackError" in says(*sealed, "--rounds", 4)[1]
+    clear = tmp_path / "clear.checkpoint"  # control: without a key it is in clear, and opens without one
+    assert says(*run[:-1], clear, "--rounds", 2)[0] == says(*run[:-1], clear, "--rounds", 3)[0] == 0
+    assert not clear.read_bytes().startswith(b"securefed sealed")

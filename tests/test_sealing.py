@@ -142,8 +142,17 @@ def test_a_key_file_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="read by others"):
         Seal.from_file(place)
     place.chmod(0o600)
+    with pytest.raises(StorageError, match="never overwritten"):
+        sealing.make_key(place)
+    assert Seal.from_file(place, make=False).key == first.key
+    with pytest.raises(StorageError, match="there is no key"):
+        Seal.from_file(tmp_path / "missing.key", make=False)
+    assert not (tmp_path / "missing.key").exists()
+    place.write_bytes(first.key + b"x")
+    with pytest.raises(StorageError, match="no key of 32 bytes"):
+        Seal.from_file(place)
     place.write_bytes(first.key[:-1])
-    with pytest.raises(StorageError, match="31 bytes"):
+    with pytest.raises(StorageError, match="no key of 32 bytes"):
         Seal.from_file(place)
     with pytest.raises(StorageError, match="cannot use key"):
         Seal.from_file(tmp_path)
