@@ -5,9 +5,10 @@ from __future__ import annotations
 from securefed.attacks.base import attacks
 from securefed.attacks.gram.consensus import ConsensusGram
 from securefed.attacks.gram.difference import DifferenceGram
+from securefed.attacks.gram.local_power import LocalPowerGram
 from securefed.attacks.gram.power import PowerGram
 
-__all__ = ["ConsensusGram", "DifferenceGram", "PowerGram"]
+__all__ = ["ConsensusGram", "DifferenceGram", "LocalPowerGram", "PowerGram"]
 
 attacks.register(
     "gram/power",
@@ -16,6 +17,14 @@ attacks.register(
     source="faps proposition 2; noise-aware least squares over S >= 0 instead of its normal equations",
     applies_to="pca/ssi, pca/localpower",
     reads="the products S Z of every round beside the basis Z that was sent",
+)
+attacks.register(
+    "gram/local-power",
+    LocalPowerGram,
+    summary="solves S^q from rounds of q local products, and fits S, its root, to them",
+    source="S^q Z = Y R with R triangular: elimination of R by symmetry",
+    applies_to="pca/localpower with several local steps, single clients",
+    reads="the last product of every round beside the basis that was sent; tr(Z^T S Z) gives the scale",
 )
 attacks.register(
     "gram/difference",

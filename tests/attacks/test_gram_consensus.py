@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Outcome, Public
 from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS
 from securefed.algorithms.pca.operators import off, orth
-from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
+from securefed.attacks.base import Attack, Target, attacks
 from securefed.attacks.gram import ConsensusGram
 from securefed.attacks.gram.consensus import replay_misfit
 from securefed.attacks.gram.coordinates import Anchored, LowRank, Symmetric
@@ -18,41 +16,9 @@ from securefed.attacks.gram.near_consensus import largest_eigenvalue, near_conse
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
-from securefed.messages import Aggregate
+from tests.attacks.subspaces import digits, gram, observe
 
 RNG = np.random.default_rng(0)
-
-
-def digits(features, kind="sorted", parts=5, seed=0):
-    data = load_digits()
-    columns = np.sort(np.argsort(data.data.var(axis=0))[::-1][:features])
-    order = (
-        np.argsort(data.target, kind="stable") if kind == "sorted" else np.random.default_rng(seed).permutation(1797)
-    )
-    return [Dataset(data.data[rows][:, columns] / 16) for rows in np.array_split(order, parts)]
-
-
-def observe(algorithm, clients, rounds, members=(0,), *, noise=0.0, seed=0):
-    rng = np.random.default_rng(seed)
-    public = Public.of(clients)
-    server, states = algorithm.start(public, rng), [algorithm.enroll(data, public, rng) for data in clients]
-    seen, everybody = [], tuple(range(len(clients)))
-    for k in range(rounds):
-        broadcast = algorithm.broadcast(server)
-        steps = [algorithm.contribute(state, broadcast, rng) for state in states]
-        states = [algorithm.settle(tentative, Outcome(True, None)) for tentative, _ in steps]
-        total = {name: sum(sent[name] for _, sent in steps) for name in steps[0][1]}
-        shown = {name: sum(steps[i][1][name] for i in members) for name in total}
-        spread = noise * np.abs(shown["product"]).max()
-        shown["product"] = shown["product"] + spread * rng.normal(size=shown["product"].shape)
-        seen.append(Observation(k, broadcast, shown, frozenset(members), frozenset(everybody)))
-        server = algorithm.combine(server, Aggregate(total, everybody))
-    target = members[0] if len(members) == 1 else None
-    return Observed("test", target, tuple(seen), algorithm.broadcast(server)), Target(algorithm, public)
-
-
-def gram(*clients):
-    return sum(data.x.T @ data.x for data in clients)
 
 
 def course(observed, algorithm, count):
