@@ -37,8 +37,8 @@ attacks.register(
 attacks.register(
     "gram/consensus",
     ConsensusGram,
-    summary="reads S off FAPS near consensus, and fits a simulated client exactly where few unknowns are left",
+    summary="reads S off FAPS near consensus; on single clients solves rounds one by one, or fits a simulated client",
     source="against faps proposition 5: eqs. (12)-(20) near X_i = Z, and inverted by Levenberg-Marquardt",
-    applies_to="pca/faps",
+    applies_to="pca/faps, and blocks of pca/faps-guarded",
     reads="the product of every round beside the basis that was sent; round 0 alone gives beta and a block of S",
 )

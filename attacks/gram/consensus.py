@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -10,12 +10,13 @@ import numpy as np
 
 from securefed.algorithms.base import Outcome, require
 from securefed.algorithms.pca.faps import FAPS
-from securefed.algorithms.pca.guarded import GuardedFAPS
+from securefed.algorithms.pca.guarded import BLOCK, GuardedFAPS
 from securefed.algorithms.pca.server import PRODUCT
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
-from securefed.attacks.gram.faps_fit import Found, coordinates_of, fit_client
+from securefed.attacks.gram.faps_chain import chain_client, is_chain
+from securefed.attacks.gram.faps_fit import coordinates_of, fit_client
 from securefed.attacks.gram.near_consensus import ROUNDS, near_consensus, spread_out
-from securefed.attacks.gram.rounds import by_members, most_seen, rows_of
+from securefed.attacks.gram.rounds import Members, by_members, most_seen, rows_of
 from securefed.attacks.requirements import untold
 from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
@@ -23,22 +24,32 @@ from securefed.tensors import Array
 
 _AT_CONSENSUS = 1e-4
 """A client's first message is at consensus, to the round-off of float32 at least; without it there is no fit."""
+_REPLAYED = 1e-3
+"""A chain counts where a client that holds its S sends the messages to this relative misfit: its last rounds, and a
+subspace that few rounds leave open, may miss a little."""
 
 
 @dataclass(frozen=True)
 class ConsensusGram:
-    """First the near-consensus estimate, which every view allows; then, on single clients, an exact fit.
+    """First the near-consensus estimate, which every view allows; then, on single clients, an exact solution.
+
+    With one inner step, or a tolerance that solves the subproblems, rounds are solved one by one, at any number of
+    features (`faps_chain`); elsewhere, or where that chain breaks, a simulated client is fitted (`faps_fit`).
+    Of guarded FAPS the longest block is read, which is a run of FAPS from its first round on; rounds of SSI
+    between blocks are `gram/power`'s.
 
     Attributes:
-        fit_unknowns: largest number of unknowns at which the exact fit is tried; its cost grows with their square
-            and more (200: about a second). A client of m rows has about (features - rank) (m - rank)
-            of them, and features^2 / 2 at most.
+        fit_unknowns: largest number of unknowns u at which the fit is tried. A linearisation costs about 2.5 u^2
+            (2 u + features rank) operations, u^3 in the main, and an attack takes up to `starts` x 100 of them:
+            at u = 200 a second, at u = 600 one to two minutes where every start fails. A client of m rows has about
+            (features - rank) (m - rank) unknowns, and features^2 / 2 at most.
         starts: starts of the fit.
         largest: largest number of features at all: the estimate holds 60 matrices of features x features.
 
-    The exact fit is accepted only at a misfit of round-off with a Jacobian of full rank; otherwise the estimate is
-    reported, and `residual` is the misfit of a FAPS client that holds it (NaN for sums, which no single client
-    sends). `diagnostics["method"]` says which it was. Noise in the messages leaves only the estimate.
+    The fit is accepted only at a misfit of round-off with a Jacobian of full rank, the chain where a FAPS client that
+    holds its S sends the messages; otherwise the estimate is reported, and `residual` is the misfit of a FAPS client
+    that holds it (NaN for sums, which no single client sends). `diagnostics["method"]` says which it was. Noise in
+    the messages leaves only the estimate.
     """
 
     fit_unknowns: int = 600
@@ -55,8 +66,6 @@ class ConsensusGram:
     def applies(self, target: Target, observed: Observed) -> str | None:
         if not isinstance(target.algorithm, FAPS):
             return "The messages are no masked products of FAPS."
-        if isinstance(target.algorithm, GuardedFAPS):
-            return "Rounds of SSI between blocks of FAPS are not modelled here; `gram/power` reads those rounds."
         if (reason := untold(observed.rounds)) is not None:
             return reason
         if target.public.features > self.largest:
@@ -65,7 +74,10 @@ class ConsensusGram:
                 f"{target.public.features} features need about {need:.0f} MiB; the limit here is {have:.0f} MiB, "
                 f"{self.largest} features (`largest`)."
             )
-        if most_seen(by_members(observed.rounds), observed.target) is None:
+        masked = runs_of_faps(observed.rounds, target.algorithm)
+        if not masked:
+            return "No observed round belongs to a block of FAPS; `gram/power` reads those of SSI."
+        if most_seen(masked, observed.target) is None:
             return f"No observed sum holds client {observed.target}."
         return None
 
@@ -74,32 +86,79 @@ class ConsensusGram:
         if reason is not None:
             raise TranscriptError(reason)
         algorithm = cast(FAPS, target.algorithm)
-        groups = by_members(observed.rounds)
+        groups = runs_of_faps(observed.rounds, algorithm)
         members = most_seen(groups, observed.target)
         assert members is not None
         rounds = groups[members]
         rows = rows_of(members, target.public)
         estimate = near_consensus(spread_out(rounds), algorithm.beta_scale, rows)
-        entries = target.public.features * (target.public.features + 1) // 2
         alone = len(members) == 1
-        found = None
-        if alone and estimate.distances[0] < _AT_CONSENSUS and self._fits(algorithm.rank, target.public.features, rows):
-            found = fit_client(rounds, algorithm, rows, self.starts)
-        gram = estimate.gram if found is None else found.gram
+        misfit = replay_misfit(estimate.gram, rounds, target) if alone else float("nan")
+        found = Solved(estimate.gram, "near consensus", misfit, 0, _entries(estimate.gram), float("nan"), {})
+        if alone and estimate.distances[0] < _AT_CONSENSUS:
+            found = self._chained(rounds, target, rows, found) or self._fitted(rounds, target, rows) or found
         return Reconstruction(
             secret=self.secret,
-            value=gram,
-            residual=replay_misfit(gram, rounds, target) if alone else float("nan"),
-            rank=0 if found is None else found.rank,
-            unknowns=entries if found is None else found.unknowns,
-            condition=float("nan") if found is None else found.condition,
-            diagnostics=_diagnostics(rounds, estimate.scale, estimate.distances, found),
+            value=found.gram,
+            residual=found.misfit,
+            rank=found.rank,
+            unknowns=found.unknowns,
+            condition=found.condition,
+            diagnostics={
+                "method": found.method,
+                "rounds": len(rounds),
+                "largest eigenvalue": estimate.scale,
+                "distance from consensus": float(estimate.distances[-1]),
+                **found.notes,
+            },
             members=members,
         )
+
+    def _chained(self, rounds: Sequence[Observation], target: Target, rows: int, estimate: Solved) -> Solved | None:
+        """Round by round, where that is possible and explains the messages better than the estimate."""
+        algorithm = cast(FAPS, target.algorithm)
+        chain = chain_client(rounds, algorithm, rows) if is_chain(algorithm) else None
+        if chain is None:
+            return None
+        misfit = replay_misfit(chain.gram, rounds, target)
+        if not misfit < min(_REPLAYED, estimate.misfit):
+            return None
+        notes = {"rounds solved": chain.rounds}
+        return Solved(chain.gram, "round by round", misfit, chain.rank, chain.unknowns, chain.condition, notes)
+
+    def _fitted(self, rounds: Sequence[Observation], target: Target, rows: int) -> Solved | None:
+        """All at once, where few unknowns are left."""
+        algorithm = cast(FAPS, target.algorithm)
+        if not self._fits(algorithm.rank, target.public.features, rows):
+            return None
+        fit = fit_client(rounds, algorithm, rows, self.starts)
+        if fit is None:
+            return None
+        notes = {"misfit": fit.misfit, "starts": fit.starts, "inner counts": fit.counts.round(6).tolist()}
+        misfit = replay_misfit(fit.gram, rounds, target)
+        return Solved(fit.gram, "exact fit", misfit, fit.rank, fit.unknowns, fit.condition, notes)
 
     def _fits(self, rank: int, features: int, rows: int) -> bool:
         block = np.zeros((features - rank, rank))
         return rank < features and coordinates_of(block, rows).count <= self.fit_unknowns
+
+
+@dataclass(frozen=True)
+class Solved:
+    """S by one method.
+
+    Attributes:
+        gram: S.      misfit: relative, of a FAPS client that holds it; NaN for sums.
+        rank, unknowns, condition: of the method's linear system or Jacobian.      notes: further diagnostics.
+    """
+
+    gram: Array
+    method: str
+    misfit: float
+    rank: int
+    unknowns: int
+    condition: float
+    notes: Mapping[str, object]
 
 
 def replay_misfit(gram: Array, rounds: Sequence[Observation], target: Target) -> float:
@@ -119,15 +178,21 @@ def replay_misfit(gram: Array, rounds: Sequence[Observation], target: Target) ->
     return float(np.sqrt(missed / (total or 1.0)))
 
 
-def _diagnostics(
-    rounds: Sequence[Observation], scale: float, distances: Array, found: Found | None
-) -> dict[str, object]:
-    out: dict[str, object] = {
-        "method": "near consensus" if found is None else "exact fit",
-        "rounds": len(rounds),
-        "largest eigenvalue": scale,
-        "distance from consensus": float(distances[-1]),
-    }
-    if found is not None:
-        out |= {"misfit": found.misfit, "starts": found.starts, "inner counts": found.counts.round(6).tolist()}
-    return out
+def runs_of_faps(rounds: Sequence[Observation], algorithm: FAPS) -> dict[Members, list[Observation]]:
+    """By the clients in them, the rounds that are one run of FAPS: all, or of guarded FAPS the longest block."""
+    groups = by_members(rounds)
+    if not isinstance(algorithm, GuardedFAPS):
+        return groups
+    longest = {}
+    for members, seen in groups.items():
+        blocks: dict[int, list[Observation]] = {}
+        for observation in seen:
+            blocks.setdefault(int(observation.broadcast.get(BLOCK, 0)), []).append(observation)
+        blocks.pop(0, None)
+        if blocks:
+            longest[members] = max(blocks.values(), key=len)
+    return longest
+
+
+def _entries(gram: Array) -> int:
+    return len(gram) * (len(gram) + 1) // 2

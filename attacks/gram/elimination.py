@@ -26,7 +26,7 @@ class Inner:
     """Linear equations of one Theta_k: sum_q theta_q images_q = seen, theta its coordinates in `symmetric_basis`.
 
     Attributes:
-        images: (p (p + 1) / 2, p, p).      seen: (p, p).
+        images: (p (p + 1) / 2, ...), one equation for each further entry.      seen: (...).
     """
 
     images: Array

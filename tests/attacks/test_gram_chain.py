@@ -1,0 +1,79 @@
+"""FAPS with one inner step, or with subproblems solved: its subspaces follow from the messages round by round."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.base import Outcome
+from securefed.algorithms.pca import FAPS
+from securefed.algorithms.pca.operators import off
+from securefed.attacks.gram import ConsensusGram
+from securefed.attacks.gram.faps_chain import _exact, _follow, _one_step, chain_client, is_chain
+from securefed.attacks.scores import relative_error
+from tests.attacks.subspaces import digits, gram, observe
+
+RNG = np.random.default_rng(0)
+SOLVED = {"inner_tolerance": 1e-10, "inner_cap": 5000}
+
+
+def subspaces(algorithm, target, data, rounds):
+    """X_1, X_2, ... of the client itself."""
+    client = algorithm.enroll(data, target.public, RNG)
+    out = []
+    for observation in rounds:
+        client, _ = algorithm.contribute(client, observation.broadcast, RNG)
+        client = algorithm.settle(client, Outcome(True, None))
+        out.append(client.basis)
+    return out
+
+
+@pytest.mark.parametrize(("setting", "step", "close"), [({"inner_steps": 1}, _one_step, 1e-9), (SOLVED, _exact, 1e-6)])
+def test_each_link_is_the_clients_own_subspace_with_its_block(setting, step, close):
+    algorithm, clients = FAPS(3, **setting), digits(16, "random")
+    observed, target = observe(algorithm, clients, 12)
+    links = _follow(observed.rounds, algorithm, step)
+    S, true = gram(clients[0]), subspaces(algorithm, target, clients[0], observed.rounds)
+    assert len(links) == 12  # with rule (25): beta has grown on the way
+    for link, X in zip(links, true, strict=True):
+        assert np.linalg.norm(off(X, link.X)) < close
+        assert np.linalg.norm(link.G - off(link.X, S @ link.X)) < close * np.linalg.norm(S)
+        if link.inside is not None:
+            np.testing.assert_allclose(link.inside, link.X.T @ S @ link.X, atol=close * np.linalg.norm(S))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_inner_step_gives_the_matrix_at_36_features(seed):
+    clients = digits(36, "random", seed=seed)
+    observed, target = observe(FAPS(4, inner_steps=1), clients, 11, seed=seed)
+    got = ConsensusGram(fit_unknowns=0).run(observed, target, RNG)
+    assert got.diagnostics["method"] == "round by round" and got.diagnostics["rounds solved"] == 11
+    assert relative_error(got.value, gram(clients[0])) < 1e-6
+    few = replace(observed, rounds=observed.rounds[:4])
+    part = ConsensusGram(fit_unknowns=0).run(few, target, RNG)
+    assert relative_error(part.value, gram(clients[0])) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["random", "sorted"])
+def test_solved_subproblems_cancel_the_matrix(kind):
+    clients = digits(16, kind)
+    observed, target = observe(FAPS(3, **SOLVED), clients, 12)
+    got = ConsensusGram(fit_unknowns=0).run(observed, target, RNG)
+    assert got.diagnostics["method"] == "round by round" and got.residual < 1e-4
+    assert relative_error(got.value, gram(clients[0])) < 1e-4
+
+
+def test_shuffled_or_noisy_messages_break_the_chain():
+    clients = digits(12, "random")
+    observed, target = observe(FAPS(2, inner_steps=1), clients, 10)
+    kept = [o.message for o in observed.rounds]
+    rounds = [replace(o, message=kept[(i + 3) % 10]) for i, o in enumerate(observed.rounds)]
+    assert chain_client(rounds, target.algorithm, clients[0].rows) is None
+    noisy, _ = observe(FAPS(2, inner_steps=1), clients, 10, noise=1e-3)
+    assert chain_client(noisy.rounds, target.algorithm, clients[0].rows) is None
+
+
+def test_which_algorithms_are_followed():
+    assert is_chain(FAPS(2, inner_steps=1)) and is_chain(FAPS(2, **SOLVED))
+    assert not is_chain(FAPS(2)) and not is_chain(FAPS(2, inner_steps=3))
+    assert not is_chain(FAPS(2, inner_rule="bases", inner_tolerance=1e-9))
