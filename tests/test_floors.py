@@ -38,6 +38,7 @@ FLOORS = {
     "running": 3,
     "testing": 4,
     "wrap": 4,
+    "__main__": 4,
     "cli": 4,
     "printing": 4,
 }
