@@ -28,6 +28,7 @@ NAMES = (
     "attacks_networks",
     "attacks_pca",
     "attacks_samples",
+    "attacks_reference",
     "auditors",
 )
 HEAD = (

@@ -36,14 +36,14 @@ def main() -> None:
     """Measure and write `results/attacks_batch.json`."""
     rows: list[Row] = []
     cases = {
-        "one gradient at torch's default weights": lambda seed: _at_random(seed, 1 / 8),
-        "one gradient at weights U(-.5, .5)": lambda seed: _at_random(seed, 0.5),
+        "one gradient at torch's default weights": lambda seed: at_random(seed, 1 / 8),
+        "one gradient at weights U(-.5, .5)": lambda seed: at_random(seed, 0.5),
         "2 rounds from zeros, step 1": lambda seed: _rounds(seed, 2),
         "4 rounds from zeros, step 1": lambda seed: _rounds(seed, 4),
         "one gradient at zeros": lambda seed: _rounds(seed, 1),
     }
     for name, observe in cases.items():
-        found, took = zip(*(_attack(*observe(seed), seed) for seed in SEEDS), strict=True)
+        found, took = zip(*(attacked(*observe(seed), seed) for seed in SEEDS), strict=True)
         setting = f"softmax, d=64, C=10, {name}, labels unknown"
         asked = name != "one gradient at zeros"
         rows += [
@@ -73,7 +73,7 @@ def _rounds(seed: int, rounds: int) -> tuple[Observed, Public, Dataset]:
     return views.server(transcript, 0), public, clients[0]
 
 
-def _at_random(seed: int, largest: float) -> tuple[Observed, Public, Dataset]:
+def at_random(seed: int, largest: float) -> tuple[Observed, Public, Dataset]:
     """One message of client 0, computed from weights and biases in [-largest, largest]."""
     clients, public = _data(seed)
     rng = np.random.default_rng([seed, 1])
@@ -84,7 +84,8 @@ def _at_random(seed: int, largest: float) -> tuple[Observed, Public, Dataset]:
     return Observed("server", 0, (Observation(0, point, message, one, one),), point), public, clients[0]
 
 
-def _attack(observed: Observed, public: Public, truth: Dataset, seed: int) -> tuple[float, float]:
+def attacked(observed: Observed, public: Public, truth: Dataset, seed: int) -> tuple[float, float]:
+    """Rows recovered, and processor seconds."""
     start = time.process_time()
     found = ATTACK.run(observed, Target(METHOD, public), np.random.default_rng(seed))
     took = time.process_time() - start

@@ -1,0 +1,219 @@
+"""Subspace iteration, LocalPower, and what FAPS shows without a fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from benchmarks import ssi_reconstruction
+from benchmarks.references.figures import Cell, Figure, Measurement
+from benchmarks.references.registered import strongest
+from benchmarks.references.scenes import digits, gram, scene
+from securefed.algorithms.pca import FAPS, SSI, LocalPower
+from securefed.algorithms.pca.operators import off
+from securefed.algorithms.pca.server import BASIS, PRODUCT
+from securefed.attacks import views
+from securefed.attacks.gram import PowerGram
+from securefed.attacks.gram.near_consensus import largest_eigenvalue
+from securefed.attacks.gram.rounds import linear, stacked
+from securefed.attacks.scores import relative_error, subspace_baseline
+from securefed.datasets.base import Dataset
+from securefed.defenses.base import defenses
+
+WHERE = "ATTACKS.md, SSI"
+FEW = 20
+_ROUNDS = (10, 11, 15)
+
+
+def wide(seed: int) -> Cell:
+    """Figure 1's size: by rounds, by a coarser cut, and by the normal equations."""
+    shape = ssi_reconstruction.SAMPLES, ssi_reconstruction.FEATURES
+    x = np.random.default_rng(seed).uniform(-1, 1, shape)
+    observed, target = ssi_reconstruction.observe(x, seed)
+    own = x[: ssi_reconstruction.SAMPLES // ssi_reconstruction.CLIENTS]
+    truth = own.T @ own
+    errors = ssi_reconstruction.curve(observed, target, truth, _ROUNDS, ("psd",))["psd"]
+    cell: dict[str, float | str] = {f"{count} rounds": e for count, e in zip(_ROUNDS, errors, strict=True)}
+    coarse = PowerGram(tau=1e-8).run(observed, target, np.random.default_rng(0))
+    cell["coarse"] = relative_error(coarse.value, truth)
+    probes, products = stacked(linear(replace(observed, rounds=observed.rounds[:11])))
+    squared = np.linalg.lstsq(probes @ probes.T, (products @ probes.T).T, rcond=None)[0]
+    return cell | {"normal equations": relative_error(squared.T, truth)}
+
+
+def few_rows(digits_instead: bool, seed: int) -> Cell:
+    """A client of fewer rows than features, after rows / rank rounds."""
+    if digits_instead:
+        first, *others = digits(64, seed)
+        rank, rows, clients = 5, FEW, [Dataset(first.x[:FEW]), *others]
+    else:
+        rng, rank, rows = np.random.default_rng(seed), ssi_reconstruction.RANK, 5 * ssi_reconstruction.RANK
+        x = rng.uniform(-1, 1, (4 * rows, ssi_reconstruction.FEATURES))
+        clients = [Dataset(x[:rows]), Dataset(x[rows:])]
+    run = scene(SSI(rank, tolerance=0.0), clients, rows // rank, seed, client=0)
+    return strongest("gram", run.view, run.target, run.truth, seed).cell
+
+
+def local_power(seed: int) -> Cell:
+    """The size of figure 1, two clients; q = 8, 4, 2 come first, and 15 rounds with q = 1 follow."""
+    x = np.random.default_rng(seed).uniform(-1, 1, (2000, ssi_reconstruction.FEATURES))
+    clients = [Dataset(part) for part in np.array_split(x, 2)]
+    rank = ssi_reconstruction.RANK
+    run = scene(LocalPower(rank, tolerance=0.0), clients, 3 + _ROUNDS[-1], seed, client=0)
+    return strongest("gram", run.view, run.target, run.truth, seed).cell
+
+
+def absent(seed: int) -> Cell:
+    """Client 0 stays away in every second of 30 rounds; the sums are those of secure aggregation."""
+    run = scene(
+        SSI(5, tolerance=0.0),
+        digits(64, seed),
+        30,
+        seed,
+        client=0,
+        defense=defenses.make("quantise"),
+        schedule=lambda k: range(5) if k % 2 == 0 else range(1, 5),
+    )
+    return strongest("gram", views.sum_only(run.result.transcript, 0), run.target, run.truth, seed).cell
+
+
+def hidden(seed: int) -> Cell:
+    """What sums over all clients give away of the pooled matrix, and of one client's."""
+    clients = digits(64, seed)
+    run = scene(SSI(5, tolerance=0.0), clients, 10, seed, defense=defenses.make("quantise"))
+    pooled, truth = gram(*clients), run.truth
+    found = strongest("gram", views.sum_only(run.result.transcript, None), run.target, pooled, seed)
+    share = run.clients[run.client].rows / sum(data.rows for data in clients)
+    guess = pooled if found.found is None else found.found.value
+    return found.cell | {
+        "baseline": subspace_baseline(pooled, run.result.transcript.output[BASIS]),
+        "client": relative_error(share * guess, truth) / relative_error(share * pooled, truth),
+    }
+
+
+def shown_by_faps(seed: int) -> Cell:
+    """Round 0 and round 79 of FAPS: the block (I - Z Z^T) S Z and the largest eigenvalue, read off."""
+    run = scene(FAPS(3, tolerance=0.0), digits(20, seed), 80, seed)
+    first, last = run.view.rounds[0], run.view.rounds[79]
+    S, top = run.truth, float(np.linalg.eigvalsh(run.truth)[-1])
+    pairs = [(o.broadcast[BASIS], o.message[PRODUCT]) for o in (first, last)]
+    block = [relative_error(off(Z, Y), off(Z, S @ Z)) for Z, Y in pairs]
+    diagonal = np.diag(last.broadcast[BASIS].T @ last.message[PRODUCT])
+    eigenvalue = abs(largest_eigenvalue(first, 0.15) / top - 1)
+    return {
+        "round 0": max(block[0], eigenvalue),
+        "round 79": block[1],
+        "beta": float(np.ptp(diagonal) / diagonal.mean()),
+    }
+
+
+_WIDE = Measurement("ssi/wide", wide)
+_SIZE = "n = 1000, m = 10000, p = 100, 10 clients, uniform entries, one client in the clear"
+_FAPS = Measurement("faps/shown", shown_by_faps)
+_HIDDEN = Measurement("ssi/hidden", hidden)
+FIGURES = (
+    *(
+        Figure(
+            where=WHERE, claim=f"err at k = {k} rounds, n = 1000", printed=p, setting=_SIZE, measurement=_WIDE,
+            key=f"{k} rounds",
+        )
+        for k, p in ((10, "1.3e-4"), (11, "2.7e-6"), (15, "1.2e-7"))
+    ),
+    Figure(
+        where=WHERE,
+        claim="tau = 1e-8 stays at .3 (a setting that fails)",
+        printed=".3",
+        better="high",
+        setting=f"{_SIZE}, 15 rounds, tau = 1e-8",
+        measurement=_WIDE,
+        key="coarse",
+    ),
+    Figure(
+        where=WHERE,
+        claim="the normal equations end at .3 and more (a method that fails)",
+        printed=".3",
+        better="high",
+        setting=f"{_SIZE}, 11 rounds",
+        measurement=_WIDE,
+        key="normal equations",
+    ),
+    Figure(
+        where=WHERE,
+        claim="m_i < n: exact after m_i / p rounds",
+        printed="1e-12",
+        setting="n = 1000, m_1 = 500, p = 100, 2 clients, uniform entries, 5 rounds",
+        measurement=Measurement("ssi/few rows", partial(few_rows, False)),
+    ),
+    Figure(
+        where=WHERE,
+        claim="the same on digits",
+        printed="1e-12",
+        setting=f"digits, n = 64, m_1 = {FEW}, p = 5, 5 clients, {FEW // 5} rounds",
+        measurement=Measurement("ssi/few rows of digits", partial(few_rows, True)),
+    ),
+    Figure(
+        where=WHERE,
+        claim="LocalPower: the same on its q = 1 rounds",
+        printed="1.2e-7",
+        setting="n = 1000, m_1 = 1000, p = 100, 2 clients, q = 8, 4, 2 first, then 15 rounds with q = 1",
+        measurement=Measurement("localpower", local_power),
+    ),
+    Figure(
+        where="ATTACKS.md, views",
+        claim="absent in every second of 30 rounds: S_i under secure aggregation",
+        printed=".08",
+        setting="SSI, digits, n = 64, p = 5, 5 clients, sums in fixed point",
+        measurement=Measurement("ssi/absent", absent),
+    ),
+    Figure(
+        where="ATTACKS.md, secrets",
+        claim="secure aggregation of SSI gives the pooled S away (.01)",
+        printed=".01",
+        setting="digits, n = 64, p = 5, 5 clients, 10 rounds, sums in fixed point",
+        measurement=_HIDDEN,
+    ),
+    Figure(
+        where="ATTACKS.md, secrets",
+        claim="the output alone gives .47 at best",
+        printed=".47",
+        setting="the same; c Z Z^T with the best c",
+        measurement=_HIDDEN,
+        key="baseline",
+        better="high",
+    ),
+    Figure(
+        where="ATTACKS.md, secrets",
+        claim="and hides S_i",
+        printed="1.0",
+        better="high",
+        setting="the same; error of the share of the pooled estimate, over that of the pooled matrix",
+        measurement=_HIDDEN,
+        key="client",
+    ),
+    Figure(
+        where="ATTACKS.md, FAPS",
+        claim="round 0 gives ||A_i||_2 and the block P' S Z exactly",
+        printed="exact",
+        setting="digits, n = 20, p = 3, 5 clients",
+        measurement=_FAPS,
+        key="round 0",
+    ),
+    Figure(
+        where="ATTACKS.md, FAPS",
+        claim="(I - Z Z^T) Y -> P' S Z at k = 79, IID",
+        printed="6e-6",
+        setting="digits, n = 20, p = 3, 5 clients, rules (25) and (26); the block, relative",
+        measurement=_FAPS,
+        key="round 79",
+    ),
+    Figure(
+        where="ATTACKS.md, FAPS",
+        claim="beta ~ diag(Z^T Y) at k = 79, IID",
+        printed="6e-6",
+        setting="the same; relative spread of the p entries",
+        measurement=_FAPS,
+        key="beta",
+    ),
+)  # fmt: skip
