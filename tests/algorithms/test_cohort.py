@@ -194,7 +194,8 @@ def test_groups_are_even_in_size_and_number() -> None:
         assert [i for part in found for i in part] == list(range(count))
         assert max(sizes) <= most
         assert max(sizes) - min(sizes) <= 1
-        assert len(found) % 2 == 0 or len(found) == count
+        assert len(found) % 2 == 0 or len(found) in (1, count)
+        assert (len(found) == 1) == (count <= most)
 
 
 def test_stacks_of_one_array_lie_side_by_side_without_a_copy() -> None:

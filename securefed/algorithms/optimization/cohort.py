@@ -47,9 +47,10 @@ def groups(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw]) -> 
 
 
 def _evenly(members: list[int], most: int) -> list[list[int]]:
-    """Groups of about equal size; an even number of them, or two threads end by waiting for one."""
+    """Groups of about equal size; all in one where they fit, else an even number, or two threads end by waiting."""
     count = -(-len(members) // most)
-    count = min(len(members), count + count % 2)
+    if count > 1:
+        count = min(len(members), count + count % 2)
     return [[int(i) for i in part] for part in np.array_split(members, count)]
 
 
