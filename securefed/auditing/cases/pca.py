@@ -24,6 +24,11 @@ def captured_variance(output: Tensors, test: Dataset) -> float:
     return float(np.sum((test.x @ basis) ** 2) / np.sum(best**2))
 
 
+def mean_share(output: Tensors, test: Dataset) -> float:
+    """What self-learning PCA puts out: no basis leaves a client, so held-out rows say nothing."""
+    return float(output["share"])
+
+
 def pooled_gram(clients: tuple[Dataset, ...]) -> Array:
     """Sum of the clients' Gram matrices, (features, features)."""
     rows = np.concatenate([data.x for data in clients])
@@ -47,6 +52,33 @@ for _name in ("pca/ssi", "pca/localpower", "pca/faps"):
             default=True,
         )
     )
+register(
+    Case(
+        name="pca/faps-guarded",
+        setting={"rank": _RANK, "patience": 4},
+        secret="gram",
+        prepare=one_small_client,
+        rounds=12,
+        clip=300.0,
+        utility=captured_variance,
+        utility_name="captured variance",
+        data=_SUBSPACE_DATA,
+        traced=1,
+    )
+)
+register(
+    Case(
+        name="pca/self",
+        setting={"rank": _RANK},
+        secret="gram",
+        prepare=one_small_client,
+        rounds=1,
+        clip=1.0,
+        utility=mean_share,
+        utility_name="mean share of a client's energy in its own basis, on its own rows",
+        data=_SUBSPACE_DATA,
+    )
+)
 _STANDARDISED_DATA = f"the {STANDARDISED_FEATURES} columns of highest variance, even shares, z-scored by each client"
 _CONSENSUS = {"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True}
 register(
