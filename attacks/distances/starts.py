@@ -15,6 +15,7 @@ from securefed.tensors import Array
 
 _SCALES = np.geomspace(0.02, 1.5, 30)
 _GLANCE = 3
+_SPREAD = 0.3
 
 
 def starts(system: System, rng: np.random.Generator) -> Iterator[Array]:
@@ -41,7 +42,9 @@ def starts(system: System, rng: np.random.Generator) -> Iterator[Array]:
             misfits = [np.linalg.norm(glance.misfit(guess, slope=False)[0]) for guess in guesses]
             yield guesses[int(np.argmin(np.nan_to_num(misfits, nan=np.inf)))]
     while True:
-        yield alike * rng.uniform(0.7, 1.3, alike.shape)
+        apart = rng.normal(size=alike.shape)
+        apart -= apart.mean(axis=0)
+        yield alike + _SPREAD * np.linalg.norm(alike) / max(float(np.linalg.norm(apart)), 1e-300) * apart
 
 
 def pooled(system: System) -> Array:

@@ -1,6 +1,7 @@
 """Distances from graphs: exact in the clear, member by member from PPGL's sums, and honest about the rest."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -66,6 +67,20 @@ def test_ppgls_sums_tell_two_clients_apart_and_their_residual_says_so() -> None:
         error = min(relative_error(blocks, truth), relative_error(blocks[::-1], truth))
         assert (error < 1e-9) == (found.residual < 1e-11)
         exact += error < 1e-9
+    assert exact >= 3
+
+
+def test_sums_of_three_clients_fall_with_more_rounds() -> None:
+    members, exact = 3, 0
+    for seed in range(4):
+        federation, data, target = scene(PPGL(local_steps=1), seed, clients=members, rounds=14)
+        found = Fit(starts=6).run(views.sum_only(federation.transcript, None), target, np.random.default_rng(seed))
+        blocks = found.value.reshape(members, VERTICES, VERTICES)
+        truth = EDGES.adjacency(np.stack([distances(one) for one in data]))
+        error = min(relative_error(blocks[list(order)], truth) for order in permutations(range(members)))
+        assert found.rank == found.unknowns == members * EDGES.count
+        assert (error < 1e-8) == (found.residual < 1e-11)
+        exact += error < 1e-8
     assert exact >= 3
 
 
