@@ -17,7 +17,7 @@ from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
 from securefed.tensors import Tensors
 
-PROBLEM = SoftmaxRegression(l2=DECAY)
+PROBLEM = SoftmaxRegression(l2=DECAY, precision="float32")
 DATA = "MNIST-MLR, two label shards a client, training loss of a row, weight decay included"
 LEAD = (
     "biased selection leads over the first half, the personal models by most, and is passed in the second: the clients "

@@ -92,7 +92,7 @@ class Column:
 MLR = Column(
     name="Mnist-MLR",
     level=90.0,
-    problem=SoftmaxRegression(l2=DECAY),
+    problem=SoftmaxRegression(l2=DECAY, precision="float32"),
     draw=digits,
     data="MNIST, 70000 rows, two label shards a client",
     rows=ALL,

@@ -64,7 +64,7 @@ def mnist(seed: int) -> Split:
     """Pixels / 255, the official split."""
     source = load("mnist")
     assert source.test is not None
-    return source.data, source.test
+    return source.data.single(), source.test
 
 
 def har(seed: int) -> Split:
@@ -72,14 +72,14 @@ def har(seed: int) -> Split:
     source = load("uci_har")
     assert source.test is not None
     scaling = z_score(source.data)
-    return scaling(source.data), scaling(source.test)
+    return scaling(source.data).single(), scaling(source.test)
 
 
 def esr(seed: int) -> Split:
     """Seizure or not, all samples over the largest one, 2300 random test rows."""
     data, test = split(load("esr").data, 0.2, np.random.default_rng(seed))
     scaling = maximum(data)
-    return scaling(data), scaling(test)
+    return scaling(data).single(), scaling(test)
 
 
 STEP_EVIDENCE = (

@@ -15,7 +15,7 @@ class Dataset:
     """Rows are samples, as in scikit-learn.
 
     Attributes:
-        x: (rows, features) float64.
+        x: (rows, features) float64, or float32 where it is given so: half the memory, for problems that compute in it.
         y: (rows,) int64 class labels from 0, or (rows, ...) float64 responses, or `None` where the task has none.
     """
 
@@ -23,7 +23,9 @@ class Dataset:
     y: Array | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "x", np.ascontiguousarray(self.x, dtype=np.float64))
+        given = np.asarray(self.x)
+        kept = np.float32 if given.dtype == np.float32 else np.float64
+        object.__setattr__(self, "x", np.ascontiguousarray(given, dtype=kept))
         if self.x.ndim != 2 or not self.x.size:
             raise DataError(f"data must be a non-empty (rows, features) matrix, not of shape {self.x.shape}")
         bad = np.flatnonzero(~np.isfinite(self.x).all(axis=1))
@@ -68,6 +70,10 @@ class Dataset:
         if self.y is None or not np.issubdtype(self.y.dtype, np.floating):
             raise DataError("this algorithm needs real responses, the data has none; pass Dataset(x, y) with y float64")
         return self.y
+
+    def single(self) -> Dataset:
+        """The same rows in float32, for problems that compute in it: they are read in half the time."""
+        return Dataset(self.x.astype(np.float32), self.y)
 
     def take(self, index: Array) -> Dataset:
         """The rows at `index`: positions, or a mask. Consecutive rows in their order are a view, others a copy.

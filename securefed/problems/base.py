@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from scipy.linalg import eigh
 
-from securefed.algorithms.base import Public
+from securefed.algorithms.base import Public, require
 from securefed.datasets.base import Dataset
 from securefed.problems.products import Products
 from securefed.registry import Registry
 from securefed.tensors import Array, Tensors
 
+Precision = Literal["float32", "float64"]
 PRACTICAL_LOSS = 100.0
 """Largest mean loss of a row that evaluation sums are planned for; beyond, clients refuse and the range doubles."""
 
@@ -190,6 +191,11 @@ class Classifier(BaseProblem):
     def measure(self, parameters: Tensors, x: Array, y: Array) -> dict[str, float]:
         correct = float(np.sum(self.predict(parameters, x) == y))
         return super().measure(parameters, x, y) | {"correct": correct}
+
+
+def check_precision(precision: str) -> None:
+    """Raises `ConfigError` where it is none of `Precision`."""
+    require(precision in ("float32", "float64"), f"precision is float32 or float64, not {precision!r}")
 
 
 problems: Registry[Problem] = Registry("problem")

@@ -1,4 +1,4 @@
-"""Losses of a linear map: binary logistic and softmax regression, float64, NumPy only.
+"""Losses of a linear map: binary logistic and softmax regression, NumPy only.
 
 z = W x + b,   loss = mean_k l(z_k, y_k) + l2/2 ||W||^2        (the bias is not penalised)
 dl/dz = p(z) - [y],   dl/dW = (dl/dz) x^T + l2 W,   dl/db = dl/dz
@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import expit, logsumexp, softmax
 
 from securefed.algorithms.base import Public, require
-from securefed.problems.base import Classifier, largest_eigenvalue
+from securefed.problems.base import Classifier, Precision, check_precision, largest_eigenvalue
 from securefed.problems.cross_entropy import slope_of
 from securefed.tensors import Array, Tensors
 
@@ -30,6 +30,7 @@ class LinearMap(Classifier):
         bias: whether there is a bias.
         l2: weight of l2/2 ||W||^2, >= 0.
         initial_scale: standard deviation of the initial weights; 0 starts at zero. The bias starts at zero.
+        precision: of parameters, gradients and all arithmetic of a client.
 
     Raises:
         ConfigError: a parameter outside its domain.
@@ -38,11 +39,17 @@ class LinearMap(Classifier):
     bias: bool = True
     l2: float = 0.0
     initial_scale: float = 0.0
+    precision: Precision = "float64"
 
     def __post_init__(self) -> None:
+        check_precision(self.precision)
         require(np.isfinite(self.l2) and self.l2 >= 0, f"l2 must be at least 0 and finite, not {self.l2}")
         scale = self.initial_scale
         require(np.isfinite(scale) and scale >= 0, f"initial_scale must be at least 0 and finite, not {scale}")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.precision)
 
     def gradient_bounds(self, public: Public) -> dict[str, float]:
         """|dl/dz| <= 1, so |dl/dW| <= feature_bound + l2 |W| with |W| <= `PRACTICAL_WEIGHT`, and |dl/db| <= 1."""
@@ -91,7 +98,8 @@ class LogisticRegression(LinearMap):
         return float(np.mean(np.logaddexp(0.0, z) - y * z)) + self.penalty(parameters)
 
     def gradient(self, parameters: Tensors, x: Array, y: Array) -> dict[str, Array]:
-        slope = (expit(self.logits(parameters, x)) - y) / len(x)
+        x = np.asarray(x, self.dtype)
+        slope = np.asarray((expit(self.logits(parameters, x)) - y) / len(x), self.dtype)
         out: dict[str, Array] = {"weight": slope @ x + self.l2 * parameters["weight"]}
         if self.bias:
             out["bias"] = np.asarray(slope.sum())
@@ -100,7 +108,7 @@ class LogisticRegression(LinearMap):
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
         W = parameters["weight"]
         z = (x @ W[:, :, None])[:, :, 0]
-        slope = (expit(z + parameters["bias"][:, None] if self.bias else z) - y) * weights
+        slope = np.asarray((expit(z + parameters["bias"][:, None] if self.bias else z) - y) * weights, self.dtype)
         out: dict[str, Array] = {"weight": (slope[:, None, :] @ x)[:, 0, :] + self.l2 * W}
         if self.bias:
             out["bias"] = slope.sum(axis=1)
@@ -129,6 +137,7 @@ class SoftmaxRegression(LinearMap):
         return float(np.mean(logsumexp(z, axis=1) - z[np.arange(len(y)), y])) + self.penalty(parameters)
 
     def gradient(self, parameters: Tensors, x: Array, y: Array) -> dict[str, Array]:
+        x = np.asarray(x, self.dtype)
         slope = softmax(self.logits(parameters, x), axis=1)
         slope[np.arange(len(y)), y] -= 1.0
         slope /= len(x)

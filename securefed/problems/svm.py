@@ -1,4 +1,4 @@
-"""Linear support vector machine of several classes, float64, NumPy only.
+"""Linear support vector machine of several classes, NumPy only.
 
 z = W x + b,   loss = mean_k 1/C sum_{j != y_k} max(0, 1 - z_{y_k} + z_j)^power + l2/2 ||W||^2
 
@@ -54,6 +54,7 @@ class SupportVectorMachine(LinearMap):
         return float((excess**self.power).sum() / z.size) + self.penalty(parameters)
 
     def gradient(self, parameters: Tensors, x: Array, y: Array) -> dict[str, Array]:
+        x = np.asarray(x, self.dtype)
         slope = self._slope(self.logits(parameters, x), y) / len(x)
         out: dict[str, Array] = {"weight": slope.T @ x + self.l2 * parameters["weight"]}
         if self.bias:
@@ -75,7 +76,8 @@ class SupportVectorMachine(LinearMap):
     def _slope(self, z: Array, y: Array) -> Array:
         """d (a row's loss) / dz."""
         excess = _excess(z, y)
-        slope: Array = (excess > 0) / z.shape[-1] if self.power == 1 else 2.0 * excess / z.shape[-1]
+        slope: Array = (excess > 0).astype(self.dtype) if self.power == 1 else 2.0 * excess
+        slope /= z.shape[-1]
         np.put_along_axis(slope, y[..., None], -slope.sum(axis=-1, keepdims=True), -1)
         return slope
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from securefed.algorithms.base import Public, require
-from securefed.problems.base import BaseProblem
+from securefed.problems.base import BaseProblem, Precision, check_precision
 from securefed.tensors import Array, Tensors
 
-Precision = Literal["float32", "float64"]
 Named = Mapping[str, torch.Tensor]
 
 
@@ -39,7 +38,7 @@ class TorchProblem(BaseProblem):
     l2: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self.precision in ("float32", "float64"), f"precision is float32 or float64, not {self.precision!r}")
+        check_precision(self.precision)
         bound = self.gradient_bound
         require(np.isfinite(bound) and bound > 0, f"gradient_bound must be positive and finite, not {bound}")
         require(np.isfinite(self.l2) and self.l2 >= 0, f"l2 must be at least 0 and finite, not {self.l2}")

@@ -76,6 +76,7 @@ class Edges:
         """z, (edges,): squared distances between the vertices' signals, the columns of `signals` (rows, vertices)."""
         if signals.shape[1] != self.vertices:
             raise DataError(f"signals on {self.vertices} vertices have as many columns, not {signals.shape[1]}")
+        signals = np.asarray(signals, np.float64)
         # Vertex by vertex: differences before squares keep the digits that a Gram matrix would lose to a common offset.
         parts = [((signals[:, i + 1 :] - signals[:, [i]]) ** 2).sum(axis=0) for i in range(self.vertices - 1)]
         return np.concatenate(parts)

@@ -38,6 +38,7 @@ class Gram:
 
     @classmethod
     def of(cls, x: Array) -> Gram:
+        x = np.asarray(x, np.float64)
         return cls(x, x.T @ x if x.shape[0] > x.shape[1] else None)
 
     def times(self, basis: Array) -> Array:
