@@ -74,7 +74,7 @@ def heterogeneity(context: Context) -> Findings:
     for name in CONTENDERS:
         accuracies = []
         for share in shares:
-            clients = partly_sorted(source.data, CLIENTS, np.random.default_rng(seed), share=share)
+            clients = partly_sorted(source.data.single(), CLIENTS, np.random.default_rng(seed), share=share)
             look, method = Climb(problem, source.test, near=101.0), contender(name, problem, clients)
             exchanges = 2 * rounds if isinstance(method, MimeSVRG) else rounds
             run(method, clients, look, rounds=exchanges, every=max(1, exchanges // 5), seed=seed, cohort=COHORT)
