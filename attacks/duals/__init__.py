@@ -5,8 +5,9 @@ from __future__ import annotations
 from securefed.attacks.base import attacks
 from securefed.attacks.duals.fedpe import FedPEDuals
 from securefed.attacks.duals.fedpg import FedPGDuals
+from securefed.attacks.duals.joint import JointDuals
 
-__all__ = ["FedPEDuals", "FedPGDuals"]
+__all__ = ["FedPEDuals", "FedPGDuals", "JointDuals"]
 
 attacks.register(
     "duals/fedpg",
@@ -23,4 +24,12 @@ attacks.register(
     source="fedpca_grassmann Algorithm 1; elimination of U^T S U by symmetry",
     applies_to="pca/fedpe, single clients",
     reads="U + Y / rho of every round the client took part in, beside the Z that was sent",
+)
+attacks.register(
+    "duals/joint",
+    JointDuals,
+    summary="fits all clients of a sum at once: local steps are not linear, so their sum gives each matrix away",
+    source="this package; fedpca_grassmann Algorithms 1 and 2 simulated, Levenberg-Marquardt",
+    applies_to="pca/fedpg, pca/fedpe, sums of few clients with few features",
+    reads="the sums of U_i + Y_i / rho of every round, the same clients in each, beside the Z that was sent",
 )

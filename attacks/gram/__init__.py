@@ -5,10 +5,11 @@ from __future__ import annotations
 from securefed.attacks.base import attacks
 from securefed.attacks.gram.consensus import ConsensusGram
 from securefed.attacks.gram.difference import DifferenceGram
+from securefed.attacks.gram.faps_sums import JointGram
 from securefed.attacks.gram.local_power import LocalPowerGram
 from securefed.attacks.gram.power import PowerGram
 
-__all__ = ["ConsensusGram", "DifferenceGram", "LocalPowerGram", "PowerGram"]
+__all__ = ["ConsensusGram", "DifferenceGram", "JointGram", "LocalPowerGram", "PowerGram"]
 
 attacks.register(
     "gram/power",
@@ -41,4 +42,12 @@ attacks.register(
     source="against faps proposition 5: eqs. (12)-(20) near X_i = Z, and inverted by Levenberg-Marquardt",
     applies_to="pca/faps, and blocks of pca/faps-guarded",
     reads="the product of every round beside the basis that was sent; round 0 alone gives beta and a block of S",
+)
+attacks.register(
+    "gram/joint",
+    JointGram,
+    summary="fits all clients of a sum at once: masked products are not linear, so their sum gives each matrix away",
+    source="this package; faps Algorithm 1 simulated, Levenberg-Marquardt",
+    applies_to="pca/faps with a fixed number of inner steps, sums of few clients with few features",
+    reads="the sums of every round, the same clients in each, beside the basis that was sent",
 )
