@@ -137,6 +137,11 @@ class ClientNode:
         self.client, self.run = client, run
         self.algorithm, self._contract = contract.algorithm, contract
         self._defense, self._seed, self._keep, self._reveal = defense, seed, keep, reveal
+        aggregation = defense.aggregation  # what it offers besides is asked once: these checks take a while each
+        self._pipelined = aggregation if isinstance(aggregation, Pipelined) else None
+        self._remembering = aggregation if isinstance(aggregation, Remembering) else None
+        self._verifying = aggregation if isinstance(aggregation, Verifying) else None
+        self._spending = self.algorithm if isinstance(self.algorithm, Spending) else None
         self.state = NodeState(self.algorithm.enroll(data, contract.public, self._rng(0)))
 
     def handle(self, message: Message) -> Message:
@@ -169,9 +174,9 @@ class ClientNode:
             if isinstance(computed, SecureFedError):
                 raise computed
             tentative, raw = computed
-            if isinstance(self.algorithm, Spending):  # whatever becomes of the message
-                self.state = _spent(self.algorithm, self.state, tentative)
-                state = _spent(self.algorithm, state, tentative)
+            if self._spending is not None:  # whatever becomes of the message
+                self.state = _spent(self._spending, self.state, tentative)
+                state = _spent(self._spending, state, tentative)
             state = replace(state, tentative=tentative, tentative_round=message.round)
             self.state, body = self._send(state, message, raw)
         except SecureFedError as error:
@@ -226,12 +231,11 @@ class ClientNode:
         encoded = None if raw is None else self._defense.encode(raw, state.session.plan)
         request = replace(message, body=unnest("protocol", message.body))
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, encoded)
-        aggregation = self._defense.aggregation
-        if isinstance(aggregation, Remembering):
-            state = replace(state, memory=aggregation.client_memory(protocol))
+        if self._remembering is not None:
+            state = replace(state, memory=self._remembering.client_memory(protocol))
         kept = encoded if self._keep and encoded is not None else state.encoded
-        if state.kind == TRAIN and raw is not None and isinstance(aggregation, Verifying):
-            state = replace(state, sum_key=aggregation.client_keeps(protocol))
+        if state.kind == TRAIN and raw is not None and self._verifying is not None:
+            state = replace(state, sum_key=self._verifying.client_keeps(protocol))
         return replace(state, protocol=protocol, encoded=kept), reply
 
     def _revealed(self, state: NodeState, message: Message) -> Tensors:
@@ -262,13 +266,12 @@ class ClientNode:
         if len(cohort) > plan.clients:
             raise MalformedError(message.sender, f"cohort of {len(cohort)} exceeds the planned {plan.clients}")
         session = Session(self.run, message.round, cohort, plan)
-        aggregation = self._defense.aggregation
-        if isinstance(aggregation, Pipelined) and state.protocol is not None:
-            protocol = aggregation.client_resume(session, self.client, state.protocol)
+        if self._pipelined is not None and state.protocol is not None:
+            protocol = self._pipelined.client_resume(session, self.client, state.protocol)
         else:
-            protocol = aggregation.client_open(session, self.client)
-        if isinstance(aggregation, Remembering):
-            protocol = aggregation.client_remind(protocol, state.memory)
+            protocol = self._defense.aggregation.client_open(session, self.client)
+        if self._remembering is not None:
+            protocol = self._remembering.client_remind(protocol, state.memory)
         return replace(state, session=session, protocol=protocol, kind=kind, last_round=message.round)
 
     def _settle(self, state: NodeState, message: Message) -> NodeState:
@@ -289,10 +292,9 @@ class ClientNode:
 
     def _check_sum(self, key: bytes, message: Message) -> None:
         """Raise `SumRefused` unless the sum that counted this client is announced, and right."""
-        aggregation = self._defense.aggregation
-        assert isinstance(aggregation, Verifying)
+        assert self._verifying is not None
         plan = self._defense.plan(self._contract.layouts[TRAIN], self._contract.public.cohort)
-        aggregation.client_check(key, self.client, plan, unnest("settle/announced", message.body))
+        self._verifying.client_check(key, self.client, plan, unnest("settle/announced", message.body))
 
 
 def _spent(algorithm: Spending[Any], state: NodeState, computed: Any) -> NodeState:
