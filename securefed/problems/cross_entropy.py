@@ -1,4 +1,4 @@
-"""The slope of the cross entropy of several clients' logits."""
+"""The slope of the cross entropy of several clients' logits, and where each row's own logit stands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ def slope_of(z: Array, y: Array, weights: Array) -> Array:
     z -= z.max(axis=-1, keepdims=True)
     np.exp(z, out=z)
     z /= z.sum(axis=-1, keepdims=True)
-    clients, rows = y.shape
-    z[np.arange(clients)[:, None], np.arange(rows), y] -= 1
+    z[at(y)] -= 1
     z *= weights[..., None]
     return z
+
+
+def at(y: Array) -> tuple[Array, ...]:
+    """Index of every row's own entry in logits (..., rows, classes), for labels y (..., rows)."""
+    return (*np.indices(y.shape, sparse=True), y)

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from securefed.algorithms.base import Public, require
+from securefed.problems.cross_entropy import at
 from securefed.problems.linear import LinearMap
 from securefed.tensors import Array, Tensors
 
@@ -78,13 +79,14 @@ class SupportVectorMachine(LinearMap):
         excess = _excess(z, y)
         slope: Array = (excess > 0).astype(self.dtype) if self.power == 1 else 2.0 * excess
         slope /= z.shape[-1]
-        np.put_along_axis(slope, y[..., None], -slope.sum(axis=-1, keepdims=True), -1)
+        slope[at(y)] = -slope.sum(axis=-1)
         return slope
 
 
 def _excess(z: Array, y: Array) -> Array:
     """max(0, 1 - z_y + z_j), 0 for j = y."""
-    own = y[..., None]
-    excess: Array = np.maximum(0.0, 1.0 + z - np.take_along_axis(z, own, -1))
-    np.put_along_axis(excess, own, 0.0, -1)
+    own = at(y)
+    excess: Array = 1.0 + z - z[own][..., None]
+    np.maximum(excess, 0.0, out=excess)
+    excess[own] = 0.0
     return excess
