@@ -40,19 +40,20 @@ class Stack:
         start: int = 0,
     ) -> Stack:
         """The rows `parts` of each client, in an array of their own or behind the first `start` of `whole`."""
-        sizes = np.array(
-            [data.rows if isinstance(part, slice) else len(part) for data, part in zip(datasets, parts, strict=True)]
-        )
+        sizes = [len(y) if isinstance(part, slice) else len(part) for y, part in zip(targets, parts, strict=True)]
+        widest = max(sizes)
         if whole is None:
-            whole = np.empty((len(sizes), sizes.max(), datasets[0].features), dtype)
-        x = whole[:, start : start + sizes.max()]
+            whole = np.empty((len(sizes), widest, datasets[0].features), dtype)
+        x = whole[:, start : start + widest]
         y = np.empty((*x.shape[:2], *targets[0].shape[1:]), targets[0].dtype)
-        for k, (data, target, part) in enumerate(zip(datasets, targets, parts, strict=True)):
-            _gather(data.x, part, x[k, : sizes[k]])
-            y[k, : sizes[k]] = target[part]
-            x[k, sizes[k] :], y[k, sizes[k] :] = x[k, 0], y[k, 0]
-        weights = (np.arange(sizes.max()) < sizes[:, None]) / sizes[:, None]
-        return cls(x, y, weights.astype(dtype), whole, start)
+        weights = np.zeros((len(sizes), widest), dtype)
+        for k, (size, data, target, part) in enumerate(zip(sizes, datasets, targets, parts, strict=True)):
+            _gather(data.x, part, x[k, :size])
+            y[k, :size] = target[part]
+            weights[k, :size] = 1 / size
+            if size < widest:
+                x[k, size:], y[k, size:] = x[k, 0], y[k, 0]
+        return cls(x, y, weights, whole, start)
 
 
 def side_by_side(stacks: Sequence[Stack]) -> Array:
@@ -69,4 +70,4 @@ def _gather(rows: Array, part: Rows, out: Array) -> None:
     if isinstance(part, slice) or rows.dtype != out.dtype:
         out[...] = rows[part]
     else:
-        np.take(rows, part, axis=0, out=out, mode="clip")
+        rows.take(part, axis=0, out=out, mode="clip")
