@@ -46,7 +46,7 @@ class Figure:
         printed: the figure: `1e-14`, `.03-.2`, `4e-4 to 2e-3` (ranges), `9 of 10` (seeds), `exact`.
         setting: what is measured here, and on what.
         measurement, key: whose values are held against it.
-        better: which way is better. For seeds, which number of them.
+        better: which way is better; low for values and high for counts of seeds unless it says otherwise.
         counted: of a count of seeds, which values count.
         unit: of a value.
         evidence: what is known about a figure that is missed, or about a setting that is not stated.
@@ -58,7 +58,7 @@ class Figure:
     setting: str
     measurement: Measurement
     key: str = "error"
-    better: Literal["low", "high"] = "low"
+    better: Literal["low", "high"] | None = None
     counted: Callable[[float], bool] = lambda value: value < EXACT
     unit: str = ""
     evidence: str = ""
@@ -73,7 +73,8 @@ class Figure:
             return "not run"
         low, high = limits(self.printed)
         ours = self.summary(values)
-        better, worse = (ours < low, ours > high) if self.better == "low" else (ours > high, ours < low)
+        lower = self.better == "low" or (self.better is None and not self.counts)
+        better, worse = (ours < low, ours > high) if lower else (ours > high, ours < low)
         return "missed" if worse or math.isnan(ours) else "beaten" if better else "met"
 
     def summary(self, values: Sequence[float]) -> float:
@@ -86,7 +87,7 @@ class Figure:
             return ""
         spread = f"{compact(min(values))} to {compact(max(values))}"
         if self.counts:
-            return f"{sum(map(self.counted, values))} of {len(values)} (values {spread})"
+            return f"{sum(self.counted(v) for v in values)} of {len(values)} (values {spread})"
         return f"{compact(self.summary(values))}{self.unit and ' ' + self.unit} ({spread})"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,11 @@ def timed(measure: Callable[[Sequence[int]], list[float]], seed: int) -> Cell:
     return {"error": error, "seconds": time.process_time() - start}
 
 
-def every_method(attack: Any, pick: Callable[[list[float]], float], seed: int) -> Cell:
-    """The worst or the best of the six, at one row a client."""
+def every_method(attack: Any, seed: int) -> Cell:
+    """Each of the six at one row a client, and their median."""
     start = time.process_time()
-    errors = [samples(attack, STOCHASTIC[name], 1, 8, (seed,))[0] for name in SIX]
-    return {"error": pick(errors), "seconds": time.process_time() - start}
+    errors = {name: samples(attack, STOCHASTIC[name], 1, 8, (seed,))[0] for name in SIX}
+    return {**errors, "median": median(errors.values()), "seconds": time.process_time() - start}
 
 
 def forgotten(seed: int) -> Cell:
@@ -103,14 +104,14 @@ def network(seed: int) -> Cell:
 
 
 def stored_gradient(seed: int) -> Cell:
-    """Running sums of dphi against the mean gradients at the broadcast models, the worst of eight rounds."""
+    """Running sums of dphi against the summed gradients at the broadcast models, the worst of eight rounds."""
     federation, clients = digits(ONE_STEP, 3, 8, seed)
     model, data = Model(ONE_STEP.problem, federation.public), clients[1]
     stored, errors = 0.0, []
     for seen in views.server(federation.transcript, 1).rounds:
         stored = stored + model.vector("dphi", seen.message)
         point = model.name("", model.vector("", seen.broadcast))
-        errors.append(relative_error(np.asarray(stored), _gradient(model, point, data)))
+        errors.append(relative_error(np.asarray(stored), data.rows * _gradient(model, point, data)))
     return {"error": max(errors)}
 
 
@@ -138,6 +139,7 @@ def _graphs(name: str, steps: int, vertices: int, rounds: int, *, pooled: bool =
 _FLAME, _STOCHASTIC = "ATTACKS.md, FLAME", "ATTACKS.md, LoSAC and the stochastic methods"
 _PPGL = "ATTACKS.md, PPGL"
 _DIGITS = "digits, 4 clients, softmax, labels unknown"
+_ONE_ROW = Measurement("stochastic/one row", partial(every_method, Fit()))
 FIGURES = (
     Figure(
         where=_FLAME,
@@ -160,6 +162,7 @@ FIGURES = (
         printed="1e-14",
         setting=f"{_DIGITS}, n_i = 8, H = 5, 8 rounds, all rounds jointly",
         measurement=_rows("flame/rows 8", Fit(), FLAME, 8, 8),
+        evidence="The Jacobian's condition is about 1e5 here (docs/attacks-samples.md), and so many digits are lost.",
     ),
     Figure(
         where=_FLAME,
@@ -174,6 +177,8 @@ FIGURES = (
         printed="1e-14",
         setting="digits, 64-32-10 ReLU, n_i = 4, H = 5, 8 rounds, labels unknown",
         measurement=Measurement("flame/network", network),
+        evidence="No registered attack simulates FLAME's personal steps through a network: `networks/inversion` reads "
+        "the first round alone. Open.",
     ),
     Figure(
         where=_FLAME,
@@ -182,6 +187,7 @@ FIGURES = (
         better="high",
         setting="digits, softmax, n_i = 20, eta = .02, lambda = 5, round 10",
         measurement=Measurement("flame/moreau", moreau),
+        evidence="The reference's step size is not stated; the reading would hold for a solved subproblem.",
     ),
     Figure(
         where=_STOCHASTIC,
@@ -190,20 +196,25 @@ FIGURES = (
         setting="LoSAC, logistic, n_i = 3, the worst of 8 rounds",
         measurement=Measurement("losac/stored gradient", stored_gradient),
     ),
-    Figure(
-        where=_STOCHASTIC,
-        claim="n_i = 1: all six fall",
-        printed="1e-14",
-        setting=f"{_DIGITS}, 8 rounds; the worst of LoSAC, SCAFFOLD, FedSaga, MimeSVRG, FedAvg, DSGD",
-        measurement=Measurement("stochastic/one row", partial(every_method, Fit(), max)),
+    *(
+        Figure(
+            where=_STOCHASTIC,
+            claim=f"n_i = 1: all six fall: {name}",
+            printed="1e-14",
+            setting=f"{_DIGITS}, 8 rounds",
+            measurement=_ONE_ROW,
+            key=name,
+        )
+        for name in SIX
     ),
     Figure(
         where=_STOCHASTIC,
         claim="n_i = 1: the paper's naive attack ends at 1.14-1.17 (an attack that fails)",
         printed="1.14-1.17",
         better="high",
-        setting=f"{_DIGITS}, 8 rounds; the best of the six",
-        measurement=Measurement("stochastic/naive", partial(every_method, Naive(), min)),
+        setting=f"{_DIGITS}, 8 rounds; the median of the six",
+        measurement=Measurement("stochastic/naive", partial(every_method, Naive())),
+        key="median",
     ),
     Figure(
         where=_STOCHASTIC,

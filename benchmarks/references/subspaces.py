@@ -151,6 +151,7 @@ FIGURES = (
         claim="the same on digits",
         printed="1e-12",
         setting=f"digits, n = 64, m_1 = {FEW}, p = 5, 5 clients, {FEW // 5} rounds",
+        evidence=f"{FEW} probes for rank {FEW}: their weakest direction decides, and it differs by seed.",
         measurement=Measurement("ssi/few rows of digits", partial(few_rows, True)),
     ),
     Figure(

@@ -74,7 +74,7 @@ def test_a_count_of_seeds_is_judged_by_its_share() -> None:
     assert nine.judge([1e-9] * 20) == "beaten"
     assert nine.judge([1e-9] * 8 + [1.0] * 2) == "missed"
     assert nine.shown([1e-9] * 8 + [1.0] * 2) == "8 of 10 (values 1e-9 to 1)"
-    none = figure("0 of 10", counted=lambda value: value > 0)
+    none = figure("0 of 10", better="low", counted=lambda value: value > 0)
     assert none.judge([0.0] * 10) == "met" and none.judge([0.0] * 9 + [1.0]) == "missed"
 
 
