@@ -17,11 +17,26 @@ POINTER = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 SENTENCE = re.compile(r"\.\s+[A-Z]")
 
 
+UNRUN = {"skip", "skipif", "xfail"}
+PROSE = re.compile(r"What stands above holds(?: for each exchange)?, with these differences\.")
+
+
 @cache
 def names_in(file: str) -> tuple[str, ...]:
-    """Names of all functions in the test files of that name."""
+    """Names of the tests that pytest collects from the test files of that name, and always runs."""
     trees = [ast.parse(path.read_text()) for path in TESTS.rglob(file)]
-    return tuple(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return tuple(name for tree in trees for name in collected(tree))
+
+
+def collected(tree: ast.Module) -> list[str]:
+    """Functions of the module, and of its test classes, that no mark or call skips."""
+    bodies = [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.startswith("Test"))]
+    functions = [node for body in bodies for node in body.body if isinstance(node, ast.FunctionDef)]
+    return [node.name for node in functions if node.name.startswith("test_") and not _unrun(node)]
+
+
+def _unrun(function: ast.FunctionDef) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr in UNRUN for node in ast.walk(function))
 
 
 def items(page: str) -> list[tuple[str, str]]:
@@ -47,6 +62,32 @@ def faults(page: str) -> list[str]:
             out.append(f"not one sentence: {sentence}")
         out += [f"no such test: {file}::{name}" for file, name in pointers if names_in(file).count(name) != 1]
     return out
+
+
+def test_only_tests_that_run_count() -> None:
+    source = """
+def test_it(): ...
+def helper():
+    def test_inside(): ...
+class TestThem:
+    def test_too(self): ...
+class Other:
+    def test_not(self): ...
+@pytest.mark.skipif(True, reason="")
+def test_skipped(): ...
+def test_gives_up():
+    pytest.skip("")
+@pytest.mark.parametrize("x", [pytest.param(1, marks=pytest.mark.xfail)])
+def test_fails(x): ...
+"""
+    assert collected(ast.parse(source)) == ["test_it", "test_too"]
+
+
+def test_statements_are_list_items_and_nothing_else_is_said() -> None:
+    """After the introduction (up to the first section) all words are headings, items, or one known sentence."""
+    for section in PAGE.read_text().split("\n## ")[1:]:
+        for paragraph in re.split(r"\n\s*\n", section.partition("\n")[2].strip()):
+            assert paragraph.startswith(("- ", "**")) or PROSE.fullmatch(paragraph), paragraph
 
 
 def test_every_sentence_points_to_a_test_that_exists_or_is_assumed() -> None:

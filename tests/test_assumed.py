@@ -1,0 +1,161 @@
+"""What the threat model assumes, shown: what happens where an assumption does not hold, and that nothing notices."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from securefed import catalogue
+from securefed.datasets.base import Dataset
+from securefed.defenses.base import Defense
+from securefed.defenses.compose import chain
+from securefed.defenses.homomorphic import insecure_deal, lattice, threshold_paillier
+from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggregation, verification
+from securefed.defenses.secure_aggregation.graph import find
+from securefed.defenses.simulate import sum_once
+from securefed.errors import RoundVoid
+from securefed.federation import Federation
+from securefed.messages import Message
+from securefed.state import nest, unnest
+from securefed.tensors import Layout, TensorSpec
+from securefed.transports.base import Transport
+from securefed.transports.in_process import InProcess
+
+RNG = np.random.default_rng(9)
+DATA = [Dataset(RNG.standard_normal((10, 4)), np.arange(10) % 2) for _ in range(4)]
+VERIFIED = chain(secure_aggregation(verify=True))
+
+
+def federation(defense: Defense, **options: Any) -> Federation:
+    return Federation(catalogue.algorithms.make("optimization/fedavg", learning_rate=0.1), DATA, defense, **options)
+
+
+def test_the_in_process_transport_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(socket.socket):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", Closed)
+    with pytest.raises(AssertionError, match="was opened"):  # positive control
+        socket.create_server(("127.0.0.1", 0))
+    federation(VERIFIED).run(2)
+
+
+class OtherModel:
+    """A server whose broadcast to some clients is another model than to the rest."""
+
+    def __init__(self, inner: Transport, victims: tuple[int, ...]) -> None:
+        self.inner, self.victims = inner, victims
+
+    def exchange(self, outgoing: Mapping[int, bytes], timeout: float | None = None) -> Mapping[int, bytes]:
+        sent = {party: self._altered(data) if party in self.victims else data for party, data in outgoing.items()}
+        return self.inner.exchange(sent, timeout)
+
+    @staticmethod
+    def _altered(data: bytes) -> bytes:
+        message = Message.decode(data)
+        broadcast = unnest("broadcast", message.body)
+        other = nest("broadcast", {n: v + np.arange(v.size).reshape(v.shape) for n, v in broadcast.items()})
+        return replace(message, body={**message.body, **other}).encode()
+
+
+@pytest.mark.parametrize("victims", [(0,), (0, 1, 2, 3)])
+def test_a_broadcast_that_is_not_the_models_is_not_noticed(victims: tuple[int, ...]) -> None:
+    """To one client, or to all: neither masks nor the check of the sum speak of what contributions start from."""
+    honest = federation(VERIFIED).run(3).output
+    deceived = federation(VERIFIED, transport=lambda endpoints: OtherModel(InProcess(endpoints), victims)).run(3)
+    assert deceived.unsettled == ()
+    assert any(np.abs(deceived.output[name] - value).max() > 1e-3 for name, value in honest.items())
+
+
+class Slow(InProcess):
+    """Takes the time from one reply to the next; client 0 is slow."""
+
+    def arrivals(self, outgoing: Mapping[int, bytes], timeout: float | None = None) -> Iterator[tuple[int, bytes]]:
+        started = time.perf_counter()
+        for party, data in super().arrivals(outgoing, timeout):
+            SECONDS.setdefault(party, []).append(time.perf_counter() - started)
+            yield party, data
+            started = time.perf_counter()
+
+
+SECONDS: dict[int, list[float]] = {}
+
+
+def test_how_long_a_client_computes_shows_in_when_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    SECONDS.clear()
+    run = federation(chain(secure_aggregation()), transport=Slow, batched=False)
+    kind = type(run.algorithm)
+    contribute = kind.contribute
+
+    def slowly(self: Any, client: Any, *arguments: Any, **options: Any) -> Any:
+        if np.array_equal(client.data.x, DATA[0].x):
+            time.sleep(0.3)
+        return contribute(self, client, *arguments, **options)
+
+    monkeypatch.setattr(kind, "contribute", slowly)
+    run.run(1)
+    assert max(SECONDS[0]) > 0.3 > min(max(SECONDS[client]) for client in (1, 2, 3))
+
+
+@dataclass(frozen=True)
+class RolledBack(SecureAggregation):
+    """Client 0 is put back to before its upload and uploads something else."""
+
+    shown: ClassVar[list[np.ndarray]] = []
+
+    def client_step(self, state: Any, request: Message, encoded: Any) -> Any:
+        if request.stage == self.upload and state.client == 0:
+            RolledBack.shown += [
+                super(RolledBack, self).client_step(state, request, {"w": value})[1]["masked/w"]
+                for value in (encoded["w"], encoded["w"] + np.arange(5))
+            ]
+        return super().client_step(state, request, encoded)
+
+
+def test_a_state_that_is_used_for_two_uploads_shows_their_difference() -> None:
+    RolledBack.shown.clear()
+    values = {client: {"w": RNG.uniform(-1, 1, 5)} for client in range(3)}
+    sum_once(chain(RolledBack()), Layout((TensorSpec("w", (5,), 1.0, 32),)), values)
+    first, second = RolledBack.shown
+    assert np.array_equal(second - first, np.arange(5, dtype=first.dtype))
+    assert not np.array_equal(first[1:], first[:-1])  # masked, each by itself
+
+
+@pytest.mark.parametrize("tries", [0, 8, 20])
+def test_security_that_is_raised_by_g_bits_withstands_so_many_tries(tries: int) -> None:
+    """The union bound; and what was found without them does not withstand the tries."""
+    assert find(100, 0.1, 0.1, security=40 + tries).insecure + tries <= -40
+    assert find(100, 0.1, 0.1).insecure + 20 > -40
+
+
+def test_a_wrong_tag_of_one_client_fails_the_check_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = verification.masked_tag
+
+    def wrong(key: bytes, client: int, *arguments: Any) -> np.ndarray:
+        tag = made(key, client, *arguments)
+        return tag ^ np.uint64(client == 1)
+
+    monkeypatch.setattr(verification, "masked_tag", wrong)
+    run = federation(VERIFIED, max_void=2)
+    with pytest.raises(RoundVoid, match=r"not that of the contributions of clients \[0, 1, 2, 3\]"):
+        run.run(2)
+    assert all(node.state.tentative_round == 0 for node in run.nodes.values())  # no client committed it
+
+
+def test_lattice_parameters_are_within_the_standard_for_128_bits() -> None:
+    """homomorphicencryption.org, 2018, table 1: at degree 8192 the modulus has 218 bits at most, at 4096 109."""
+    assert lattice.DEGREE == 8192
+    assert 109 < sum(lattice.PRIMES) <= 218
+
+
+def test_the_plan_of_threshold_decryption_states_what_its_proofs_rest_on() -> None:
+    plan = chain(threshold_paillier(keys=insecure_deal(2, 3))).plan(Layout((TensorSpec("w", (5,), 1.0),)), 3)
+    assert any("SHA-256 as a random oracle" in sentence for sentence in plan.assumptions)
+    assert any("RSA with public exponent n" in sentence for sentence in plan.assumptions)
