@@ -80,10 +80,12 @@ class TorchProblem(BaseProblem):
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
         x = np.asarray(x, self.dtype)
-        each = torch.func.vmap(torch.func.grad(self.objective))
-        y = self._companions(x, y, weights)
-        found = each(self.tensors(parameters), tensor(x), tensor(y), tensor(np.asarray(weights, self.dtype)))
-        return {name: value.numpy() for name, value in found.items()}
+        y, weights = self._companions(x, y, weights), np.asarray(weights, self.dtype)
+        with torch.enable_grad():  # a client's loss depends on its own parameters, so one gradient of the sum is all
+            leaves = {name: value.detach().requires_grad_() for name, value in self.tensors(parameters).items()}
+            total = torch.func.vmap(self.objective)(leaves, tensor(x), tensor(y), tensor(weights)).sum()
+            found = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+        return {name: value.numpy() for name, value in zip(leaves, found, strict=True)}
 
     def objective(self, parameters: Named, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """The weighted sum of the rows' losses, regulariser included."""
