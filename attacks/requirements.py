@@ -56,3 +56,10 @@ def too_large(needed: float, limit: float, what: str, remedy: str = "raise `memo
     if needed <= limit:
         return None
     return f"{what} takes about {needed / 2**30:.3g} GiB, the limit is {limit / 2**30:.3g} GiB; {remedy}."
+
+
+def too_long(vectors: int, parameters: int) -> str | None:
+    """`too_large` for so many vectors of a model's parameters."""
+    return too_large(
+        8 * vectors * parameters, MEMORY, f"{vectors} vectors of {parameters} parameters", "show fewer rounds"
+    )

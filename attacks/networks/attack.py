@@ -8,10 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from securefed.algorithms.optimization.method import GradientMethod
+from securefed.algorithms.optimization.model import Model
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.rounds import method_of
-from securefed.attacks.requirements import untold
+from securefed.attacks.requirements import too_long, untold
 from securefed.errors import ConfigError, TranscriptError
+
+_VECTORS = 16
+"""Gradients and messages that a search holds at a time, beside its own."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class NetworkInversion:
         rows = sum(target.public.rows[client] for client in observed.rounds[0].members)
         if rows > self.largest:
             return f"It looks for at most {self.largest} rows, and this sum holds {rows}; raise `largest`."
-        return None
+        return too_long(_VECTORS, Model(method.problem, target.public).layout.size)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         """As `Attack.run`. Raises `TranscriptError` also where the search would not fit into memory."""

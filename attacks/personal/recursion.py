@@ -12,7 +12,7 @@ from securefed.algorithms.personalized.admm import ConsensusADMM
 from securefed.algorithms.personalized.flame import FLAME
 from securefed.algorithms.personalized.pfedme import PFedMe
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.requirements import untold
+from securefed.attacks.requirements import too_long, untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
@@ -107,10 +107,10 @@ class Recursion:
 
     def applies(self, target: Target, observed: Observed) -> str | None:
         if not isinstance(target.algorithm, PFedMe):
-            return why_not_opened(observed, target)
+            return why_not_opened(observed, target) or _too_long(observed, target)
         if target.algorithm.local_epochs is None and target.algorithm.local_steps > 1:
             return "Several updates of w_i a round hide theta_i in their sum; personal/replay takes that up."
-        return untold(observed.rounds)
+        return untold(observed.rounds) or _too_long(observed, target)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         if (reason := self.applies(target, observed)) is not None:
@@ -141,3 +141,9 @@ class Recursion:
             raise TranscriptError(f"the view lacks tensor {error}: theta_i needs both") from error
         value: Array = w + delta / (len(last.members) * method.model_rate * method.attraction)
         return value
+
+
+def _too_long(observed: Observed, target: Target) -> str | None:
+    """Why the states of all rounds do not fit into memory, or `None`."""
+    size = Model(target.algorithm.problem, target.public).layout.size  # type: ignore[attr-defined]
+    return too_long(8 * (len(observed.rounds) + 1), size)
