@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.gradient_inversion.inversion import Fitting, look
+from securefed.attacks.gradient_inversion.draws import Alternation, number
+from securefed.attacks.gradient_inversion.inversion import Fitting, Scene, finish, look
+from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import why_not
+from securefed.attacks.gradient_inversion.search import SOLVED
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,15 @@ class Fit(Fitting):
     """Levenberg-Marquardt on several rounds together, labels unknown, in the row space of the messages.
 
     Every member is simulated by itself, so sums over clients with several local steps are modelled exactly.
-    Mini-batches and random blocks cannot be repeated: full batches stand in for them, and the residual shows it.
+    One client's mini-batches and random blocks are searched for together with its rows (`draws`). Where that fails, and
+    of sums, full batches stand in for them: then the residual shows it, and `diagnostics["draws"]` says why. Such an
+    estimate is no evidence of protection.
+
+    Attributes:
+        draws: the search for draws.
     """
+
+    draws: Alternation = Alternation()
 
     name: ClassVar[str] = "gradient_inversion/fit"
 
@@ -27,4 +37,35 @@ class Fit(Fitting):
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         scene = look(observed, target, rounds=self.rounds)
-        return self.solve(scene, rng)
+        if scene.repeatable:
+            return self.solve(scene, rng)
+        reason = self._why_no_draws(scene)
+        if reason is None:
+            found = self._with_draws(observed, target, rng)
+            if found.residual <= np.sqrt(SOLVED):
+                return found
+            reason = f"searched for in vain: they leave a residual of {found.residual:.1e}"
+        plain = self.solve(scene, rng)
+        return replace(plain, diagnostics={**plain.diagnostics, "draws": reason})
+
+    def _why_no_draws(self, scene: Scene) -> str | None:
+        simulation = scene.system.simulation
+        if len(simulation.members) > 1:
+            return "not searched for: the view shows a sum of several clients"
+        if is_proximal(simulation.method):
+            return "not searched for: local steps pass through a proximal operator"
+        if int(np.prod(scene.system.shape)) > self.limit:
+            return "not searched for: too many rows"
+        options = number(simulation.method, int(simulation.sizes[0]))
+        if options > self.draws.options:
+            return f"not searched for: a round has {options:.3g}, the limit is {self.draws.options}"
+        return None
+
+    def _with_draws(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        scene = look(observed, target, rounds=self.draws.rounds)
+        system, found = self.draws(
+            scene.system, look(observed, target, rounds=self.draws.rounds, plain=True).starts, rng
+        )
+        known = replace(scene, system=system, repeatable=True)
+        out = finish(known, found.fit.point.reshape(system.shape), found.labels, found)
+        return replace(out, diagnostics={**out.diagnostics, "draws": "found"})

@@ -34,6 +34,7 @@ from securefed.tensors import Array
 
 _RANK_TOLERANCE = 1e-10
 _MOST_ROUNDS = 40
+_WARM_UP = 3
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,21 @@ class Scene:
     repeatable: bool
 
 
-def look(observed: Observed, target: Target, *, rounds: int, telescope: bool = False) -> Scene:
+def look(observed: Observed, target: Target, *, rounds: int, telescope: bool = False, plain: bool = False) -> Scene:
     """Read a view.
 
     Args:
         rounds: rounds to fit, more where the rows need them: spread over the run for methods without memory, else
             the first ones.
         telescope: where running sums of the contributions are exact gradients at known points, use those.
+        plain: read LoSAC's running sums as full gradients, as they are about once every block has had its turn.
 
     Raises:
         TranscriptError: the view does not fit the method.
     """
     seen, model = read(observed, target), LinearModel.of(target)
     assert model is not None  # `read` refuses other models
-    return scene_of(method_of(target), model, target.public, seen, rounds=rounds, telescope=telescope)
+    return scene_of(method_of(target), model, target.public, seen, rounds=rounds, telescope=telescope, plain=plain)
 
 
 def scene_of(
@@ -76,6 +78,7 @@ def scene_of(
     *,
     rounds: int,
     telescope: bool = False,
+    plain: bool = False,
 ) -> Scene:
     """`look` at rounds that are read already."""
     gradients = as_gradients(seen, method, public, model)
@@ -84,7 +87,10 @@ def scene_of(
     repeatable = not stochastic(method, sizes)
     # Of proximal methods stored gradients are worth more: they span the rows, which the models do not.
     known = (telescope or is_proximal(method)) and _telescopes(method, seen) and repeatable
-    if known:
+    if plain and isinstance(method, LoSAC):
+        method, seen = _summed(method, seen)
+        gradients = as_gradients(seen, method, public, model)
+    elif known:
         method, seen = _telescoped(method, model, public, seen, gradients)
     # A round holds outputs * (B + 1) equations for B * B coordinates: about 2.5 times as many equations are asked for.
     rounds = max(rounds, min(_MOST_ROUNDS, 2 + -(-5 * sum(sizes) // (2 * model.outputs))))
@@ -106,6 +112,14 @@ def _telescopes(method: LocalRound, seen: tuple[Seen, ...]) -> bool:
     anchored = isinstance(method, LoSAC | Scaffold) and method.local_steps == 1
     anchored |= isinstance(method, Scaffold) and method.option == "I"
     return anchored and len({item.members for item in seen}) == 1
+
+
+def _summed(method: LoSAC, seen: tuple[Seen, ...]) -> tuple[LocalRound, tuple[Seen, ...]]:
+    """phi_i sums the stored gradients of all blocks: about the gradient of all rows, M times it as printed."""
+    scale = 1.0 / method.blocks if method.block_scale == "printed" else 1.0
+    sums = np.cumsum([item.total["dphi"] for item in seen], axis=0)
+    rounds = [Seen({"x": s.received["x"]}, {"gradient": scale * v}, s.members) for s, v in zip(seen, sums, strict=True)]
+    return DSGD(problem=method.problem), tuple(rounds[min(_WARM_UP, len(seen) - 1) :])
 
 
 def _telescoped(
@@ -158,10 +172,11 @@ class Fitting:
         else:
             found = self.race(system, scene.starts, rng)
             coordinates, labels = found.fit.point.reshape(system.shape), found.labels
-        return _finish(scene, coordinates, labels, found)
+        return finish(scene, coordinates, labels, found)
 
 
-def _finish(scene: Scene, coordinates: Array, labels: Array, found: Found | None) -> Reconstruction:
+def finish(scene: Scene, coordinates: Array, labels: Array, found: Found | None) -> Reconstruction:
+    """What was found, in the features' own units, with the rank of the equations at that point."""
     system, bound = scene.system, scene.system.simulation.public.feature_bound
     samples = coordinates @ system.basis
     residual = system.relative(coordinates, labels)

@@ -15,7 +15,7 @@ import numpy as np
 
 from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Work
+from securefed.algorithms.optimization.work import Draw, Work
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import LocalRound, Seen, local_steps
@@ -36,6 +36,7 @@ class Simulation:
         rounds: what they received and sent, in coordinates of the rows.
         members: all clients that take part in any round, ascending.
         start: what a client remembers before the first round, in the same coordinates; `None`: as the method says.
+        draws: by round, the rows of each local step of the only member; `None`: all rows in every step.
     """
 
     method: LocalRound
@@ -44,6 +45,7 @@ class Simulation:
     rounds: tuple[Seen, ...]
     members: tuple[ClientId, ...]
     start: tuple[Array, ...] | None = None
+    draws: tuple[Draw, ...] | None = None
 
     @property
     def memory(self) -> tuple[Array, ...]:
@@ -68,17 +70,10 @@ class Simulation:
             targets: (members, slots, outputs).
         """
         sizes = self.sizes
-        weights = (np.arange(x.shape[-2]) < sizes[:, None]) / sizes[:, None]
-
-        def gradient(point: Array, _: int = 0) -> Array:
-            return self.model.gradient(point, x, targets, weights)
-
-        steps = local_steps(self.method)
-        rows = sizes[:, None].astype(float)
-        work = Work(gradient, gradient, self.public, rows, (0,) * steps, (rows,) * steps)
         memory = tuple(np.broadcast_to(vector, (len(sizes), vector.size)) for vector in self.memory)
         out = []
-        for seen in self.rounds:
+        for k, seen in enumerate(self.rounds):
+            work = self._work(x, targets, self.draws[k] if self.draws and x.shape[-2] else None)
             sent, fresh = self.method.steps(seen.received, memory, work)
             if len(seen.members) < len(self.members):
                 present = np.isin(self.members, seen.members)[:, None]
@@ -88,6 +83,24 @@ class Simulation:
                 memory = fresh
             out.append(sent)
         return out
+
+    def _work(self, x: Array, targets: Array, draw: Draw | None) -> Work:
+        sizes = self.sizes[:, None]
+        weights = (np.arange(x.shape[-2]) < sizes) / sizes
+
+        def whole(point: Array, _: int = 0) -> Array:
+            return self.model.gradient(point, x, targets, weights)
+
+        rows = sizes.astype(float)
+        if draw is None:
+            steps = local_steps(self.method)
+            return Work(whole, whole, self.public, rows, (0,) * steps, (rows,) * steps)
+        drawn = weights_of(draw, x.shape[-2])
+
+        def gradient(point: Array, step: int) -> Array:
+            return self.model.gradient(point, x, targets, drawn[step])
+
+        return Work(gradient, whole, self.public, rows, draw.blocks, [float(n) for n in draw.sizes(x.shape[-2])])
 
     def nobody(self, width: int) -> list[dict[str, Array]]:
         """`totals` of members without a row: the part of the messages that is not data."""
@@ -107,6 +120,14 @@ class Simulation:
         size = self.rounds[0].received["x"].size  # flags of a method's memory have no coordinates
         start = tuple(self.model.project(v, basis) if v.size == size else v for v in self.memory)
         return replace(self, rounds=rounds, start=start)
+
+
+def weights_of(draw: Draw, rows: int) -> Array:
+    """(steps, rows): how much each row counts in the mean gradient of each local step."""
+    out = np.zeros((len(draw.parts), rows))
+    for step, part in enumerate(draw.parts):
+        out[step, part] = 1.0
+    return out / out.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True)
@@ -153,6 +174,10 @@ class System:
         basis = directions[: max(1, min(kept, int(simulation.sizes.sum())))]
         spectrum = values / max(values[0], np.finfo(float).tiny)
         return cls(simulation.restricted(basis), basis, scales, spectrum)
+
+    def drawing(self, draws: tuple[Draw, ...]) -> System:
+        """The same, for a client whose rounds drew these rows."""
+        return replace(self, simulation=replace(self.simulation, draws=draws))
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import combinations_with_replacement, count
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement, count, zip_longest
 from math import comb
 
 import numpy as np
@@ -15,6 +15,7 @@ from securefed.attacks.gradient_inversion.simulate import System
 from securefed.tensors import Array
 
 _CANDIDATES = 12
+_FEW = 8
 _PLACEMENTS = 60
 _ROUND_OFF = 1e-9
 _SCALES = 0.4 * 1.12 ** np.arange(28)
@@ -34,10 +35,12 @@ class Starts:
 
     Attributes:
         gradients: rounds read as gradients, in coordinates.
+        averages: what labels are counted from where rounds miss rows; else it is the first round.
     """
 
     system: System
     gradients: tuple[Gradients, ...]
+    averages: tuple[Gradients, ...] = ()
 
     @classmethod
     def of(cls, system: System, gradients: list[Gradients]) -> Starts:
@@ -46,6 +49,14 @@ class Starts:
         return cls(
             system, tuple(Gradients(model.project(g.point, basis), model.project(g.gradient, basis)) for g in gradients)
         )
+
+    def averaged(self) -> Starts:
+        """For mini-batches: a round misses rows, all of them together do not, but the model moves meanwhile."""
+
+        def mean(part: tuple[Gradients, ...]) -> Gradients:
+            return Gradients(np.mean([g.point for g in part], axis=0), np.mean([g.gradient for g in part], axis=0))
+
+        return replace(self, averages=tuple(mean(self.gradients[:count]) for count in (1, _FEW, len(self.gradients))))
 
     @property
     def model(self) -> LinearModel:
@@ -98,7 +109,15 @@ class Starts:
         total, number = self.system.shape[0], classes(self.model, self.system.simulation.public)
         if self.model.mirrored:
             return [np.array([total] + [0] * (number - 1))]
-        first = self.gradients[0]
+        if not self.averages:
+            return self._counts(self.gradients[0])[:_CANDIDATES]
+        ranked = zip_longest(*(self._counts(item) for item in self.averages))
+        unique = {tuple(counts): counts for place in ranked for counts in place if counts is not None}
+        return list(unique.values())[:_CANDIDATES]
+
+    def _counts(self, first: Gradients) -> list[Array]:
+        """All that are found in one gradient, the likeliest first."""
+        total, number = self.system.shape[0], classes(self.model, self.system.simulation.public)
         if total == 1 and not self.model.logistic:  # the label's entry of p - y is as large as all others together
             label = int(np.argmax(np.linalg.norm(self.model.weight(first.gradient), axis=1)))
             return [np.eye(number, dtype=np.int64)[label]]
@@ -120,9 +139,9 @@ class Starts:
         ranked = [np.array(key) for key in sorted(found, key=found.__getitem__)]
         simulation = self.system.simulation
         one_gradient = len(simulation.members) == 1 and local_steps(simulation.method) == 1
-        if one_gradient and self.model.bias and not self.model.logistic:
+        if not self.averages and one_gradient and self.model.bias and not self.model.logistic:
             ranked = _feasible(ranked, sums, total)
-        return ranked[:_CANDIDATES]
+        return ranked
 
 
 def _feasible(ranked: list[Array], sums: Array, total: int) -> list[Array]:

@@ -253,7 +253,7 @@ def test_too_many_rows_are_not_fitted_and_say_so() -> None:
 
 
 def test_mini_batches_are_declared_as_not_repeatable() -> None:
-    found, _, _ = attack_one(Fit(), FedAvg(batch_size=2), 0, sizes=(3,) * 3)
+    found, _, _ = attack_one(DLG(), FedAvg(batch_size=2), 0, sizes=(3,) * 3)
     assert found.diagnostics["full batches assumed"] and found.residual > 1e-3
     found, _, _ = attack_one(Fit(), FedAvg(batch_size=2), 0)
     assert not found.diagnostics["full batches assumed"], "a one-row client has nothing to draw"

@@ -1,0 +1,84 @@
+"""Mini-batches and blocks drawn at random: found with the rows, and where not searched for, said to be so."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from securefed.algorithms.base import Public
+from securefed.algorithms.optimization import DSGD, FedAvg, FedSaga, LoSAC, Scaffold
+from securefed.attacks import views
+from securefed.attacks.base import Target
+from securefed.attacks.gradient_inversion import Fit
+from securefed.attacks.gradient_inversion.draws import Alternation, Drawn, choose, number
+from securefed.attacks.gradient_inversion.inversion import look
+from securefed.attacks.scores import sample_error
+from securefed.datasets.base import Dataset
+from securefed.federation import Federation
+
+DIGITS = load_digits()
+METHODS = {
+    "dsgd": (DSGD(batch_size=2), 4),
+    "fedavg": (FedAvg(batch_size=2, local_steps=3), 3),
+    "scaffold": (Scaffold(batch_size=2, local_steps=2), 3),
+    "losac": (LoSAC(learning_rate=0.02, local_steps=3, blocks=2), 3),
+    "fedsaga": (FedSaga(learning_rate=0.02, local_steps=3, blocks=2), 3),
+}
+
+
+def scene(method, rows, seed=1, rounds=20):
+    """(client 1's rows, its view, target) of three clients."""
+    order = np.random.default_rng(seed).permutation(len(DIGITS.data))[: 3 * rows]
+    clients = [Dataset(DIGITS.data[part] / 16, DIGITS.target[part]) for part in np.split(order, 3)]
+    federation = Federation(method, clients, seed=seed, public=Public(3, 3, 64, (rows,) * 3, 10, 1.0))
+    federation.run(rounds)
+    return clients[1], federation.transcript, Target(method, federation.public)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_draws_of_a_round_are_listed_once(name: str) -> None:
+    method, rows = METHODS[name]
+    drawn = Drawn.of(method, rows)
+    assert len(drawn.options) == number(method, rows) == len(np.unique(drawn.weights, axis=0))
+    np.testing.assert_allclose(drawn.weights.sum(axis=2), 1.0)
+    rng = np.random.default_rng(0)
+    listed = {tuple(tuple(sorted(part)) for part in draw.parts) for draw in drawn.options}
+    for _ in range(50):
+        assert tuple(tuple(sorted(part)) for part in method.draw(rows, rng).parts) in listed
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_given_the_rows_every_rounds_draw_is_found(name: str) -> None:
+    method, rows = METHODS[name]
+    truth, transcript, target = scene(method, rows, rounds=8)
+    system = look(views.server(transcript, 1), target, rounds=8).system
+    drawn, samples = Drawn.of(method, rows), truth.x @ system.basis.T
+    draws = choose(system, drawn, samples, truth.y)
+    exact = np.linalg.norm(system.drawing(draws).misfit(samples, truth.y, slope=False)[0])
+    wrong = np.linalg.norm(system.drawing((*draws[:-1], drawn.options[0])).misfit(samples, truth.y, slope=False)[0])
+    assert exact < 1e-11
+    assert wrong > 1e-4 or all(map(np.array_equal, draws[-1].parts, drawn.options[0].parts))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_rows_and_draws_are_found_together(name: str) -> None:
+    method, rows = METHODS[name]
+    truth, transcript, target = scene(method, rows)
+    found = Fit().run(views.server(transcript, 1), target, np.random.default_rng(0))
+    assert found.diagnostics["draws"] == "found" and not found.diagnostics["full batches assumed"]
+    assert found.residual < 1e-9 and found.rank == found.unknowns
+    assert sample_error(found.value, truth.x) < 1e-8
+    assert sorted(found.labels) == sorted(truth.y)
+
+
+def test_what_is_not_searched_for_says_so_and_keeps_its_residual() -> None:
+    method = FedAvg(batch_size=2, local_steps=2)
+    _, transcript, target = scene(method, 3, rounds=6)
+    alone, everybody = views.server(transcript, 1), views.sum_only(transcript, None)
+    for attack, view, words in (
+        (Fit(), everybody, "a sum of several clients"),
+        (Fit(draws=Alternation(options=2)), alone, "a round has 9, the limit is 2"),
+        (Fit(limit=5), alone, "too many rows"),
+    ):
+        found = attack.run(view, target, np.random.default_rng(0))
+        assert words in found.diagnostics["draws"] and found.diagnostics["full batches assumed"]
+        assert found.residual > 1e-3
