@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,17 +31,42 @@ from benchmarks.rows import Row, merge, row
 from securefed.defenses.base import Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses.secure_aggregation import Identities, secure_aggregation
 from securefed.defenses.secure_aggregation.masks import Mask, apply_masks
 from securefed.defenses.secure_aggregation.primitives import mask_stream
 from securefed.defenses.secure_aggregation.shamir import FIELD
-from securefed.tensors import Layout, TensorSpec
+from securefed.tensors import Layout, Tensors, TensorSpec
 
 ROOT = Path(__file__).parent.parent
 REPEATS = 3
 PEER = "Flower SecAgg 1.41.0"
 DEFENSE = chain(secure_aggregation())
 Measured = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to run a round, beside the one that is judged."""
+
+    words: str
+    defense: Defense
+    prepared: bool = False
+    exchanges: int = 4
+
+
+def _variants(clients: int) -> list[Variant]:
+    identities = Identities.generate(clients)
+    return [
+        Variant("", DEFENSE),
+        Variant(", active", chain(secure_aggregation(identities=identities)), exchanges=5),
+        Variant(", after the first round", chain(secure_aggregation(pipelined=True)), prepared=True, exchanges=2),
+        Variant(
+            ", active, after the first round", chain(secure_aggregation(identities=identities, pipelined=True)),
+            prepared=True, exchanges=3,
+        ),
+    ]  # fmt: skip
+
+
 LARGE = [  # setting, defence, clients lost at the upload, how often faster than the peer's complete graph
     ("N=100, d=1e+06, 20 bits", chain(Quantise(20), secure_aggregation()), 48, 30),
     (
@@ -87,18 +113,31 @@ def _turns(ours: Sequence[Callable[[], Measured]], peer: Callable[[], Measured])
 
 
 def _round(python: Path, clients: int, entries: int, dropped: int) -> list[Row]:
-    """The peer's takes a minute or two: it has one turn, between turns of ours."""
-    before = [_exchange(clients, entries, dropped) for _ in range(REPEATS + 1)][1:]
-    peers = [_peer(python, "round", clients, entries, dropped)]
-    runs = before + [_exchange(clients, entries, dropped) for _ in range(REPEATS)]
-    setting = f"N={clients}, d={entries:.0e}, {dropped} drop at upload"
-    out = [
-        _row("client CPU a round", setting, [r["client"] for r in runs], "ms", None, _middle(peers, "client_ms"), 20),
-        _row("server CPU a round", setting, [r["server"] for r in runs], "ms", None, _middle(peers, "server_ms"), 500),
-    ]
-    if not dropped:
-        ours = [r["upload"] / entries for r in runs]
-        out.append(_row("upload", setting, ours, "B/entry", 4.1, peers[0]["upload_bytes"] / entries))
+    """The peer's takes a minute or two: it has one turn, between turns of ours.
+
+    It has neither signatures nor rounds that are prepared: its one way to run a round stands beside all of ours.
+    """
+    variants = _variants(clients)
+
+    def ours() -> list[Measured]:
+        return [_exchange(clients, entries, dropped, way.defense, prepared=way.prepared) for way in variants]
+
+    before = [ours() for _ in range(REPEATS + 1)][1:]
+    peer = _peer(python, "round", clients, entries, dropped)
+    turns = before + [ours() for _ in range(REPEATS)]
+    out = []
+    for way, runs in zip(variants, zip(*turns, strict=True), strict=True):
+        setting = f"N={clients}, d={entries:.0e}, {dropped} drop at upload{way.words}"
+        judged = way.defense is DEFENSE
+        for party, faster in (("client", 20), ("server", 500)):
+            found = [r[party] for r in runs]
+            beside = peer[f"{party}_ms"]
+            out.append(_row(f"{party} CPU a round", setting, found, "ms", None, beside, faster if judged else None))
+        found = [r["exchanges"] for r in runs]
+        out.append(_row("exchanges a round", setting, found, "exchanges", way.exchanges, None))
+        if judged and not dropped:
+            found = [r["upload"] / entries for r in runs]
+            out.append(_row("upload", setting, found, "B/entry", 4.1, peer["upload_bytes"] / entries))
     return out
 
 
@@ -182,15 +221,25 @@ def _row(
     return row(quantity, setting, ours, unit, peer=peer, peer_name=name, target=", ".join(wants) or None, met=met)
 
 
-def _exchange(clients: int, entries: int, lost: int, defense: Defense = DEFENSE) -> Measured:
-    """CPU milliseconds of one client (mean of those that did everything) and of the server; bytes sent by stage."""
+def _exchange(clients: int, entries: int, lost: int, defense: Defense = DEFENSE, *, prepared: bool = False) -> Measured:
+    """CPU milliseconds of one client (mean of those that did everything) and of the server; bytes sent by stage.
+
+    `exchanges` is the number of stages. With `prepared` it is the second of two rounds that is measured.
+    """
     plan, value = defense.plan(_layout(entries), clients), uniform(clients, entries)
-    total, measured = exchange(defense.aggregation, plan, lambda client: defense.encode(value(client), plan), lost)
+
+    def encoded(client: int) -> Tensors:
+        return defense.encode(value(client), plan)
+
+    total, measured = exchange(defense.aggregation, plan, encoded, lost, prepared=prepared)
     decoded, seconds = _seconds(lambda: defense.decode(total.total, plan, total.count))
     exact = sum(value(client)["w"] for client in total.survivors)
     assert np.abs(decoded["w"] - exact).max() <= plan.tensors[0].error
     sent = {stage: float(count) for stage, count in measured.sent.items()}
-    return {"client": measured.client * 1e3, "server": (measured.server + seconds) * 1e3, **sent}
+    stages = float(len(sent))
+    return {
+        "client": measured.client * 1e3, "server": (measured.server + seconds) * 1e3, "exchanges": stages, **sent
+    }  # fmt: skip
 
 
 def _seconds(call: Callable[[], Any]) -> tuple[Any, float]:
