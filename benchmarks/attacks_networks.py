@@ -2,9 +2,10 @@
 
 LeNet with sigmoid and weights uniform in +-0.5, and with ReLU and torch's default start, on MNIST digits
 (SECUREFED_DATA; else scikit-learn's digits, enlarged). The message is one gradient, or the update of 5 local steps.
-Exact shortcuts are off, labels known, every seed draws its images and its weights. Then the exact stages, whose labels
-are unknown, and searches together against one by one. A cell is kept in `results/attacks_networks_cells.json`, and what
-is there is not run again; `NETWORKS_SECONDS` ends a run early, the next one goes on.
+Exact shortcuts are off, labels known, every seed draws its images and its weights; searches of several seeds are
+computed together. Then the exact stages, whose labels are unknown, and searches together against one by one. A cell is
+kept in `results/cells/attacks_networks.json`, and what is there is not run again; `NETWORKS_SECONDS` ends a run early,
+the next one goes on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 from statistics import median
@@ -25,10 +27,12 @@ import torch
 from torch import nn
 
 from benchmarks.rows import RESULTS, Row, row, write
-from securefed.attacks.networks.inversion import Effort
+from securefed.attacks.networks.inversion import Cascade, Effort
+from securefed.attacks.networks.matching import Prior, Problem
 from securefed.attacks.networks.modules import invert
+from securefed.attacks.networks.network import Network
 from securefed.attacks.networks.quality import psnr
-from securefed.attacks.networks.steps import LocalSteps
+from securefed.attacks.networks.steps import LocalSteps, OneGradient
 from securefed.datasets.folder import DATA_VARIABLE
 from securefed.datasets.loaders import load
 from securefed.tensors import Array
@@ -39,10 +43,19 @@ EXACT_SEEDS = 5
 LOCAL = LocalSteps(0.1, 5)
 LOSS = partial(nn.functional.cross_entropy, reduction="none")
 KINDS = (("single", 1), ("fedavg", 1), ("batch", 4), ("batch", 8))
-SEEDS = {"sigmoid": (20, 20, 10, 3), "relu": (9, 1, 1, 0)}
-"""Of each kind; a ReLU network needs ten times the time."""
+SEEDS = {"sigmoid": (20, 20, 10, 10), "relu": (20, 10, 10, 10)}
+"""Of each kind."""
 DESCENT = Effort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
-SIGNED = Effort(exact=False, restarts=1, evaluations=600, signed_steps=2000)
+BATCH_WIDTHS = (0.1, 0.03, 0.01, 0.003, 0.001)
+EFFORTS: dict[tuple[str, str, int], Effort] = {
+    ("relu", "single", 1): replace(DESCENT, evaluations=2000, restarts=2),
+    ("relu", "fedavg", 1): replace(DESCENT, evaluations=1200, restarts=3),
+    ("relu", "batch", 4): replace(DESCENT, evaluations=3000, widths=BATCH_WIDTHS, balance=1.5),
+    ("relu", "batch", 8): replace(DESCENT, evaluations=3000, widths=BATCH_WIDTHS, balance=1.5),
+}
+"""By activation, kind and n_i; `DESCENT` where none is named."""
+SHARED = {("single", 1): 5, ("fedavg", 1): 2, ("batch", 4): 2, ("batch", 8): 2}
+"""Seeds whose searches are computed together; their CPU time is shared out evenly."""
 
 
 @cache
@@ -93,41 +106,62 @@ def sent(model: nn.Module, x: torch.Tensor, y: torch.Tensor, local: LocalSteps |
 
 def attack(activation: str, kind: str, count: int, seed: int) -> dict[str, Any]:
     """One cell."""
-    model, (x, y) = lenet(activation, seed), drawn(count, seed)
+    return attack_together(activation, kind, count, [seed])[0]
+
+
+def attack_together(activation: str, kind: str, count: int, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """One cell for each seed, their searches together."""
     local = LOCAL if kind == "fedavg" else None
-    effort = DESCENT if activation == "sigmoid" else SIGNED
+    models, data = [lenet(activation, seed) for seed in seeds], [drawn(count, seed) for seed in seeds]
+    networks = [Network.of(model, LOSS, input_shape=(1, SIDE, SIDE)) for model in models]
+    problems = [
+        Problem(
+            network.flatten(dict(model.named_parameters())),
+            network.flatten(dict(zip(network.shapes, sent(model, x, y, local), strict=True))),
+            y,
+        )
+        for network, model, (x, y) in zip(networks, models, data, strict=True)
+    ]
+    effort = EFFORTS.get((activation, kind, count), DESCENT)
+    prior = Prior(0.0, 1.0, image=(1, SIDE, SIDE))
     start = time.process_time()
-    found, _ = invert(
-        model, LOSS, sent(model, x, y, local), rows=count, row_shape=(1, SIDE, SIDE), labels=y.numpy(), local=local,
-        effort=effort, seed=seed,
-    )  # fmt: skip
-    return {
-        "psnr": np.round(psnr(found.rows, x.numpy()), 2).tolist(),
-        "residual": found.residual,
-        "evaluations": found.evaluations,
-        "stage": found.stage,
-        "seconds": round(time.process_time() - start, 2),
-    }
+    cascade = Cascade(networks[0], local or OneGradient(), SIDE * SIDE, prior, effort)
+    found = cascade(problems, np.random.default_rng(seeds[0]))
+    seconds = (time.process_time() - start) / len(seeds)
+    return [
+        {
+            "psnr": np.round(psnr(item.rows, x.reshape(count, -1).numpy()), 2).tolist(),
+            "residual": item.residual,
+            "evaluations": item.evaluations,
+            "stage": item.stage,
+            "seconds": round(seconds, 2),
+        }
+        for item, (x, _) in zip(found, data, strict=True)
+    ]
 
 
 def cells(until: float) -> dict[str, dict[str, Any]]:
     """All cells there are, after running missing ones until `until` (seconds since the epoch)."""
     known: dict[str, dict[str, Any]] = json.loads(CELLS.read_text()) if CELLS.exists() else {}
-    wanted = [
-        (activation, kind, count, seed)
-        for activation, numbers in SEEDS.items()
-        for (kind, count), seeds in zip(KINDS, numbers, strict=True)
-        for seed in range(seeds)
-    ]
-    for cell in wanted:
-        name = "/".join(map(str, cell))
-        if name in known or time.time() > until:
-            continue
-        known[name] = attack(*cell)
-        CELLS.parent.mkdir(exist_ok=True)
-        CELLS.write_text(json.dumps(known, indent=0) + "\n")
-        print(name, known[name], flush=True)
+    for kind, count in KINDS:
+        for activation, numbers in SEEDS.items():
+            seeds = range(numbers[KINDS.index((kind, count))])
+            missing = [seed for seed in seeds if f"{activation}/{kind}/{count}/{seed}" not in known]
+            for first in range(0, len(missing), SHARED[kind, count]):
+                group = missing[first : first + SHARED[kind, count]]
+                if time.time() > until or not _wanted(f"{activation}/{kind}/{count}"):
+                    continue
+                for seed, cell in zip(group, attack_together(activation, kind, count, group), strict=True):
+                    known[f"{activation}/{kind}/{count}/{seed}"] = cell
+                    print(activation, kind, count, seed, cell, flush=True)
+                CELLS.parent.mkdir(exist_ok=True)
+                CELLS.write_text(json.dumps(known, indent=0) + "\n")
     return known
+
+
+def _wanted(cell: str) -> bool:
+    """`NETWORKS_CELLS` names the beginning of the cells to run; all without it."""
+    return cell.startswith(os.environ.get("NETWORKS_CELLS", ""))
 
 
 def main() -> None:
@@ -215,9 +249,9 @@ def _exact() -> list[Row]:
 
 
 def _together() -> list[Row]:
-    """The same searches by vmap and one by one."""
+    """The same searches as the code chooses to run them, beside one by one and all by `vmap`."""
     out = []
-    for restarts in (4, 16):
+    for restarts in (4, 16, 64):
         model, (x, y) = lenet("sigmoid", 0).float(), drawn(1, 0)
         x = x.float()
         message = sent(model, x, y, None)
@@ -231,16 +265,9 @@ def _together() -> list[Row]:
                 runs.append(time.process_time() - start)
             took[batched] = runs
         setting = f"LeNet sigmoid float32, {restarts} restarts, 6 evaluations each"
-        out.append(
-            row(
-                "CPU time, chosen by the code",
-                setting,
-                took[None],
-                "s",
-                peer=median(took[False]),
-                peer_name="one by one",
-            )
-        )
+        for batched, peer in ((False, "one by one"), (True, "one vmap of all")):
+            quantity = f"CPU time, chosen by the code; beside {peer}"
+            out.append(row(quantity, setting, took[None], "s", peer=median(took[batched]), peer_name=peer))
     return out
 
 
