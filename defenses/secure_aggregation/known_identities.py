@@ -28,6 +28,7 @@ from securefed.defenses.secure_aggregation.primitives import KEY_BYTES
 from securefed.errors import ConfigError, IdentityChangedError, StorageError
 from securefed.messages import ClientId
 from securefed.sealing import Seal
+from securefed.tensors import Array
 
 _KIND: Final = "memory of identities"
 
@@ -124,5 +125,9 @@ class KnownIdentities:
         clients = sorted(known)
         public = np.frombuffer(b"".join(known[client].public for client in clients), np.uint8)
         compared = np.asarray([known[client].compared for client in clients], np.uint8)
-        tensors = {"ids": np.asarray(clients, np.int64), "public": public.reshape(-1, KEY_BYTES), "compared": compared}
+        tensors: dict[str, Array] = {
+            "ids": np.asarray(clients, np.int64),
+            "public": public.reshape(-1, KEY_BYTES),
+            "compared": compared,
+        }
         storage.save(self.path, _KIND, {}, tensors, self.seal)

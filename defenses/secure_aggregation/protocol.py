@@ -323,7 +323,8 @@ _CURIOUS = (
 def _deviating(identities: Identities, plan: Plan) -> tuple[str, ...]:
     """The assumptions against a server that deviates, instead of `_CURIOUS`."""
     most = 2 * plan.threshold - plan.clients - 1
-    first, then = (), "The server"
+    first: tuple[str, ...] = ()
+    then = "The server"
     if identities.first_use:
         first = (
             f"The server is honest but curious at first contact: the identities of clients {_listed(identities)} were "

@@ -298,10 +298,9 @@ def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
         channel.expect_fields(reply, ("shares", channel.TAG))
         channel.take(reply, "shares", np.uint8, (len(dealt[client][0]), KEY_BYTES))
     _enough(state, replies)
-    answers = Answers.of(
-        dealt, {client: reply.body["shares"] for client, reply in replies.items()}, *state.tags.shape[:2],
-        state.session.plan.shares,
-    )  # fmt: skip
+    shares = {client: reply.body["shares"] for client, reply in replies.items()}
+    dealers, holders = state.tags.shape[:2]
+    answers = Answers.of(dealt, shares, (dealers, holders), state.session.plan.shares)
     masks = masks_left(state, answers)
     totals = [total.copy() for total in state.totals]
     apply_masks(totals, state.session.plan, masks, remove=True)

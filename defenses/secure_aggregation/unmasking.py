@@ -40,10 +40,10 @@ class Answers:
     used: Array
 
     @classmethod
-    def of(cls, dealt: Dealt, replies: Mapping[ClientId, Array], dealers: int, holders: int, most: int) -> Answers:
-        """Sorted in: `replies` are uint8 (shares dealt, 32), `most` is t."""
-        shares = np.zeros((dealers, holders, KEY_BYTES), np.uint8)
-        given = np.zeros((dealers, holders), bool)
+    def of(cls, dealt: Dealt, replies: Mapping[ClientId, Array], shape: tuple[int, int], most: int) -> Answers:
+        """Sorted in: `replies` are uint8 (shares dealt, 32), `shape` is (sharers, holders), `most` t."""
+        shares = np.zeros((*shape, KEY_BYTES), np.uint8)
+        given = np.zeros(shape, bool)
         for client, values in replies.items():
             rows, places = dealt[client]
             shares[rows, places], given[rows, places] = values, True
@@ -57,7 +57,7 @@ class Answers:
         opened = [b""] * len(self.used)
         for rows in together.values():
             places = np.flatnonzero(self.used[rows[0]])
-            values = self.shares[np.ix_(rows, places)].swapaxes(0, 1)
+            values = self.shares[np.asarray(rows)[:, None], places].swapaxes(0, 1)
             for row, secret in zip(rows, FIELD.combine((places + 1).tolist(), values), strict=True):
                 opened[row] = secret
         return opened
