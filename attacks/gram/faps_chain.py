@@ -33,7 +33,7 @@ LONGEST = 40
 """Rounds that are followed; more say little that is new."""
 _SOLVED = 1e-7
 """A round counts as solved at this relative misfit of its message; the chain ends at the first that is not."""
-_GOAL, _STEPS, _STARTS = 1e-14, 60, 8
+_GOAL, _STEPS, _STARTS, _FIRST_STARTS = 1e-14, 60, 8, 40
 _EXACT_TOLERANCE = 1e-6
 _DIFFERENCE = 1e-7
 
@@ -134,10 +134,9 @@ def _inner(link: Link) -> Inner:
 def _one_step(links: Sequence[Link], observation: Observation, beta: float) -> tuple[Link, Link] | None:
     """The next link where there was one inner step."""
     equations = _Corner.of(links, observation, beta)
-    first = equations.expected()
     rng = np.random.default_rng(0)
-    for attempt in range(_STARTS):
-        x = _least(equations.residual, first + attempt / _STARTS * rng.normal(size=first.size) * np.abs(first).max())
+    for attempt in range(_FIRST_STARTS if len(links) == 1 else _STARTS):
+        x = _least(equations.residual, equations.expected() if attempt == 0 else equations.guessed(rng))
         if x is not None:
             M = equations.matrix(x)
             return replace(links[-1], inside=M), Link(*equations.next(M))
@@ -189,6 +188,14 @@ class _Corner:
             return np.trace(basis, axis1=1, axis2=2) * self.trace / (len(self.X.T) * self.beta)
         images, seen = _symmetry(self.probes, self.products, self.X, self.G)
         return np.asarray(np.linalg.lstsq(images, seen, rcond=None)[0] / self.beta)
+
+    def guessed(self, rng: np.random.Generator) -> Array:
+        """Coordinates of a random positive semidefinite matrix, its eigenvalues spread, of the trace expected."""
+        basis = symmetric_basis(self.X.shape[1])
+        trace = float(np.trace(self.matrix(self.expected())))
+        vectors, values = orth(rng.normal(size=self.X.shape[1:] * 2)), np.exp(rng.uniform(-4, 0, self.X.shape[1]))
+        M = (vectors * (values / values.sum() * trace)) @ vectors.T
+        return np.asarray(np.tensordot(basis, M, 2) / self.beta)
 
     def next(self, M: Array) -> tuple[Array, Array]:
         """X+ = orth(X M + beta Z Z^T X), G+ = (I - X+ X+^T) Y (X+^T Z)^-1."""
