@@ -32,6 +32,7 @@ NAMES = (
     "attacks_samples",
     "attacks_reference",
     "auditors",
+    "leakage",
 )
 HEAD = (
     "| quantity | setting | ours (range, runs) | peer | ratio | target | met |",

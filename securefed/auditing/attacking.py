@@ -47,15 +47,17 @@ class Attacker:
     bit, and a key holder sees what a collusion of all others does.
 
     Args:
-        names: attacks to run.      secrets: `gram`, `samples` or the like; attacks on other kinds are left out.
+        chosen: attacks to run, by name or ready-made.
+        secrets: `gram`, `samples` or the like; attacks on other kinds are left out.
         seed: of the attacks' own randomness and of the shuffling.
         nulls: whether attacks also run on shuffled transcripts, which takes their time again.
     """
 
     def __init__(
-        self, names: Sequence[str], secrets: Sequence[str], target: Target, seed: int, *, nulls: bool = True
+        self, chosen: Sequence[str | Attack], secrets: Sequence[str], target: Target, seed: int, *, nulls: bool = True
     ) -> None:
-        self._chosen = [(name, attacks.make(name)) for name in names]
+        made = [attacks.make(attack) if isinstance(attack, str) else attack for attack in chosen]
+        self._chosen = [(attack.name, attack) for attack in made]
         self._secrets, self._target, self._seed, self._with_nulls = tuple(secrets), target, seed, nulls
         self._known: dict[tuple[str, bytes], Attempt] = {}
         self._nulls: dict[tuple[str, bool, frozenset[Members]], Reconstruction | None] = {}
