@@ -25,7 +25,7 @@ from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks.base import Observation
 from securefed.attacks.gram.elimination import Inner, Products, eliminate, symmetric_basis
 from securefed.attacks.gram.linear import solve
-from securefed.attacks.levenberg import levenberg
+from securefed.attacks.levenberg import Patience, levenberg
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -34,6 +34,7 @@ LONGEST = 40
 _SOLVED = 1e-7
 """A round counts as solved at this relative misfit of its message; the chain ends at the first that is not."""
 _GOAL, _STEPS, _STARTS, _FIRST_STARTS = 1e-14, 60, 8, 40
+_PATIENCE = Patience(1e-5, far=6, close=None)
 _EXACT_TOLERANCE = 1e-6
 _DIFFERENCE = 1e-7
 
@@ -291,5 +292,5 @@ def _least(residual: Callable[[Array], Array], start: Array) -> Array | None:
         columns = [(residual(x + step) - here) / _DIFFERENCE for step in _DIFFERENCE * np.eye(len(x))]
         return here, np.stack(columns, axis=1)
 
-    found = levenberg(linearised, start, steps=_STEPS, goal=_GOAL, residual=residual)
+    found = levenberg(linearised, start, steps=_STEPS, goal=_GOAL, residual=residual, patience=_PATIENCE)
     return found.point if found.norm < _SOLVED else None
