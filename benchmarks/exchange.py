@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from securefed.defenses.base import Aggregation, Plan, Session
+from securefed.defenses.base import Absorbing, Aggregation, Helper, Pipelined, Plan, Session, Verifying
 from securefed.defenses.secure_aggregation.graph import _circle
-from securefed.messages import SERVER, Aggregate, Message
+from securefed.defenses.secure_aggregation.identities import _signed
+from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.tensors import Tensors
 
 Contribute = Callable[[int], Tensors]
+Replies = dict[PartyId, Message]
 
 
 @dataclass
@@ -24,13 +26,16 @@ class Measured:
     """What one exchange cost.
 
     Attributes:
-        client, server: CPU seconds of one client (mean of those that did everything) and of the server.
-        sent: bytes a client sent at each stage.      received: bytes a client was sent, all stages.
+        client, server, helper: CPU seconds of one client (mean of those that did everything), of the server, and of
+            the party beside them.
+        sent: bytes a client sent at each stage.      received: bytes a client was sent, all stages and the
+            announced sum.
         client_memory, server_memory: most bytes allocated within one step, beside what it was handed.
     """
 
     client: float = 0.0
     server: float = 0.0
+    helper: float = 0.0
     sent: dict[str, int] = field(default_factory=dict)
     received: int = 0
     client_memory: int = 0
@@ -38,7 +43,14 @@ class Measured:
 
 
 def exchange(
-    protocol: Aggregation, plan: Plan, encode: Contribute, lost: int = 0, *, trace: bool = False
+    protocol: Aggregation,
+    plan: Plan,
+    encode: Contribute,
+    lost: int = 0,
+    *,
+    trace: bool = False,
+    prepared: bool = False,
+    helper: Helper | None = None,
 ) -> tuple[Aggregate, Measured]:
     """The encoded sum of all but the last `lost` clients, which do not upload, and what it cost.
 
@@ -46,42 +58,122 @@ def exchange(
         encode: the encoded contribution of a client; its time counts as the client's.
         trace: whether to trace memory: of client 0, whose time then does not count, and of the server, whose steps
             are then made twice.
+        prepared: whether an exchange comes before that does not count, and prepares this one. It is of other
+            contributions (each client's is its successor's): clients refuse the same one over other survivors.
+        helper: the party beside server and clients; `None` lets the protocol make one, which does not count.
     """
-    clients = plan.clients
-    session, out = Session(secrets.token_hex(16), 0, tuple(range(clients)), plan), Measured()
-    states = {}
-    for client in session.cohort:
-        states[client], seconds = _clocked(protocol.client_open, session, client)
-        out.client += seconds / clients
-    step, out.server = _clocked(protocol.server_open, session)
-    while not isinstance(step, Aggregate):
-        server, stage, outgoing = step
-        replies, mean = {}, 0.0
-        asked = [c for c in outgoing if stage != protocol.upload or c < clients - lost]
-        for client in asked:
-            request = Message(session.run, 0, stage, SERVER, client, outgoing[client])
-            _circle.cache_clear()  # every client draws the graph for itself
+    parties = Parties(protocol, plan, helper or protocol.helper())
+    if prepared:
+        parties.exchange(0, lambda client: encode(client + 1))
+    return parties.exchange(int(prepared), encode, lost, trace=trace)
 
-            def act(client: int = client, request: Message = request, stage: str = stage) -> Any:
-                encoded = encode(client) if stage == protocol.upload else None
-                return protocol.client_step(states[client], request, encoded)
 
-            if trace and client == 0:
-                (states[client], body), peak = _traced(act)
-                out.client_memory = max(out.client_memory, peak)
+class Parties:
+    """All parties of one run, and what they keep between two exchanges."""
+
+    def __init__(self, protocol: Aggregation, plan: Plan, helper: Helper | None) -> None:
+        self.protocol, self.plan, self.helper = protocol, plan, helper
+        self.run = secrets.token_hex(16)
+        self.clients: dict[ClientId, Any] = {}
+        self.carried: Any = None
+        self.number, self.trace, self.out = 0, False, Measured()
+
+    def exchange(
+        self, number: int, encode: Contribute, lost: int = 0, *, trace: bool = False
+    ) -> tuple[Aggregate, Measured]:
+        """As the function; `number` counts the run's exchanges from 0."""
+        self.number, self.trace, self.out = number, trace, Measured()
+        session = Session(self.run, number, tuple(range(self.plan.clients)), self.plan)
+        step = self._open(session)
+        while not isinstance(step, Aggregate):
+            server, stage, outgoing = step
+            replies: Replies = {}
+            if self.helper is not None and self.helper.party in outgoing:
+                replies[self.helper.party] = self._help(stage, outgoing[self.helper.party])
+            uploads = stage == self.protocol.upload
+            asked = [c for c in outgoing if c in self.clients and not (uploads and c >= self.plan.clients - lost)]
+            if asked:
+                replies |= self._ask(stage, {client: outgoing[client] for client in asked}, encode)
+            step = self._serve(server, stage, replies)
+        if isinstance(self.protocol, Pipelined):
+            self.carried, seconds = _clocked(self.protocol.server_carry, server, replies)
+            self.out.server += seconds
+        self._announce(step)
+        return step, self.out
+
+    def _open(self, session: Session) -> Any:
+        for client in session.cohort:
+            if self.number and isinstance(self.protocol, Pipelined):
+                last = self.clients[client]
+                self.clients[client], seconds = _clocked(self.protocol.client_resume, session, client, last)
             else:
-                (states[client], body), seconds = _clocked(act)
-                mean += seconds / (len(asked) - trace)
-            replies[client] = Message(session.run, 0, stage, client, SERVER, body)
-        out.client += mean
-        out.sent[stage] = _bytes(replies[asked[0]].body)
-        out.received += _bytes(outgoing[asked[0]])
-        if trace:
-            _, peak = _traced(lambda server=server, replies=replies: protocol.server_step(server, replies))
-            out.server_memory = max(out.server_memory, peak)
-        step, seconds = _clocked(protocol.server_step, server, replies)
-        out.server += seconds
-    return step, out
+                self.clients[client], seconds = _clocked(self.protocol.client_open, session, client)
+            self.out.client += seconds / len(session.cohort)
+        if self.number and isinstance(self.protocol, Pipelined):
+            step, self.out.server = _clocked(self.protocol.server_resume, session, self.carried)
+        else:
+            step, self.out.server = _clocked(self.protocol.server_open, session)
+        return step
+
+    def _help(self, stage: str, body: Tensors) -> Message:
+        assert self.helper is not None
+        request = Message(self.run, self.number, stage, SERVER, self.helper.party, body)
+        reply, seconds = _clocked(self.helper.handle, request)
+        self.out.helper += seconds
+        return Message(self.run, self.number, stage, self.helper.party, SERVER, reply)
+
+    def _ask(self, stage: str, outgoing: Mapping[PartyId, Tensors], encode: Contribute) -> Replies:
+        """The clients' replies, their mean time and the first one's bytes."""
+        replies, seconds = {}, []
+        for client, body in outgoing.items():
+            request = Message(self.run, self.number, stage, SERVER, client, body)
+
+            def act(client: int = client, request: Message = request) -> Any:
+                encoded = encode(client) if stage == self.protocol.upload else None
+                return self.protocol.client_step(self.clients[client], request, encoded)
+
+            _forget()  # every client draws the graph and checks signatures for itself
+            if self.trace and client == 0:
+                (self.clients[client], reply), peak = _traced(act)
+                self.out.client_memory = max(self.out.client_memory, peak)
+            else:
+                (self.clients[client], reply), took = _clocked(act)
+                seconds.append(took)
+            replies[client] = Message(self.run, self.number, stage, client, SERVER, reply)
+        self.out.client += sum(seconds) / len(seconds)
+        first = next(iter(outgoing))
+        self.out.sent[stage] = _bytes(replies[first].body)
+        self.out.received += _bytes(outgoing[first])
+        return replies
+
+    def _serve(self, server: Any, stage: str, replies: Replies) -> Any:
+        """The server's step; uploads go in one at a time, as they would arrive, where the protocol can."""
+        _forget()
+        if stage == self.protocol.upload and isinstance(self.protocol, Absorbing):
+            for reply in replies.values():
+                server, seconds = _clocked(self.protocol.server_absorb, server, reply)
+                self.out.server += seconds
+            replies.clear()
+        if self.trace:
+            _, peak = _traced(lambda: self.protocol.server_step(server, replies))
+            self.out.server_memory = max(self.out.server_memory, peak)
+            _forget()
+        step, seconds = _clocked(self.protocol.server_step, server, replies)
+        self.out.server += seconds
+        return step
+
+    def _announce(self, aggregate: Aggregate) -> None:
+        """The survivors check the sum, where they can."""
+        if not (self.plan.verified and isinstance(self.protocol, Verifying)):
+            return
+        announced = self.protocol.announce(aggregate)
+        self.out.received += _bytes(announced)
+        seconds = []
+        for client in aggregate.survivors:
+            kept = self.protocol.client_keeps(self.clients[client])
+            _, took = _clocked(self.protocol.client_check, kept, client, self.plan, announced)
+            seconds.append(took)
+        self.out.client += sum(seconds) / len(seconds)
 
 
 def uniform(clients: int, entries: int) -> Callable[[int], dict[str, Any]]:
@@ -89,6 +181,12 @@ def uniform(clients: int, entries: int) -> Callable[[int], dict[str, Any]]:
     rng = np.random.default_rng(0)
     vectors = [rng.uniform(-1, 1, entries) for _ in range(min(clients, 8))]
     return lambda client: {"w": vectors[client % len(vectors)]}
+
+
+def _forget() -> None:
+    """What parties in one process would otherwise compute for each other."""
+    _circle.cache_clear()
+    _signed.cache_clear()
 
 
 def _bytes(body: Mapping[str, Any]) -> int:

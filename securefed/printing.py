@@ -120,10 +120,10 @@ def show_plan(found: Any, defense: str, clients: int | None = None) -> None:
 def _costs(found: Any, defense: str, clients: int | None) -> list[str]:
     from securefed import catalogue, costs  # noqa: PLC0415 - not needed for --help
 
-    if clients is None:
-        return costs.words(found)
     made = catalogue.defenses.make(defense)
-    return costs.words(found) + costs.tree_words(costs.tree(made, found.layout, clients, found.clients))
+    if clients is None:
+        return costs.words(made, found)
+    return costs.words(made, found) + costs.tree_words(costs.tree(made, found.layout, clients, found.clients))
 
 
 def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:

@@ -2,113 +2,201 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from itertools import combinations
 
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import scaling
+from benchmarks import scaling, scaling_points
 from benchmarks.exchange import exchange, uniform
+from benchmarks.scaling_points import Encrypted, Point, layout, masking
 from securefed import costs
 from securefed.cli import app
+from securefed.costs import encryption
+from securefed.costs import masking as masking_costs
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, skellam
 from securefed.defenses.fixed_point import Quantise
+from securefed.defenses.homomorphic import KeyHolder, paillier
+from securefed.defenses.homomorphic.protocol import InsecurePaillier
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import PlanError
 
-COMPLETE, SPARSE = scaling.DEFENSES["complete"], scaling.DEFENSES["sparse"]
+COMPLETE, SPARSE = masking("complete"), masking("sparse")
+CHOICES = [chosen for count in range(4) for chosen in combinations(scaling_points.OPTIONS, count)]
 
 
 def plan(clients=10, entries=1000, defense=COMPLETE):
-    return defense.plan(scaling.layout(entries), clients)
+    return defense.plan(layout(entries), clients)
+
+
+def cost(clients=10, entries=1000, defense=COMPLETE, lost=0):
+    return costs.predict(defense, plan(clients, entries, defense), lost)
 
 
 def test_sizes_are_those_of_the_plan() -> None:
-    assert costs.Size.of(plan(), 2) == costs.Size(10, 10, 6, False, 1000, 4000, 2)
+    assert masking_costs.Size.of(plan(), 2) == masking_costs.Size(10, 10, 6, 6, False, 1000, 4000, 2)
     packed = plan(defense=chain(Quantise(20), secure_aggregation()))
-    assert costs.Size.of(packed).words == 8 * 334  # three to a 64-bit integer
+    assert masking_costs.Size.of(packed).words == 8 * 334  # three to a 64-bit integer
     sparse = plan(100, defense=SPARSE)
-    size = costs.Size.of(sparse, 10)
+    size = masking_costs.Size.of(sparse, 10)
     assert (size.holders, size.shares, size.sparse) == (sparse.degree + 1, sparse.shares, True)
     assert size.pairs == pytest.approx(10 * sparse.degree * 90 / 99)
+    everything = masking_costs.Size.of(plan(20, defense=masking("complete", scaling_points.OPTIONS, 20)), resumed=True)
+    assert (everything.signed, everything.verified, everything.resumed, everything.dealers) == (True, True, True, 16)
+    encrypted = encryption.Size.of(plan(defense=chain(paillier())), 2048, 1)
+    assert (encrypted.ciphertexts, encrypted.added) == (16, 9 * 16)  # 63 values to a plaintext
 
 
-@pytest.mark.parametrize(("clients", "defense"), [(7, COMPLETE), (40, SPARSE)])
-def test_bytes_are_exact(clients, defense) -> None:
-    found = plan(clients, 300, defense)
-    value = uniform(clients, 300)
-    _, measured = exchange(defense.aggregation, found, lambda c: defense.encode(value(c), found))
-    cost = costs.predict(found)
-    assert cost.sent == sum(measured.sent.values())
-    assert cost.received == pytest.approx(measured.received, rel=0.01)
+@pytest.mark.parametrize("options", CHOICES, ids=lambda options: "+".join(options) or "plain")
+@pytest.mark.parametrize("lost", [0, 2])
+def test_bytes_are_exact_with_every_option(options, lost) -> None:
+    defense = masking("complete", options, 16 if "signed" in options else 0)  # of 16 clients all deal the sum's key
+    found, value, prepared = plan(16, 300, defense), uniform(16, 300), "pipelined" in options
+    _, measured = exchange(
+        defense.aggregation, found, lambda c: defense.encode(value(c), found), lost, prepared=prepared
+    )
+    said = costs.predict(defense, found, lost)
+    assert said.received == pytest.approx(measured.received, rel=1e-9)
+    sent = sum(measured.sent.values())
+    assert sent <= said.sent
+    assert sent == said.sent or (prepared and lost)  # then there are fewer shares to deal for the next exchange
+
+
+def test_bytes_are_exact_on_a_sparse_graph() -> None:
+    found, value = plan(40, 300, SPARSE), uniform(40, 300)
+    _, measured = exchange(SPARSE.aggregation, found, lambda c: SPARSE.encode(value(c), found))
+    assert costs.predict(SPARSE, found).sent == sum(measured.sent.values())
+    assert costs.predict(SPARSE, found).received == pytest.approx(measured.received, rel=1e-9)
+
+
+def test_bytes_are_exact_under_paillier() -> None:
+    """The formula does not depend on the key's length; the model is for keys that are long enough."""
+    scheme = InsecurePaillier()
+    defense, value = chain(scheme), uniform(4, 100)
+    found = plan(4, 100, defense)
+    _, measured = exchange(
+        scheme, found, lambda c: defense.encode(value(c), found), helper=KeyHolder.generate(scheme.bits)
+    )
+    assert found.upload_bytes == sum(measured.sent.values())
+    size = encryption.Size.of(found, scheme.bits)
+    kept = costs.figures()["models"]["paillier(2048, half)"]["received"]
+    assert measured.received == pytest.approx(size.key * kept["byte of the key"], rel=1e-9)
 
 
 def test_costs_grow_with_what_they_depend_on() -> None:
-    base, lossy = costs.predict(plan()), costs.predict(plan(), 2)
-    assert lossy.server_cpu > base.server_cpu
-    for more in (plan(clients=20), plan(entries=2_000_000)):
-        cost = costs.predict(more)
-        assert cost.client_cpu > base.client_cpu
-        assert cost.server_cpu > base.server_cpu
-        assert cost.server_memory > base.server_memory
-    complete, sparse = (costs.predict(plan(100, 10**6, d)) for d in (COMPLETE, SPARSE))
-    assert sparse.client_cpu < complete.client_cpu / 2
+    base = cost()
+    assert cost(lost=2).server_cpu > base.server_cpu
+    for more in (cost(clients=20), cost(entries=2_000_000)):
+        assert more.client_cpu > base.client_cpu
+        assert more.server_cpu > base.server_cpu
+        assert more.server_memory > base.server_memory
+    assert cost(100, 10**6, SPARSE).client_cpu < cost(100, 10**6).client_cpu / 2
+    half, short = (cost(10, 10**4, chain(paillier(2048, noise))) for noise in ("half", "short"))
+    assert base.client_cpu < short.client_cpu < half.client_cpu / 1.5
+    assert half.helper_cpu > 0 == base.helper_cpu
+    assert cost(10, 10**4, chain(paillier(3072))).client_cpu > half.client_cpu
+
+
+@pytest.mark.parametrize("option", scaling_points.OPTIONS)
+def test_every_option_costs_something(option) -> None:
+    plain, more = cost(50, 10**5), cost(50, 10**5, masking("complete", (option,), 50 if option == "signed" else 0))
+    assert more.client_cpu > plain.client_cpu
+    assert more.received > plain.received or option == "pipelined"
 
 
 def test_kept_constants_are_those_of_the_model_and_none_is_negative() -> None:
     kept = costs.figures()
-    assert {q: set(terms) for q, terms in costs.TERMS.items()} == {q: set(c) for q, c in kept["constants"].items()}
-    assert all(value >= 0 for terms in kept["constants"].values() for value in terms.values())
-    assert kept["checked"]
+    assert set(kept["models"]) == set(costs.MODELS)
+    for model, quantities in costs.MODELS.items():
+        found = kept["models"][model]
+        assert {q: set(terms) for q, terms in quantities.items()} == {q: set(c) for q, c in found.items()}
+        assert all(value >= 0 for terms in found.values() for value in terms.values())
+    checks = {point.name: scaling_points.sized(point).model for point in scaling_points.CHECKS}
+    checked = {c["setting"] for c in kept["checked"]}
+    assert checked <= set(checks)
+    assert {checks[name] for name in checked} == set(costs.MODELS)  # every model at a size that was not fitted
+
+
+def made_of(point, true):
+    """The point as if it had been measured where the model and the constants `true` hold."""
+    counts = scaling_points.sized(point)
+    of = {q: sum(true[counts.model][q][t] * count for t, count in c.items()) for q, c in counts.counts.items()}
+    return {**scaling_points.kept(point), **of, "sent": point.plan.upload_bytes, "load": 1.0}
 
 
 def test_a_fit_finds_the_constants_that_made_the_points() -> None:
-    true = {q: {name: 1e-6 * (k + 1) for k, name in enumerate(terms)} for q, terms in costs.TERMS.items()}
-    points = [p for p in scaling.points() if p.entries <= 10**6]
-    measured = [asdict(p) | asdict(costs.predict(p.plan(), p.lost, true)) for p in points]
+    true = {
+        model: {q: {name: 1e-6 * (k + 1) for k, name in enumerate(terms)} for q, terms in quantities.items()}
+        for model, quantities in costs.MODELS.items()
+    }
+    points = [p for p in scaling_points.points() if p.entries <= 10**6]
+    measured = [made_of(point, true) for point in points]
     model = scaling.fit(measured)
     for point in points:
-        again, exact = (costs.predict(point.plan(), point.lost, c) for c in (model["constants"], true))
+        again, exact = (costs.predict(point.defense, point.plan, point.lost, c) for c in (model["models"], true))
         assert again.client_cpu == pytest.approx(exact.client_cpu, rel=1e-4)
         assert again.server_cpu == pytest.approx(exact.server_cpu, rel=1e-4)
     assert {c["setting"] for c in model["checked"]} == {p.name for p in points if p.check}
     assert all(abs(c["off"]) < 1e-3 for c in model["checked"])
     wrong = [m | {"server_cpu": m["server_cpu"] * m["clients"]} for m in measured]  # control: not of this model
-    assert scaling.fit(wrong)["error"]["server_cpu"]["largest"] > 0.05
+    assert scaling.fit(wrong)["errors"]["secure_aggregation"]["server_cpu"]["largest"] > 0.05
+
+
+@pytest.mark.parametrize("point", [Point("complete", 5, 20, 1, ("pipelined",)), Encrypted(2048, "half", 3, 20, 1)])
+def test_a_point_is_measured_kept_and_known_again(point) -> None:
+    content = scaling_points.measured(point)
+    assert scaling_points.restored(content) == point
+    assert content["client_cpu"] > 0
+    assert content["received"] > 0
 
 
 @pytest.mark.parametrize(("clients", "members"), [(12, 4), (15, 4)])
 def test_a_tree_covers_all_clients_and_plans_their_whole_sum(clients, members) -> None:
-    found = costs.tree(COMPLETE, scaling.layout(10), clients, members)
+    found = costs.tree(COMPLETE, layout(10), clients, members)
     assert found.levels[-1].groups == 1
-    below = clients
+    below, room = clients, 1
     for level in found.levels:
         assert level.groups * level.plan.clients >= below
         assert level.plan.tensors[0].max_clients >= clients
-        below = level.groups
+        assert level.plan.tensors[0].bound == 8.0 * room
+        below, room = level.groups, room * level.plan.clients
     assert found.path_cpu < found.aggregators_cpu + found.levels[0].cost.client_cpu
 
 
-def test_a_simulated_tree_sums_exactly() -> None:
-    run = scaling.simulate_tree("complete", 12, 4, 50)
+@pytest.mark.parametrize("clients", [10**4, 10**5, 10**6])
+def test_trees_of_every_kind_are_planned_for_a_million(clients) -> None:
+    for defense in (SPARSE, masking("sparse", scaling_points.OPTIONS, 100), chain(paillier(2048, "short"))):
+        found = costs.tree(defense, layout(10**5), clients, 100, lost=0.1)
+        assert found.levels[0].groups * found.levels[0].plan.clients == clients
+        assert found.busiest_cpu < found.aggregators_cpu
+
+
+@pytest.mark.parametrize("options", [(), scaling_points.OPTIONS])
+def test_a_simulated_tree_sums_exactly(options) -> None:
+    run = scaling.simulate_tree("complete", options, 12, 4, 50)
     assert run["aggregators_cpu"] > run["root_cpu"] > 0
 
 
 def test_what_cannot_be_predicted_is_refused() -> None:
-    with pytest.raises(PlanError, match="secure aggregation"):
-        costs.predict(plan(defense=chain(Quantise(), Plain())))
+    plain = chain(Quantise(), Plain())
+    with pytest.raises(PlanError, match="costs are known for secure_aggregation, paillier"):
+        costs.predict(plain, plan(defense=plain))
     with pytest.raises(PlanError, match="survives 0 to 4"):
-        costs.predict(plan(), 5)
-    with pytest.raises(PlanError, match="the stages"):
-        costs.predict(replace(plan(), stages=("keys", "upload")))
+        cost(lost=5)
+    with pytest.raises(PlanError, match="survives 0 to 4"):
+        cost(defense=chain(paillier()), lost=5)
+    with pytest.raises(PlanError, match="not a plan of secure aggregation"):
+        costs.predict(COMPLETE, plan(defense=plain))
+    with pytest.raises(PlanError, match=r"not for paillier\(2048, full\)"):
+        cost(defense=chain(paillier(noise="full")))
     with pytest.raises(PlanError, match="fewer than 3"):
-        costs.tree(COMPLETE, scaling.layout(10), 100, 2)
+        costs.tree(COMPLETE, layout(10), 100, 2)
     private = chain(clip(1.0), skellam(1.0), secure_aggregation())
     with pytest.raises(PlanError, match="not for a tree"):
-        costs.tree(private, scaling.layout(10), 100, 10)
-    assert costs.words(plan(defense=chain(Quantise(), Plain()))) == []
+        costs.tree(private, layout(10), 100, 10)
+    assert costs.words(plain, plan(defense=plain)) == []
 
 
 def test_the_command_prints_costs_and_trees() -> None:
@@ -116,6 +204,7 @@ def test_the_command_prints_costs_and_trees() -> None:
     shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"}).output
     assert "predicted CPU a round: client" in shown
     assert "50,000 x 20 -> 2,500 x 20" in shown
+    assert "key holder" in CliRunner().invoke(app, ["plan", "ssi", "paillier"], env={"COLUMNS": "200"}).output
     assert "predicted" not in CliRunner().invoke(app, ["plan", "ssi", "plain"]).output
     refused = CliRunner().invoke(app, ["plan", "ssi", "plain", "--tree", "100"])
     assert refused.exit_code == 2

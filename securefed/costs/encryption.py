@@ -1,0 +1,64 @@
+"""What the cost of an exchange under Paillier encryption is made of: ciphertexts, mostly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from securefed.defenses.base import Plan
+from securefed.defenses.homomorphic.packing import Packing
+from securefed.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Size:
+    """What the cost of one exchange depends on, for one key length and kind of noise.
+
+    Attributes:
+        clients: n.      lost: clients that do not upload.
+        ciphertexts: of one upload, their entries included.      key: bytes of the public key as clients are handed it.
+    """
+
+    clients: int
+    lost: int
+    ciphertexts: int
+    key: int
+
+    @classmethod
+    def of(cls, plan: Plan, bits: int, lost: int = 0) -> Size:
+        """The size of an exchange under `plan` and a modulus of `bits` bits.
+
+        Raises:
+            PlanError: the plan's tensors do not fit plaintexts, or more clients are lost than it survives.
+        """
+        if not 0 <= lost <= plan.clients - plan.threshold:
+            raise PlanError(f"the plan survives 0 to {plan.clients - plan.threshold} lost clients, not {lost}")
+        return cls(plan.clients, lost, Packing.of(plan, bits).plaintexts, bits // 4)
+
+    @property
+    def added(self) -> int:
+        """Ciphertexts that the server checks and multiplies."""
+        return (self.clients - self.lost) * self.ciphertexts
+
+
+Term = Callable[[Size], float]
+TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
+    "client_cpu": {
+        "exchange": lambda s: 1,
+        "ciphertext": lambda s: s.ciphertexts,
+    },
+    "server_cpu": {
+        "exchange": lambda s: 1,
+        "client": lambda s: s.clients,
+        "uploaded ciphertext": lambda s: s.added,
+    },
+    "helper_cpu": {
+        "exchange": lambda s: 1,
+        "ciphertext": lambda s: s.ciphertexts,
+    },
+    "received": {
+        "byte of the key": lambda s: s.key,
+    },
+}
+"""By quantity, the terms of its model."""

@@ -1,0 +1,157 @@
+"""What the cost of an exchange under secure aggregation is made of: counts that its plan fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from securefed.defenses.base import Plan
+from securefed.defenses.fixed_point import wire_dtype, wire_size
+from securefed.defenses.secure_aggregation.mersenne import CHUNK
+from securefed.defenses.secure_aggregation.session import ACTIVE_STAGES, STAGES
+from securefed.defenses.secure_aggregation.verification import KEY_DEALERS
+from securefed.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Size:
+    """What the cost of one exchange depends on.
+
+    Attributes:
+        clients: n.      holders: h, shares that a client deals.      shares: t, those that open a secret.
+        threshold: survivors that the exchange needs, hence signatures of a quorum.
+        sparse: whether clients mask with some others alone.      entries: d.      words: bytes of a masked upload.
+        lost: clients that do not upload.
+        signed: whether clients sign with identities.      verified: whether they check the announced sum.
+        resumed: whether the exchange before has prepared this one, and it prepares the next.
+    """
+
+    clients: int
+    holders: int
+    shares: int
+    threshold: int
+    sparse: bool
+    entries: int
+    words: int
+    lost: int
+    signed: bool = False
+    verified: bool = False
+    resumed: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan, lost: int = 0, *, resumed: bool = False) -> Size:
+        """The size of an exchange under `plan`.
+
+        Raises:
+            PlanError: the plan is not one of secure aggregation, or more are lost than it survives.
+        """
+        if plan.stages not in (STAGES, ACTIVE_STAGES) or any(not tensor.ring for tensor in plan.tensors):
+            raise PlanError(f"{plan.defense!r} is not a plan of secure aggregation")
+        if not 0 <= lost <= plan.clients - plan.threshold:
+            raise PlanError(f"the plan survives 0 to {plan.clients - plan.threshold} lost clients, not {lost}")
+        return cls(
+            clients=plan.clients,
+            holders=min(plan.degree + 1, plan.clients) if plan.degree else plan.clients,
+            shares=plan.shares,
+            threshold=plan.threshold,
+            sparse=plan.degree > 0,
+            entries=sum(t.size for t in plan.tensors),
+            words=sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors),
+            lost=lost,
+            signed=plan.stages == ACTIVE_STAGES,
+            verified=plan.verified,
+            resumed=resumed,
+        )
+
+    @property
+    def alive(self) -> int:
+        return self.clients - self.lost
+
+    @property
+    def pairs(self) -> float:
+        """Masks of lost clients with survivors, which the server makes again."""
+        return self.lost * (self.holders - 1) * self.alive / max(self.clients - 1, 1)
+
+    @property
+    def bundled(self) -> int:
+        """By how many entries the step that relays bundles takes more than the one that opens the sum.
+
+        A bundle takes as much as 19 entries there, and as 12 where an exchange relays those of the next one.
+        """
+        return max((12 if self.resumed else 19) * self.clients * self.holders - self.entries, 0)
+
+    @property
+    def adverts(self) -> int:
+        """Clients whose keys a client is shown: of this exchange, or of the next one where that is being prepared."""
+        return self.alive if self.resumed else self.clients
+
+    @property
+    def dealers(self) -> int:
+        """Clients that deal a piece of the key that the sum is checked with."""
+        return min(KEY_DEALERS, self.clients) if self.verified else 0
+
+
+Term = Callable[[Size], float]
+TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
+    "client_cpu": {
+        "exchange": lambda s: 1,
+        "roster entry": lambda s: s.clients,
+        "holder": lambda s: s.holders,
+        "polynomial term": lambda s: s.holders * s.shares,
+        "entry": lambda s: s.entries,
+        "mask byte": lambda s: s.words * s.holders,
+        "signature": lambda s: s.signed * (s.clients + s.threshold),  # of keys, and of the survivors by a quorum
+        "remembered byte": lambda s: s.signed * s.words,  # the mark of a contribution
+        "key piece": lambda s: s.dealers,
+        "tag pad": lambda s: s.verified * (s.holders + s.alive),
+        "tagged entry": lambda s: s.verified * 2 * s.entries,  # in its own tag, and in the check of the sum
+        "prepared exchange": lambda s: s.resumed,
+        "prepared holder": lambda s: s.resumed * s.holders,
+    },
+    "server_cpu": {
+        "exchange": lambda s: 1,
+        "client": lambda s: s.clients,
+        "bundle": lambda s: s.clients * s.holders,
+        "Lagrange factor": lambda s: s.shares**2 * (s.clients if s.sparse else 1),
+        "key agreement": lambda s: s.pairs,
+        "upload byte": lambda s: s.words * s.alive,
+        "mask byte": lambda s: s.words * (s.alive + s.pairs),
+        "entry": lambda s: s.entries,
+        "signature": lambda s: s.signed * (s.clients + s.alive),  # of keys, and of the survivors
+        "tag pad": lambda s: s.verified * (s.alive + s.pairs),
+        "prepared client": lambda s: s.resumed * s.clients,
+        "prepared bundle": lambda s: s.resumed * s.clients * s.holders,
+    },
+    "received": {
+        "exchange": lambda s: 1,
+        "roster entry": lambda s: s.clients,
+        "advert": lambda s: s.adverts,
+        "holder": lambda s: s.holders,
+        "signed exchange": lambda s: s.signed,
+        "signature of keys": lambda s: s.signed * s.adverts,
+        "signature of survivors": lambda s: s.signed * s.threshold,
+        "key piece": lambda s: s.dealers,
+        "announced number": lambda s: s.verified * (s.entries + s.alive + 2),
+    },
+    "client_memory": {
+        "exchange": lambda s: 1,
+        "roster entry": lambda s: s.clients,
+        "holder": lambda s: s.holders,
+        "entry": lambda s: s.entries,
+        "signature": lambda s: s.signed * s.clients,
+        # The check's chunks take more than an upload, at 5 times the bytes an entry, up to 5 chunks' entries.
+        "tagged entry": lambda s: s.verified * max(min(s.entries, CHUNK) - s.entries / 5, 0),
+        "prepared holder": lambda s: s.resumed * s.holders,
+    },
+    "server_memory": {
+        "exchange": lambda s: 1,
+        "bundle": lambda s: s.clients * s.holders,
+        "entry": lambda s: s.entries,
+        "entry's worth of bundles": lambda s: s.bundled,
+        "signature": lambda s: s.signed * s.clients,
+        "key piece": lambda s: s.clients * s.dealers,
+        "prepared bundle": lambda s: s.resumed * s.clients * s.holders,
+    },
+}
+"""By quantity, the terms of its model."""
