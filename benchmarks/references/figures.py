@@ -114,7 +114,7 @@ def compact(value: float) -> str:
     if not math.isfinite(value):
         return "none" if value > 0 else "?"
     if value == 0 or 1e-3 <= abs(value) < 1e4:
-        text = f"{value:.2g}"
+        text = f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
         return text.removeprefix("0") if text.startswith("0.") else text
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
