@@ -202,7 +202,7 @@ def _compared(name: str, case: Case, other: Other, by: str) -> list[Row]:
 
 def _sampled() -> list[Row]:
     """The known point: sigma 1, q .01, 10 000 rounds of Poisson sampling."""
-    setting, rows = f"z=1, q=.01, T=1e4, delta=1e-5", []
+    setting, rows = "z=1, q=.01, T=1e4, delta=1e-5", []
     _forget()
     ours, took = _cpu(lambda: epsilon_of(1.0, 10_000, DELTA, Poisson(0.01)))
     for by, other in (
@@ -246,7 +246,7 @@ def _literature() -> list[Row]:
         ours = loss.epsilon(100)
         found = row(
             f"epsilon, {name}",
-            f"z=10, T=100, scale 64, delta=1e-5",
+            "z=10, T=100, scale 64, delta=1e-5",
             [ours],
             "",
             peer=theirs,
