@@ -1,0 +1,29 @@
+"""The example of docs/auditing.md runs as it stands, and what the page names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from securefed.auditing.imported import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, UNCHECKED, UNSOLVED
+from securefed.cli import app
+
+PAGE = (Path(__file__).parents[1] / "docs" / "auditing.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+def test_the_recorded_run_is_attacked(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(BLOCKS) == 1
+    exec(BLOCKS[0], {})  # noqa: S102 - our own page
+    assert "server, gram by gram/power from 5 rounds: recovered" in capsys.readouterr().out
+    done = CliRunner().invoke(app, ["attack", "run.transcript", "ssi", "--set", "rank=2"])
+    assert "recovered" in done.output
+
+
+def test_every_word_of_a_finding_is_on_the_page() -> None:
+    for word in (RECOVERED, OPEN_DIRECTIONS, OTHER_RUN, UNSOLVED, UNCHECKED):
+        assert f"`{word}`" in PAGE
+    assert "`misfit`" not in PAGE  # the control
