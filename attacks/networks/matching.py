@@ -164,7 +164,8 @@ class Matching:
     def _balanced(self, message: Tensor, balance: float) -> Tensor:
         """(length,) the root of each entry's weight."""
         out = torch.ones_like(message)
-        for part, own in zip(message.split(self.network.size), out.split(self.network.size), strict=True):
+        shape = (-1, self.network.size)
+        for part, own in zip(message.reshape(shape).unbind(), out.view(shape).unbind(), strict=True):
             energy = {name: value.square().sum() for name, value in self.network.split(part).items()}
             least = _FAINT * max(energy.values())
             for name, place in self.network.places.items():

@@ -57,4 +57,4 @@ def has_relu(objective: Callable[..., Tensor], parameters: Mapping[str, Tensor],
     """Whether an objective of `network.Objective`'s kind computes a ReLU that `Smoothed` would smooth."""
     with _Seen() as seen, torch.no_grad():
         objective(parameters, x, y, torch.ones(len(x), dtype=x.dtype))
-    return seen.found
+    return bool(seen.found)
