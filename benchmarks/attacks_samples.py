@@ -7,12 +7,13 @@ the one a single prototype run gave, held against the median.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
 
-from benchmarks.rows import Row, row, write
+from benchmarks.rows import Row, merge, row, write
 from securefed.algorithms import personalized
 from securefed.algorithms.base import Public
 from securefed.algorithms.graph import PPGL
@@ -60,7 +61,18 @@ PROXIMAL = {
     "LoSAC-Prox, T = 1": LoSACProx(learning_rate=0.05, local_steps=1, regulariser=L1(0.01)),
     "SCAFFOLD-Prox, option I": ScaffoldProx(option="I", regulariser=L1(0.01)),
 }
-FLAME = personalized.FLAME(learning_rate=0.02)
+FLAME, FLAME_LONG = personalized.FLAME(learning_rate=0.02), personalized.FLAME(learning_rate=0.1)
+DRAWN: dict[str, tuple[Any, int, str]] = {
+    "DSGD, drawn 2 of 4": (DSGD(batch_size=2), 4, "batches of 2 of 4 rows"),
+    "DSGD, drawn 4 of 8": (DSGD(batch_size=4), 8, "batches of 4 of 8 rows"),
+    "FedAvg, drawn 2 of 4": (FedAvg(batch_size=2), 4, "batches of 2 of 4 rows, T = 5"),
+    "SCAFFOLD, drawn 2 of 4": (Scaffold(batch_size=2), 4, "batches of 2 of 4 rows, T = 5"),
+    "LoSAC, drawn 1 of 2": (LoSAC(learning_rate=0.02, blocks=2), 2, "M = 2 blocks of 1 row, T = 5"),
+    "LoSAC, drawn 1 of 3": (LoSAC(learning_rate=0.02, blocks=3), 3, "M = 3 blocks of 1 row, T = 5"),
+}
+"""Methods whose local steps draw their rows: the method, rows of a client, in words."""
+SUMS = ((1, 10, 2, 2), (1, 10, 3, 4), (1, 7, 4, 8), (5, 10, 2, 4), (5, 7, 3, 8))
+"""Sums of PPGL: local steps, vertices, clients, starts."""
 
 
 def digits(
@@ -99,23 +111,38 @@ def personal(seeds: Iterable[int] = SEEDS) -> list[float]:
     return errors
 
 
-def graphs(steps: int, vertices: int, rounds: int, *, pooled: bool, seeds: Iterable[int] = SEEDS) -> list[float]:
-    """Error of client 0's mean squared distances, of two clients with 100 smooth signals each."""
+def graphs(
+    steps: int,
+    vertices: int,
+    rounds: int,
+    *,
+    pooled: bool,
+    members: int = 2,
+    starts: int = 2,
+    seeds: Iterable[int] = SEEDS,
+) -> list[float]:
+    """Error of client 0's mean squared distances, of clients with 100 smooth signals each."""
     errors = []
     for seed in seeds:
         rng, method = np.random.default_rng(seed), PPGL(local_steps=steps)
-        clients = [smooth_signals(one, 100, rng) for one in related_graphs(2, 0.5, rng, vertices=vertices).graphs]
+        clients = [smooth_signals(one, 100, rng) for one in related_graphs(members, 0.5, rng, vertices=vertices).graphs]
         federation = Federation(method, clients, seed=seed)
         transcript = federation.run(rounds).transcript
         observed = views.sum_only(transcript, None) if pooled else views.server(transcript, 0)
-        found = Distances().run(observed, Target(method, federation.public), np.random.default_rng(seed))
+        found = Distances(starts=starts).run(observed, Target(method, federation.public), np.random.default_rng(seed))
         blocks, x = found.value.reshape(-1, vertices, vertices), clients[0].x
         truth = ((x[:, :, None] - x[:, None, :]) ** 2).mean(axis=0)
         errors.append(min(relative_error(block, truth) for block in blocks))
     return errors
 
 
-def main() -> None:
+def sums(steps: int, vertices: int, members: int, starts: int) -> list[float]:
+    """Error of client 0's distances from 14 rounds of sums."""
+    return graphs(steps, vertices, 14, pooled=True, members=members, starts=starts)
+
+
+def main(chosen: str = "") -> None:
+    """Measure every line whose quantity or setting holds the word, and write `results/attacks_samples.json`."""
     losac = LoSAC(problem=LogisticRegression(), learning_rate=0.05, local_steps=1)
     large = LoSAC(problem=LogisticRegression(), learning_rate=1.0, local_steps=1)
     lines: list[tuple[str, str, Callable[[], Sequence[float]], float | None]] = [
@@ -164,8 +191,31 @@ def main() -> None:
         ("PPGL: client 0 of the sum", "d = 10, N = 2, K = 1, 6 rounds", lambda: graphs(1, 10, 6, pooled=True), 1.4e-12),
         ("PPGL: client 0 of the sum", "d = 10, N = 2, K = 5, 6 rounds", lambda: graphs(5, 10, 6, pooled=True), None),
     ]
+    lines += [
+        (
+            "FLAME: rows, all rounds jointly",
+            "n_i = 8, H = 5, step 0.1, 30 rounds",
+            lambda: samples(Fit(rounds=30), FLAME_LONG, 8, 30),
+            1e-14,
+        ),
+        (
+            "LoSAC: rows, telescoping",
+            "logistic, n_i = 10, T = 1, step 1, 40 rounds",
+            lambda: samples(Telescoping(rounds=40), large, 10, 40),
+            None,
+        ),
+    ]
+    for name, (method, count, setting) in DRAWN.items():
+        lines.append(
+            (f"{name}: rows", f"{setting}, 20 rounds", lambda m=method, n=count: samples(Fit(), m, n, 20), None)
+        )  # type: ignore[misc]
+    for steps, vertices, members, starts in SUMS:
+        setting = f"d = {vertices}, N = {members}, K = {steps}, 14 rounds, {starts} starts"
+        lines.append(("PPGL: client 0 of the sum", setting, partial(sums, steps, vertices, members, starts), None))
     rows: list[Row] = []
     for quantity, setting, measure, limit in lines:
+        if chosen not in quantity + setting:
+            continue
         errors = measure()
         met = None if limit is None else bool(np.median(errors) <= limit)
         target = None if limit is None else f"median <= {limit:g}"
@@ -174,7 +224,7 @@ def main() -> None:
         print(
             f"{quantity:36s} {setting:52s} median {rows[-1].ours:.1e}  ({low:.1e} to {high:.1e})  {target or ''} {met}"
         )
-        write("attacks_samples", rows)
+        (merge if chosen else write)("attacks_samples", rows)
 
 
 if __name__ == "__main__":
