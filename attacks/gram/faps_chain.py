@@ -186,7 +186,7 @@ class _Corner:
         """Coordinates of what the trace says of M, or the links before by symmetry."""
         basis = symmetric_basis(self.X.shape[1])
         if self.trace is not None:
-            return np.trace(basis, axis1=1, axis2=2) * self.trace / (len(self.X.T) * self.beta)
+            return np.asarray(np.trace(basis, axis1=1, axis2=2) * self.trace / (len(self.X.T) * self.beta))
         images, seen = _symmetry(self.probes, self.products, self.X, self.G)
         return np.asarray(np.linalg.lstsq(images, seen, rcond=None)[0] / self.beta)
 
@@ -215,7 +215,7 @@ class _Corner:
         images, seen = _symmetry(probes, products, X, G)
         left = seen - images @ np.linalg.lstsq(images, seen, rcond=None)[0]  # what no X+^T S X+ removes
         scalar = np.zeros(0) if self.trace is None else np.array([np.trace(M) - self.trace])
-        return np.concatenate([inside.reshape(-1), left, scalar]) / float(np.linalg.norm(self.Y))
+        return np.asarray(np.concatenate([inside.reshape(-1), left, scalar]) / float(np.linalg.norm(self.Y)))
 
 
 def _symmetry(probes: Array, products: Array, X: Array, G: Array) -> tuple[Array, Array]:
@@ -229,11 +229,11 @@ def _exact(links: Sequence[Link], observation: Observation, beta: float) -> tupl
     """The next link where the subproblem was solved."""
     last, Z, Y = links[-1], observation.broadcast[BASIS], observation.message[PRODUCT]
     frame, _ = np.linalg.qr(np.hstack([Y, last.X, last.G, Z]))
-    inside = [frame.T @ part for part in (last.X, last.G, Z, Y)]
+    X_in, G_in, Z_in, Y_in = (frame.T @ part for part in (last.X, last.G, Z, Y))
     rng = np.random.default_rng(0)
-    starts = [inside[2], inside[0], inside[3], *(rng.normal(size=inside[0].shape) for _ in range(_STARTS - 3))]
+    starts = [Z_in, X_in, Y_in, *(rng.normal(size=X_in.shape) for _ in range(_STARTS - 3))]
     for start in starts:
-        equations = _Stationary.of(*inside, beta, start)
+        equations = _Stationary.of(X_in, G_in, Z_in, Y_in, beta, start)
         x = _least(equations.residual, np.zeros(equations.unknowns))
         if x is not None:
             X = frame @ equations.subspace(x)

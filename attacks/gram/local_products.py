@@ -194,4 +194,4 @@ def _vanishing(Z: Array, Y: Array, triangles: Array) -> Array:
     _, s, Vt = np.linalg.svd(np.hstack(list(Z)))
     N = Vt[int(np.sum(s > _NULL * s[0])) :].reshape(-1, count, p)
     out = np.einsum("kna,qab,mkb->mnkq", Y, triangles, N, optimize=True)
-    return out.reshape(len(N) * features, count * len(triangles))
+    return np.asarray(out.reshape(len(N) * features, count * len(triangles)))
