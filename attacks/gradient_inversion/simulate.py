@@ -127,7 +127,7 @@ def weights_of(draw: Draw, rows: int) -> Array:
     out = np.zeros((len(draw.parts), rows))
     for step, part in enumerate(draw.parts):
         out[step, part] = 1.0
-    return out / out.sum(axis=1, keepdims=True)
+    return np.asarray(out / out.sum(axis=1, keepdims=True))
 
 
 @dataclass(frozen=True)
