@@ -101,7 +101,7 @@ class Fit:
 
             patience = Patience(_NEAR)
             end = levenberg(linearised, point, steps=self.steps, goal=_GOAL, patience=patience)
-            if stage == most and SOLVED < end.norm < _CRAWLS:
+            if stage == most >= count and SOLVED < end.norm < _CRAWLS:
                 end = levenberg(
                     linearised, end.point, steps=self.steps, goal=_GOAL, residual=residual,
                     patience=patience, stepper=Geodesic(residual),
