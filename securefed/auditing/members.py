@@ -29,8 +29,11 @@ from securefed.datasets.loaders import load
 from securefed.defenses.base import Defense, Plan, Session
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
+    CentralGaussian,
+    DistributedNoise,
     clip,
     discrete_gaussian,
+    epsilon_of,
     gaussian,
     local_gaussian,
     local_laplace,
@@ -195,7 +198,7 @@ def _scored(
         observed, Target(method, prepared.public), clients, canaries, _noise(defense, result, local=local), norm
     )
     population = _population(prepared.test, prepared.public.feature_bound)
-    epsilon = _claimed(result.plan, what.rounds)
+    epsilon = _claimed(defense, result.plan, what.rounds, task.settings.delta)
     inside = tuple(bool(bit) for bit in canaries.inside)
     for adversary, scores in (
         (INFORMED, game.informed()),
@@ -239,6 +242,11 @@ def _noise(defense: Defense, result: Result, *, local: bool) -> float:
     return float(np.std(np.concatenate(drawn)))
 
 
-def _claimed(plan: Plan, rounds: int) -> float | None:
-    """The plan's epsilon for at least so many rounds."""
-    return next((float(epsilon) for count, epsilon in sorted(plan.epsilon) if count >= rounds), None)
+def _claimed(defense: Defense, plan: Plan, rounds: int, delta: float) -> float | None:
+    """Epsilon of so many rounds, as the mechanism itself accounts for them; `None` without noise."""
+    for transform in defense.transforms:
+        if isinstance(transform, CentralGaussian):
+            return float(epsilon_of(transform.noise_multiplier, rounds, delta))
+        if isinstance(transform, DistributedNoise):
+            return float(transform.loss(plan).epsilon(rounds, delta))
+    return None
