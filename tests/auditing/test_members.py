@@ -107,9 +107,9 @@ def test_rows_of_ssi_are_told_apart_in_the_clear_and_not_under_noise() -> None:
     assert rows[PLAIN, INFORMED].auc[0] == 1.0
     assert rows[PLAIN, INFORMED].tpr[0] == 1.0
     assert (rows[PLAIN, INFORMED].epsilon, rows[PLAIN, INFORMED].members) == (None, 8)
-    for name in NOISES:
-        assert rows[name, INFORMED].auc[0] < 0.95, name
-        assert rows[name, INFORMED].epsilon is not None
+    # Of 8 and 8 scores the AUC of chance has a deviation of .155, the mean of five noises .07.
+    assert np.mean([rows[name, INFORMED].auc[0] for name in NOISES]) < 0.85
+    assert all(rows[name, INFORMED].epsilon is not None for name in NOISES)
 
 
 class Weak(CentralGaussian):
@@ -129,7 +129,8 @@ def test_noise_that_is_missing_shows(monkeypatch) -> None:
     monkeypatch.setattr(members, "NOISES", weak)
     plays = [item for seed in range(3) for item in play(Task("pca/ssi", seed, False, settings(8.0, "pca/ssi")))[0]]
     rows = {row.defense: row for row in gather(plays) if row.adversary == INFORMED}
-    assert rows["weak"].auc[0] > 0.9 > rows["gaussian"].auc[0]
+    # Of 12 and 12 scores the AUC of chance has a deviation of .12; the weak noise leaves .98 to .99 (five runs).
+    assert rows["weak"].auc[0] > 0.93 > rows["gaussian"].auc[0]
 
 
 def test_one_whole_contribution_is_seen_through_little_noise_only(monkeypatch) -> None:
