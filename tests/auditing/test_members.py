@@ -113,12 +113,12 @@ def test_rows_of_ssi_are_told_apart_in_the_clear_and_not_under_noise() -> None:
 
 
 class Weak(CentralGaussian):
-    """A fiftieth of the noise that it plans."""
+    """A five-hundredth of the noise that it plans."""
 
     def release(self, total, plan):
         from dataclasses import replace  # noqa: PLC0415 - one test's
 
-        return super().release(total, replace(plan, noise_multiplier=plan.noise_multiplier / 50))
+        return super().release(total, replace(plan, noise_multiplier=plan.noise_multiplier / 500))
 
 
 def test_noise_that_is_missing_shows(monkeypatch) -> None:
@@ -129,8 +129,8 @@ def test_noise_that_is_missing_shows(monkeypatch) -> None:
     monkeypatch.setattr(members, "NOISES", weak)
     plays = [item for seed in range(3) for item in play(Task("pca/ssi", seed, False, settings(8.0, "pca/ssi")))[0]]
     rows = {row.defense: row for row in gather(plays) if row.adversary == INFORMED}
-    # Of 12 and 12 scores the AUC of chance has a deviation of .12; the weak noise leaves .98 to .99 (five runs).
-    assert rows["weak"].auc[0] > 0.93 > rows["gaussian"].auc[0]
+    # Of 12 and 12 scores the AUC of chance has a deviation of .12 and more, for scores of one run share its noise.
+    assert rows["weak"].auc[0] > 0.97 > rows["gaussian"].auc[0]
 
 
 def test_one_whole_contribution_is_seen_through_little_noise_only(monkeypatch) -> None:
