@@ -134,7 +134,7 @@ def test_where_the_attack_cannot_run_it_says_why():
         (target, same, "nothing to subtract"),
         (target, never, "holds client 0"),
         (target, alone, "alone"),
-        (target, Observed("output only", 0, (), {}), "holds client 0"),
+        (target, Observed("output only", 0, (), {}), "holds no messages"),
     ]
     for aim, view, words in cases:
         assert words in attack.applies(aim, view)
