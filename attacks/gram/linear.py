@@ -18,6 +18,7 @@ from securefed.tensors import Array
 Estimator = Literal["minimum-norm", "symmetric", "psd"]
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 TAU = 1e-13
+_FACTORS = (1.0, 1.25, 1.6, 2.0, 3.0)
 _SIGNAL = 4.0
 """A direction is kept where its column of S Q has at least this times the energy that noise alone would have."""
 
@@ -55,6 +56,10 @@ class Span:
     image: Array
     noise: float
 
+    def first(self, count: int) -> Span:
+        """The `count` directions seen most precisely."""
+        return Span(self.basis[:, :count], self.weights[:count], self.image[:, :count], self.noise)
+
     @property
     def inner(self) -> Array:
         """Q^T S Q by least squares over symmetric matrices: entry (i, j) is seen with precision s_j^2 and s_i^2."""
@@ -91,7 +96,26 @@ def solve(probes: Array, products: Array, *, estimator: Estimator = "psd", tau: 
     Guarantee: exact up to round-off where the probes span all features, or (psd) where they span at least the
     rank of S. Elsewhere it is an estimate, and `residual` cannot tell how good.
     """
-    seen = span(probes, products, tau)
+    whole = span(probes, products, tau)
+    counts = _enough(len(whole.weights), rows) if estimator == "psd" else (len(whole.weights),)
+    return min(
+        (_solution(whole.first(count), probes, products, estimator, rows) for count in counts),
+        key=lambda solution: solution.residual,
+    )
+
+
+def _enough(directions: int, rows: int) -> tuple[int, ...]:
+    """How many directions to try: all, and where S is known to be of rank `rows`, fewer, down to as many.
+
+    A matrix of that rank follows from `rows` directions. Later ones, seen through ever smaller singular values, add
+    next to nothing but their rounding, and Nystrom divides by it; the residual over all observations tells.
+    """
+    if not 0 < rows < directions:
+        return (directions,)
+    return tuple(sorted({min(directions, round(rows * factor)) for factor in _FACTORS} | {directions}))
+
+
+def _solution(seen: Span, probes: Array, products: Array, estimator: Estimator, rows: int) -> Solution:
     gram = _assemble(seen, estimator, rows)
     scale = float(np.linalg.norm(products)) or 1.0
     return Solution(
