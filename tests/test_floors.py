@@ -40,6 +40,7 @@ FLOORS = {
     "wrap": 4,
     "__main__": 4,
     "cli": 4,
+    "commands": 4,
     "printing": 4,
 }
 FORBIDDEN = {("algorithms", "defenses"), ("problems", "defenses"), ("datasets", "defenses"), ("defenses", "algorithms")}

@@ -1,0 +1,1 @@
+"""The commands of `securefed`, each a thin door to the library."""

@@ -1,0 +1,194 @@
+"""`securefed audit | attack | compare`: what leaks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from securefed.commands.base import DATA_HELP, EXIT_LEAK, Names, Settings, app, guarded, numbers, split
+from securefed.printing import console, errors, progress_bar, show_audit, show_comparison
+
+if TYPE_CHECKING:
+    from securefed.auditing.cells import Report
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "securefed audit\n\n"
+    "securefed audit --algorithms ssi,fedavg --defenses plain,secure_aggregation --seeds 3\n\n"
+    "securefed audit --algorithms all   (every algorithm; the default takes a minute)\n\n"
+    "securefed audit --algorithms fedpg --epsilons 1,8,64,512   (leakage and utility against epsilon)\n\n"
+    "securefed audit --data mydata.npz --fail-above 0.2 --out report   (exit code 3 above the threshold)\n\n"
+    "securefed audit --json | jq '.cells[] | select(.verdict == \"exposed\") | .algorithm'"
+)
+def audit(
+    algorithms: Annotated[
+        str | None, typer.Option(help="Comma-separated names, or `all`; by default the quick ones.")
+    ] = None,
+    defenses: Names = None,
+    attacks: Names = None,
+    data: Annotated[str, typer.Option(help=DATA_HELP)] = "digits",
+    clients: Annotated[int, typer.Option(help="Clients in the federation; the target is client 0.")] = 8,
+    seeds: Annotated[int, typer.Option(help="Runs of each cell; 10 or more for a report to rely on.")] = 10,
+    epsilon: Annotated[float, typer.Option(help="Of the DP defence, for all rounds together.")] = 8.0,
+    delta: Annotated[float, typer.Option(help="Of the DP defence, likewise.")] = 1e-5,
+    epsilons: Annotated[
+        str | None, typer.Option(help="Comma-separated; adds curves of leakage and utility against epsilon.")
+    ] = None,
+    acceptable: Annotated[
+        float, typer.Option(help="Leakage up to which a defence counts as a remedy in the report.")
+    ] = 0.1,
+    out: Annotated[Path, typer.Option(help="Folder for audit.html and audit.json.")] = Path("audit-report"),
+    fail_above: Annotated[
+        float | None, typer.Option(help="Exit with code 3 if a cell's upper bound of leakage exceeds this.")
+    ] = None,
+    every_seed: Annotated[
+        bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
+    ] = False,
+    membership: Annotated[
+        bool, typer.Option("--membership", help="Also ask which of the target's rows were there, under every noise.")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes; all cores by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the table.")] = False,
+    check_itself: Annotated[
+        bool, typer.Option("--self-check", help="Only check that planted leaks are found and planted safety passes.")
+    ] = False,
+) -> None:
+    """Attack every algorithm under every defence and report how much of a client's data the messages give away."""
+
+    def command() -> int:
+        if check_itself:
+            return _self_check()
+        from securefed.auditing import command as auditing  # noqa: PLC0415 - heavy, and not needed for --help
+
+        with progress_bar(silent=as_json) as progress:
+            bar = progress.add_task("audit", total=None)
+
+            def step(done: int, total: int, what: str) -> None:
+                progress.update(bar, completed=done, total=total, description=what)
+
+            report = auditing.run_and_save(
+                out,
+                step,
+                algorithms=split(algorithms),
+                defenses=split(defenses),
+                attacks=split(attacks),
+                data=data,
+                clients=clients,
+                seeds=seeds,
+                epsilon=epsilon,
+                delta=delta,
+                epsilons=numbers(epsilons),
+                acceptable=acceptable,
+                every_seed=every_seed,
+                membership=membership,
+                workers=workers,
+            )
+        if as_json:
+            typer.echo(json.dumps(report.to_json(), indent=1))
+        else:
+            show_audit(report)
+            console.print(
+                f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})"
+            )
+        return _gate(report, fail_above)
+
+    guarded(command)
+
+
+@app.command(
+    epilog="Examples:\n\nsecurefed attack run.transcript ssi --set rank=5\n\n"
+    "securefed attack run.transcript optimization/fedavg --set problem=softmax --set local_steps=5 "
+    "--try learning_rate=0.01 --try learning_rate=0.1   (unknown: the one that explains the messages is named)"
+)
+def attack(
+    transcript: Annotated[Path, typer.Argument(help="A recorded run: `Transcript.save`, or an imported one.")],
+    algorithm: Annotated[str, typer.Argument(help="As `securefed list` names it.")],
+    settings: Settings = None,
+    candidates: Annotated[
+        list[str] | None,
+        typer.Option("--try", help="name=value, a guess at a setting that is not known; repeatable."),
+    ] = None,
+    attacks: Names = None,
+    target: Annotated[int, typer.Option(help="The client attacked.")] = 0,
+    classes: Annotated[int | None, typer.Option(help="Labels, where the transcript does not say.")] = None,
+    rows: Annotated[
+        Path | None, typer.Option(help="PATH.npz with x, client and maybe y: the clients' rows, to score against.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Attack a recorded run: what its messages give away, and what it lacks for more."""
+
+    def command() -> int:
+        from securefed.auditing.command import attack_file  # noqa: PLC0415 - heavy, and not needed for --help
+        from securefed.running import parse_settings  # noqa: PLC0415
+
+        found = attack_file(
+            transcript,
+            algorithm,
+            parse_settings(settings or []),
+            [parse_settings([candidate]) for candidate in candidates or []],
+            attacks=split(attacks),
+            target=target,
+            classes=classes,
+            rows=rows,
+        )
+        typer.echo(json.dumps(found.to_json(), indent=1) if as_json else str(found))
+        return 0
+
+    guarded(command)
+
+
+@app.command(
+    epilog="Examples:\n\nsecurefed compare before/audit.json after/audit.json\n\n"
+    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew)"
+)
+def compare(
+    before: Annotated[Path, typer.Argument(help="audit.json of the earlier audit.")],
+    after: Annotated[Path, typer.Argument(help="audit.json of the later one.")],
+    every: Annotated[bool, typer.Option("--all", help="Also the cells that did not change.")] = False,
+    fail_on_growth: Annotated[
+        bool, typer.Option("--fail-on-growth", help="Exit with code 3 if a leak grew beyond both intervals.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON instead of the table.")] = False,
+) -> None:
+    """Compare two audits: which leaks grew or shrank by more than their intervals, and what that cost."""
+
+    def command() -> int:
+        from securefed.auditing import comparison  # noqa: PLC0415 - not needed for --help
+
+        reports = comparison.read(before), comparison.read(after)
+        rows = comparison.compare(*reports)
+        uneven = list(comparison.settings_that_differ(*reports))
+        if as_json:
+            typer.echo(json.dumps({"cells": [row.to_json() for row in rows], "differences": uneven}, indent=1))
+        else:
+            show_comparison(rows, uneven, everything=every)
+        grew = any(row.change == comparison.GREW for row in rows)
+        return EXIT_LEAK if grew and fail_on_growth else 0
+
+    guarded(command)
+
+
+def _gate(report: Report, threshold: float | None) -> int:
+    if threshold is None:
+        return 0
+    above = [cell for cell in report.cells if cell.leakage.high > threshold]
+    for cell in above:
+        where = f"{cell.algorithm}, {cell.defense}, {cell.view}, {cell.attack}, {cell.secret}"
+        errors.print(f"[bold red]above {threshold:g}[/]: {where}: up to {cell.leakage.high:.3f}", highlight=False)
+    return EXIT_LEAK if above else 0
+
+
+def _self_check() -> int:
+    from securefed.auditing.selfcheck import failures, self_check  # noqa: PLC0415 - heavy, and not needed for --help
+
+    checked = self_check()
+    for item in checked:
+        mark = "[green]right[/]" if item.right else "[bold red]wrong[/]"
+        console.print(f"{mark}  planted {item.planted.name}: {escape(item.said)}", highlight=False)
+    return 1 if failures(checked) else 0

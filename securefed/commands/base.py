@@ -1,0 +1,56 @@
+"""What all commands share: the application, options that recur, and how a refusal ends a command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from securefed.errors import ConfigError, SecureFedError
+from securefed.printing import errors
+
+EXIT_BAD_INPUT, EXIT_LEAK = 2, 3
+
+app = typer.Typer(
+    name="securefed",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,  # locals may hold rows or keys
+    help="What do the messages of a federated run give away, and how is it stopped?",
+)
+DATA_HELP = (
+    "digits, breast_cancer; from the folder SECUREFED_DATA mnist, unsw_nb15, ton_iot, iot23, uci_har, esr, esr_five, "
+    "coil20, abide; or PATH.npz with x and y."
+)
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="name=value, a parameter of the algorithm; repeatable. Values are JSON or text."),
+]
+Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
+
+
+def guarded(command: Callable[[], int]) -> None:
+    """Run a command; a named refusal becomes one readable line and exit code 2."""
+    try:
+        code = command()
+    except SecureFedError as error:
+        errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(EXIT_BAD_INPUT) from error
+    if code:
+        raise typer.Exit(code)
+
+
+def split(names: str | None) -> list[str] | None:
+    """Names with commas between them; `None` for none given."""
+    return [name.strip() for name in names.split(",") if name.strip()] if names else None
+
+
+def numbers(values: str | None) -> list[float]:
+    """Numbers with commas between them. Raises `ConfigError` for anything else."""
+    try:
+        return [float(value) for value in split(values) or []]
+    except ValueError as error:
+        raise ConfigError(f"--epsilons takes numbers with commas between them, not {values!r}") from error
