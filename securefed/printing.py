@@ -85,7 +85,7 @@ def show_registry(title: str, registry: Any) -> None:
     console.print()
 
 
-def show_plan(found: Any, defense: str, clients: int | None = None) -> None:
+def show_plan(defense: Any, found: Any, clients: int | None = None) -> None:
     """Tensors, stages, bytes, cost, threshold and assumptions of a plan; the cost of a tree of its groups if asked."""
     table = Table(title=f"{found.defense}, {found.clients} clients", title_justify="left", box=None)
     for name in ("tensor", "shape", "bound", "ring", "step", "largest N", "error of the sum"):
@@ -109,7 +109,7 @@ def show_plan(found: Any, defense: str, clients: int | None = None) -> None:
     console.print(
         f"survivors needed: {found.threshold} of {found.clients}; single contributions are open to: {found.open_to}"
     )
-    for sentence in _costs(found, defense, clients):
+    for sentence in _costs(defense, found, clients):
         console.print(sentence, soft_wrap=True, highlight=False)
     for rounds, epsilon in found.epsilon:
         console.print(f"epsilon after {rounds} rounds: {epsilon:.3f}")
@@ -117,13 +117,12 @@ def show_plan(found: Any, defense: str, clients: int | None = None) -> None:
         console.print(f"- {escape(sentence)}", soft_wrap=True)
 
 
-def _costs(found: Any, defense: str, clients: int | None) -> list[str]:
-    from securefed import catalogue, costs  # noqa: PLC0415 - not needed for --help
+def _costs(defense: Any, found: Any, clients: int | None) -> list[str]:
+    from securefed import costs  # noqa: PLC0415 - not needed for --help
 
-    made = catalogue.defenses.make(defense)
     if clients is None:
-        return costs.words(made, found)
-    return costs.words(made, found) + costs.tree_words(costs.tree(made, found.layout, clients, found.clients))
+        return costs.words(defense, found)
+    return costs.words(defense, found) + costs.tree_words(costs.tree(defense, found.layout, clients, found.clients))
 
 
 def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:

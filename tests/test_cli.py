@@ -49,6 +49,19 @@ def test_plan_says_bits_stages_threshold_and_assumptions() -> None:
     assert "epsilon after" in RUNNER.invoke(app, ["plan", "ssi", "dp"]).output
 
 
+def test_plan_takes_the_parameters_of_the_defence() -> None:
+    def shown(*more: str) -> str:
+        done = RUNNER.invoke(app, ["plan", "ssi", "secure_aggregation", *more], env={"COLUMNS": "200"})
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "upload -> unmask" in shown("--defense-set", "pipelined=true")
+    assert shown("--defense-set", "verify=true") != shown()
+    refused = RUNNER.invoke(app, ["plan", "ssi", "secure_aggregation", "--defense-set", "pipelines=true"])
+    assert refused.exit_code == 2
+    assert "pipelines" in refused.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -18,7 +18,7 @@ from securefed.auditing.imported import TranscriptAudit, audit_transcript
 from securefed.auditing.matrix import Progress, audit
 from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import load
-from securefed.defenses.base import Plan
+from securefed.defenses.base import Defense, Plan
 from securefed.errors import DataError, StorageError
 from securefed.messages import Transcript
 from securefed.running import Run, build, federation
@@ -48,17 +48,27 @@ def run_and_save(out: Path, progress: Progress | None, **arguments: Any) -> Repo
     return report
 
 
-def plan_for(algorithm: str, defense: str, clients: int, data: str, settings: Mapping[str, Any]) -> Plan:
-    """The defence's plan for one algorithm on a data set: with the audit's settings, or with `settings` if any."""
-    name, defended = catalogue.algorithms[algorithm].name, catalogue.defenses[defense].name
+def plan_for(
+    algorithm: str,
+    defense: str,
+    clients: int,
+    data: str,
+    settings: Mapping[str, Any],
+    defense_settings: Mapping[str, Any] | None = None,
+) -> tuple[Defense, Plan]:
+    """A defence, and its plan for one algorithm on a data set: with the audit's settings, or with `settings` if any."""
+    name, defended, own = catalogue.algorithms[algorithm].name, catalogue.defenses[defense].name, defense_settings or {}
     audited = name in cases.names and not settings
     if not audited:
-        return federation(Run(name, settings, defended, data=data, clients=clients)).plan
+        made = federation(Run(name, settings, defended, own, data=data, clients=clients))
+        return made.defense, made.plan
     what = case(name)
     prepared = what.prepare(load(data), clients, 0)
-    arguments: dict[str, Any] = {"clip_norm": what.clip} if defended == "dp" else {}
-    plan = catalogue.defenses.make(defended, **arguments).plan(what.build().layout(prepared.public), clients)
-    return disclose(plan, what.build(), prepared.public)
+    protected: Defense = build(
+        catalogue.defenses, defended, {"clip_norm": what.clip} | own if defended == "dp" else own
+    )
+    plan = protected.plan(what.build().layout(prepared.public), clients)
+    return protected, disclose(plan, what.build(), prepared.public)
 
 
 def attack_file(

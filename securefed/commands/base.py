@@ -29,6 +29,9 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="name=value, a parameter of the algorithm; repeatable. Values are JSON or text."),
 ]
+DefenseSettings = Annotated[
+    list[str] | None, typer.Option("--defense-set", help="name=value, a parameter of the defence; repeatable.")
+]
 Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
 
 

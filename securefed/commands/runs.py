@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from securefed.commands.base import DATA_HELP, Settings, app, guarded
+from securefed.commands.base import DATA_HELP, DefenseSettings, Settings, app, guarded
 from securefed.printing import console, progress_bar, show_plan, show_registry
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def run(
     held_out: Annotated[float, typer.Option(help="Share of the rows kept for scoring the result.")] = 0.2,
     rounds: Annotated[int, typer.Option(help="Rounds; fewer where the algorithm's own stop rule holds.")] = 50,
     defense: Annotated[str, typer.Option(help="As `securefed list` names it.")] = "plain",
-    defense_settings: Annotated[
-        list[str] | None, typer.Option("--defense-set", help="name=value, a parameter of the defence; repeatable.")
-    ] = None,
+    defense_settings: DefenseSettings = None,
     reveal: Annotated[
         bool, typer.Option("--reveal", help="Accept that clients reveal the scalars the algorithm selects by.")
     ] = False,
@@ -171,7 +169,8 @@ def list_(kind: Annotated[Kind | None, typer.Argument(help="Only these.")] = Non
 @app.command(
     epilog="Examples:\n\nsecurefed plan fedpg secure_aggregation --clients 100\n\nsecurefed plan ssi paillier\n\n"
     "securefed plan optimization/fedavg secure_aggregation --set problem=2nn --data mnist\n\n"
-    "securefed plan fedpg secure_aggregation --clients 100 --tree 1000000"
+    "securefed plan fedpg secure_aggregation --clients 100 --tree 1000000\n\n"
+    "securefed plan fedpg secure_aggregation --clients 100 --defense-set pipelined=true --defense-set verify=true"
 )
 def plan(
     algorithm: Annotated[str, typer.Argument(help="As `securefed list` names it.")],
@@ -179,6 +178,7 @@ def plan(
     clients: Annotated[int, typer.Option(help="Planned cohort.")] = 8,
     data: Annotated[str, typer.Option(help="Data set whose shape and range to plan for.")] = "digits",
     settings: Settings = None,
+    defense_settings: DefenseSettings = None,
     tree: Annotated[
         int | None, typer.Option(help="Also the cost for so many clients, by a tree of groups of --clients each.")
     ] = None,
@@ -189,7 +189,8 @@ def plan(
         from securefed.auditing.command import plan_for  # noqa: PLC0415
         from securefed.running import parse_settings  # noqa: PLC0415
 
-        show_plan(plan_for(algorithm, defense, clients, data, parse_settings(settings or [])), defense, tree)
+        own, defending = parse_settings(settings or []), parse_settings(defense_settings or [])
+        show_plan(*plan_for(algorithm, defense, clients, data, own, defending), tree)
         return 0
 
     guarded(command)
