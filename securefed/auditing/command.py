@@ -65,7 +65,7 @@ def plan_for(
     what = case(name)
     prepared = what.prepare(load(data), clients, 0)
     protected: Defense = build(
-        catalogue.defenses, defended, {"clip_norm": what.clip} | own if defended == "dp" else own
+        catalogue.defenses, defended, {"clip_norm": what.clip, **own} if defended == "dp" else own
     )
     plan = protected.plan(what.build().layout(prepared.public), clients)
     return protected, disclose(plan, what.build(), prepared.public)
