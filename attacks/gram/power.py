@@ -63,12 +63,13 @@ class PowerGram:
         probes, products = stacked(groups[members])
         rows = rows_of(members, target.public)
         solution = solve(probes, products, estimator=self.estimator, tau=self.tau, rows=rows)
+        directions = min(target.public.features, rows or target.public.features)  # that many determine S
         return Reconstruction(
             secret=self.secret,
             value=solution.gram,
             residual=solution.residual,
-            rank=solution.rank,
-            unknowns=target.public.features,
+            rank=min(solution.rank, directions),
+            unknowns=directions,
             condition=solution.condition,
             diagnostics={
                 "rounds": len(groups[members]),
