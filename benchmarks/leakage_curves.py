@@ -301,10 +301,9 @@ CURVES: tuple[Curve, ...] = (
         tuple(SUBJECTS),
         "Digits. Messages rounded to 24 or 11 bits, or sent as the 32-bit integers of secure aggregation; clients "
         "compute in float64.",
-        "Rounding to float32 leaves rows and distances exact to 1e-5. It breaks two attacks on subspaces, not the "
-        "exposure of the data: `gram/power` keeps directions that hold only rounding, and its estimate is worse "
-        "than a guess, though the first 15 directions of the same messages of SSI give S to 6e-8 (seeds 0 and 1, by"
-        " hand); FedPG's blind shift is misjudged. The 32-bit integers of secure aggregation cost nothing.",
+        "Rounding to float32 leaves rows, distances and second moments of few rows exact to 1e-5; of even shares it "
+        "costs the directions that only rounding shows, and FedPG's blind shift is misjudged. The 32-bit integers of "
+        "secure aggregation cost nothing.",
         table="error",
     ),
 )
