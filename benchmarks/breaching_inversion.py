@@ -2,9 +2,10 @@
 
 Runs in an environment of its own (`.venv-breaching`), imports nothing of ours, and prints one JSON object.
 
-    .venv-breaching/bin/python benchmarks/breaching_inversion.py PROBLEM.pt ATTACK SECONDS
+    .venv-breaching/bin/python benchmarks/breaching_inversion.py PROBLEM.safetensors ATTACK SECONDS
 
-PROBLEM.pt holds `model`, `gradient` (tensors in the order of its parameters), `labels`, `rows` and `seed`. ATTACK is
+PROBLEM holds the tensors `model/NAME`, `gradient/0`, ... (in the order of the parameters), `labels` and `rows`, and in
+its header `seed` and `layers`, the kind and the settings of each layer. ATTACK is
 `joint` (label scores fitted too: its `deepleakage`) or `labels` (the same with labels known). An iteration is one
 of torch's L-BFGS, 20 evaluations at most. A search ends at its own limit or after SECONDS of CPU time.
 """
@@ -22,6 +23,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from torch import nn
 
 warnings.filterwarnings("ignore")  # breaching 0.1.2 predates the libraries that it is run with
 # torchvision's compiled operators are built for another torch than the CPU build. breaching calls none of them; their
@@ -32,6 +35,8 @@ for _name in ("nms", "qnms"):
 
 import breaching  # noqa: E402 - needs the declarations above
 from breaching.attacks import prepare_attack  # noqa: E402
+
+LAYERS = {kind.__name__: kind for kind in (nn.Conv2d, nn.Linear, nn.Flatten, nn.Sigmoid, nn.ReLU)}
 
 
 class Record(SimpleNamespace):
@@ -45,8 +50,19 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     path, attack, seconds = sys.argv[1:4]
-    problem = torch.load(path, weights_only=False)
-    print(json.dumps(invert(problem, attack, float(seconds))))
+    print(json.dumps(invert(read(path), attack, float(seconds))))
+
+
+def read(path: str) -> dict[str, Any]:
+    """The problem, its model built from what the header says."""
+    with safe_open(path, framework="pt") as held:
+        facts, tensors = held.metadata(), {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118
+    model = torch.nn.Sequential(*(LAYERS[kind](**settings) for kind, settings in json.loads(facts["layers"])))
+    model.load_state_dict({n.removeprefix("model/"): value for n, value in tensors.items() if n.startswith("model/")})
+    count = sum(name.startswith("gradient/") for name in tensors)
+    gradient = [tensors[f"gradient/{k}"] for k in range(count)]
+    given = {"rows": tensors["rows"], "labels": tensors["labels"], "seed": int(facts["seed"])}
+    return given | {"model": model, "gradient": gradient}
 
 
 def invert(problem: dict[str, Any], attack: str, seconds: float) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from benchmarks.attacks_networks import CLASSES, GOOD, LOSS, SIDE, drawn, lenet, sent
 from benchmarks.rows import RESULTS, Row, write
@@ -40,6 +41,14 @@ CELLS = RESULTS / "cells" / "inversion_peers.json"
 SEEDS = range(int(os.environ.get("PEERS_SEEDS", "10")))
 SECONDS, ITERATIONS = 5.0, 300
 OURS = Effort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
+FACTS: dict[type[torch.nn.Module], tuple[str, ...]] = {
+    torch.nn.Conv2d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
+    torch.nn.Linear: ("in_features", "out_features"),
+    torch.nn.Flatten: (),
+    torch.nn.Sigmoid: (),
+    torch.nn.ReLU: (),
+}
+"""By kind of layer, what the peer needs to build it."""
 PACKAGES = ("breaching==0.1.2", "lpips==0.1.4")
 WITH = ("torchvision==0.28.0", "hydra-core==1.3.8", "omegaconf==2.4.0", "antlr4-python3-runtime==4.9.3", "pyyaml")
 
@@ -119,8 +128,22 @@ def recipe(task: dict[str, Any], *, known: bool) -> Course:
 def breaching(task: dict[str, Any], *, known: bool) -> Course:
     """The peer's, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "problem.pt"
-        torch.save(task, path)
+        path = Path(folder) / "problem.safetensors"
+        model = task["model"]
+        layers = [
+            (type(layer).__name__, {name: getattr(layer, name) for name in FACTS[type(layer)]}) for layer in model
+        ]
+        tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
+        tensors |= {f"gradient/{k}": value.detach() for k, value in enumerate(task["gradient"])}
+        tensors |= {name: task[name] for name in ("rows", "labels")}
+        save_file(
+            {name: value.contiguous() for name, value in tensors.items()},
+            path,
+            {
+                "layers": json.dumps(layers),
+                "seed": str(task["seed"]),
+            },
+        )
         script = ROOT / "benchmarks" / "breaching_inversion.py"
         command = [str(environment()), str(script), str(path), "labels" if known else "joint", str(SECONDS)]
         done = subprocess.run(
