@@ -301,8 +301,9 @@ CURVES: tuple[Curve, ...] = (
         tuple(SUBJECTS),
         "Digits. Messages rounded to 24 or 11 bits, or sent as the 32-bit integers of secure aggregation; clients "
         "compute in float64.",
-        "Rounding to float32 leaves rows, distances and second moments of few rows exact to 1e-5; of even shares it "
-        "costs the directions that only rounding shows, and FedPG's blind shift is misjudged. The 32-bit integers of "
+        "Rounding to float32 leaves rows, distances and second moments of few rows exact to 1e-5; with even "
+        "shares, whose rank nothing bounds, `gram/power` still keeps directions that hold only rounding and is worse "
+        "than a guess, and FedPG's blind shift is misjudged: faults of the attacks, no protection. The 32-bit integers of "
         "secure aggregation cost nothing.",
         table="error",
     ),
