@@ -303,8 +303,8 @@ CURVES: tuple[Curve, ...] = (
         "compute in float64.",
         "Rounding to float32 leaves rows, distances and second moments of few rows exact to 1e-5; with even "
         "shares, whose rank nothing bounds, `gram/power` still keeps directions that hold only rounding and is worse "
-        "than a guess, and FedPG's blind shift is misjudged: faults of the attacks, no protection. The 32-bit integers of "
-        "secure aggregation cost nothing.",
+        "than a guess, and FedPG's blind shift is misjudged: faults of the attacks, no protection. The 32-bit integers "
+        "of secure aggregation cost nothing.",
         table="error",
     ),
 )
