@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any, Final, Literal
 
@@ -60,7 +60,8 @@ class Workers:
     def close(self) -> None:
         """End the processes."""
         for process in self._processes:
-            with process:  # closes its pipes and waits
+            # Closes its pipes and waits; one that ended early left unread what was still to be flushed.
+            with suppress(BrokenPipeError), process:
                 pass
 
     def noises(self, public: PublicKey, count: int, noise: Literal["half", "short"]) -> list[Any]:
