@@ -42,8 +42,9 @@ from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import Source, load
 from securefed.defenses.compose import chain
 from securefed.errors import DataError
-from securefed.federation import Federation, Result
+from securefed.federation import Federation
 from securefed.messages import ClientId, Transcript
+from securefed.server import Result
 from securefed.tensors import Array
 
 POINTS = RESULTS / "leakage.json"

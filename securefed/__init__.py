@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from securefed.auditing.own import audit_algorithm
     from securefed.datasets.base import Dataset
     from securefed.defenses.compose import chain, identity
-    from securefed.federation import Federation, Result
+    from securefed.federation import Federation
     from securefed.messages import Aggregate, Message, Transcript
+    from securefed.server import Result, Server
+    from securefed.terms import Terms
     from securefed.wrap import secure_mean
 
 _WHERE = {
@@ -25,7 +27,9 @@ _WHERE = {
     "Federation": "securefed.federation",
     "Message": "securefed.messages",
     "Public": "securefed.algorithms.base",
-    "Result": "securefed.federation",
+    "Result": "securefed.server",
+    "Server": "securefed.server",
+    "Terms": "securefed.terms",
     "Transcript": "securefed.messages",
     "audit": "securefed.auditing.matrix",
     "audit_algorithm": "securefed.auditing.own",
@@ -42,6 +46,8 @@ __all__ = [
     "Message",
     "Public",
     "Result",
+    "Server",
+    "Terms",
     "Transcript",
     "audit",
     "audit_algorithm",

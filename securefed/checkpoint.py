@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from securefed import storage
+from securefed.client_state import learned_of, with_learned
 from securefed.errors import DataError, StorageError
 from securefed.messages import ClientId
 from securefed.node import ClientNode
@@ -44,11 +45,7 @@ class Checkpoint:
         for exchange, told in announced.items():
             tensors |= nest(f"announced/{exchange}", told)
         for client, node in nodes.items():
-            state = node.state
-            tensors |= nest(f"client/{client}/node", pack(state))
-            tensors |= nest(f"client/{client}/committed", pack(state.committed))
-            if state.tentative is not None:
-                tensors |= nest(f"client/{client}/tentative", pack(state.tentative))
+            tensors |= nest(f"client/{client}", learned_of(node.state))
         details = {"run": dict(meta), "loop": dict(loop), "followed": sorted(followed), "announced": sorted(announced)}
         storage.save(self.path, "checkpoint", details, tensors, self.seal)
 
@@ -64,14 +61,9 @@ class Checkpoint:
         try:
             self._same_run(details["run"], meta)
             for client, node in nodes.items():
-                mine = unnest(f"client/{client}", tensors)
-                template = node.state.committed
-                state = restore(node.state, unnest("node", mine))
+                state = with_learned(node.state, unnest(f"client/{client}", tensors))
                 # Replays of the dead run fail on its identifier; an exchange it died in may be asked again.
-                state = replace(state, last_round=-1)
-                committed = restore(template, unnest("committed", mine))
-                tentative = restore(template, unnest("tentative", mine)) if state.tentative_round >= 0 else None
-                node.state = replace(state, committed=committed, tentative=tentative)
+                node.state = replace(state, last_round=-1)
             by_exchange: dict[str, dict[int, Tensors]] = {
                 name: {exchange: unnest(f"{name}/{exchange}", tensors) for exchange in details[name]}
                 for name in ("followed", "announced")

@@ -9,7 +9,8 @@ from typing import Any
 from securefed.defenses.base import Absorbing, Defense, Helper, Outgoing, Pipelined, Plan, Session, Verifying
 from securefed.errors import DivergenceError, MessageRefused, RangeRefused, TooFewSurvivors
 from securefed.messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord, Sent, Transcript
-from securefed.node import open_body, read_refusal
+from securefed.node import read_refusal
+from securefed.opening import Opening
 from securefed.state import nest
 from securefed.tensors import Array, Layout, Tensors
 from securefed.transports.base import Transport, arrivals
@@ -135,7 +136,7 @@ class Coordinator:
         protocol = self._defense.aggregation
         session = Session(self._transcript.run, number, cohort, plan)
         traffic = _Traffic()
-        opening = open_body(cohort, kind, doublings, plan.learned)
+        opening = Opening(cohort, kind, doublings, plan.learned).body()
         opened: set[PartyId] = set()
 
         def body(stage: str, party: PartyId, own: Tensors) -> Mapping[str, Array]:

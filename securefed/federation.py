@@ -1,84 +1,31 @@
-"""The round loop: one algorithm, its clients, one defence, one transport.
+"""A simulated federation: the server and all its clients in one process.
 
 Federation(algorithm, clients, defense, seed=0).run(rounds)
 """
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from securefed.algorithms.base import Algorithm, Public
-from securefed.checkpoint import Checkpoint
 from securefed.cohort import Cohort
-from securefed.coordinator import Coordinator, HelperNode, Summed
+from securefed.coordinator import HelperNode
 from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense, Helper, Plan
-from securefed.defenses.compose import identity
+from securefed.defenses.base import Defense, Helper
 from securefed.defenses.differential_privacy import Budget
-from securefed.errors import (
-    BudgetSpent,
-    ConfigError,
-    DivergenceError,
-    MessageRefused,
-    RangeRefused,
-    RoundVoid,
-    TooFewSurvivors,
-)
-from securefed.history import RoundHistory
-from securefed.messages import ROTATED, Aggregate, ClientId, PartyId, Transcript
-from securefed.node import EVALUATE, MAX_DOUBLINGS, REVEAL, SETTLE, TRAIN, ClientNode, Contract
-from securefed.privacy import check_forgetful, check_privacy
+from securefed.messages import PartyId
+from securefed.privacy import check_forgetful
 from securefed.sealing import Seal
-from securefed.selection import (
-    Schedule,
-    by_revealed,
-    check_reveal,
-    disclose,
-    revealed_scalars,
-    scheduled,
-    selecting,
-    uniform,
-    unpredictable,
-)
-from securefed.state import nest
-from securefed.tensors import Array, Tensors
+from securefed.selection import Schedule
+from securefed.server import Server
+from securefed.terms import Terms, new_run
 from securefed.transports.base import Endpoint, Transport
 from securefed.transports.in_process import InProcess
 
-Progress = Callable[[RoundHistory], None]
-_START_STREAM = 2**32 - 2
 
-
-@dataclass(frozen=True)
-class Result:
-    """What a run leaves behind.
-
-    Attributes:
-        output: the final broadcast: the model.
-        personal: each client's personal result, for algorithms that have one.
-        history: one entry a round.      plan: the defence's plan of the last training round.
-        transcript: what the server has (with `keep=False`: no messages, only the output).
-        stopped: why the algorithm stopped before the last round, or `None`.
-        unsettled: clients that did not confirm the last outcome, so that their personal result may be a round old.
-    """
-
-    output: Tensors
-    personal: Mapping[ClientId, Tensors]
-    history: tuple[RoundHistory, ...]
-    plan: Plan
-    transcript: Transcript
-    stopped: str | None
-    unsettled: tuple[ClientId, ...] = ()
-
-
-class Federation:
+class Federation(Server):
     """A simulated federation, all clients behind one transport.
 
     Args:
@@ -127,263 +74,20 @@ class Federation:
         reveal: bool | None = None,
         prepare: bool = False,
     ) -> None:
-        if checkpoint_every < 1 or max_void < 1:
-            raise ConfigError("checkpoint_every and max_void must be at least 1")
-        self.algorithm, self.defense, self.seed = algorithm, defense or identity(), seed
-        self.public = public or Public.of(clients, cohort=cohort)
-        reveals = check_reveal(algorithm, self.defense, reveal)
-        contract = Contract.of(algorithm, self.public)
-        self.plan = disclose(self.defense.plan(contract.layouts[TRAIN], self.public.cohort), algorithm, self.public)
-        self._secret_cohorts = check_privacy(self.defense, self.plan, budget, self.public, schedule, algorithm)
-        self._schedule, self._max_void, self._keep, self._budget = schedule, max_void, keep, budget
-        run = secrets.token_hex(16)
-        self.transcript = Transcript(run, self._meta())
-        self.nodes = {
-            index: ClientNode(index, run, contract, data, self.defense, seed, keep=keep, reveal=reveals)
-            for index, data in enumerate(clients)
-        }
-        check_forgetful(self.defense, self.nodes[0].state.committed)
+        terms = Terms.of(algorithm, public or Public.of(clients, cohort=cohort), defense, seed=seed, reveal=reveal)
+        run = new_run()
+        nodes = {index: terms.node(index, run, data, keep=keep) for index, data in enumerate(clients)}
+        check_forgetful(terms.defense, nodes[0].state.committed)
         if batched:
-            crew = Cohort(self.nodes)
-            for node in self.nodes.values():
+            crew = Cohort(nodes)
+            for node in nodes.values():
                 node.crew = crew
-        endpoints: dict[PartyId, Endpoint] = dict(self.nodes)
-        self.helper: Helper | None = self.defense.aggregation.helper()
+        endpoints: dict[PartyId, Endpoint] = dict(nodes)
+        self.helper: Helper | None = terms.defense.aggregation.helper()
         if self.helper is not None:
             endpoints[self.helper.party] = HelperNode(self.helper, run)
-        self._coordinator = Coordinator(
-            transport(endpoints),
-            self.defense,
-            contract.layouts,
-            self.public.cohort,
-            self.transcript,
-            keep=keep,
-            timeout=timeout,
-        )
-        self._server = algorithm.start(self.public, np.random.default_rng([seed, _START_STREAM]))
-        self._history: list[RoundHistory] = []
-        self._prepare = prepare
-        self._exchanges = self._spent = 0
-        self._doublings = {TRAIN: 0, EVALUATE: 0}
-        self._learned = self.defense.start(contract.layouts[TRAIN])
-        # For each client: the last exchange that counted it, and the round whose result followed from it.
-        self._counted: dict[ClientId, int] = {}
-        self._followed: dict[int, Tensors] = {}
-        self._announced: dict[int, Tensors] = {}
-        self._checkpoint = Checkpoint(Path(checkpoint), checkpoint_every, seal) if checkpoint is not None else None
-        if self._checkpoint is not None and self._checkpoint.path.exists():
-            self._resume(self._checkpoint)
-
-    def run(self, rounds: int, *, evaluate_every: int = 0, progress: Progress | None = None) -> Result:
-        """Run until `rounds` training rounds are complete, counting those of a resumed run.
-
-        The end of a run takes an exchange number of its own, so with mini-batches `run(3)` then `run(6)` draws other
-        batches than `run(6)` at once.
-
-        Args:
-            evaluate_every: sum the clients' evaluation after every so many rounds (0: never).
-            progress: called with each completed round.
-
-        Raises:
-            RoundVoid: a round could not be completed in `max_void` attempts; the checkpoint holds all before it.
-            RangeRefused: a client's values stay out of range however often it is doubled.
-            BudgetSpent: the privacy budget allows no further exchange; likewise.
-        """
-        if rounds < 0 or evaluate_every < 0:
-            raise ConfigError(f"rounds and evaluate_every must be at least 0, not {rounds} and {evaluate_every}")
-        stopped = self.algorithm.finished(self._server)
-        try:
-            while len(self._history) < rounds and stopped is None:
-                entry = self._round()
-                self._history.append(entry)  # before the evaluation: should that fail, the round is complete
-                if evaluate_every and len(self._history) % evaluate_every == 0:
-                    entry = self._history[-1] = replace(entry, metrics=self.evaluate())
-                stopped = self.algorithm.finished(self._server)
-                if self._prepare and stopped is None:
-                    for node in self.nodes.values():
-                        node.prepare()
-                if self._checkpoint is not None and len(self._history) % self._checkpoint.every == 0:
-                    self._save(self._checkpoint)
-                if progress is not None:
-                    progress(entry)
-        finally:
-            if self._checkpoint is not None:
-                self._save(self._checkpoint)
-        return self._result(stopped)
-
-    def evaluate(self) -> dict[str, float]:
-        """Sums of the clients' evaluation of the current model, through the same defence; `clients` counts them.
-
-        Raises:
-            ConfigError: under a clip, which would clip losses and counts like an update: evaluate the output instead.
-        """
-        if self.plan.clip is not None:
-            raise ConfigError("evaluation sums cannot pass a clip; score the released model on public rows instead")
-        summed, _ = self._sum(EVALUATE)
-        record = summed.record
-        self._record(summed)
-        return {name: float(value) for name, value in record.released.items()} | {"clients": len(record.survivors)}
-
-    def _round(self) -> RoundHistory:
-        start, up, down = time.perf_counter(), self._coordinator.up, self._coordinator.down
-        summed, void = self._sum(TRAIN)
-        record = summed.record
-        self._record(summed)
-        with np.errstate(all="ignore"):
-            released = {name: value for name, value in record.released.items() if name not in summed.plan.added}
-            server = self.algorithm.combine(self._server, Aggregate(released, record.survivors))
-            broadcast = self.algorithm.broadcast(server)
-        self._guard(broadcast)
-        self._server, self.plan = server, disclose(summed.plan, self.algorithm, self.public)
-        self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
-        self._count(record.round, record.survivors, broadcast, summed.announced)
-        return RoundHistory(
-            round=len(self._history),
-            exchange=record.round,
-            survivors=record.survivors,
-            seconds=time.perf_counter() - start,
-            up=self._coordinator.up - up,
-            down=self._coordinator.down - down,
-            void=void,
-            refusals=dict(summed.refusals),
-        )
-
-    def _guard(self, broadcast: Tensors) -> None:
-        for name, value in broadcast.items():
-            if not np.isfinite(value).all():
-                raise DivergenceError(
-                    f"round {len(self._history)}: {name!r} is not finite any more; lower the step size, "
-                    "or start from data of a smaller range"
-                )
-
-    def _sum(self, kind: str) -> tuple[Summed, tuple[str, ...]]:
-        """One exchange, attempted until it completes; void attempts take numbers of their own."""
-        void: list[str] = []
-        broadcast = self.algorithm.broadcast(self._server)
-        cohort = self._cohort(kind)
-        summed: Summed | None = None
-        while len(void) < self._max_void:
-            self._spend()
-            try:
-                summed = self._coordinator.exchange(
-                    self._exchanges, kind, broadcast, cohort, self._settle_body, self._doublings[kind], self._learned
-                )
-            except RangeRefused as error:
-                void.append(f"{error}; bounds doubled")
-                self._doublings[kind] += 1
-                if self._doublings[kind] > MAX_DOUBLINGS:
-                    raise RangeRefused(f"{error}, though it was doubled {MAX_DOUBLINGS} times") from error
-            except (TooFewSurvivors, MessageRefused) as error:
-                void.append(str(error))
-            # Only here: a run that dies inside an exchange resumes with that exchange's number, so with its randomness
-            # (its keys are bound to the new run's identifier).
-            self._exchanges += 1
-            if summed is not None:
-                return summed, tuple(void)
-        raise RoundVoid(f"round {len(self._history)}: void {len(void)} times, last because {void[-1]}")
-
-    def _spend(self) -> None:
-        """Account for one more exchange, on disk before it happens: what a killed run released stays spent."""
-        if self._budget is None:
-            return
-        try:
-            self._budget = self._budget.spend(1)
-        except BudgetSpent as error:
-            raise BudgetSpent(f"after {len(self._history)} rounds: {error}") from error
-        self._spent += 1
-        if self._checkpoint is not None:
-            self._save(self._checkpoint)
-
-    def _cohort(self, kind: str) -> tuple[ClientId, ...]:
-        everyone, size, round = sorted(self.nodes), self.public.cohort, len(self._history)
-        if self._schedule is not None:
-            return scheduled(self._schedule(round), everyone, size)
-        if self._secret_cohorts:
-            return unpredictable(everyone, size)
-        chooser = selecting(self.algorithm)
-        if kind == TRAIN and chooser is not None:
-            candidates = uniform(everyone, min(chooser.candidates, len(everyone)), self.seed, round)
-            number, self._exchanges = self._exchanges, self._exchanges + 1
-            bodies = {client: self._settle_body(client) | self._newest() for client in candidates}
-            answers = self._coordinator.ask(number, REVEAL, bodies)
-            return by_revealed(chooser, answers, size, round)
-        return uniform(everyone, size, self.seed, round)
-
-    def _record(self, summed: Summed) -> None:
-        """Keep what the clients know of themselves, for collusion views and scoring."""
-        if self._keep:
-            for client in summed.record.survivors:
-                encoded = self.nodes[client].state.encoded
-                assert encoded is not None
-                self.transcript.contributions[summed.record.round, client] = encoded
-
-    def _count(self, exchange: int, survivors: tuple[ClientId, ...], broadcast: Tensors, announced: Tensors) -> None:
-        self._counted |= dict.fromkeys(survivors, exchange)
-        if self.algorithm.needs_outcome:
-            self._followed[exchange] = broadcast
-            self._followed = {key: self._followed[key] for key in set(self._counted.values())}
-        if announced:
-            self._announced[exchange] = announced
-            self._announced = {key: self._announced[key] for key in set(self._counted.values())}
-
-    def _settle_body(self, client: ClientId) -> dict[str, Array]:
-        """What tells a client whether its last contribution was counted, and what followed from it."""
-        counted = self._counted.get(client, -1)
-        body = {"settle/round": np.asarray(counted, np.int64)}
-        newest = max(self._counted.values(), default=-1)
-        if self.algorithm.needs_outcome and counted not in (-1, newest):  # else it equals the current broadcast
-            body |= nest("settle/broadcast", self._followed[counted])
-        if counted in self._announced:
-            body |= nest("settle/announced", self._announced[counted])
-        return body
-
-    def _newest(self) -> dict[str, Array]:
-        """The current broadcast for messages outside the protocol, where settling needs it."""
-        return nest("broadcast", self.algorithm.broadcast(self._server)) if self.algorithm.needs_outcome else {}
-
-    def _result(self, stopped: str | None) -> Result:
-        broadcast = self.algorithm.broadcast(self._server)
-        bodies = {client: self._settle_body(client) | self._newest() for client in sorted(self._counted)}
-        number, self._exchanges = self._exchanges, self._exchanges + 1
-        confirmed = self._coordinator.ask(number, SETTLE, bodies)
-        unsettled = tuple(client for client in bodies if client not in confirmed)
-        self.transcript.output = broadcast
-        personal = {client: value for client, node in self.nodes.items() if (value := node.personal()) is not None}
-        return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped, unsettled)
-
-    def _meta(self) -> dict[str, Any]:
-        """Public facts of the run, in JSON values."""
-        return {
-            "algorithm": repr(self.algorithm),
-            "defense": self.defense.name,
-            "clients": self.public.clients,
-            "cohort": self.public.cohort,
-            "features": self.public.features,
-            "feature_bound": self.public.feature_bound,
-            "settings": repr(self.defense),
-            "rows": list(self.public.rows),
-            "reveals": list(revealed_scalars(self.algorithm)),
-            ROTATED: [tensor.name for tensor in self.plan.tensors] if self.plan.noise_survivors else [],
-            "seed": self.seed,
-        }
-
-    def _save(self, checkpoint: Checkpoint) -> None:
-        loop = {
-            "exchanges": self._exchanges,
-            "doublings": self._doublings,
-            "spent": self._spent,
-            "learned": list(self._learned),
-            "counted": {str(client): exchange for client, exchange in self._counted.items()},
-            "history": [entry.to_json() for entry in self._history],
-        }
-        checkpoint.save(self._meta(), loop, self._server, self._followed, self._announced, self.nodes)
-
-    def _resume(self, checkpoint: Checkpoint) -> None:
-        meta = self._meta()
-        loop, self._server, self._followed, self._announced = checkpoint.load(meta, self._server, self.nodes)
-        self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
-        self._counted = {int(client): exchange for client, exchange in loop["counted"].items()}
-        self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
-        self._spent, self._learned = loop["spent"], tuple(loop["learned"])
-        if self._budget is not None:
-            self._budget = self._budget.spend(self._spent)
+        super().__init__(
+            terms, transport(endpoints), run=run, schedule=schedule, checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every, seal=seal, keep=keep, max_void=max_void, timeout=timeout, budget=budget,
+            nodes=nodes, prepare=prepare,
+        )  # fmt: skip

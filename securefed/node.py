@@ -26,14 +26,12 @@ from securefed.errors import (
     SecureFedError,
 )
 from securefed.messages import REFUSAL, SERVER, ClientId, Message, PartyId
-from securefed.state import from_bytes, local, nest, unnest
+from securefed.opening import EVALUATE, TRAIN, Opening, integers
+from securefed.state import from_bytes, local, unnest
 from securefed.tensors import Array, Layout, Tensors
 from securefed.transports.base import Crew
 
-TRAIN, EVALUATE, SETTLE, REVEAL = "train", "evaluate", "settle", "reveal"
-_KINDS = (TRAIN, EVALUATE)
-MAX_DOUBLINGS = 20
-"""How often the declared range of one kind of exchange may be doubled in a run."""
+SETTLE, REVEAL = "settle", "reveal"
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ class NodeState:
         committed: the algorithm's state that the server's sums agree with.
         tentative: the state its last contribution left behind; `tentative_round` says which exchange.
         last_round: the newest exchange it took part in; older ones are replays.
-        session, protocol: of the exchange under way.
-        kind: what the exchange under way sums.
+        opening, session, protocol: of the exchange under way.
         encoded: its last encoded contribution (for simulations that score collusion).
         memory: what the defence's protocol must not forget of earlier exchanges, in a resumed run too.
         sum_key: what the sum of exchange `tentative_round` will be checked with; empty where sums are not checked.
@@ -55,9 +52,9 @@ class NodeState:
     tentative: Any = local(default=None, repr=False)
     tentative_round: int = -1
     last_round: int = -1
+    opening: Opening | None = local(default=None)
     session: Session | None = local(default=None)
     protocol: Any = local(default=None, repr=False)
-    kind: str = TRAIN
     encoded: Tensors | None = local(default=None, repr=False)
     sum_key: bytes = field(default=b"", repr=False)
     memory: Array = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
@@ -144,6 +141,11 @@ class ClientNode:
         self._spending = self.algorithm if isinstance(self.algorithm, Spending) else None
         self.state = NodeState(self.algorithm.enroll(data, contract.public, self._rng(0)))
 
+    @property
+    def terms(self) -> str:
+        """What this client agreed to, in words: algorithm, defence, public facts and seed."""
+        return f"{self.algorithm!r}; {self._defense!r}; {self._contract.public!r}; seed {self._seed}"
+
     def handle(self, message: Message) -> Message:
         """The reply; a refusal by name where the message cannot be answered. The state changes only with an answer."""
         begun = self.begin(message)
@@ -192,6 +194,16 @@ class ClientNode:
         if isinstance(aggregation, Preparing) and self.state.protocol is not None:
             self.state = replace(self.state, protocol=aggregation.client_prepare(self.state.protocol))
 
+    def session(self, exchange: int, opening: Opening) -> Session:
+        """What binds exchange number `exchange`, derived from public facts and what opened it."""
+        layout, clients = self._contract.layouts[opening.kind], self._contract.public.cohort
+        plan = self._defense.plan(layout, clients, range_doublings=opening.doublings, learned=opening.learned)
+        return Session(self.run, exchange, opening.cohort, plan)
+
+    def protocol_for(self, session: Session) -> Any:
+        """A fresh state of the defence's protocol, nothing of an exchange before in it."""
+        return self._defense.aggregation.client_open(session, self.client)
+
     def personal(self) -> Tensors | None:
         """The algorithm's personal result for this client."""
         return self.algorithm.personal(self.state.committed)
@@ -214,27 +226,27 @@ class ClientNode:
             return state, self._revealed(state, message) if message.stage == REVEAL else {}
         if "session/cohort" in message.body:
             state = self._open(state, message)
-        if state.session is None or message.round != state.session.round:
+        if state.session is None or state.opening is None or message.round != state.session.round:
             raise ContradictionError(message.sender, f"exchange {message.round} was never opened here")
         if message.stage != self._defense.aggregation.upload:
             return self._send(state, message, None)
         state = self._settle(state, message)
         broadcast = unnest("broadcast", message.body)
         self._contract.check_broadcast(message.sender, broadcast)
-        if state.kind == EVALUATE:
+        if state.opening.kind == EVALUATE:
             return self._send(state, message, self.algorithm.evaluate(state.committed, broadcast))
         return Pending(message, state, broadcast, self._rng(message.round + 1))
 
     def _send(self, state: NodeState, message: Message, raw: Tensors | None) -> tuple[NodeState, Tensors]:
         """One step of the defence's protocol, with the contribution where it is the upload's turn."""
-        assert state.session is not None
+        assert state.session is not None and state.opening is not None
         encoded = None if raw is None else self._defense.encode(raw, state.session.plan)
         request = replace(message, body=unnest("protocol", message.body))
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, encoded)
         if self._remembering is not None:
             state = replace(state, memory=self._remembering.client_memory(protocol))
         kept = encoded if self._keep and encoded is not None else state.encoded
-        if state.kind == TRAIN and raw is not None and self._verifying is not None:
+        if state.opening.kind == TRAIN and raw is not None and self._verifying is not None:
             state = replace(state, sum_key=self._verifying.client_keeps(protocol))
         return replace(state, protocol=protocol, encoded=kept), reply
 
@@ -248,35 +260,24 @@ class ClientNode:
     def _open(self, state: NodeState, message: Message) -> NodeState:
         if message.round <= state.last_round:
             raise ContradictionError(message.sender, f"exchange {message.round} was opened before: a replay")
-        try:
-            cohort = tuple(int(i) for i in _integers(message, "session/cohort", 1))
-            doublings = int(_integers(message, "session/doublings", 0))
-            kind = dict(enumerate(_KINDS))[int(_integers(message, "session/kind", 0))]
-        except KeyError as error:
-            raise MalformedError(message.sender, f"no such kind of exchange: {error}") from error
-        if not 0 <= doublings <= MAX_DOUBLINGS:
+        numbers = len(self._defense.start(self._contract.layouts[TRAIN]))
+        opening = Opening.read(message, self.client, self._contract.public.clients, numbers)
+        session = self.session(message.round, opening)
+        if len(opening.cohort) > session.plan.clients:
             raise MalformedError(
-                message.sender, f"the range may be doubled 0 to {MAX_DOUBLINGS} times, not {doublings}"
+                message.sender, f"cohort of {len(opening.cohort)} exceeds the planned {session.plan.clients}"
             )
-        if self.client not in cohort or not set(cohort) <= set(range(self._contract.public.clients)):
-            raise MalformedError(message.sender, f"cohort {cohort} does not fit client {self.client} of this run")
-        layout, clients = self._contract.layouts[kind], self._contract.public.cohort
-        learned = _learned(message, len(self._defense.start(layout)))
-        plan = self._defense.plan(layout, clients, range_doublings=doublings, learned=learned)
-        if len(cohort) > plan.clients:
-            raise MalformedError(message.sender, f"cohort of {len(cohort)} exceeds the planned {plan.clients}")
-        session = Session(self.run, message.round, cohort, plan)
         if self._pipelined is not None and state.protocol is not None:
             protocol = self._pipelined.client_resume(session, self.client, state.protocol)
         else:
-            protocol = self._defense.aggregation.client_open(session, self.client)
+            protocol = self.protocol_for(session)
         if self._remembering is not None:
             protocol = self._remembering.client_remind(protocol, state.memory)
-        return replace(state, session=session, protocol=protocol, kind=kind, last_round=message.round)
+        return replace(state, opening=opening, session=session, protocol=protocol, last_round=message.round)
 
     def _settle(self, state: NodeState, message: Message) -> NodeState:
         """Commit or forget the tentative state, by the last exchange in which the server counted this client."""
-        counted = int(_integers(message, "settle/round", 0))
+        counted = int(integers(message, "settle/round", 0))
         if state.tentative is None:
             return state
         if counted != state.tentative_round:
@@ -302,22 +303,6 @@ def _spent(algorithm: Spending[Any], state: NodeState, computed: Any) -> NodeSta
     return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
 
 
-def _integers(message: Message, name: str, dimensions: int) -> Array:
-    """An integer field of a request. Raises `MalformedError` unless it is int64 with so many dimensions."""
-    value = message.body.get(name)
-    if value is None or value.dtype != np.int64 or value.ndim != dimensions:
-        raise MalformedError(message.sender, f"{name!r} is missing or no int64 array of {dimensions} dimensions")
-    return value
-
-
-def _learned(message: Message, count: int) -> tuple[float, ...]:
-    """The public numbers that an adaptive defence goes on with. Raises `MalformedError` unless `count` ones > 0."""
-    value = message.body.get("session/learned", np.zeros(0))
-    if value.dtype != np.float64 or value.shape != (count,) or not (np.isfinite(value) & (value > 0)).all():
-        raise MalformedError(message.sender, f"'session/learned' is no float64 array of {count} positive numbers")
-    return tuple(float(number) for number in value)
-
-
 def refusal_body(error: SecureFedError) -> dict[str, Array]:
     """A refusal on the wire: the error's name and text. Errors that speak of the client's values send no text."""
     text = "" if isinstance(error, RangeRefused | DivergenceError | DataError) else str(error)
@@ -335,15 +320,3 @@ def read_refusal(message: Message) -> SecureFedError:
     if name == DivergenceError.__name__:
         return DivergenceError(f"client {message.sender}: its local steps left the numbers; lower the step size")
     return MessageRefused(message.sender, f"it refused in turn: {name}: {text}")
-
-
-def open_body(
-    cohort: tuple[ClientId, ...], kind: str, doublings: int, learned: tuple[float, ...] = ()
-) -> dict[str, Array]:
-    """What opens an exchange at a client."""
-    body = {
-        "cohort": np.asarray(cohort, np.int64),
-        "kind": np.asarray(_KINDS.index(kind), np.int64),
-        "doublings": np.asarray(doublings, np.int64),
-    }
-    return nest("session", body | ({"learned": np.asarray(learned, np.float64)} if learned else {}))

@@ -20,10 +20,11 @@ from securefed.datasets.loaders import load
 from securefed.datasets.named import partitioned
 from securefed.datasets.source import Source
 from securefed.errors import ConfigError, StorageError
-from securefed.federation import Federation, Progress, Result
+from securefed.federation import Federation
 from securefed.history import RoundHistory
 from securefed.registry import Registry
 from securefed.sealing import Seal
+from securefed.server import Progress, Result
 
 T = TypeVar("T")
 _DATA_STREAM = 0xDA7A

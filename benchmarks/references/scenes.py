@@ -15,7 +15,8 @@ from securefed.attacks.base import Observed, Target
 from securefed.auditing.cases.data import most_varied
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
-from securefed.federation import Federation, Result
+from securefed.federation import Federation
+from securefed.server import Result
 from securefed.tensors import Array
 
 CLIENTS = 5

@@ -18,7 +18,8 @@ from securefed.datasets.loaders import load
 from securefed.datasets.partition import by_feature
 from securefed.datasets.scaling import fit, log1p, z_score
 from securefed.detection import Metrics, Reconstruct, metrics, projection, reconstruction_errors, roc_threshold
-from securefed.federation import Federation, Result
+from securefed.federation import Federation
+from securefed.server import Result
 from securefed.tensors import Tensors
 
 PAPER = "Federated PCA on Grassmann Manifold for IoT Anomaly Detection"

@@ -44,7 +44,8 @@ from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import SecureFedError
-from securefed.federation import Federation, Result
+from securefed.federation import Federation
+from securefed.server import Result
 from securefed.tensors import Array
 
 INFORMED, POPULATION, CLIENT_CANARY = "informed", "population", "client canary"

@@ -19,7 +19,8 @@ from securefed.auditing.own_function import Backend, Combine, Contribute, as_alg
 from securefed.auditing.statistics import NOT_DETECTED, Interval, Verdict, interval, verdict
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, SecureFedError
-from securefed.federation import Federation, Result
+from securefed.federation import Federation
+from securefed.server import Result
 from securefed.tensors import Array, Tensors
 
 Secret = Literal["gram", "samples", "membership", "confirmation"]

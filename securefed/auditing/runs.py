@@ -27,8 +27,9 @@ from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import KeyHolder, open_upload, paillier
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.federation import Federation, Result
+from securefed.federation import Federation
 from securefed.messages import RoundRecord
+from securefed.server import Result
 
 PLAIN, SECURE_AGGREGATION, PAILLIER, DP = "plain", "secure_aggregation", "paillier", "dp"
 DEFENSES = (PLAIN, SECURE_AGGREGATION, PAILLIER, DP)

@@ -22,7 +22,8 @@ from securefed.defenses.homomorphic import (
 )
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import TranscriptError
-from securefed.federation import Federation, Result
+from securefed.federation import Federation
+from securefed.server import Result
 from securefed.tensors import subtract
 
 CLIENTS = 8

@@ -16,9 +16,10 @@ from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
 from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.federation import Federation, Result
+from securefed.federation import Federation
 from securefed.history import RoundHistory
 from securefed.messages import SERVER, Message
+from securefed.server import Result
 from securefed.transports.in_process import InProcess, Lossy
 from tests.contract.settings import CLIENTS, SETTINGS, data, make
 

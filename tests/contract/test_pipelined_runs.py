@@ -15,8 +15,9 @@ from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.defenses.secure_aggregation.pipeline import PipelinedClient
-from securefed.federation import Federation, Result
+from securefed.federation import Federation
 from securefed.messages import SERVER, Message
+from securefed.server import Result
 from securefed.transports.in_process import InProcess, Lossy
 
 CLIENTS = 5

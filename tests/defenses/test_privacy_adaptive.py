@@ -30,7 +30,7 @@ from securefed.defenses.simulate import sum_once
 from securefed.errors import ConfigError, MalformedError
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
-from securefed.node import open_body
+from securefed.opening import Opening
 from securefed.tensors import Layout, TensorSpec
 
 LAYOUT = Layout((TensorSpec("w", (3, 4)), TensorSpec("b", (), 0.25), TensorSpec("c", (2,), 50.0, 64)))
@@ -178,9 +178,9 @@ def test_a_run_moves_the_clip_to_the_clients_norms_and_a_resumed_one_goes_on(tmp
 def test_a_server_cannot_send_a_client_other_than_positive_clips():
     federation = Federation(DSGD(), data(3), chain(adaptive_clip(0.5)))
     node, run = federation.nodes[0], federation.transcript.run
-    good = open_body((0, 1, 2), "train", 0, (2.0,))
+    good = Opening((0, 1, 2), "train", 0, (2.0,)).body()
     for index, wrong in enumerate([(), (1.0, 1.0), (0.0,), (-1.0,), (math.nan,), (math.inf,)]):
-        body = open_body((0, 1, 2), "train", 0, wrong)
+        body = Opening((0, 1, 2), "train", 0, wrong).body()
         with pytest.raises(MalformedError, match="positive numbers"):
             node._open(node.state, Message(run, index, "upload", SERVER, 0, body))
     assert node._open(node.state, Message(run, 9, "upload", SERVER, 0, good)).session.plan.learned == (2.0,)

@@ -1,0 +1,100 @@
+"""What opens an exchange at a client: public numbers, enough to derive the exchange's plan from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from securefed.errors import MalformedError
+from securefed.messages import ClientId, Message
+from securefed.state import nest
+from securefed.tensors import Array
+
+TRAIN: Final = "train"
+EVALUATE: Final = "evaluate"
+_KINDS = (TRAIN, EVALUATE)
+MAX_DOUBLINGS: Final = 20
+"""How often the declared range of one kind of exchange may be doubled in a run."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How the server opens an exchange.
+
+    Attributes:
+        cohort: ids of the invited clients, ascending.
+        kind: what is summed: `train` or `evaluate`.
+        doublings: how often the declared bounds were doubled.
+        learned: public numbers of an adaptive defence.
+    """
+
+    cohort: tuple[ClientId, ...]
+    kind: str
+    doublings: int
+    learned: tuple[float, ...] = ()
+
+    def body(self) -> dict[str, Array]:
+        """As fields of a message. Inverse: `read`."""
+        body: dict[str, Array] = {
+            "cohort": np.asarray(self.cohort, np.int64),
+            "kind": np.asarray(_KINDS.index(self.kind), np.int64),
+            "doublings": np.asarray(self.doublings, np.int64),
+        }
+        return nest("session", body | ({"learned": np.asarray(self.learned, np.float64)} if self.learned else {}))
+
+    @classmethod
+    def read(cls, message: Message, client: ClientId, clients: int, learned: int) -> Opening:
+        """The opening in a request to `client`, checked.
+
+        Args:
+            clients: of the run, all that a cohort may be drawn from.
+            learned: how many numbers the defence learns.
+
+        Raises:
+            MalformedError: a field is missing or of another type, an unknown kind, too many doublings, a cohort without
+                the client or with unknown ones, or numbers that are not as many positive ones.
+        """
+        cohort = tuple(int(i) for i in integers(message, "session/cohort", 1))
+        doublings = int(integers(message, "session/doublings", 0))
+        kind = int(integers(message, "session/kind", 0))
+        if not 0 <= kind < len(_KINDS):
+            raise MalformedError(message.sender, f"no such kind of exchange: {kind}")
+        if not 0 <= doublings <= MAX_DOUBLINGS:
+            raise MalformedError(
+                message.sender, f"the range may be doubled 0 to {MAX_DOUBLINGS} times, not {doublings}"
+            )
+        if client not in cohort or not set(cohort) <= set(range(clients)):
+            raise MalformedError(message.sender, f"cohort {cohort} does not fit client {client} of this run")
+        return cls(cohort, _KINDS[kind], doublings, _learned(message, learned))
+
+    def to_json(self) -> dict[str, Any]:
+        """In JSON values. Inverse: `from_json`."""
+        return {
+            "cohort": list(self.cohort),
+            "kind": self.kind,
+            "doublings": self.doublings,
+            "learned": [number.hex() for number in self.learned],
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Opening:
+        """What `to_json` gave."""
+        learned = tuple(float.fromhex(number) for number in values["learned"])
+        return cls(tuple(values["cohort"]), values["kind"], values["doublings"], learned)
+
+
+def integers(message: Message, name: str, dimensions: int) -> Array:
+    """An integer field of a request. Raises `MalformedError` unless it is int64 with so many dimensions."""
+    value = message.body.get(name)
+    if value is None or value.dtype != np.int64 or value.ndim != dimensions:
+        raise MalformedError(message.sender, f"{name!r} is missing or no int64 array of {dimensions} dimensions")
+    return value
+
+
+def _learned(message: Message, count: int) -> tuple[float, ...]:
+    value = message.body.get("session/learned", np.zeros(0))
+    if value.dtype != np.float64 or value.shape != (count,) or not (np.isfinite(value) & (value > 0)).all():
+        raise MalformedError(message.sender, f"'session/learned' is no float64 array of {count} positive numbers")
+    return tuple(float(number) for number in value)

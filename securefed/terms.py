@@ -1,0 +1,77 @@
+"""What all parties of a run agree on before it, and derive everything else from."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from securefed.algorithms.base import Algorithm, Public
+from securefed.datasets.base import Dataset
+from securefed.defenses.base import Defense
+from securefed.defenses.compose import identity
+from securefed.messages import ClientId
+from securefed.node import ClientNode, Contract
+from securefed.selection import check_reveal
+
+
+@dataclass(frozen=True)
+class Terms:
+    """One algorithm, one defence, the public facts and the seed; made by `of`.
+
+    Attributes:
+        contract: the tensors of every message, derived from the rest.
+        reveals: whether clients reveal scalars that the algorithm selects by.
+    """
+
+    algorithm: Algorithm[Any, Any]
+    defense: Defense
+    public: Public
+    seed: int
+    contract: Contract
+    reveals: bool
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: Algorithm[Any, Any],
+        public: Public,
+        defense: Defense | None = None,
+        *,
+        seed: int = 0,
+        reveal: bool | None = None,
+    ) -> Terms:
+        """Terms that fit together.
+
+        Args:
+            defense: the message layer; without one, contributions are summed in the clear.
+            seed: of starts, cohorts and mini-batches. Keys and noise never come from it.
+            reveal: accept that clients reveal the scalars an algorithm selects by, outside the defence; by default only
+                where nothing is hidden anyway.
+
+        Raises:
+            ConfigError: parameters and data clash, or scalars would be revealed that nobody agreed to.
+        """
+        layer = defense or identity()
+        reveals = check_reveal(algorithm, layer, reveal)
+        return cls(algorithm, layer, public, seed, Contract.of(algorithm, public), reveals)
+
+    def node(self, client: ClientId, run: str, data: Dataset, *, keep: bool = False) -> ClientNode:
+        """The client's end of run `run`, enrolled with its data.
+
+        Args:
+            keep: whether it keeps its last encoded contribution, for simulations that score collusion.
+        """
+        return ClientNode(client, run, self.contract, data, self.defense, self.seed, keep=keep, reveal=self.reveals)
+
+    @property
+    def digest(self) -> str:
+        """Fingerprint of the terms: parties that agree on it derive the same plan for every exchange."""
+        facts = (repr(self.algorithm), repr(self.defense), repr(self.public), repr(self.seed), repr(self.reveals))
+        return hashlib.sha256("\0".join(("securefed terms 1", *facts)).encode()).hexdigest()
+
+
+def new_run() -> str:
+    """A fresh identifier for a run."""
+    return secrets.token_hex(16)
