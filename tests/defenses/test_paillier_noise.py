@@ -150,6 +150,7 @@ def test_workers_make_noise_of_their_own():
 def test_a_worker_that_ended_is_named():
     with workers.Workers(1) as one:
         one._processes[0].kill()
+        one._processes[0].wait()  # then nobody reads, and what was not flushed is still there when it is closed
         with pytest.raises(workers.WorkerError, match="ended early"):
             one.noises(PUBLIC, 3, "half")
             one.noises(PUBLIC, 3, "half")
