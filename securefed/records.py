@@ -7,12 +7,13 @@ afterwards needs no further noise. Needs the extra `records` (opacus).
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,10 +24,10 @@ from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.method import Client
 from securefed.datasets.base import Dataset
 from securefed.defenses.differential_privacy.noise import secure_normal
-from securefed.defenses.differential_privacy.stream import SecureStream, uniforms
+from securefed.defenses.differential_privacy.stream import SecureStream, Stream, uniforms
 from securefed.errors import BudgetSpent, ConfigError, SecureFedError
 from securefed.problems.torch_module import TorchModule
-from securefed.tensors import Array, Tensors
+from securefed.tensors import Array, Ring, Tensors
 
 try:
     from opacus import PrivacyEngine
@@ -38,6 +39,8 @@ except ImportError as error:
 
 History = tuple[tuple[float, float, int], ...]
 """What an accountant keeps: (noise multiplier, sampling rate, steps) in order."""
+_TAIL = 8.0
+"""Standard deviations within which noise stays but once in 8e14 entries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,15 @@ class PrivateFedAvg(FedAvg):
             require(0 < value < math.inf, f"{name} must be positive and finite, not {value}")
         require(0 < self.delta < 1, f"delta lies between 0 and 1, not {self.delta}")
 
+    def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """FedAvg's, and room for the noise: a refusal for the range would void a round whose privacy is spent."""
+        assert isinstance(self.problem, TorchModule)
+        factor, ring = super().factors(public)["delta"]
+        smallest = min(self.rate(rows) * rows for rows in set(public.rows))
+        deviation = self.noise_multiplier * self.max_grad_norm / smallest  # of an entry of a step's mean gradient
+        room = _TAIL * deviation / (math.sqrt(self.local_steps) * self.problem.gradient_bound)
+        return {"delta": (factor * (1 + room), ring)}
+
     def assumptions(self, public: Public) -> tuple[str, ...]:
         """Sentences for the plan."""
         per_round = max(
@@ -115,7 +127,7 @@ class PrivateFedAvg(FedAvg):
         assert isinstance(client, PrivateClient)
         self._afford(client)
         received = self.read(client.model, broadcast)["x"]
-        trained, history = self._trained(client, client.model.layout.unflatten(received))
+        trained, history = self._trained(client, client.model.layout.unflatten(received), self._randomness(rng))
         weight = self.weight(float(client.data.rows), client.model.public)
         sent = {"delta": weight * (client.model.flatten(trained) - received)}
         tentative, contribution = self._contribution(client, sent, ())
@@ -154,7 +166,11 @@ class PrivateFedAvg(FedAvg):
     def _epsilon(self, history: History) -> float:
         return _renyi(history, self.delta) if history else 0.0
 
-    def _trained(self, client: PrivateClient, start: Tensors) -> tuple[dict[str, Array], History]:
+    def _randomness(self, rng: np.random.Generator) -> Stream:
+        """What a contribution's draws and noise are made of: nothing that `rng`, and so a run's seed, repeats."""
+        return SecureStream()
+
+    def _trained(self, client: PrivateClient, start: Tensors, stream: Stream) -> tuple[dict[str, Array], History]:
         """The parameters after the local steps, and the accountant's state."""
         problem, data = self.problem, client.data
         assert isinstance(problem, TorchModule)
@@ -163,10 +179,10 @@ class PrivateFedAvg(FedAvg):
         module = problem.instance(problem.tensors(start))
         expected = self.rate(data.rows) * data.rows
         with _quiet():
-            engine = _Engine(accountant="rdp")
+            engine = _Engine(stream, accountant="rdp")
             engine.accountant.history = list(client.spent)
             private, optimizer, loader = self._engaged(engine, module, x, y, expected)
-            rate, stream = 1 / len(loader), SecureStream()
+            rate = 1 / len(loader)
             for _ in range(self.local_steps):
                 drawn = torch.from_numpy(np.flatnonzero(uniforms(stream, data.rows) < rate))
                 optimizer.zero_grad()
@@ -206,22 +222,30 @@ class PrivateFedAvg(FedAvg):
 
 
 class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
-    """opacus' optimiser with the operating system's noise; its own comes from a Mersenne twister."""
+    """opacus' optimiser with noise from a secure stream; its own comes from a Mersenne twister."""
+
+    def __init__(self, stream: Stream, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.stream = stream
 
     def add_noise(self) -> None:
         deviation = self.noise_multiplier * self.max_grad_norm
         for parameter in self.params:
             total = parameter.summed_grad
-            noise = torch.from_numpy(deviation * secure_normal(total.numel())).to(total.dtype)
+            noise = torch.from_numpy(deviation * secure_normal(total.numel(), self.stream)).to(total.dtype)
             parameter.grad = (total + noise.reshape(total.shape)).view_as(parameter)
 
 
 class _Engine(PrivacyEngine):  # type: ignore[misc]
     """opacus' engine with the optimiser above."""
 
+    def __init__(self, stream: Stream, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.stream = stream
+
     def _prepare_optimizer(self, *, optimizer: Any, **settings: Any) -> DPOptimizer:
         wanted = ("noise_multiplier", "max_grad_norm", "expected_batch_size", "loss_reduction")
-        return _SecureOptimizer(optimizer=optimizer, **{name: settings[name] for name in wanted})
+        return _SecureOptimizer(stream=self.stream, optimizer=optimizer, **{name: settings[name] for name in wanted})
 
 
 def _composed(history: History, step: tuple[float, float, int]) -> History:
@@ -247,6 +271,23 @@ def _quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         warnings.filterwarnings("ignore", message="Optimal order is the (largest|smallest) alpha")
         yield
+
+
+def perceptron(*widths: int) -> torch.nn.Module:
+    """A network of dense layers of these widths, features first and classes last, ReLU between them."""
+    sound = len(widths) >= 2 and min(widths) >= 1
+    require(sound, f"widths are features, layers and classes, each at least 1; not {widths}")
+    layers: list[torch.nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [torch.nn.Linear(before, after), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def private_fedavg(
+    problem: TorchModule | None = None, widths: Sequence[int] = (64, 10), **settings: Any
+) -> PrivateFedAvg:
+    """`PrivateFedAvg` by settings that a command line can give: of `problem`, or of a `perceptron` of such widths."""
+    return PrivateFedAvg(problem=problem or TorchModule(module=partial(perceptron, *widths)), **settings)
 
 
 def named_like(state: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from opacus.accountants import RDPAccountant
 from opacus.grad_sample import GradSampleModule
 from torch import nn
 
-from securefed import chain, secure_mean
+from securefed import catalogue, chain, secure_mean
 from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.spending import Spending
 from securefed.datasets.base import Dataset
@@ -144,11 +144,38 @@ def test_what_was_spent_survives_a_process_and_a_lost_upload(tmp_path: Any) -> N
 
 def test_what_was_computed_counts_though_its_message_was_refused() -> None:
     problem = TorchModule(module=network, precision="float64", gradient_bound=1e-12)
-    federation = Federation(private(problem=problem), data(), chain(secure_aggregation()), max_void=3)
+    algorithm = private(problem=problem, noise_multiplier=1e-12)
+    federation = Federation(algorithm, data(), chain(secure_aggregation()), max_void=3)
     with pytest.raises(RoundVoid, match="beyond the planned range"):
         federation.run(1)
     for node in federation.nodes.values():
-        assert node.state.committed.spent == ((1.0, 0.25, 3 * 4),)
+        assert node.state.committed.spent == ((1e-12, 0.25, 3 * 4),)
+
+
+def test_the_range_has_room_for_the_noise_so_that_no_round_is_paid_for_twice() -> None:
+    loud: dict[str, Any] = {"noise_multiplier": 20.0, "batch_size": 2, "local_steps": 1}
+    history = Federation(private(**loud), data(), chain(secure_aggregation())).run(5).history
+    assert not any(entry.void for entry in history)
+
+    class Narrow(PrivateFedAvg):
+        factors = FedAvg.factors
+
+    tight = Federation(Narrow(**vars(private(**loud))), data(), chain(secure_aggregation())).run(1)
+    assert tight.history[0].void  # positive control: gradients alone do not fill it
+
+
+def test_by_name_it_is_a_perceptron_of_the_given_widths_or_any_module() -> None:
+    made = catalogue.algorithms.make("private/fedavg", widths=(4, 6, 3), local_steps=4)
+    names = Federation(made, data()).run(1).output
+    assert {name: value.shape for name, value in names.items()} == {
+        "0.weight": (6, 4),
+        "0.bias": (6,),
+        "2.weight": (3, 6),
+        "2.bias": (3,),
+    }
+    assert catalogue.algorithms.make("private/fedavg", problem=PROBLEM, batch_size=5).problem is PROBLEM
+    with pytest.raises(ConfigError, match="widths are features"):
+        catalogue.algorithms.make("private/fedavg", widths=(4,))
 
 
 def test_a_client_stops_before_the_round_that_exceeds_its_budget() -> None:
