@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from typing import Any, ClassVar, Final
@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from securefed.defenses.base import Outgoing, Plan, Session, TensorPlan, expect_stage
+from securefed.defenses.homomorphic import known_key
 from securefed.defenses.homomorphic.key_holder import (
     CIPHERTEXTS,
     DECRYPT,
@@ -35,8 +36,7 @@ from securefed.defenses.homomorphic.key_holder import (
     SURVIVORS,
     OncePerExchange,
 )
-from securefed.defenses.homomorphic.pins import Pins
-from securefed.defenses.homomorphic.protocol import UPLOAD, PaillierClient, PaillierServer
+from securefed.defenses.homomorphic.protocol import UPLOAD, KeyMemory, PaillierClient, PaillierServer
 from securefed.errors import ConfigError, MalformedError, PlanError, RangeRefused, TooFewSurvivors
 from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes
@@ -116,12 +116,11 @@ class LatticeHolder(OncePerExchange):
 
 
 @dataclass(frozen=True)
-class CKKS:
+class CKKS(KeyMemory):
     """Approximate sums under additively homomorphic lattice encryption.
 
     Attributes:
         threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
-        pins: the key each client met first.
 
     Guarantees, for a server and a key holder that follow the protocol and do not collude: as for `Paillier`, but that
     the sum is approximate, by at most `TensorPlan.error` per entry (2^-70 that an entry of a sum exceeds it).
@@ -132,7 +131,6 @@ class CKKS:
     """
 
     threshold: int | None = None
-    pins: Pins[bytes] = field(default_factory=Pins, repr=False, compare=False)
     name: ClassVar[str] = "ckks"
     exact: ClassVar[bool] = False
     upload: ClassVar[str] = UPLOAD
@@ -191,11 +189,12 @@ class CKKS:
         session = state.session
         request.check(run=session.run, round=session.round, stage=UPLOAD, sender=SERVER, receiver=state.client)
         context = read_context(request.body, request.sender)
-        self.pins.pin(session.run, state.client, sha256(request.body[CONTEXT].tobytes()).digest(), request.sender)
+        mark = {"sha256": from_bytes(sha256(request.body[CONTEXT].tobytes()).digest())}
+        known = known_key.met(state.known, session.run, mark, request.sender)
         assert encoded is not None
         context.global_scale = scale(session.plan.clients)
         vectors = [library().ckks_vector(context, chunk) for chunk in _slots(session.plan, encoded)]
-        return replace(state, next_stage=""), {CIPHERTEXTS: _wire(vectors)}
+        return replace(state, next_stage="", known=known), {CIPHERTEXTS: _wire(vectors)}
 
     def server_open(self, session: Session) -> tuple[PaillierServer, str, Outgoing]:
         if len(session.cohort) > session.plan.clients:

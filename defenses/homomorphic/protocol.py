@@ -19,15 +19,14 @@ from typing import ClassVar, Final
 import numpy as np
 
 from securefed.defenses.base import Outgoing, Plan, Session, expect_stage
-from securefed.defenses.homomorphic import cipher
+from securefed.defenses.homomorphic import cipher, known_key
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT, KEY, PLAINTEXTS, SURVIVORS, KeyHolder
 from securefed.defenses.homomorphic.keys import PublicKey
 from securefed.defenses.homomorphic.noise import NOISES, Noise, Stock, exponent_bits
 from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.pins import Pins
 from securefed.errors import ConfigError, ContradictionError, MalformedError, PlanError, TooFewSurvivors
 from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
-from securefed.state import local
+from securefed.state import from_bytes, local
 from securefed.tensors import Array, Tensors
 
 UPLOAD: Final = "upload"
@@ -35,11 +34,16 @@ UPLOAD: Final = "upload"
 
 @dataclass(frozen=True)
 class PaillierClient:
-    """A client's protocol state: who it is in which exchange, and the next stage (empty when done)."""
+    """A client's protocol state: who it is in which exchange, and the next stage (empty when done).
+
+    Attributes:
+        known: what it remembers of the run's public key.
+    """
 
     client: ClientId
     session: Session = local()
     next_stage: str = UPLOAD
+    known: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,20 @@ class PaillierServer:
     survivors: tuple[ClientId, ...] = ()
 
 
+class KeyMemory:
+    """Clients that refuse another public key than the first of a run, in a resumed process too (`Remembering`)."""
+
+    def client_memory(self, state: PaillierClient) -> Array:
+        """The key that it met first in this run."""
+        return from_bytes(state.known)
+
+    def client_remind(self, state: PaillierClient, memory: Array) -> PaillierClient:
+        """The state that refuses another one."""
+        return replace(state, known=memory.tobytes())
+
+
 @dataclass(frozen=True)
-class Paillier:
+class Paillier(KeyMemory):
     """Exact sums under additively homomorphic encryption.
 
     Attributes:
@@ -68,7 +84,7 @@ class Paillier:
             `short` (exponents of 400 or 448 bits: faster, on an assumption of its own that the plan prints).
         threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
         public: the key, where clients are given it at set-up; without it they trust the first one of a run.
-        stock: noise made ahead by `prepare`.      pins: the key each client met first.
+        stock: noise made ahead by `prepare`.
 
     Guarantees, for a server and a key holder that follow the protocol and do not collude: the server learns the sum
     and who is in it; the key holder learns the sum and how many are in it. The sum equals
@@ -87,7 +103,6 @@ class Paillier:
     threshold: int | None = None
     public: PublicKey | None = None
     stock: Stock = field(default_factory=Stock, repr=False, compare=False)
-    pins: Pins[PublicKey] = field(default_factory=Pins, repr=False, compare=False)
     name: ClassVar[str] = "paillier"
     exact: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
@@ -162,18 +177,18 @@ class Paillier:
         """
         expect_stage(request, state.next_stage)
         _bound(request, state.session, UPLOAD, SERVER, state.client)
-        public = self._accept(state, request)
+        public, known = self._accept(state, request)
         assert encoded is not None
         plaintexts = Packing.of(state.session.plan, self.bits).pack(encoded)
         ciphertexts = cipher.encrypt(public, plaintexts, self.noise, self.stock)
-        return replace(state, next_stage=""), {CIPHERTEXTS: cipher.to_wire(ciphertexts, public.ciphertext_bytes)}
+        body = {CIPHERTEXTS: cipher.to_wire(ciphertexts, public.ciphertext_bytes)}
+        return replace(state, next_stage="", known=known), body
 
-    def _accept(self, state: PaillierClient, request: Message) -> PublicKey:
+    def _accept(self, state: PaillierClient, request: Message) -> tuple[PublicKey, bytes]:
         public = PublicKey.from_body(request.body, self.bits, request.sender)
         if self.public not in (None, public):
             raise ContradictionError(request.sender, "it hands over another public key than the one given at set-up")
-        self.pins.pin(state.session.run, state.client, public, request.sender)
-        return public
+        return public, known_key.met(state.known, state.session.run, public.to_body(), request.sender)
 
     def prepare(self, state: PaillierClient) -> int:
         """Make the noise of this client's next upload now, while it would wait or train; returns pieces made ready.
@@ -182,7 +197,9 @@ class Paillier:
             state: of the client's last exchange. Before its first one, and without a given key, there is no key to
                 make noise for: nothing happens.
         """
-        public = self.public or self.pins.first(state.session.run, state.client)
+        public, known = self.public, known_key.first_key(state.known, state.session.run)
+        if public is None and known is not None:
+            public = PublicKey.from_body(known, self.bits, KEY_HOLDER)
         if public is None:
             return 0
         count = Packing.of(state.session.plan, self.bits).plaintexts

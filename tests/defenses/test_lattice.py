@@ -224,14 +224,16 @@ def test_a_context_that_is_not_ours_is_refused_by_server_and_client(exchange, na
 def test_another_key_later_in_the_run_is_refused():
     scheme = ckks()
 
-    def upload(holder, number):
-        state = scheme.client_open(Session(RUN, number, tuple(range(N)), PLAN), 1)
+    def upload(holder, number, memory=np.zeros(0, np.uint8)):  # noqa: B008 - never written
+        state = scheme.client_remind(scheme.client_open(Session(RUN, number, tuple(range(N)), PLAN), 1), memory)
         return scheme.client_step(state, Message(RUN, number, "upload", SERVER, 1, holder.public_body()), RAW[1])
 
     state, _ = upload(HOLDER, 0)
-    upload(HOLDER, 1)  # positive control
+    memory = scheme.client_memory(state)
+    upload(HOLDER, 1, memory)  # positive controls
+    upload(LatticeHolder(), 2)
     with pytest.raises(ContradictionError, match="another public key"):
-        upload(LatticeHolder(), 2)
+        upload(LatticeHolder(), 2, memory)
     with pytest.raises(MessageRefused):
         scheme.client_step(state, Message(RUN, 0, "upload", SERVER, 1, HOLDER.public_body()), RAW[1])
 

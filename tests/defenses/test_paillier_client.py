@@ -1,15 +1,19 @@
 """A Paillier client: it answers once, what is meant for it, under one key a run, with noise made ahead."""
 
-import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from securefed import catalogue
+from securefed.datasets.base import Dataset
 from securefed.defenses.base import Session
-from securefed.defenses.homomorphic import InsecurePaillier, cipher, generate
+from securefed.defenses.compose import chain
+from securefed.defenses.homomorphic import InsecurePaillier, cipher, generate, known_key
 from securefed.defenses.homomorphic.packing import Packing
 from securefed.defenses.homomorphic.protocol import PaillierClient
-from securefed.errors import ConfigError, ContradictionError, MessageRefused, RangeRefused
+from securefed.errors import ConfigError, ContradictionError, MessageRefused, RangeRefused, RoundVoid
+from securefed.federation import Federation
 from securefed.messages import SERVER, Message
 from securefed.state import pack
 from tests.defenses.paillier import ENCODED, KEY, PLAN, RUN, SCHEME, Exchange, N, assert_same, n2, plain_sum, wire
@@ -53,33 +57,51 @@ def test_a_client_beyond_its_bound_sends_nothing():
 
 # One key a run
 
+NOTHING = np.zeros(0, np.uint8)
 
-def upload(scheme, key, *, run=RUN, number=0, party=1):
-    state = scheme.client_open(Session(run, number, tuple(range(N)), PLAN), party)
+
+def upload(scheme, key, *, run=RUN, number=0, party=1, memory=NOTHING):
+    state = scheme.client_remind(scheme.client_open(Session(run, number, tuple(range(N)), PLAN), party), memory)
     asked = wire(Message(run, number, "upload", SERVER, party, key.public.to_body()))
     return scheme.client_step(state, asked, ENCODED[party])
 
 
+def remembered(scheme, key, **kwargs):
+    return scheme.client_memory(upload(scheme, key, **kwargs)[0])
+
+
 def test_another_key_later_in_the_run_is_refused():
     scheme, other = InsecurePaillier(), generate(512)
-    upload(scheme, KEY)
-    upload(scheme, KEY, number=1)  # positive controls: the same key again,
-    upload(InsecurePaillier(), other, number=2)  # and the other one where it is the first
+    memory = remembered(scheme, KEY)
+    # Positive controls: the same key again, and the other one where it is the first.
+    np.testing.assert_array_equal(remembered(scheme, KEY, number=1, memory=memory), memory)
+    upload(scheme, other, number=2)
     with pytest.raises(ContradictionError, match="another public key") as caught:
-        upload(scheme, other, number=2)
+        upload(scheme, other, number=2, memory=memory)
     assert caught.value.sender == SERVER
-    upload(scheme, KEY, number=2)  # the refusal changed nothing
-    upload(scheme, other, party=2)  # each client has its own first key,
-    upload(scheme, other, run="f" * 32)  # in each run
-    with pytest.raises(ContradictionError):
-        upload(pickle.loads(pickle.dumps(scheme)), other, number=3)  # noqa: S301 - our own bytes: schemes travel to worker processes this way, and a copy must keep the memory
+    upload(scheme, other, run="f" * 32, memory=memory)  # in another run it is the first
+    with pytest.raises(ContradictionError):  # and it is the client that remembers, in whatever process
+        upload(InsecurePaillier(), other, number=3, memory=memory)
+
+
+def test_a_client_of_a_federation_remembers_its_key_over_exchanges():
+    rows = [Dataset(np.eye(3), np.arange(3) % 2) for _ in range(3)]
+    federation = Federation(catalogue.algorithms.make("optimization/dsgd", learning_rate=0.1), rows, chain(SCHEME))
+    federation.run(1)
+    first = [node.state.memory for node in federation.nodes.values()]
+    assert all(memory.size for memory in first)
+    federation.run(2)
+    assert all(np.array_equal(node.state.memory, a) for node, a in zip(federation.nodes.values(), first, strict=True))
+    federation.helper._private = generate(512)
+    with pytest.raises(RoundVoid, match="another public key"):
+        federation.run(3)
 
 
 def test_the_base_is_pinned_with_the_modulus():
     scheme, public = InsecurePaillier(), KEY.public
-    upload(scheme, KEY)
+    memory = remembered(scheme, KEY)
     with pytest.raises(ContradictionError):
-        upload(scheme, replace(KEY, public=replace(public, base=public.base * 4 % public.n)))
+        upload(scheme, replace(KEY, public=replace(public, base=public.base * 4 % public.n)), memory=memory)
 
 
 def test_a_given_key_is_the_only_one_from_the_start():
@@ -121,5 +143,9 @@ def test_what_is_made_ahead_is_in_no_state():
     scheme = InsecurePaillier()
     state, _ = upload(scheme, KEY)
     scheme.prepare(state)
-    assert set(pack(state)) == {"client:i", "next_stage:s"}
+    assert set(pack(state)) == {"client:i", "next_stage:s", "known:y"}
+    known = known_key.first_key(state.known, RUN)
+    assert {name: value.tobytes() for name, value in known.items()} == {
+        name: value.tobytes() for name, value in KEY.public.to_body().items()
+    }
     assert "stock" not in repr(scheme)

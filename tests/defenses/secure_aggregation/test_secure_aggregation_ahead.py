@@ -147,7 +147,7 @@ def test_a_node_prepares_pailliers_noise() -> None:
     node = federation.nodes[0]
     node.prepare()  # before any exchange there is nothing to prepare
     federation.run(1)
-    public = scheme.pins.first(federation.transcript.run, 0)
+    public = federation.helper.public
     assert scheme.stock.ready(public, scheme.noise) == 0
     node.prepare()
     ready = scheme.stock.ready(public, scheme.noise)
