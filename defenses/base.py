@@ -198,6 +198,8 @@ class Aggregation(Protocol):
     exact: ClassVar[bool]
     """Whether it sums integers in a ring (needs `quantise`), so that the sum is exact."""
     upload: ClassVar[str]
+    beside: ClassVar[tuple[PartyId, ...]]
+    """Parties that take part besides server and clients."""
 
     def plan(self, plan: Plan) -> Plan:
         """The plan with stages, bytes, threshold, what collusion opens, and assumptions."""
@@ -228,8 +230,12 @@ class Aggregation(Protocol):
         """
         ...
 
-    def helper(self) -> Helper | None:
-        """A further party the protocol needs (the key holder), made once for a run; `None` without one."""
+    def helper(self, frozen: bytes | None = None) -> Helper | None:
+        """A further party the protocol needs (the key holder), made once for a run; `None` without one.
+
+        Args:
+            frozen: what `Helper.freeze` gave in another process.
+        """
         ...
 
 
@@ -312,6 +318,10 @@ class Helper(Protocol):
 
     def handle(self, request: Message) -> Tensors:
         """The reply's body. Raises `MessageRefused` for what it must not answer."""
+        ...
+
+    def freeze(self) -> bytes:
+        """Its whole state, secrets included, for its own next process."""
         ...
 
 

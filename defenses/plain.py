@@ -40,6 +40,7 @@ class Plain:
     name: ClassVar[str] = "plain"
     exact: ClassVar[bool] = False
     upload: ClassVar[str] = UPLOAD
+    beside: ClassVar[tuple[PartyId, ...]] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -77,7 +78,7 @@ class Plain:
         assert total is not None
         return Aggregate(total, survivors)
 
-    def helper(self) -> None:
+    def helper(self, frozen: bytes | None = None) -> None:
         return None
 
 

@@ -51,12 +51,12 @@ def freeze(node: ClientNode) -> bytes:
     return encode(tensors, header)
 
 
-def thaw(node: ClientNode, frozen: bytes, *, resumed: bool = False) -> None:
+def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None:
     """Give `node` the state that `freeze` took of the same client.
 
     Args:
-        resumed: the run died and another one goes on from its checkpoint: take what the client learned, and nothing of
-            the exchange under way, whose secrets belong to the dead run.
+        resumes: the run that died, where the node's goes on from its checkpoint: take what the client learned in that
+            one, and nothing of the exchange under way, whose secrets belong to it.
 
     Raises:
         StorageError: not a frozen state, of another version, run or client, or of other hyper-parameters.
@@ -65,14 +65,13 @@ def thaw(node: ClientNode, frozen: bytes, *, resumed: bool = False) -> None:
         tensors, header = decode(frozen)
     except DataError as error:
         raise StorageError(f"the state of client {node.client} cannot be read: {error}") from error
-    run = header.get("run") if resumed else node.run
-    wanted = {"version": VERSION, "run": run, "client": node.client, "terms": node.terms}
+    wanted = {"version": VERSION, "run": resumes or node.run, "client": node.client, "terms": node.terms}
     for name, value in wanted.items():
         if header.get(name) != value:
             raise StorageError(f"this state is of {name} {header.get(name)!r}, not {value!r}; give the client's own")
     try:
         state = with_learned(node.state, tensors)
-        if resumed:
+        if resumes is not None:
             state = replace(state, last_round=-1)  # the new run's identifier tells its messages from replays
         elif "opening" in header:
             opening = Opening.from_json(header["opening"])

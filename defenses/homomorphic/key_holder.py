@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from securefed.defenses.homomorphic import cipher
 from securefed.defenses.homomorphic.keys import PrivateKey, PublicKey, generate
 from securefed.errors import BindingError, ContradictionError, MalformedError
 from securefed.messages import KEY_HOLDER, SERVER, Message, PartyId
-from securefed.tensors import Array, Tensors
+from securefed.tensors import Array, Tensors, decode, encode
 
 KEY: Final = "key"
 DECRYPT: Final = "decrypt"
@@ -43,6 +44,17 @@ class OncePerExchange(ABC):
     @abstractmethod
     def public_body(self) -> dict[str, Array]:
         """What clients encrypt with."""
+
+    @abstractmethod
+    def secret_body(self) -> dict[str, Array]:
+        """The key, secret half included."""
+
+    def freeze(self) -> bytes:
+        """The key and what was answered, for the holder's own next process: to be kept where nobody else reads."""
+        return encode(self.secret_body(), {"asked": {run: list(last) for run, last in self._asked.items()}})
+
+    def _recall(self, header: Mapping[str, Any]) -> None:
+        self._asked = {run: (int(number), str(stage)) for run, (number, stage) in header["asked"].items()}
 
     @abstractmethod
     def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
@@ -115,12 +127,23 @@ class KeyHolder(OncePerExchange):
         """A key holder with a fresh key of `bits` bits."""
         return cls(generate(bits), threshold=threshold)
 
+    @classmethod
+    def thaw(cls, frozen: bytes, *, threshold: int = 2) -> KeyHolder:
+        """The holder that `freeze` was asked of. Raises `DataError` for other bytes."""
+        secrets, header = decode(frozen)
+        holder = cls(PrivateKey.from_body(secrets), threshold=threshold)
+        holder._recall(header)
+        return holder
+
     @property
     def public(self) -> PublicKey:
         return self._private.public
 
     def public_body(self) -> dict[str, Array]:
         return self.public.to_body()
+
+    def secret_body(self) -> dict[str, Array]:
+        return self._private.to_body()
 
     def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
         numbers = cipher.from_wire(ciphertexts, None, self.public.ciphertext_bytes, sender)

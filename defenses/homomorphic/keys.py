@@ -16,7 +16,7 @@ import gmpy2
 import numpy as np
 from phe import PaillierPrivateKey, PaillierPublicKey
 
-from securefed.errors import ConfigError, MalformedError
+from securefed.errors import ConfigError, DataError, MalformedError
 from securefed.messages import PartyId
 from securefed.state import from_bytes
 from securefed.tensors import Array, Tensors
@@ -89,6 +89,22 @@ class PrivateKey:
 
     public: PublicKey
     phe: PaillierPrivateKey = field(repr=False)
+
+    def to_body(self) -> dict[str, Array]:
+        """The whole key as arrays. Inverse: `from_body`."""
+        size = self.public.plaintext_bytes
+        primes = {"p": self.phe.p, "q": self.phe.q}
+        return self.public.to_body() | {n: from_bytes(int(v).to_bytes(size, "little")) for n, v in primes.items()}
+
+    @classmethod
+    def from_body(cls, body: Tensors) -> PrivateKey:
+        """What `to_body` gave. Raises `DataError` for other arrays."""
+        try:
+            n, base, p, q = (int.from_bytes(body[name].tobytes(), "little") for name in (MODULUS, BASE, "p", "q"))
+            public = PaillierPublicKey(n)
+            return cls(PublicKey(public, base), PaillierPrivateKey(public, p, q))
+        except (KeyError, ValueError) as error:
+            raise DataError(f"no private key: {error}") from error
 
 
 def generate(bits: int) -> PrivateKey:

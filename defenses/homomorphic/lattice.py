@@ -40,7 +40,7 @@ from securefed.defenses.homomorphic.protocol import UPLOAD, KeyMemory, PaillierC
 from securefed.errors import ConfigError, MalformedError, PlanError, RangeRefused, TooFewSurvivors
 from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes
-from securefed.tensors import Array, Tensors
+from securefed.tensors import Array, Tensors, decode
 
 CONTEXT: Final = "context"
 DEGREE: Final = 8192
@@ -82,19 +82,27 @@ def library() -> Any:
 class LatticeHolder(OncePerExchange):
     """The holder of a CKKS key, made here. What it answers carries the flood."""
 
-    def __init__(self, *, threshold: int = 2) -> None:
+    def __init__(self, *, threshold: int = 2, frozen: bytes | None = None) -> None:
         super().__init__(threshold)
         tenseal = library()
-        self._context = tenseal.context(
-            tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=DEGREE, coeff_mod_bit_sizes=list(PRIMES)
-        )
-        self._context.global_scale = 1.0  # part of the parameters; senders set their own
+        if frozen is None:
+            self._context = tenseal.context(
+                tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=DEGREE, coeff_mod_bit_sizes=list(PRIMES)
+            )
+            self._context.global_scale = 1.0  # part of the parameters; senders set their own
+        else:
+            secrets_, header = decode(frozen)
+            self._context = tenseal.context_from(secrets_[CONTEXT].tobytes())
+            self._recall(header)
         public = self._context.copy()
         public.make_context_public()
         self._public = _padded(_serialized(public, key=True), CONTEXT_BYTES)
 
     def public_body(self) -> dict[str, Array]:
         return {CONTEXT: self._public}
+
+    def secret_body(self) -> dict[str, Array]:
+        return {CONTEXT: from_bytes(self._context.serialize(save_secret_key=True))}
 
     def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
         slots, units = self._slots(ciphertexts, sender)
@@ -134,6 +142,7 @@ class CKKS(KeyMemory):
     name: ClassVar[str] = "ckks"
     exact: ClassVar[bool] = False
     upload: ClassVar[str] = UPLOAD
+    beside: ClassVar[tuple[PartyId, ...]] = (KEY_HOLDER,)
 
     def __post_init__(self) -> None:
         library()
@@ -235,9 +244,9 @@ class CKKS(KeyMemory):
         request = {CIPHERTEXTS: _wire(total), SURVIVORS: np.asarray(len(replies), np.int64)}
         return replace(state, stage=DECRYPT, survivors=tuple(sorted(replies))), DECRYPT, {KEY_HOLDER: request}
 
-    def helper(self) -> LatticeHolder:
-        """A key holder with a fresh key."""
-        return LatticeHolder(threshold=self.threshold or 2)
+    def helper(self, frozen: bytes | None = None) -> LatticeHolder:
+        """A key holder, with a fresh key or `frozen`."""
+        return LatticeHolder(threshold=self.threshold or 2, frozen=frozen)
 
 
 def ckks(*, threshold: int | None = None) -> CKKS:

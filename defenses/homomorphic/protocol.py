@@ -106,6 +106,7 @@ class Paillier(KeyMemory):
     name: ClassVar[str] = "paillier"
     exact: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
+    beside: ClassVar[tuple[PartyId, ...]] = (KEY_HOLDER,)
     least_bits: ClassVar[int] = 2048
 
     def __post_init__(self) -> None:
@@ -263,9 +264,14 @@ class Paillier(KeyMemory):
         plaintexts = cipher.from_wire(body[PLAINTEXTS], packing.plaintexts, self.bits // 8, sender)
         return Aggregate(packing.unpack(plaintexts, len(state.survivors), sender), state.survivors)
 
-    def helper(self) -> KeyHolder | None:
-        """A key holder with a fresh key; `None` where the key was given, as its holder is a party elsewhere."""
-        return None if self.public is not None else KeyHolder.generate(self.bits, threshold=self.threshold or 2)
+    def helper(self, frozen: bytes | None = None) -> KeyHolder | None:
+        """A key holder, with a fresh key or `frozen`; `None` where the key was given, as its holder is elsewhere."""
+        if self.public is not None:
+            return None
+        threshold = self.threshold or 2
+        if frozen is not None:
+            return KeyHolder.thaw(frozen, threshold=threshold)
+        return KeyHolder.generate(self.bits, threshold=threshold)
 
 
 @dataclass(frozen=True)

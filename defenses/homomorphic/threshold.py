@@ -97,6 +97,7 @@ class ThresholdPaillier:
     name: ClassVar[str] = "paillier_threshold"
     exact: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
+    beside: ClassVar[tuple[PartyId, ...]] = ()
 
     def __post_init__(self) -> None:
         if self.noise not in NOISES:
@@ -276,7 +277,7 @@ class ThresholdPaillier:
         shared = self._keys(session.plan).shared
         return collect(shared, state, replies) if state.stage == UPLOAD else open_sum(shared, state, replies)
 
-    def helper(self) -> None:
+    def helper(self, frozen: bytes | None = None) -> None:
         """None: the share holders are clients."""
 
 

@@ -95,6 +95,7 @@ class SecureAggregation:
     name: ClassVar[str] = "secure_aggregation"
     exact: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
+    beside: ClassVar[tuple[PartyId, ...]] = ()
 
     def __post_init__(self) -> None:
         if self.threshold is not None and type(self.threshold) is not int:
@@ -310,7 +311,7 @@ class SecureAggregation:
         """Raise `SumRefused` or `MalformedError` unless `announced` is the sum of what those that it names uploaded."""
         verification.check_sum(kept, client, plan, announced)
 
-    def helper(self) -> None:
+    def helper(self, frozen: bytes | None = None) -> None:
         return None
 
 

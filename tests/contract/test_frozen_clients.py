@@ -60,6 +60,22 @@ class Forgetful:
         return reply
 
 
+@dataclass
+class ForgetfulHelper:
+    """A key holder that lives for one message."""
+
+    terms: Terms
+    run: str
+    frozen: bytes | None = None
+
+    def handle(self, message: Message) -> Message:
+        helper = self.terms.defense.aggregation.helper(self.frozen)
+        assert helper is not None
+        reply = HelperNode(helper, self.run).handle(message)
+        self.frozen = helper.freeze()
+        return reply
+
+
 def terms_of(name: str, defense: Defense) -> Terms:
     return Terms.of(make(name), Public.of(data()), defense, seed=3)
 
@@ -69,9 +85,10 @@ def server(terms: Terms, *, forget: bool, lose: Callable[[Message], bool] | None
     endpoints: dict[PartyId, Endpoint] = {}
     for client, rows in enumerate(data()):
         endpoints[client] = Forgetful(terms, run, client, rows) if forget else terms.node(client, run, rows)
-    helper = terms.defense.aggregation.helper()
-    if helper is not None:
-        endpoints[helper.party] = HelperNode(helper, run)
+    for party in terms.defense.aggregation.beside:
+        endpoints[party] = (
+            ForgetfulHelper(terms, run) if forget else HelperNode(terms.defense.aggregation.helper(), run)
+        )
     return Server(terms, Lossy(InProcess(endpoints), replies=lose), run=run)
 
 
@@ -169,7 +186,9 @@ def test_the_state_of_somebody_else_is_refused(change: Mapping[str, Any], words:
 def test_a_resumed_run_takes_what_was_learned_and_nothing_of_the_exchange() -> None:
     terms, run, client, asked = at_upload()
     node = terms.node(1, new_run(), data()[1])
-    thaw(node, client.frozen, resumed=True)
+    thaw(node, client.frozen, resumes=run)
+    with pytest.raises(StorageError, match="of run"):
+        thaw(node, client.frozen, resumes="0" * 32)
     alive = terms.node(1, run, data()[1])
     thaw(alive, client.frozen)
     assert node.state.session is None and node.state.protocol is None and node.state.last_round == -1
