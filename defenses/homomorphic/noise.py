@@ -27,7 +27,7 @@ Noise = Literal["full", "half", "short"]
 NOISES: Final[tuple[Noise, ...]] = get_args(Noise)
 _SHORT: Final = ((2048, 400), (3072, 448))
 _WIDTH: Final[dict[Noise, int]] = {"half": 9, "short": 10}
-"""Radix of the tables in bits: 30 MB and 22 MB at 2048 bits, filled in the time of 500 and 1000 pieces of noise."""
+"""Radix of the tables in bits: 55 MB and 40 MB at 2048 bits, filled in the time of 500 and 1000 pieces of noise."""
 
 
 def exponent_bits(bits: int, noise: Noise) -> int:
@@ -47,21 +47,24 @@ def exponent_bits(bits: int, noise: Noise) -> int:
 
 
 class FixedBase:
-    """Powers of one base modulo m, by a table of its powers in radix 2^w.
+    """Powers of one base modulo n^2, by a table of its powers in radix 2^w.
 
     base^e = prod_i T[i][e_i] with e = sum_i e_i 2^(w i) and T[i][j] = base^(j 2^(w i)): one product a digit and no
-    squaring (fixed-base windowing, Menezes et al., Handbook of Applied Cryptography, algorithm 14.109).
+    squaring (fixed-base windowing, Menezes et al., Handbook of Applied Cryptography, algorithm 14.109). Residues are
+    kept as a + b n with a, b < n: the product of two is then three products and two divisions of half the length,
+    in three quarters of the time.
     """
 
-    def __init__(self, base: Any, modulus: Any, exponent_bits: int, width: int) -> None:
-        self.modulus, self.exponent_bits, self.width = modulus, exponent_bits, width
+    def __init__(self, base: Any, n: Any, exponent_bits: int, width: int) -> None:
+        self.n, self.exponent_bits, self.width = gmpy2.mpz(n), exponent_bits, width
         self._table = []
+        step = _split(gmpy2.mpz(base), self.n)
         for left in range(exponent_bits, 0, -width):
-            row = [gmpy2.mpz(1), base]
+            row = [(gmpy2.mpz(1), gmpy2.mpz(0)), step]
             for _ in range(2 ** min(width, left) - 2):
-                row.append(row[-1] * base % modulus)
+                row.append(_product(row[-1], step, self.n))
             self._table.append(row)
-            base = row[-1] * base % modulus
+            step = _product(row[-1], step, self.n)
 
     @property
     def products(self) -> int:
@@ -69,20 +72,33 @@ class FixedBase:
         return len(self._table)
 
     def power(self, exponent: int) -> Any:
-        """base^exponent mod m for 0 <= exponent < 2^exponent_bits."""
-        result, modulus, width, mask = gmpy2.mpz(1), self.modulus, self.width, (1 << self.width) - 1
+        """base^exponent mod n^2 for 0 <= exponent < 2^exponent_bits."""
+        result, n, width, mask = (gmpy2.mpz(1), gmpy2.mpz(0)), self.n, self.width, (1 << self.width) - 1
         for row in self._table:
-            result = result * row[exponent & mask] % modulus
+            result = _product(result, row[exponent & mask], n)
             exponent >>= width
-        return result
+        low, high = result
+        return low + high * n
+
+
+def _split(value: Any, n: Any) -> tuple[Any, Any]:
+    """(a, b) with a + b n = value, for value < n^2."""
+    high, low = gmpy2.f_divmod(value, n)
+    return low, high
+
+
+def _product(left: tuple[Any, Any], right: tuple[Any, Any], n: Any) -> tuple[Any, Any]:
+    """(a + b n) (c + d n) = a c + (a d + b c) n (mod n^2)."""
+    (a, b), (c, d) = left, right
+    carry, low = gmpy2.f_divmod(a * c, n)
+    return low, (a * d + b * c + carry) % n
 
 
 @lru_cache(maxsize=4)
 def table(n: int, base: int, noise: Noise) -> FixedBase:
     """The table of h_n = h^n mod n^2, made once a key, noise and process; the four newest are kept."""
-    square = gmpy2.mpz(n) ** 2
-    power = gmpy2.powmod(base, n, square)
-    return FixedBase(power, square, exponent_bits(n.bit_length(), noise), _WIDTH[noise])
+    power = gmpy2.powmod(base, n, gmpy2.mpz(n) ** 2)
+    return FixedBase(power, n, exponent_bits(n.bit_length(), noise), _WIDTH[noise])
 
 
 def noises(public: PublicKey, count: int, noise: Noise) -> list[Any]:

@@ -39,11 +39,12 @@ def test_ciphertexts_of_one_plaintext_are_all_different(noise):
 # Powers
 
 
+@pytest.mark.parametrize("base", [3, PUBLIC.n + 1, PUBLIC.n**2 - 2])
 @pytest.mark.parametrize(("bits", "width"), [(64, 8), (64, 10), (13, 5), (7, 9), (1, 1)])
 @given(data=st.data())
-def test_table_of_powers_agrees_with_pow(bits, width, data):
+def test_table_of_powers_agrees_with_pow(base, bits, width, data):
     exponent = data.draw(st.sampled_from([0, 1, 2**bits - 1]) | st.integers(0, 2**bits - 1))
-    assert FixedBase(gmpy2.mpz(3), SQUARE, bits, width).power(exponent) == pow(3, exponent, int(SQUARE))
+    assert FixedBase(gmpy2.mpz(base), PUBLIC.n, bits, width).power(exponent) == pow(base, exponent, int(SQUARE))
 
 
 @pytest.mark.parametrize(
