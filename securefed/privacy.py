@@ -64,9 +64,14 @@ def _check_coins(sampler: Poisson, public: Public, schedule: Schedule | None, al
         )
 
 
+def remembers(state: Any) -> bool:
+    """Whether a client's state holds anything that its data, parameters and seed do not give anew."""
+    return any(name[-1] not in _EMPTY for name in pack(state))
+
+
 def check_forgetful(defense: Defense, state: Any) -> None:
     """Raises `ConfigError` where coins decide who contributes and a client's `state` follows its contributions."""
-    if _coins(defense) is not None and any(name[-1] not in _EMPTY for name in pack(state)):
+    if _coins(defense) is not None and remembers(state):
         raise ConfigError(
             "poisson(...) leaves contributions out without telling the client, and this algorithm's clients remember "
             "what they sent; use a method without running sums, or a FixedSize cohort"

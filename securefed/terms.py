@@ -7,10 +7,13 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from securefed.algorithms.base import Algorithm, Public
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
 from securefed.defenses.compose import identity
+from securefed.errors import DataError
 from securefed.messages import ClientId
 from securefed.node import ClientNode, Contract
 from securefed.selection import check_reveal
@@ -64,6 +67,22 @@ class Terms:
             keep: whether it keeps its last encoded contribution, for simulations that score collusion.
         """
         return ClientNode(client, run, self.contract, data, self.defense, self.seed, keep=keep, reveal=self.reveals)
+
+    def check_rows(self, client: ClientId, data: Dataset) -> None:
+        """Raise `DataError` unless a client's data are what the public facts declare of them."""
+        public = self.public
+        if not 0 <= client < public.clients:
+            raise DataError(f"the terms are for clients 0 to {public.clients - 1}, and this one is {client}")
+        declared = (public.rows[client], public.features)
+        if data.x.shape != declared:
+            raise DataError(f"client {client} has rows of shape {data.x.shape}, and {declared} are declared of it")
+        if data.classes > public.classes:
+            raise DataError(f"client {client} has labels of {data.classes} classes, and {public.classes} are declared")
+        if (largest := float(np.abs(data.x).max(initial=0))) > public.feature_bound:
+            raise DataError(
+                f"client {client} has an entry of {largest:g}, beyond the declared {public.feature_bound:g}; scale its "
+                "rows, or declare a larger range"
+            )
 
     @property
     def digest(self) -> str:

@@ -1,0 +1,74 @@
+"""How a run over Flower begins: which party each SuperNode is, and that it agrees to the terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from flwr.app import ConfigRecord, RecordDict
+
+from securefed.errors import DataError
+from securefed.messages import PartyId
+
+ACTION: Final = "query.securefed_enrol"
+_RECORD: Final = "securefed.enrol"
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """What the server asks every SuperNode.
+
+    Attributes:
+        run: the run's identifier.      terms: fingerprint of the server's terms.
+        resumes: the run that it goes on from, empty for a new one.
+    """
+
+    run: str
+    terms: str
+    resumes: str = ""
+
+    def content(self) -> RecordDict:
+        """As a Flower message's content. Inverse: `read`."""
+        return _content({"run": self.run, "terms": self.terms, "resumes": self.resumes})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Invitation:
+        """Raises `DataError` for another content."""
+        fields = _fields(content, ("run", "terms", "resumes"))
+        return cls(*(str(fields[name]) for name in ("run", "terms", "resumes")))
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """What a SuperNode answers.
+
+    Attributes:
+        party: which client it is, or which party beside.
+        refusal: why it does not take part, empty where it does.
+    """
+
+    party: PartyId
+    refusal: str = ""
+
+    def content(self) -> RecordDict:
+        """As a Flower message's content. Inverse: `read`."""
+        return _content({"party": self.party, "refusal": self.refusal})
+
+    @classmethod
+    def read(cls, content: RecordDict) -> Enrolled:
+        """Raises `DataError` for another content."""
+        fields = _fields(content, ("party", "refusal"))
+        if type(fields["party"]) is not int:
+            raise DataError(f"party {fields['party']!r} is no number")
+        return cls(fields["party"], str(fields["refusal"]))
+
+
+def _content(fields: dict[str, str | int]) -> RecordDict:
+    return RecordDict({_RECORD: ConfigRecord(dict(fields))})
+
+
+def _fields(content: RecordDict, names: tuple[str, ...]) -> dict[str, object]:
+    record = content.config_records.get(_RECORD)
+    if record is None or set(record) != set(names):
+        raise DataError("no message of securefed's enrolment; is the other side of the same release?")
+    return dict(record)

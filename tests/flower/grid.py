@@ -1,0 +1,88 @@
+"""Flower without its network: real messages and ClientApps, a grid in this process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # what Flower sets in a ServerApp's process
+
+
+@dataclass
+class Node:
+    """A SuperNode: its app, and a context that outlives messages."""
+
+    app: ClientApp
+    config: dict[str, Any]
+    context: Context = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begin({})
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """A new Flower run: nothing is left of the one before."""
+        self.context = Context(1, 0, self.config, RecordDict(), config)
+
+
+@dataclass
+class LocalGrid(Grid):
+    """Hands messages to the nodes when replies are pulled; those that `lose` picks never arrive.
+
+    As in the deployment engine, an app that raises answers with an error, and content crosses as bytes.
+    """
+
+    nodes: dict[int, Node]
+    lose: Callable[[Message], bool] = lambda _: False
+    inbox: dict[str, Message] = field(default_factory=dict)
+    numbers: Any = field(default_factory=lambda: itertools.count(1))
+    errors: list[str] = field(default_factory=list)
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return sorted(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        out = []
+        for message in messages:
+            number = str(next(self.numbers))
+            message.metadata.__dict__["_message_id"] = number
+            self.inbox[number] = message
+            out.append(number)
+        return out
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = []
+        for number in message_ids:
+            message = self.inbox.pop(number, None)
+            if message is None or self.lose(message):
+                continue
+            node = self.nodes[message.metadata.dst_node_id]
+            try:
+                reply = node.app(message, node.context)
+            except Exception as error:
+                self.errors.append(repr(error))
+                reply = Message(Error(code=1, reason=type(error).__name__), reply_to=message)
+            replies.append(reply)
+        return replies

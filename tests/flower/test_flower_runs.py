@@ -1,0 +1,244 @@
+"""Runs over Flower's messages and apps: the run in one process, bit for bit, and refusals where they belong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.base import Public
+from securefed.datasets.base import Dataset
+from securefed.defenses.base import Defense
+from securefed.defenses.compose import chain
+from securefed.defenses.fixed_point import Quantise
+from securefed.defenses.homomorphic import InsecurePaillier
+from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed.errors import ConfigError, RoundVoid, TooFewSurvivors
+from securefed.federation import Federation
+from securefed.flower import client_app, serve
+from securefed.flower.client import party_of
+from securefed.messages import KEY_HOLDER, Message
+from securefed.sealing import Seal
+from securefed.terms import Terms
+from securefed.transports.flower import ACTION as PROTOCOL
+from securefed.transports.flower import from_content
+from tests.contract.settings import CLIENTS, data, make
+from tests.flower.grid import LocalGrid, Node
+
+QUICK: dict[str, Any] = {"wait": 2.0, "timeout": 0.02, "poll": 0.001}
+DATA = data()
+PUBLIC = Public.of(DATA)
+
+
+def terms_of(name: str, defense: Defense, **changes: Any) -> Terms:
+    return Terms.of(make(name), PUBLIC, defense, **({"seed": 3} | changes))
+
+
+def rows(context: Any) -> Dataset:
+    return DATA[context.node_config["partition-id"]]
+
+
+def grid_of(terms: Terms, **options: Any) -> LocalGrid:
+    app = client_app(lambda _: terms, rows, **options)
+    nodes = {100 + client: Node(app, {"partition-id": client}) for client in range(CLIENTS)}
+    for party in terms.defense.aggregation.beside:
+        assert party == KEY_HOLDER
+        nodes[99] = Node(app, {"role": "key-holder"})
+    return LocalGrid(nodes)
+
+
+@pytest.mark.parametrize("name", ["pca/ssi", "optimization/scaffold", "personalized/flame"])
+@pytest.mark.parametrize(
+    "defense",
+    [
+        chain(Quantise()),
+        chain(secure_aggregation(pipelined=True)),
+        chain(secure_aggregation(identities=Identities.generate(CLIENTS), pipelined=True, verify=True)),
+        chain(InsecurePaillier()),
+    ],
+    ids=["plain", "pipelined", "active", "paillier"],
+)
+def test_a_run_over_flower_is_the_run_in_one_process(name: str, defense: Defense) -> None:
+    terms = terms_of(name, defense)
+    personal: dict[int, Any] = {}
+
+    def keep(context: Any, result: Any) -> None:
+        personal[context.node_config["partition-id"]] = result
+
+    rounds: list[int] = []
+    ours = serve(grid_of(terms, personal=keep), terms, 3, progress=lambda e: rounds.append(e.round), **QUICK)
+    theirs = Federation(make(name), DATA, chain(Quantise()), seed=3, public=PUBLIC, batched=False).run(3)
+    assert rounds == [0, 1, 2] and ours.stopped is None and not ours.unsettled
+    for tensor, value in theirs.output.items():
+        np.testing.assert_array_equal(ours.output[tensor], value)
+    assert not ours.personal and set(personal) == set(theirs.personal)
+    for client, result in theirs.personal.items():
+        for tensor, value in result.items():
+            np.testing.assert_array_equal(personal[client][tensor], value)
+
+
+def test_nodes_that_are_silent_or_fail_drop_out_and_come_back() -> None:
+    terms = terms_of("pca/ssi", chain(secure_aggregation(pipelined=True)))
+    grid = grid_of(terms)
+
+    def lose(message: Any) -> bool:
+        if message.metadata.message_type != PROTOCOL:
+            return False
+        inner = Message.decode(from_content(message.content, -1))
+        return inner.stage == "upload" and inner.receiver == inner.round % CLIENTS
+
+    grid.lose = lose
+    result = serve(grid, terms, 3, **QUICK)
+    assert [len(entry.survivors) for entry in result.history] == [CLIENTS - 1] * 3
+    grid.lose = lambda _: False
+    for node in grid.nodes.values():
+        node.begin({})
+    broken, whole = grid.nodes[102], grid.nodes[102].app
+    again = terms_of("pca/ssi", chain(secure_aggregation()))
+    for node in grid.nodes.values():
+        node.app = client_app(lambda _: again, rows)
+
+    def fails(message: Any, context: Any) -> Any:
+        if message.metadata.message_type == PROTOCOL:
+            raise RuntimeError("a disk died")
+        return whole_again(message, context)
+
+    whole_again = broken.app
+    broken.app = fails  # type: ignore[assignment]
+    assert whole is not whole_again
+    result = serve(grid, again, 2, **QUICK)
+    assert [entry.survivors for entry in result.history] == [(0, 1, 3, 4)] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": 4}, "fingerprint"),
+        ({"public": replace(PUBLIC, feature_bound=PUBLIC.feature_bound * 2)}, "fingerprint"),
+        ({"algorithm": replace(make("pca/ssi"), rank=1)}, "fingerprint"),
+        ({"defense": chain(secure_aggregation(threshold=4))}, "fingerprint"),
+    ],
+)
+def test_a_party_of_other_terms_ends_the_run_before_it_begins(change: dict[str, Any], words: str) -> None:
+    terms = terms_of("pca/ssi", chain(secure_aggregation()))
+    grid = grid_of(terms)
+    given = {"algorithm": terms.algorithm, "public": PUBLIC, "defense": terms.defense, "seed": 3} | change
+    other = Terms.of(**given)
+    grid.nodes[103].app = client_app(lambda _: other, rows)
+    with pytest.raises(ConfigError, match=f"party 3 does not take part.*{words}"):
+        serve(grid, terms, 1, **QUICK)
+
+
+def test_data_beyond_what_is_declared_are_refused_without_a_word_of_them() -> None:
+    terms = terms_of("pca/ssi", chain(secure_aggregation()))
+    for wrong in (
+        Dataset(DATA[1].x * 1000, DATA[1].y),
+        Dataset(DATA[1].x[:, :-1], DATA[1].y),
+        Dataset(DATA[1].x[:-1], DATA[1].y[:-1]),
+        Dataset(DATA[1].x, DATA[1].y + 5),
+    ):
+        grid = grid_of(terms)
+        grid.nodes[101].app = client_app(lambda _: terms, lambda _, wrong=wrong: wrong)
+        with pytest.raises(ConfigError, match=r"party 1 does not take part: DataError; its own log says more$"):
+            serve(grid, terms, 1, **QUICK)
+
+
+def test_absent_and_doubled_parties() -> None:
+    terms = terms_of("pca/ssi", chain(secure_aggregation()))
+    grid = grid_of(terms)
+    missing = grid.nodes.pop(104)
+    with pytest.raises(TooFewSurvivors, match=r"4 of 5 clients enrolled within 0.05 s, parties \[4\] did not"):
+        serve(grid, terms, 1, **QUICK | {"wait": 0.05})
+    for node in grid.nodes.values():
+        node.begin({})
+    assert serve(grid, terms, 1, least=4, **QUICK | {"wait": 0.05}).history[0].survivors == (0, 1, 2, 3)
+    for node in (*grid.nodes.values(), missing):
+        node.begin({})
+    grid.nodes[105], grid.nodes[106] = missing, Node(missing.app, {"partition-id": 0})
+    with pytest.raises(ConfigError, match="two SuperNodes say that they are client 0"):
+        serve(grid, terms, 1, **QUICK)
+    paillier = terms_of("pca/ssi", chain(InsecurePaillier()))
+    grid = grid_of(paillier)
+    del grid.nodes[99]
+    with pytest.raises(TooFewSurvivors, match=r"parties \[-2\] did not"):
+        serve(grid, paillier, 1, least=3, **QUICK | {"wait": 0.05})
+
+
+def test_a_server_cannot_make_a_client_begin_anew_nor_answer_twice() -> None:
+    """Messages of a whole run, handed out a second time: every one is refused, and a second enrolment too."""
+    terms = terms_of("optimization/scaffold", chain(secure_aggregation()))
+    grid, seen = grid_of(terms), []
+
+    def note(message: Any) -> bool:
+        seen.append(message)
+        return False
+
+    grid.lose = note
+    serve(grid, terms, 1, **QUICK)
+    with pytest.raises(ConfigError, match=r"takes part in run .* already; start a new Flower run"):
+        serve(grid, terms, 1, **QUICK)
+    replayed = [m for m in seen if m.metadata.message_type == PROTOCOL and m.metadata.dst_node_id == 101]
+    assert len(replayed) >= 4
+    node = grid.nodes[101]
+    for message in replayed:
+        assert Message.decode(from_content(node.app(message, node.context).content, 1)).stage == "refusal"
+    node.begin({})  # positive control: a client that forgot its state answers what opens an exchange, after enrolling
+    with pytest.raises(Exception, match="never enrolled"):
+        node.app(replayed[0], node.context)
+    invitation = next(m for m in seen if m.metadata.dst_node_id == 101 and m.metadata.message_type != PROTOCOL)
+    node.app(invitation, node.context)
+    assert Message.decode(from_content(node.app(replayed[0], node.context).content, 1)).stage == "keys"
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_run_that_died_goes_on_with_what_server_and_clients_kept(tmp_path: Path, sealed: bool) -> None:
+    terms = terms_of("personalized/flame", chain(secure_aggregation(pipelined=True)))
+    seal = (lambda _: Seal.from_file(tmp_path / "client.key")) if sealed else None
+    grid = grid_of(terms, folder=lambda _: tmp_path / "states", seal=seal)
+    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
+
+    def dies(entry: Any) -> None:
+        if entry.round == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve(grid, terms, 4, progress=dies, **options)
+    for node in grid.nodes.values():
+        node.begin({})  # another Flower run
+    ours = serve(grid, terms, 4, **options)
+    theirs = serve(grid_of(terms), terms, 4, **QUICK)
+    assert [entry.round for entry in ours.history] == [0, 1, 2, 3]
+    for tensor, value in theirs.output.items():
+        np.testing.assert_array_equal(ours.output[tensor], value)
+    states = sorted(path.name for path in (tmp_path / "states").iterdir())
+    assert states == [f"client-{client}.state" for client in range(CLIENTS)]
+
+
+def test_a_client_that_kept_nothing_does_not_go_on_as_if_it_had(tmp_path: Path) -> None:
+    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
+    terms = terms_of("personalized/flame", chain(secure_aggregation()))
+    serve(grid_of(terms), terms, 1, **options)
+    with pytest.raises(ConfigError, match="kept nothing of it; give client_app a folder"):
+        serve(grid_of(terms), terms, 2, **options)
+    other = QUICK | {"checkpoint": tmp_path / "other.checkpoint"}  # positive control: FedAvg's clients remember nothing
+    forgetful = terms_of("optimization/fedavg", chain(secure_aggregation()))
+    serve(grid_of(forgetful), forgetful, 1, **other)
+    assert len(serve(grid_of(forgetful), forgetful, 2, **other).history) == 2
+
+
+def test_which_party_a_supernode_is() -> None:
+    assert party_of(Node(client_app(lambda _: None, rows), {"partition-id": 3}).context) == 3  # type: ignore[arg-type, return-value]
+    for config in ({}, {"partition-id": -1}, {"partition-id": "1"}, {"role": "server"}):
+        with pytest.raises(ConfigError, match="names no client"):
+            party_of(Node(client_app(lambda _: None, rows), config).context)  # type: ignore[arg-type, return-value]
+
+
+def test_too_many_lost_void_the_round_by_name() -> None:
+    terms = terms_of("pca/ssi", chain(secure_aggregation()))
+    grid = grid_of(terms)
+    grid.lose = lambda message: message.metadata.message_type == PROTOCOL and message.metadata.dst_node_id < 103
+    with pytest.raises(RoundVoid):
+        serve(grid, terms, 1, max_void=2, **QUICK)
