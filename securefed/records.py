@@ -100,9 +100,7 @@ class PrivateFedAvg(FedAvg):
 
     def assumptions(self, public: Public) -> tuple[str, ...]:
         """Sentences for the plan."""
-        per_round = max(
-            self._epsilon(((self.noise_multiplier, self.rate(rows), self.local_steps),)) for rows in set(public.rows)
-        )
+        per_round = max(self.per_round(rows) for rows in set(public.rows))
         limit = "" if self.epsilon is None else f" and at most {self.epsilon:g} in the run"
         return (
             f"One row of a client, there or not: epsilon {per_round:.4g} for one round{limit} at delta {self.delta:g}, "
@@ -112,6 +110,10 @@ class PrivateFedAvg(FedAvg):
     def rate(self, rows: int) -> float:
         """q of a client with so many rows."""
         return 1 / math.ceil(rows / min(self.batch_size or rows, rows))
+
+    def per_round(self, rows: int) -> float:
+        """Epsilon of one round to a client with so many rows."""
+        return self._epsilon(((self.noise_multiplier, self.rate(rows), self.local_steps),))
 
     def spent(self, client: Client) -> float:
         """Epsilon of everything this client's rows have been used for so far."""
@@ -260,7 +262,7 @@ def _renyi(history: History, delta: float) -> float:
     accountant = RDPAccountant()
     accountant.history = list(history)
     with _quiet():
-        return float(accountant.get_epsilon(delta))
+        return max(0.0, float(accountant.get_epsilon(delta)))  # the conversion may end below 0
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 from scipy.special import ndtr, ndtri
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, rankdata
 
 from securefed.algorithms.base import require
 from securefed.tensors import Array
@@ -90,11 +90,17 @@ def clopper_pearson(
 def from_scores(
     inside: Array, outside: Array, delta: float, confidence: float = CONFIDENCE, *, tune: float = 0.5
 ) -> float:
-    """`clopper_pearson` with the threshold chosen on the first `tune` of the scores and counted on the rest."""
+    """`clopper_pearson` with the test chosen on the first `tune` of the scores and counted on the rest.
+
+    Args:
+        inside, outside: (runs,) scores, or (runs, statistics): then the one that tells most is part of the choice.
+    """
     require(0 < tune < 1, f"tune must lie between 0 and 1, not {tune}")
-    first, second = (np.asarray(x, np.float64) for x in (inside, outside))
+    first, second = (np.asarray(x, np.float64).reshape(len(x), -1) for x in (inside, outside))
     a, b = int(len(first) * tune), int(len(second) * tune)
     require(min(a, b) >= 1 and a < len(first) and b < len(second), "too few scores to tune a threshold and count")
+    chosen = int(np.argmax(_separation(first[:a], second[:b]))) if first.shape[1] > 1 else 0
+    first, second = first[:, chosen], second[:, chosen]
 
     def bound(threshold: float, ins: Array, outs: Array) -> float:
         counts = [(int(np.sum(x > threshold)), len(x)) for x in (ins, outs)]
@@ -104,6 +110,11 @@ def from_scores(
     thresholds = middle[np.unique(np.linspace(0, len(middle) - 1, 201).astype(int))]
     best = max(thresholds, key=lambda t: bound(float(t), first[:a], second[:b]))
     return bound(float(best), first[a:], second[b:])
+
+
+def _separation(inside: Array, outside: Array) -> Array:
+    """(statistics,) mean rank of the scores inside, over all: the AUC up to constants."""
+    return np.asarray(rankdata(np.concatenate([inside, outside]), axis=0)[: len(inside)].mean(axis=0))
 
 
 def one_run(guesses: Guesses, delta: float, confidence: float = CONFIDENCE) -> float:

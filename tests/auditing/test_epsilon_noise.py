@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
+from securefed.auditing.epsilon import from_scores
 from securefed.auditing.epsilon_noise import audit_noise
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
+    AdaptiveClip,
+    CentralGaussian,
+    Clip,
+    ClipEach,
+    DistributedNoise,
+    FixedSize,
+    Poisson,
+    PoissonCohort,
+    adaptive_clip,
     clip,
+    clip_each,
     discrete_gaussian,
     gaussian,
     local_gaussian,
     local_laplace,
+    poisson,
     skellam,
 )
-from securefed.defenses.differential_privacy.clip import Clip
-from securefed.defenses.differential_privacy.distributed import DistributedNoise
-from securefed.defenses.differential_privacy.gaussian import CentralGaussian
+from securefed.defenses.differential_privacy.adaptive import BELOW
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
 
@@ -86,6 +97,103 @@ def test_a_missing_clip_is_flagged(name) -> None:
     assert found.flagged
     assert found.violated == (name == "gaussian")
     assert ("clip" in found.refused) == (name != "gaussian")
+
+
+# Clips: one tensor's own, and one that moves
+
+
+class OneTensorUnclipped(ClipEach):
+    def encode(self, contribution, plan):
+        first = plan.own.names[0]
+        return super().encode(contribution, plan) | {first: contribution[first]}
+
+
+class OneTensorCounted(ClipEach):
+    """Sizes the noise for the last tensor alone."""
+
+    def plan(self, plan):
+        return replace(super().plan(plan), clip=dict(self.norms)[plan.tensors[-1].name])
+
+
+class AdaptiveUnclipped(AdaptiveClip):
+    def encode(self, contribution, plan):
+        bits = super().encode(contribution, plan)[BELOW]
+        return {name: value / plan.learned[0] for name, value in contribution.items()} | {BELOW: bits}
+
+
+class BitsForgotten(AdaptiveClip):
+    """Sizes the noise for the contributions alone."""
+
+    def plan(self, plan):
+        return replace(super().plan(plan), clip=1.0)
+
+
+class BitsBare(CentralGaussian):
+    """Adds no noise to what the clip added."""
+
+    def release(self, total, plan):
+        return super().release(total, plan) | {name: total[name] for name in plan.added}
+
+
+UNEQUAL = (None, (("canary0", 1.0), ("canary1", 0.1)))
+CLIPS = {
+    "by tensor, one unclipped": (ClipEach, OneTensorUnclipped, UNEQUAL),
+    "by tensor, one counted": (ClipEach, OneTensorCounted, UNEQUAL),
+    "adaptive, unclipped": (AdaptiveClip, AdaptiveUnclipped, (0.5, 3.0)),
+    "adaptive, bits not counted": (AdaptiveClip, BitsForgotten, (0.5, 1.0, 0.2, 0.99)),
+}
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_other_clips_are_not_flagged_and_planted_bugs_are(name) -> None:
+    right, wrong, settings = CLIPS[name]
+    assert not audit_noise(chain(right(*settings), gaussian(2.0)), DELTA, tensors=2, **SURE).flagged
+    assert audit_noise(chain(wrong(*settings), gaussian(2.0)), DELTA, tensors=2, **SURE).violated
+
+
+def test_bits_without_noise_are_flagged_by_the_statistic_that_shows_them() -> None:
+    found = audit_noise(chain(adaptive_clip(0.5), BitsBare(2.0)), DELTA, **SURE)
+    assert found.violated
+    inside, outside = ([s for s, own in zip(found.scores, found.inside, strict=True) if own == side] for side in (1, 0))
+    assert from_scores(inside, outside, DELTA) < 1 < found.repeated  # the sum of all statistics drowns it
+
+
+@pytest.mark.parametrize("start", [clip_each(0.5), adaptive_clip(0.5, each=True, initial=3.0)], ids=str)
+def test_other_clips_keep_the_epsilon_of_noise_in_the_ring(start) -> None:
+    found = audit_noise(chain(start, skellam(2.0), secure_aggregation()), DELTA, tensors=3, **SURE)
+    assert not found.flagged
+    weakened = chain(start, weak(skellam(2.0)), secure_aggregation())
+    assert audit_noise(weakened, DELTA, tensors=3, **SURE).violated
+
+
+# Cohorts
+
+
+class EverybodyJoins(PoissonCohort):
+    def encode(self, contribution, plan):
+        return contribution
+
+
+def test_coins_that_are_not_tossed_are_flagged(monkeypatch) -> None:
+    """At delta .01 a client that joins with probability .02 is nearly hidden by that alone."""
+    module = import_module("securefed.defenses.differential_privacy.gaussian")
+    monkeypatch.setattr(module, "PLANNED_ROUNDS", (1,))
+    rate = Poisson(0.02)
+    right, wrong = (
+        audit_noise(chain(clip(1.0), link, gaussian(0.6, delta=0.01, sampler=rate)), 0.01, **SURE)
+        for link in (poisson(0.02), EverybodyJoins(rate))
+    )
+    assert right.claimed == wrong.claimed < 0.02
+    assert not right.flagged
+    assert wrong.violated
+
+
+def test_a_cohort_that_is_not_drawn_is_flagged() -> None:
+    defense = chain(clip(1.0), gaussian(1.2, delta=0.01, sampler=FixedSize(1, 1000)))
+    right = audit_noise(defense, 0.01, **SURE)
+    wrong = audit_noise(defense, 0.01, draw=lambda everybody, size: everybody[:size], **SURE)
+    assert not right.flagged
+    assert wrong.violated
 
 
 def test_more_noise_gives_a_smaller_bound() -> None:

@@ -1,0 +1,129 @@
+"""Record-level privacy keeps its epsilon, of linear messages and of DP-SGD; planted bugs are flagged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from torch import nn
+
+from securefed.algorithms.pca import SSI
+from securefed.algorithms.records import RecordLevel, record_level
+from securefed.auditing.epsilon_records import audit_records
+from securefed.datasets.base import Dataset
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import clip, discrete_gaussian, gaussian, records, skellam
+from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.errors import ConfigError, PlanError
+from securefed.problems.torch_module import TorchModule
+from securefed.records import PrivateFedAvg
+from tests.auditing.test_epsilon_noise import DELTA, SURE, WeakCentral
+
+ROWS = 16
+FAR = 100 * np.eye(ROWS)
+"""Rows of 16 features, far beyond any clip, each in a direction of its own."""
+WHOLE = SSI(rank=ROWS)
+"""Its basis holds every direction, so that a record moves a message as far as it may."""
+
+
+class Unclipped(RecordLevel):
+    """Declares what a clipped record moves, and clips none."""
+
+    def enroll(self, data, public, rng):
+        return self.algorithm.enroll(data, public, rng)
+
+
+class HalfDeclared(RecordLevel):
+    """Declares a tenth of what a record moves."""
+
+    def layout(self, public):
+        found = super().layout(public)
+        return replace(found, specs=tuple(replace(s, sensitivity=s.sensitivity / 10) for s in found.specs))
+
+
+@pytest.mark.parametrize("noise", [gaussian(2.0), skellam(2.0), discrete_gaussian(2.0)], ids=str)
+def test_records_of_a_linear_message_are_as_private_as_planned(noise) -> None:
+    found = audit_records(
+        record_level(WHOLE, 1.0), chain(records(), noise, secure_aggregation()), Dataset(FAR), DELTA, **SURE
+    )
+    assert not found.flagged
+    assert found.claimed > 1
+
+
+def test_planted_bugs_of_linear_messages_are_flagged() -> None:
+    near = Dataset(3 * np.eye(ROWS))  # thrice the norm moves a message nine times as far
+    defense = chain(records(), gaussian(2.0))
+    assert audit_records(Unclipped(WHOLE, 1.0), defense, near, DELTA, **SURE).violated
+    assert audit_records(HalfDeclared(WHOLE, 1.0), defense, Dataset(FAR), DELTA, **SURE).violated
+    weak = chain(records(), WeakCentral(2.0))
+    assert audit_records(record_level(WHOLE, 1.0), weak, Dataset(FAR), DELTA, **SURE).violated
+    refused = audit_records(
+        Unclipped(WHOLE, 1.0), chain(records(), gaussian(2.0), secure_aggregation()), Dataset(FAR), DELTA
+    )
+    assert refused.flagged
+    assert "beyond the planned bound" in refused.refused
+
+
+# DP-SGD
+
+LINEAR = TorchModule(
+    module=partial(nn.Linear, ROWS, 1, bias=False),
+    criterion="squared_error",
+    compared_with="responses",
+    precision="float64",
+)
+REGRESSION = Dataset(FAR, np.ones((ROWS, 1)))
+MANY = Dataset(np.tile(FAR, (4, 1)), np.ones((4 * ROWS, 1)))
+
+
+class WeakNoise(PrivateFedAvg):
+    """A tenth of the noise that is counted."""
+
+    def _engaged(self, *given):
+        module, optimizer, loader = super()._engaged(*given)
+        optimizer.noise_multiplier /= 10
+        return module, optimizer, loader
+
+
+class LooseClip(PrivateFedAvg):
+    """Gradients of ten times the clip beside the noise of the clip."""
+
+    def _engaged(self, *given):
+        module, optimizer, loader = super()._engaged(*given)
+        optimizer.max_grad_norm *= 10
+        optimizer.noise_multiplier /= 10
+        return module, optimizer, loader
+
+
+def private(kind=PrivateFedAvg, **settings) -> PrivateFedAvg:
+    return kind(**{"problem": LINEAR, "local_steps": 1, "batch_size": None, "noise_multiplier": 2.0} | settings)
+
+
+def audited(algorithm, data=REGRESSION, claimed=None):
+    epsilon = algorithm.per_round(data.rows) if claimed is None else claimed
+    silent = replace(algorithm, noise_multiplier=1e-12)
+    return audit_records(algorithm, chain(), data, algorithm.delta, silent=silent, claimed=epsilon, **SURE)
+
+
+def test_a_row_of_dp_sgd_is_as_private_as_accounted_for_and_bugs_are_flagged() -> None:
+    assert not audited(private()).flagged
+    assert audited(private(WeakNoise)).violated
+    assert audited(private(LooseClip)).violated
+
+
+def test_rows_that_are_not_drawn_as_accounted_for_are_flagged() -> None:
+    """At delta .1 a row that is drawn with probability 1 / 64 is hidden by that alone."""
+    drawn = private(noise_multiplier=0.7, batch_size=1, delta=0.1)
+    claimed = drawn.per_round(MANY.rows)
+    assert claimed < 0.02
+    assert not audited(drawn, MANY).flagged
+    assert audited(replace(drawn, batch_size=None), MANY, claimed).violated
+
+
+def test_what_has_no_epsilon_or_too_few_rows_is_refused() -> None:
+    with pytest.raises(PlanError, match="no epsilon"):
+        audit_records(WHOLE, chain(clip(1.0)), Dataset(FAR), DELTA)
+    with pytest.raises(ConfigError, match="8 rows"):
+        audit_records(WHOLE, chain(clip(1.0), gaussian(1.0)), Dataset(FAR[:4]), DELTA)
