@@ -40,11 +40,11 @@ types: $(READY)  ## Static types of the installed package
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --target build/types . 2>/dev/null || $(BIN)/pip install --quiet --no-deps --target build/types .
 	cd build/types && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml -p securefed
 
-bench: $(READY)  ## Benchmarks against the peers (installs Flower, pfl-research and breaching beside, in .venv-bench, .venv-pfl and .venv-breaching)
+bench: $(READY)  ## Benchmarks against the peers (installs pfl-research and breaching beside, in .venv-pfl and .venv-breaching)
 	$(BIN)/python -m benchmarks
 
 reproduce: $(READY)  ## The papers' figures beside ours; writes docs/reproduction.md (REPRODUCE_ARGS=--quick: 5 minutes)
 	$(BIN)/python -m benchmarks.reproduction $(REPRODUCE_ARGS)
 
 clean:  ## Remove everything the other targets made
-	rm -rf $(VENV) .venv-bench .venv-pfl .venv-breaching build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/reproduction/quick-results
+	rm -rf $(VENV) .venv-pfl .venv-breaching build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/reproduction/quick-results

@@ -17,6 +17,7 @@ NAMES = (
     "secure_aggregation",
     "scaling",
     "upload_path",
+    "flower_run",
     "paillier",
     "privacy",
     "paillier_threshold",

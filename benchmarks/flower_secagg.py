@@ -1,12 +1,12 @@
 """The peer of `benchmarks.secure_aggregation`: the work of Flower's SecAgg with Flower's own functions.
 
-Runs in an environment of its own (`.venv-bench`), imports nothing of ours, and prints one JSON object. Clients call the
+Runs in a process of its own, imports nothing of ours, and prints one JSON object. Clients call the
 stage functions of Flower's mod as the mod does, with neither messages nor state records around them; the server's loops
 are those of its workflow on the complete graph (`SecAggWorkflow`), with its primitives. CPU time of all threads.
 
-    .venv-bench/bin/python benchmarks/flower_secagg.py round CLIENTS ENTRIES DROPPED
-    .venv-bench/bin/python benchmarks/flower_secagg.py client CLIENTS ENTRIES
-    .venv-bench/bin/python benchmarks/flower_secagg.py shamir CLIENTS
+    python benchmarks/flower_secagg.py round CLIENTS ENTRIES DROPPED
+    python benchmarks/flower_secagg.py client CLIENTS ENTRIES
+    python benchmarks/flower_secagg.py shamir CLIENTS
 """
 
 from __future__ import annotations

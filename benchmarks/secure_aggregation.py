@@ -1,8 +1,8 @@
 """Secure aggregation beside Flower's SecAgg, in one run: `python -m benchmarks.secure_aggregation`.
 
 Each side in one process, all stages, encoding and decoding included, transports left out, CPU time of all threads.
-Flower (the version of constraints.txt) is installed from the package registry into `.venv-bench`, beside the
-project, and runs `benchmarks/flower_secagg.py`: its own stage functions and primitives, complete graph, same threshold.
+Flower (the version of constraints.txt) runs `benchmarks/flower_secagg.py` in a process of its own: its own stage
+functions and primitives, complete graph, same threshold.
 Ours and Flower's take turns and medians are compared, so that no stretch of the machine's time favours one; Flower's
 server, a minute or two a run, has one turn between ours. Parts can be run alone, and each keeps the rows of the others:
 
@@ -82,20 +82,19 @@ LARGE = [  # setting, defence, clients lost at the upload, how often faster than
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Measure and write `results/secure_aggregation.json`."""
-    parts: dict[str, Callable[[Path], list[Row]]] = {
-        "server": lambda python: _round(python, 64, 100_000, 0),
-        "server-dropouts": lambda python: _round(python, 64, 100_000, 6),
+    parts: dict[str, Callable[[], list[Row]]] = {
+        "server": lambda: _round(64, 100_000, 0),
+        "server-dropouts": lambda: _round(64, 100_000, 6),
         "client": _large_client,
-        "primitives": lambda python: [_shamir(python), *_mask_generator()],
+        "primitives": lambda: [_shamir(), *_mask_generator()],
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"default all: {', '.join(parts)}")
     wanted = parser.parse_args(arguments).parts or list(parts)
     if unknown := sorted(set(wanted) - set(parts)):
         parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(parts)}")
-    python = _peer_environment()
     for part in wanted:
-        rows = parts[part](python)
+        rows = parts[part]()
         path = merge("secure_aggregation", rows)
         for r in rows:
             beside = f"  peer {r.peer:10.4g}  x {r.ratio:8.1f}" if r.peer is not None and r.ratio is not None else ""
@@ -112,7 +111,7 @@ def _turns(ours: Sequence[Callable[[], Measured]], peer: Callable[[], Measured])
     return [list(measured) for measured in zip(*found, strict=True)]
 
 
-def _round(python: Path, clients: int, entries: int, dropped: int) -> list[Row]:
+def _round(clients: int, entries: int, dropped: int) -> list[Row]:
     """The peer's takes a minute or two: it has one turn, between turns of ours.
 
     It has neither signatures nor rounds that are prepared: its one way to run a round stands beside all of ours.
@@ -123,7 +122,7 @@ def _round(python: Path, clients: int, entries: int, dropped: int) -> list[Row]:
         return [_exchange(clients, entries, dropped, way.defense, prepared=way.prepared) for way in variants]
 
     before = [ours() for _ in range(REPEATS + 1)][1:]
-    peer = _peer(python, "round", clients, entries, dropped)
+    peer = _peer("round", clients, entries, dropped)
     turns = before + [ours() for _ in range(REPEATS)]
     out = []
     for way, runs in zip(variants, zip(*turns, strict=True), strict=True):
@@ -145,11 +144,11 @@ def _middle(measured: Sequence[Measured], name: str) -> float:
     return median(m[name] for m in measured)
 
 
-def _large_client(python: Path) -> list[Row]:
+def _large_client() -> list[Row]:
     settings = [("N=100, d=1e+06", DEFENSE, 48, 20), *LARGE]
     *runs, peers = _turns(
         [lambda d=defense, lost=lost: _exchange(100, 1_000_000, lost, d) for _, defense, lost, _ in settings],
-        lambda: _peer(python, "client", 100, 1_000_000),
+        lambda: _peer("client", 100, 1_000_000),
     )
     peer = _middle(peers, "client_ms")
     out = []
@@ -162,13 +161,13 @@ def _large_client(python: Path) -> list[Row]:
     return [*out, _row("keys and shares sent", "N=100", [setup / 1000], "kB", 10, None)]
 
 
-def _shamir(python: Path) -> Row:
+def _shamir() -> Row:
     def both() -> None:
         hidden = [FIELD.element(secrets.token_bytes(48)) for _ in range(2)]
         shares = FIELD.split(hidden, FIELD.coefficients(secrets.token_bytes(32), 2 * 50), 100)
         assert FIELD.combine(range(1, 52), shares[:51]) == hidden
 
-    peer = _peer(python, "shamir", 100)["ms"]
+    peer = _peer("shamir", 100)["ms"]
     return _row("Shamir, both secrets, made and combined", "N=100, t=51", _cpu(both, 20), "ms", None, peer, 700)
 
 
@@ -261,19 +260,9 @@ def _cpu(call: Callable[[], object], runs: int) -> list[float]:
     return out[1:]
 
 
-def _peer_environment() -> Path:
-    """The peer's interpreter; the environment is made where it is missing."""
-    home = ROOT / ".venv-bench"
-    python = home / "bin" / "python"
-    if not python.exists() or subprocess.run([python, "-c", "import flwr"], check=False).returncode:
-        subprocess.run([sys.executable, "-m", "venv", home], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", "flwr"], check=True)
-    return python
-
-
-def _peer(python: Path, *arguments: object) -> dict[str, float]:
+def _peer(*arguments: object) -> dict[str, float]:
     """What the peer's script measured, on one thread for the numerics."""
-    command = [str(python), str(ROOT / "benchmarks" / "flower_secagg.py"), *map(str, arguments)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "flower_secagg.py"), *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

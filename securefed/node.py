@@ -226,27 +226,29 @@ class ClientNode:
             return state, self._revealed(state, message) if message.stage == REVEAL else {}
         if "session/cohort" in message.body:
             state = self._open(state, message)
-        if state.session is None or state.opening is None or message.round != state.session.round:
+        opening = state.opening
+        if state.session is None or opening is None or message.round != state.session.round:
             raise ContradictionError(message.sender, f"exchange {message.round} was never opened here")
         if message.stage != self._defense.aggregation.upload:
             return self._send(state, message, None)
         state = self._settle(state, message)
         broadcast = unnest("broadcast", message.body)
         self._contract.check_broadcast(message.sender, broadcast)
-        if state.opening.kind == EVALUATE:
+        if opening.kind == EVALUATE:
             return self._send(state, message, self.algorithm.evaluate(state.committed, broadcast))
         return Pending(message, state, broadcast, self._rng(message.round + 1))
 
     def _send(self, state: NodeState, message: Message, raw: Tensors | None) -> tuple[NodeState, Tensors]:
         """One step of the defence's protocol, with the contribution where it is the upload's turn."""
         assert state.session is not None and state.opening is not None
+        trains = state.opening.kind == TRAIN
         encoded = None if raw is None else self._defense.encode(raw, state.session.plan)
         request = replace(message, body=unnest("protocol", message.body))
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, encoded)
         if self._remembering is not None:
             state = replace(state, memory=self._remembering.client_memory(protocol))
         kept = encoded if self._keep and encoded is not None else state.encoded
-        if state.opening.kind == TRAIN and raw is not None and self._verifying is not None:
+        if trains and raw is not None and self._verifying is not None:
             state = replace(state, sum_key=self._verifying.client_keeps(protocol))
         return replace(state, protocol=protocol, encoded=kept), reply
 
