@@ -162,14 +162,16 @@ def shuffled(observed: Observed, rng: np.random.Generator) -> Observed:
     partner = np.empty(count, dtype=np.int64)
     partner[order] = np.roll(order, 1)  # one cycle: no message keeps its round
     rounds = tuple(
-        replace(own, message={name: _permuted(value, rng) for name, value in observed.rounds[other].message.items()})
+        replace(own, message=_permuted(observed.rounds[other].message, rng))
         for own, other in zip(observed.rounds, partner, strict=True)
     )
     return replace(observed, rounds=rounds)
 
 
-def _permuted(value: Array, rng: np.random.Generator) -> Array:
-    return rng.permutation(np.asarray(value).reshape(-1)).reshape(np.shape(value))
+def _permuted(message: Tensors, rng: np.random.Generator) -> dict[str, Array]:
+    """By name, so that what is drawn does not hang on the order in which the tensors came off the wire."""
+    values = {name: np.asarray(message[name]) for name in sorted(message)}
+    return {name: rng.permutation(value.reshape(-1)).reshape(value.shape) for name, value in values.items()}
 
 
 def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
