@@ -83,13 +83,16 @@ class Attacker:
         for name, attack in self._applicable(observed):
             if name in left_out:
                 continue
-            found = [self._on_prefix(attack, replace(observed, rounds=observed.rounds[:count])) for count in rounds]
+            parts = [replace(observed, rounds=observed.rounds[:count]) for count in rounds]
+            found = [self._on_prefix(name, attack, part) for part in parts]
             if any(item is not None for item in found):
                 yield name, found
 
-    def _on_prefix(self, attack: Attack, part: Observed) -> Reconstruction | None:
+    def _on_prefix(self, name: str, attack: Attack, part: Observed) -> Reconstruction | None:
         if attack.applies(self._target, part) is not None:
             return None
+        if (known := self._known.get((name, _digest(part)))) is not None:  # all rounds: attacked as a view
+            return known.found
         try:
             return self._run(attack, part)
         except TranscriptError:  # seen only once it had begun: the audit goes on

@@ -24,7 +24,7 @@ from securefed.defenses.base import Aggregation, Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian
 from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import KeyHolder, open_upload, paillier
+from securefed.defenses.homomorphic import KeyHolder, Paillier, open_upload
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.federation import Federation
@@ -55,6 +55,21 @@ def _source(name: str) -> Source:
     return load(name)
 
 
+@cache
+def _key_holder() -> KeyHolder:
+    return KeyHolder.generate(Paillier.bits)
+
+
+class _HeldPaillier(Paillier):
+    """Paillier with one key holder for all runs of a process, as an institution's would be: it answers each run apart.
+
+    So the key and the tables that noise comes from are made once, not once an algorithm.
+    """
+
+    def helper(self, frozen: bytes | None = None) -> KeyHolder:
+        return _key_holder()
+
+
 class _Seed:
     """One federation's data, run under each defence."""
 
@@ -68,7 +83,8 @@ class _Seed:
         self.traces: list[Trace] = []
         self.tradeoffs: list[Tradeoff] = []
         self.attacker = self._new_attacker()
-        self._shared: Result | None = None
+        self._runs: dict[tuple[str, str], Result] = {}
+        self._absence: dict[str, Attacker] = {}
 
     def run(self) -> Outcome:
         steps: dict[str, Callable[[], None]] = {
@@ -134,17 +150,21 @@ class _Seed:
 
     def _secure_aggregation(self) -> None:
         defense = chain(secure_aggregation())
-        result = self._exact(SECURE_AGGREGATION, defense, self._quantised())[0]
+        result = self._exact(SECURE_AGGREGATION, defense, self._sums(QUANTISED))[0]
         others = range(1, self.settings.clients)
         self._look(SECURE_AGGREGATION, result, views.sum_only(result.transcript, TARGET))
         self._look(SECURE_AGGREGATION, result, views.collusion(result.transcript, TARGET, others))
         self._absences(SECURE_AGGREGATION, QUANTISED, defense)
 
-    def _quantised(self) -> Result:
-        """The run whose sums of integers every exact defence leaves bit for bit; made once a seed."""
-        if self._shared is None:
-            self._shared = self._federation(QUANTISED)[0]
-        return self._shared
+    def _sums(self, defense: Defense, view: str = "", **how: Any) -> Result:
+        """The run that leaves the sums of an audited defence without its cost; made once a seed and view.
+
+        Those of `QUANTISED` are the sums of integers that every exact defence leaves, bit for bit.
+        """
+        key = defense.name, view
+        if key not in self._runs:
+            self._runs[key] = self._federation(defense, **how)[0]
+        return self._runs[key]
 
     def _exact(
         self, name: str, defense: Defense, quantised: Result, view: str = "", **how: Any
@@ -176,15 +196,16 @@ class _Seed:
             return everyone if round % 2 == 0 else everyone[1:]
 
         how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": schedule}
-        with self._data(self.case.absences) as attacker:
-            result, _ = self._federation(sums, **how)
+        with self._data(self.case.absences) as fresh:
+            attacker = self._absence.setdefault(sums.name, fresh)  # which knows these sums, if they came up before
+            result = self._sums(sums, CHANGING_SURVIVORS, **how)
             if defense is not None:
                 result, _ = self._exact(name, defense, result, CHANGING_SURVIVORS, **how)
             observed = replace(views.sum_only(result.transcript, TARGET), view=CHANGING_SURVIVORS)
             self._look(name, result, observed, attacker)
 
     def _paillier(self) -> None:
-        result, federation = self._exact(PAILLIER, chain(paillier()), self._quantised())
+        result, federation = self._exact(PAILLIER, chain(_HeldPaillier()), self._sums(QUANTISED))
         self._look(PAILLIER, result, views.sum_only(result.transcript, TARGET))
         self._absences(PAILLIER, QUANTISED)
         name = views.KEY_HOLDER_VIEW
