@@ -106,9 +106,9 @@ def _exactly(pipe: IO[bytes], size: int) -> bytes:
 def pays(bits: int, exponent: int, count: int, cores: int, started: bool) -> bool:
     """Whether sharing out this noise saves more than it costs.
 
-    A product modulo n^2 takes about 7 us at 2048 bits and grows like bits^1.6 (measured: `benchmarks.paillier`).
+    A product modulo n^2 takes about 5 us at 2048 bits and grows like bits^1.6 (measured: `benchmarks.paillier`).
     """
-    seconds = count * (exponent / 10) * 7e-6 * (bits / 2048) ** 1.6
+    seconds = count * (exponent / 10) * 5e-6 * (bits / 2048) ** 1.6
     return cores > 1 and seconds * (1 - 1 / cores) > (0.1 if started else _START_SECONDS)
 
 
