@@ -83,8 +83,8 @@ def _thirty_starts(context: Context, table: str, setting: str, kept: int) -> lis
         context.progress(f"start {seed}: SSI {slow[-1].rounds}, FAPS {fast[-1].rounds}")
     middle, far = median(run.rounds for run in fast), sum(run.rounds > 100 for run in fast)
     edge = (
-        f"Over {STARTS} starts the median is {middle:g}, and {far} of them need more than 100 rounds: at 10 inner steps "
-        "FAPS is on an edge, where some starts settle late. " + STOP
+        f"Over {STARTS} starts the median is {middle:g}, and {far} of them need more than 100 rounds: at 10 inner "
+        "steps FAPS is on an edge, where some starts settle late. " + STOP
     )
     counted = f"{STARTS} starts"
     return [
