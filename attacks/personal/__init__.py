@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from securefed.attacks.base import attacks
+from securefed.attacks.personal.network import Behind
 from securefed.attacks.personal.path import Path
 from securefed.attacks.personal.recursion import Recursion
 from securefed.attacks.personal.replay import Replay
 
-__all__ = ["Path", "Recursion", "Replay"]
+__all__ = ["Behind", "Path", "Recursion", "Replay"]
 
 attacks.register(
     Recursion.name,
@@ -28,5 +29,12 @@ attacks.register(
     Path,
     summary="FLAME's personal models by recursion; rows fitted to the local steps between two of them",
     source="this package; FLAME (Zhu et al.), (9)",
+    reads="all rounds: what is broadcast, and the differences of models",
+)
+attacks.register(
+    Behind.name,
+    Behind,
+    summary="FLAME's rows behind a network: told apart by the ReLU units that they reach, round after round",
+    source="this package; FLAME (Zhu et al.), (9); Dimitrov et al. 2024 (SPEAR) for the idea",
     reads="all rounds: what is broadcast, and the differences of models",
 )

@@ -177,8 +177,6 @@ FIGURES = (
         printed="1e-14",
         setting="digits, 64-32-10 ReLU, n_i = 4, H = 5, 8 rounds, labels unknown",
         measurement=Measurement("flame/network", network),
-        evidence="No registered attack simulates FLAME's personal steps through a network: `networks/inversion` reads "
-        "the first round alone. Open.",
     ),
     Figure(
         where=_FLAME,
