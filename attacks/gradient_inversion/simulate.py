@@ -52,12 +52,12 @@ class Simulation:
         """What a client remembers before the first round: of a personalised method, the known first model."""
         return self.method.memory(Model(self.method.problem, self.public)) if self.start is None else self.start
 
-    @property
+    @cached_property
     def sizes(self) -> Array:
         """(members,) rows of each."""
         return np.array([self.public.rows[client] for client in self.members])
 
-    @property
+    @cached_property
     def slots(self) -> Array:
         """(members, widest) whether the slot holds a row."""
         return np.arange(self.sizes.max()) < self.sizes[:, None]
@@ -69,11 +69,14 @@ class Simulation:
             x: (..., members, slots, width), slots without a row ignored; no slots: the part that is not data.
             targets: (members, slots, outputs).
         """
-        sizes = self.sizes
-        memory = tuple(np.broadcast_to(vector, (len(sizes), vector.size)) for vector in self.memory)
+        members = len(self.members)
+        memory = tuple(np.broadcast_to(vector, (members, vector.size)) for vector in self.memory)
+        if self.draws and x.shape[-2]:
+            works = [self._work(x, targets, draw) for draw in self.draws]
+        else:  # the same in every round
+            works = [self._work(x, targets, None)] * len(self.rounds)
         out = []
-        for k, seen in enumerate(self.rounds):
-            work = self._work(x, targets, self.draws[k] if self.draws and x.shape[-2] else None)
+        for seen, work in zip(self.rounds, works, strict=True):
             sent, fresh = self.method.steps(seen.received, memory, work)
             if len(seen.members) < len(self.members):
                 present = np.isin(self.members, seen.members)[:, None]
