@@ -13,9 +13,14 @@ import numpy as np
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from securefed.attacks import views
+from securefed.attacks.base import Target
+from securefed.attacks.gram import PowerGram
 from securefed.federation import Federation
-from securefed.flower import serve
+from securefed.flower import client_app, serve
+from securefed.messages import Transcript
 from securefed.tensors import decode
+from securefed.terms import Terms
 from tests.flower.grid import LocalGrid, Node
 
 ROOT = Path(__file__).parents[2]
@@ -67,3 +72,14 @@ def test_without_flower_the_error_names_the_extra() -> None:
     code = "import sys; sys.modules['flwr'] = None; sys.modules['flwr.app'] = None\nimport securefed.flower"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode and "ConfigError: runs on Flower need it; install securefed[flower]" in done.stderr
+
+
+def test_what_the_server_saw_in_the_clear_is_attacked_like_any_transcript(tmp_path: Path) -> None:
+    app = example()
+    clear = Terms.of(app.terms({"clients": 3, "seed": 0}).algorithm, app.terms({"clients": 3, "seed": 0}).public)
+    client = client_app(lambda _: clear, lambda context: app.rows(context.node_config["partition-id"], 3))
+    serve(grid_of(client, {}), clear, 12, keep=True, **QUICK).transcript.save(tmp_path / "run.transcript")
+    seen = views.server(Transcript.load(tmp_path / "run.transcript"), 1)
+    found = PowerGram().run(seen, Target(clear.algorithm, clear.public), np.random.default_rng(0)).value
+    own, others = (sum(app.rows(client, 3).x.T @ app.rows(client, 3).x for client in who) for who in ((1,), (0, 2)))
+    assert np.linalg.norm(found - own) < 0.02 * np.linalg.norm(others / 2 - own)  # against the best guess without them
