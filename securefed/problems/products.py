@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
 
 from securefed.tensors import Array, Tensors
 
@@ -34,10 +36,12 @@ class Formed:
     Attributes:
         weights: (clients, outputs, inputs) by name.
         l2: weight of l2/2 ||W||^2 in the loss.
+        room: arrays that gradients are written into, by name; new ones where there are none.
     """
 
     weights: Tensors
     l2: float = 0.0
+    room: Tensors = field(default_factory=dict)
 
     def forward(self, name: str, entered: Array) -> Array:
         return entered @ turned(self.weights[name])
@@ -46,7 +50,7 @@ class Formed:
         return slope @ self.weights[name]
 
     def gradient(self, name: str, slope: Array, entered: Array) -> Array:
-        found = turned(slope) @ entered
+        found: Array = np.matmul(turned(slope), entered, out=self.room.get(name))
         if self.l2:
             found += found.dtype.type(self.l2) * self.weights[name]
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from securefed.algorithms.optimization.factored import Combination, Frame
 from securefed.algorithms.optimization.kept import Factors
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.pool import Pool
 from securefed.algorithms.optimization.proximal import L1
 from securefed.algorithms.optimization.stack import Stack, side_by_side
+from securefed.algorithms.optimization.sums import MANY, Sum
 from securefed.algorithms.optimization.work import Draw
 from securefed.datasets.base import Dataset
 from securefed.errors import DivergenceError
@@ -106,6 +109,10 @@ def test_every_method_sends_and_remembers_the_same(name: str, batch: int | None,
     assert compare(algorithm, data()) > 1e-4, "something was sent"
 
 
+def test_more_steps_than_a_sum_keeps_apart_give_the_same() -> None:
+    compare(Scaffold(problem=PROBLEMS["dense"], learning_rate=RATE, local_steps=2 * MANY), data(), rounds=2)
+
+
 def test_the_battery_is_not_empty() -> None:
     assert len(GRADIENT_METHODS) >= 14
     assert {"optimization/fedavg", "optimization/losac", "personalized/flame"} <= set(GRADIENT_METHODS)
@@ -137,7 +144,7 @@ def test_a_frame_gives_the_plain_gradient_and_its_combinations(share: bool, inne
     clients, problem = data((6, 6, 4)), PROBLEMS["dense"]
     model, rng = Model(problem, Public.of(clients)), np.random.default_rng(1)
     parts = [slice(None)] * 3
-    stack = Stack.of(clients, [rows.y for rows in clients], parts, problem.dtype)
+    stack = Stack.of(clients, [rows.y for rows in clients], parts, problem.dtype, Pool())
     count, size = 3, model.layout.size
     point = rng.normal(size=size) if share else rng.normal(size=(count, size))
     other, scale = rng.normal(size=(count, size)), np.array([[0.5], [2.0], [-1.0]])
@@ -163,7 +170,7 @@ def test_a_frame_gives_the_plain_gradient_and_its_combinations(share: bool, inne
 
 @pytest.mark.parametrize("coefficients", [{0: 0.5, 2: -1.0}, {1: np.array([[1.0], [0.0], [2.0]]), 2: 3.0}])
 def test_factors_multiply_as_what_they_stand_for(coefficients: dict[int, Any]) -> None:
-    rng, kept, formed = np.random.default_rng(0), Factors(), np.zeros((3, 4, 5))
+    rng, kept, formed = np.random.default_rng(0), Factors(Pool()), np.zeros((3, 4, 5))
     for step, width in enumerate((2, 6, 3)):
         slope, entered = rng.normal(size=(3, width, 4)), rng.normal(size=(3, width, 5))
         kept.take(slope, entered)
@@ -173,6 +180,58 @@ def test_factors_multiply_as_what_they_stand_for(coefficients: dict[int, Any]) -
     np.testing.assert_allclose(out, formed, rtol=0, atol=1e-13)
     np.testing.assert_allclose(kept.forward(forward, coefficients), forward @ formed.swapaxes(1, 2), rtol=0, atol=1e-12)
     np.testing.assert_allclose(kept.backward(backward, coefficients), backward @ formed, rtol=0, atol=1e-12)
+
+
+def test_a_sum_is_what_it_stands_for_and_forgets_what_is_taken_away_again() -> None:
+    rng, pool, each = np.random.default_rng(0), Pool(), np.array([[0.5], [2.0], [-1.0]])
+    common, own = rng.normal(size=5), [rng.normal(size=(3, 5)) for _ in range(12)]
+    before = [array.copy() for array in own]
+    total, wanted = Sum.of(pool, common).times(-2.0), -2.0 * common
+    for array in own:
+        total, wanted = total.plus(Sum.of(pool, array).times(each), -1.0), wanted - each * array
+    total, wanted = total.plus(Sum.of(pool, own[0]), 1.0), wanted + own[0]
+    out = np.empty((3, 5))
+    total.write(out)
+    np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-13)
+    total.write(out[:, :2], slice(1, 3))
+    np.testing.assert_allclose(out[:, :2], wanted[:, 1:3], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(total.numbers((3, 5), common.dtype), wanted, rtol=0, atol=1e-13)
+    assert all(np.array_equal(a, b) for a, b in zip(own, before, strict=True))
+    assert len(total) == 1
+    nothing = total.plus(total, -1.0)
+    assert len(nothing) == 0
+    assert np.array_equal(nothing.numbers((3, 5), common.dtype), np.zeros((3, 5)))
+
+
+def test_a_pool_gives_memory_again_once_nobody_holds_it() -> None:
+    pool, kind = Pool(), np.dtype(np.float32)
+    first = pool.empty((3, 5), kind)
+    part, address = first[1:, 2:], first.ctypes.data
+    del first
+    assert not np.shares_memory(pool.empty((3, 5), kind), part), "a view holds it"
+    del part
+    again = pool.empty((2, 7), kind)
+    assert (again.shape, again.dtype, again.ctypes.data) == ((2, 7), kind, address)
+    assert not np.shares_memory(again, pool.empty((2, 7), kind))
+    assert isinstance(copy.deepcopy(pool), Pool)
+
+
+def test_rounds_use_the_same_memory_again_and_never_what_somebody_holds() -> None:
+    clients, algorithm = data(), method("optimization/scaffold", problem=PROBLEMS["dense"], local_steps=3)
+    public, rng = Public.of(clients), np.random.default_rng(0)
+    server = algorithm.start(public, rng)
+    states = [algorithm.enroll(rows, public, rng) for rows in clients]
+
+    def sent() -> list[np.ndarray[Any, Any]]:
+        found = algorithm.contribute_together(states, algorithm.broadcast(server), streams(len(clients), 0))
+        return [message["dx.weight1"] for _, message in found]
+
+    held = sent()
+    kept, known = [part.copy() for part in held], {part.ctypes.data for part in held}
+    assert known.isdisjoint(part.ctypes.data for part in sent())
+    assert all(np.array_equal(a, b) for a, b in zip(held, kept, strict=True))
+    del held
+    assert known & {part.ctypes.data for part in sent()}
 
 
 def test_inner_weights_are_left_unformed_where_that_pays() -> None:
@@ -202,10 +261,10 @@ def test_stacks_of_one_array_lie_side_by_side_without_a_copy() -> None:
     clients, whole = data((6, 6)), np.empty((2, 6, 5))
     parts = [[np.arange(2)] * 2, [np.arange(2, 5)] * 2]
     near = [
-        Stack.of(clients, [rows.y for rows in clients], part, whole.dtype, whole, k)
+        Stack.of(clients, [rows.y for rows in clients], part, whole.dtype, Pool(), whole, k)
         for part, k in zip(parts, (0, 2), strict=True)
     ]
-    apart = [Stack.of(clients, [rows.y for rows in clients], part, whole.dtype) for part in parts]
+    apart = [Stack.of(clients, [rows.y for rows in clients], part, whole.dtype, Pool()) for part in parts]
     assert np.shares_memory(side_by_side(near), whole)
     for stacks in (near, near[::-1], apart):
         together = side_by_side(stacks)

@@ -13,6 +13,7 @@ import numpy as np
 
 from securefed.algorithms.optimization.factored import Frame
 from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.pool import Pool
 from securefed.algorithms.optimization.stack import Stack
 from securefed.algorithms.optimization.work import Block, Draw, Rows, Size, Work
 from securefed.datasets.base import Dataset
@@ -61,9 +62,9 @@ def _room(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], memb
     return FACTOR_BYTES if _unformed(model, model.problem, datasets, draws, members) else FRAME_BYTES
 
 
-def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw]) -> Work:
+def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], pool: Pool) -> Work:
     """The work of a group: its gradient takes (clients, parameters) or (parameters,), gives (clients, parameters)."""
-    group = _Group(model, datasets, draws)
+    group = _Group(model, datasets, draws, pool)
     dtype = model.problem.dtype
 
     def column(values: Sequence[int]) -> Size:
@@ -84,14 +85,14 @@ def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw]) -
 class _Group:
     """The stacked rows of a group, and the gradients over them."""
 
-    def __init__(self, model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw]) -> None:
-        self._model, self._datasets, self._draws = model, datasets, draws
+    def __init__(self, model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], pool: Pool) -> None:
+        self._model, self._datasets, self._draws, self._pool = model, datasets, draws, pool
         self._targets = [model.problem.targets(data) for data in datasets]
         self._stacks: dict[int | None, Stack] = {}
         self._frame: Frame | None = None
         if isinstance(model.problem, LinearInput) and _factored(model, datasets, draws, range(len(datasets))):
             inner = _unformed(model, model.problem, datasets, draws, range(len(datasets)))
-            self._frame = Frame(model, model.problem, len(datasets), inner)
+            self._frame = Frame(model, model.problem, len(datasets), inner, pool)
 
     def step(self, step: int) -> Stack:
         """The rows of a local step; kept where a frame needs them again."""
@@ -117,13 +118,13 @@ class _Group:
         return self._model.gradients(points, stack.x, stack.y, stack.weights)
 
     def _stacked(self, parts: Sequence[Rows], whole: Array | None = None, start: int = 0) -> Stack:
-        return Stack.of(self._datasets, self._targets, parts, self._model.problem.dtype, whole, start)
+        return Stack.of(self._datasets, self._targets, parts, self._model.problem.dtype, self._pool, whole, start)
 
     def _stack_round(self) -> None:
         """The rows of all steps, side by side in one array, as a frame's first and last product want them."""
         sizes = [draw.sizes(data.rows) for data, draw in zip(self._datasets, self._draws, strict=True)]
         ends = np.cumsum([0, *np.max(sizes, axis=0)])
-        whole = np.empty((len(sizes), ends[-1], self._datasets[0].features), self._model.problem.dtype)
+        whole = self._pool.empty((len(sizes), int(ends[-1]), self._datasets[0].features), self._model.problem.dtype)
         for step, start in enumerate(ends[:-1]):
             self._stacks[step] = self._stacked([draw.parts[step] for draw in self._draws], whole, int(start))
 

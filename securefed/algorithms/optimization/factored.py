@@ -22,7 +22,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from securefed.algorithms.optimization.kept import Coefficient, Coefficients, Factors
 from securefed.algorithms.optimization.model import Model
+from securefed.algorithms.optimization.pool import Pool
 from securefed.algorithms.optimization.stack import Stack, side_by_side
+from securefed.algorithms.optimization.sums import MANY, Sum, unscaled
 from securefed.problems.base import LinearInput
 from securefed.problems.products import Formed, times, turned
 from securefed.tensors import Array, TensorSpec
@@ -36,6 +38,7 @@ class Frame:
         model: its problem is a `LinearInput`, whose input weight comes first in the vector.
         count: clients.
         inner: the problem's inner weights that are not formed either.
+        pool: where large arrays come from.
         vectors: (parameters,) or (clients, parameters) received or remembered vectors, by identity.
         taken: the rows and slopes D (clients, widest, outputs) of each gradient so far.
     """
@@ -44,15 +47,17 @@ class Frame:
     problem: LinearInput
     count: int
     inner: Sequence[str] = ()
+    pool: Pool = field(default_factory=Pool)
     vectors: dict[int, Array] = field(default_factory=dict)
     taken: list[tuple[Stack, Array]] = field(default_factory=list)
     factors: dict[str, Factors] = field(init=False)
     _places: dict[str, slice] = field(init=False)
-    _rests: dict[int, Array] = field(default_factory=dict)
+    _rests: dict[int, Sum] = field(default_factory=dict)
     _products: dict[tuple[int, int], Array] = field(default_factory=dict)
+    _added: dict[int, tuple[Coefficients, Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.factors = {name: Factors() for name in self.inner}
+        self.factors = {name: Factors(self.pool) for name in self.inner}
         self._places, start = {}, 0
         for spec in self.model.layout:
             self._places[spec.name] = slice(start, start + spec.size)
@@ -68,6 +73,11 @@ class Frame:
         """The parameters that are formed in every step."""
         return [spec for spec in self.model.layout.specs[1:] if spec.name not in self.factors]
 
+    @property
+    def formed(self) -> tuple[int, int]:
+        """Shape of the numbers of a combination's `rest`."""
+        return self.count, sum(spec.size for spec in self.others)
+
     def part(self, vector: Array, name: str) -> Array:
         """A parameter's entries (..., size) of a vector."""
         return vector[..., self._places[name]]
@@ -78,31 +88,35 @@ class Frame:
             return vector
         if id(vector) not in self._rests:
             self.vectors[id(vector)] = vector
-            self._rests[id(vector)] = self._rest(vector)
+            self._rests[id(vector)] = Sum.of(self.pool, self._rest(vector))
         return Combination(self, {id(vector): 1.0}, {}, self._rests[id(vector)])
 
     def gradient(self, point: Array | Combination, rows: Stack) -> Combination:
         """Mean gradients, each at the client's own point, or all at the same."""
         own, others = self.of(point), self.others
-        rest = np.broadcast_to(own.rest, (self.count, own.rest.shape[-1]))
-        known = self.model.split(rest, others)
-        products = _Products(self, own, Formed(known, self.problem.l2))
+        rest = own.rest.numbers(self.formed, self.model.problem.dtype)
+        known = self.model.split(np.broadcast_to(rest, self.formed), others)
+        flat = self.pool.empty(self.formed, rest.dtype)
+        room = self.model.split(flat, others)
+        products = _Products(self, own, Formed(known, self.problem.l2, room))
         slope, found = self.problem.after_input(self._entered(own, rows), known, products, rows.y, rows.weights)
         self.taken.append((rows, slope))
         steps: dict[int, Coefficient] = {len(self.taken) - 1: 1.0}
-        flat = [np.asarray(found[spec.name]).reshape(self.count, -1) for spec in others]
-        gradient = Combination(self, {}, steps, np.concatenate(flat, axis=1))
+        for name, place in room.items():
+            if found[name] is not place:
+                place[...] = found[name]
+        gradient = Combination(self, {}, steps, Sum.of(self.pool, flat))
         if self.problem.l2:  # of the weights that are not formed; those of the others are in `found`
             l2 = self.problem.l2
-            decay = Combination(self, _scaled(own.vectors, l2), _scaled(own.steps, l2), np.zeros(1, rest.dtype))
+            decay = Combination(self, _scaled(own.vectors, l2), _scaled(own.steps, l2), Sum(self.pool, {}))
             gradient = gradient.plus(decay, 1.0)
         return gradient
 
     def numbers(self, own: Combination) -> Array:
         """(clients, parameters)."""
-        out = np.empty((self.count, self.model.layout.size), self.model.problem.dtype)
-        for part, name in self._split(own.rest):
-            out[:, self._places[name]] = part
+        out = self.pool.empty((self.count, self.model.layout.size), self.model.problem.dtype)
+        for columns, places in self._columns():
+            own.rest.write(out[:, places], columns)
         for spec in (self.input, *(spec for spec in self.model.layout if spec.name in self.factors)):
             self._form(own, spec, out[:, self._places[spec.name]])
         return out
@@ -140,21 +154,26 @@ class Frame:
             return vector[..., self.input.size :]
         return np.concatenate([self.part(vector, spec.name) for spec in self.others], axis=-1)
 
-    def _split(self, rest: Array) -> list[tuple[Array, str]]:
+    def _columns(self) -> list[tuple[slice, slice]]:
+        """Columns of the numbers of a `rest`, and where in a vector they belong."""
+        if not self.factors:
+            return [(slice(None), slice(self.input.size, None))]
         out, start = [], 0
         for spec in self.others:
-            out.append((rest[..., start : start + spec.size], spec.name))
+            out.append((slice(start, start + spec.size), self._places[spec.name]))
             start += spec.size
         return out
 
     def _entered(self, own: Combination, rows: Stack) -> Array:
         """X W^T (clients, widest, outputs)."""
-        z = np.zeros((*rows.x.shape[:2], self.input.shape[0]), rows.x.dtype)
+        terms = [self._kernel(rows, earlier) @ slope for earlier, slope in self._sums(own.steps)]
         for identity, coefficient in own.vectors.items():
-            z += _cube(coefficient) * self._product(identity, rows)
-        for earlier, slope in self._sums(own.steps):
-            z += self._kernel(rows, earlier) @ slope
-        return z
+            product = self._product(identity, rows)
+            if terms and unscaled(coefficient):
+                terms[0] += product
+            else:
+                terms.append(_cube(coefficient) * product)
+        return _summed(terms or [np.zeros((*rows.x.shape[:2], self.input.shape[0]), rows.x.dtype)])
 
     def _product(self, identity: int, rows: Stack) -> Array:
         """X W_j^T, kept for the whole round."""
@@ -174,13 +193,21 @@ class Frame:
 
     def _sums(self, steps: Coefficients) -> list[tuple[Stack, Array]]:
         """The steps' slopes, those on the same rows added up."""
-        sums: dict[int, tuple[Stack, Array]] = {}
+        by_rows: dict[int, dict[int, Coefficient]] = {}
         for step, coefficient in steps.items():
-            rows, slope = self.taken[step]
-            scaled = _cube(coefficient) * slope
-            known = sums.get(id(rows))
-            sums[id(rows)] = (rows, scaled if known is None else known[1] + scaled)
-        return list(sums.values())
+            by_rows.setdefault(id(self.taken[step][0]), {})[step] = coefficient
+        return [(self.taken[next(iter(own))][0], self._sum(key, own)) for key, own in by_rows.items()]
+
+    def _sum(self, key: int, steps: dict[int, Coefficient]) -> Array:
+        """Slopes of steps on the same rows, added to the last sum where that was of some of them."""
+        known, total = self._added.get(key, ({}, None))
+        if any(step not in steps or steps[step] is not coefficient for step, coefficient in known.items()):
+            known, total = {}, None
+        for step in steps.keys() - known.keys():
+            scaled = _cube(steps[step]) * self.taken[step][1]
+            total = scaled if total is None else np.add(total, scaled, out=total)
+        self._added[key] = steps, total
+        return total
 
     def _gathered(self, steps: Coefficients) -> tuple[Array, Array]:
         """Slopes and rows of all steps side by side."""
@@ -225,12 +252,12 @@ class _Products:
 
 
 class Combination(NDArrayOperatorsMixin):
-    """(clients, parameters) a combination of a frame's vectors and gradients; `rest`, all but W, is in numbers.
+    """(clients, parameters) a combination of a frame's vectors and gradients; `rest` is of all but W.
 
     Sums and multiples stay combinations; whatever else NumPy is asked to do with it, it does with the numbers.
     """
 
-    def __init__(self, frame: Frame, vectors: Coefficients, steps: Coefficients, rest: Array) -> None:
+    def __init__(self, frame: Frame, vectors: Coefficients, steps: Coefficients, rest: Sum) -> None:
         self.frame, self.vectors, self.steps, self.rest = frame, vectors, steps, rest
         self._numbers: Array | None = None
 
@@ -245,11 +272,15 @@ class Combination(NDArrayOperatorsMixin):
     def plus(self, other: Combination, sign: float) -> Combination:
         """self + sign * other."""
         vectors, steps = _joined(self.vectors, other.vectors, sign), _joined(self.steps, other.steps, sign)
-        return Combination(self.frame, vectors, steps, self.rest + other.rest if sign > 0 else self.rest - other.rest)
+        rest = self.rest.plus(other.rest, sign)
+        if len(rest) > MANY:
+            rest.numbers(self.frame.formed, self.dtype)
+        return Combination(self.frame, vectors, steps, rest)
 
     def times(self, factor: Coefficient) -> Combination:
         """`factor` times self."""
-        return Combination(self.frame, _scaled(self.vectors, factor), _scaled(self.steps, factor), factor * self.rest)
+        vectors, steps = _scaled(self.vectors, factor), _scaled(self.steps, factor)
+        return Combination(self.frame, vectors, steps, self.rest.times(factor))
 
     def copy(self) -> Array:
         return np.asarray(self).copy()

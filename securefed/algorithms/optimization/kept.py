@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from securefed.algorithms.optimization.pool import Pool
 from securefed.problems.products import turned
 from securefed.tensors import Array
 
@@ -22,7 +23,8 @@ class Factors:
     product with any combination of the G_s is two products with all of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self._entered = self._slopes = np.empty((0, 0, 0))
         self._ends = [0]
 
@@ -30,7 +32,10 @@ class Factors:
         """Keep one more gradient (copied)."""
         start, end = self._ends[-1], self._ends[-1] + entered.shape[1]
         if end > self._entered.shape[1]:
-            self._entered, self._slopes = _grown(self._entered, entered, end), _grown(self._slopes, slope, end)
+            self._entered, self._slopes = (
+                self._grown(self._entered, entered, end),
+                self._grown(self._slopes, slope, end),
+            )
         self._entered[:, start:end], self._slopes[:, start:end] = entered, slope
         self._ends.append(end)
 
@@ -47,7 +52,8 @@ class Factors:
     def form(self, steps: Coefficients, out: Array) -> None:
         """out (clients, outputs, inputs) <- sum_s c_s D_s^T A_s."""
         past, slopes, weights = self._used(steps)
-        np.matmul(turned(slopes * weights[:, :, None]), past, out=out)
+        scaled = np.multiply(slopes, weights[:, :, None], out=self._pool.empty(slopes.shape, slopes.dtype))
+        np.matmul(turned(scaled), past, out=out)
 
     def _used(self, steps: Coefficients) -> tuple[Array, Array, Array]:
         """A, D and the coefficients (clients or 1, rows) as far as the last step that counts."""
@@ -58,10 +64,9 @@ class Factors:
             weights[:, self._ends[step] : self._ends[step + 1]] = value
         return self._entered[:, :end], self._slopes[:, :end], weights
 
-
-def _grown(kept: Array, like: Array, least: int) -> Array:
-    """Room for `least` rows and as many again, with what was kept."""
-    out = np.empty((len(like), 2 * least, like.shape[2]), like.dtype)
-    if kept.size:
-        out[:, : kept.shape[1]] = kept
-    return out
+    def _grown(self, kept: Array, like: Array, least: int) -> Array:
+        """Room for `least` rows and as many again, with what was kept."""
+        out = self._pool.empty((len(like), 2 * least, like.shape[2]), like.dtype)
+        if kept.size:
+            out[:, : kept.shape[1]] = kept
+        return out

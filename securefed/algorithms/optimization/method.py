@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from securefed.algorithms.base import Outcome, Public, require
 from securefed.algorithms.optimization.cohort import groups, together
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.parallel import side_by_side
+from securefed.algorithms.optimization.pool import Pool
 from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work, batches
 from securefed.datasets.base import Dataset
 from securefed.errors import DivergenceError
@@ -144,8 +146,10 @@ class GradientMethod(ABC):
         datasets = [client.data for client in clients]
         draws = [self.draw(data.rows, rng) for data, rng in zip(datasets, rngs, strict=True)]
 
+        pool = self._pool
+
         def compute(members: list[int]) -> list[tuple[Client, Tensors] | DivergenceError]:
-            work = together(model, [datasets[i] for i in members], [draws[i] for i in members])
+            work = together(model, [datasets[i] for i in members], [draws[i] for i in members], pool)
             return self._group(received, [clients[i] for i in members], work)
 
         parts = groups(model, datasets, draws)
@@ -156,6 +160,11 @@ class GradientMethod(ABC):
             for i, one in zip(members, results, strict=True)
         }
         return [by_client[i] for i in range(len(clients))]
+
+    @cached_property
+    def _pool(self) -> Pool:
+        """Where a cohort's large arrays come from, in this round and the next."""
+        return Pool()
 
     def _group(
         self, received: Vectors, clients: Sequence[Client], work: Work
@@ -236,7 +245,7 @@ class GradientMethod(ABC):
         )
 
     def _check(self, value: Array, part: str, where: str, limit: float = HOPELESS) -> None:
-        if not _peak(value) < limit:
+        if not np.vdot(value, value) < limit**2 / 2 and not _peak(value) < limit:  # the norm is quicker, and no less
             raise DivergenceError(
                 f"{where}: {part!r} reached {_peak(value):.3g}, beyond {limit:.3g}; "
                 f"lower learning_rate (now {self.learning_rate:g}), take fewer local steps, or scale the features"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from securefed.algorithms.optimization.pool import Pool
 from securefed.algorithms.optimization.work import Rows
 from securefed.datasets.base import Dataset
 from securefed.tensors import Array
@@ -36,14 +37,15 @@ class Stack:
         targets: Sequence[Array],
         parts: Sequence[Rows],
         dtype: np.dtype[Any],
+        pool: Pool,
         whole: Array | None = None,
         start: int = 0,
     ) -> Stack:
-        """The rows `parts` of each client, in an array of their own or behind the first `start` of `whole`."""
+        """The rows `parts` of each client, in an array of the pool or behind the first `start` of `whole`."""
         sizes = [len(y) if isinstance(part, slice) else len(part) for y, part in zip(targets, parts, strict=True)]
         widest = max(sizes)
         if whole is None:
-            whole = np.empty((len(sizes), widest, datasets[0].features), dtype)
+            whole = pool.empty((len(sizes), widest, datasets[0].features), dtype)
         x = whole[:, start : start + widest]
         y = np.empty((*x.shape[:2], *targets[0].shape[1:]), targets[0].dtype)
         weights = np.zeros((len(sizes), widest), dtype)
