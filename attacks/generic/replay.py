@@ -40,14 +40,14 @@ class Replay:
         observed: the view.      target: algorithm and public facts.
         labels: all members' labels in order where the attacker knows them, else `None`.
         seed: of the attacker's own randomness, in place of the clients' (which it does not know).
-        through: what becomes of a contribution before it is summed (a clip), where something does.
+        through: what becomes of a contribution to an exchange before it is summed (a clip), where something does.
     """
 
     observed: Observed
     target: Target
     labels: Array | None = None
     seed: int = 0
-    through: Callable[[Tensors], Tensors] | None = None
+    through: Callable[[Tensors, int], Tensors] | None = None
 
     def __post_init__(self) -> None:
         if not self.observed.rounds:
@@ -113,7 +113,7 @@ class Replay:
                 state = algorithm.enroll(data, public, rng)
             tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
             state = algorithm.settle(tentative, Outcome(True, observation.followed or None))
-            passed = sent if self.through is None else self.through(sent)
+            passed = sent if self.through is None else self.through(sent, observation.round)
             out.append(_flat({name: passed[name] for name in observation.message}))
         return np.concatenate(out)
 

@@ -72,24 +72,26 @@ class Game:
 
     Attributes:
         replay: the observed rounds as a function of rows; `replay.members[member]` is the client.
-        seen: (numbers,) its part of all messages, noise included.      noise: standard deviation of each number.
+        seen: (numbers,) its part of all messages, noise included.
+        noise: standard deviation of the numbers, or of each.
         data: the client's data as planted.      canaries: the bits.
     """
 
     replay: Replay
     member: int
     seen: Array
-    noise: float
+    noise: float | Array
     data: Dataset
     canaries: Canaries
 
     def informed(self) -> Array:
         """(bits,) scores of the adversary who knows all other rows: higher means rather the own row."""
-        unit = 2 * self.noise**2 or float(np.linalg.norm(self.seen)) ** 2 or 1.0
+        noisy = bool(np.any(self.noise))
+        unit = np.sqrt(2) * self.noise if noisy else float(np.linalg.norm(self.seen)) or 1.0
         out = []
         for place, pair in enumerate(zip(self.canaries.own, self.canaries.stand_ins, strict=True)):
-            own, other = (self._off(self._with(self.data.x, place, row)) for row in pair)
-            out.append((other - own) / unit)
+            own, other = (self._off(self._with(self.data.x, place, row), unit) for row in pair)
+            out.append(other - own)
         return np.array(out)
 
     def population(self, population: Dataset, shadows: int, rng: np.random.Generator) -> Array:
@@ -118,5 +120,5 @@ class Game:
     def _sent(self, rows: Array) -> Array:
         return self.replay.alone(self.member, Dataset(rows, self.data.y))
 
-    def _off(self, rows: Array) -> float:
-        return float(np.sum((self.seen - self._sent(rows)) ** 2))
+    def _off(self, rows: Array, unit: float | Array) -> float:
+        return float(np.sum(((self.seen - self._sent(rows)) / unit) ** 2))

@@ -195,7 +195,7 @@ class _Game:
     def _nothing(self, plan: Plan) -> Tensors:
         """What is encoded where there is no contribution, nor anything that a clip adds to one."""
         zeros: Tensors = {tensor.name: np.zeros(tensor.shape) for tensor in plan.tensors}
-        for transform in self._links(_CLIPS + 1, None):
+        for transform in _links(self.defense, _CLIPS + 1):
             zeros = transform.encode(zeros, plan)
         return zeros
 
@@ -207,18 +207,22 @@ class _Game:
     def _marks(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """What a canary moves a release by, and what the release multiplies noise by."""
         plan, moved = self._planned, self._canary(self._direction)
-        for transform in self._links(0, _CLIPS):
+        for transform in _links(self.defense, 0, _CLIPS):
             moved = dict(transform.encode(moved, plan))
         ones: Tensors = {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}
-        return self._outwards(moved), self._outwards(ones)
+        return outwards(self.defense, moved, plan), outwards(self.defense, ones, plan)
 
-    def _outwards(self, tensors: Tensors) -> dict[str, Array]:
-        for transform in reversed(self._links(0, _NOISE - 1)):
-            tensors = transform.release(tensors, self._planned)
-        return {name: np.asarray(value, np.float64) for name, value in tensors.items()}
 
-    def _links(self, first: int, last: int | None) -> list[Transform]:
-        return [t for t in self.defense.transforms if t.order >= first and (last is None or t.order <= last)]
+def outwards(defense: Defense, tensors: Tensors, plan: Plan) -> dict[str, Array]:
+    """What a release does to a noised sum besides: its units (an adaptive clip's), its rate (of coins)."""
+    for transform in reversed(_links(defense, 0, _NOISE - 1)):
+        tensors = transform.release(tensors, plan)
+    return {name: np.asarray(value, np.float64) for name, value in tensors.items()}
+
+
+def _links(defense: Defense, first: int, last: int = 10**6) -> list[Transform]:
+    """The transforms whose order lies in `first`..`last`."""
+    return [transform for transform in defense.transforms if first <= transform.order <= last]
 
 
 def _many(defense: Defense, shape: tuple[int, int], clip: float | None, draw: Draw) -> tuple[Array, Array]:

@@ -20,7 +20,7 @@ from securefed import catalogue
 from securefed.auditing.cases import case, cases, defaults, every, require_clients
 from securefed.auditing.cells import AUDIT, Report, gather
 from securefed.auditing.finding import ACCEPTABLE
-from securefed.auditing.members import MembershipRow, Play, client_canaries, play
+from securefed.auditing.members import MembershipRow, Play, client_canaries, play, record_canaries
 from securefed.auditing.members import gather as gather_plays
 from securefed.auditing.outcome import Outcome, Settings, Task
 from securefed.auditing.runs import COVERED, DEFENSES, DP, run_task
@@ -180,8 +180,9 @@ def _members(
     found = [done[_key(task)] for task in tasks]
     settings = tasks[0].settings
     noise = min(settings.noise.values())
-    canaries = client_canaries(settings.delta, noise, len({task.seed for task in tasks}))
-    rows = [*gather_plays(item for plays, _ in found for item in plays), *canaries]
+    about = settings.delta, noise, len({task.seed for task in tasks})
+    rows = [*gather_plays(item for plays, _ in found for item in plays)]
+    rows += [*client_canaries(*about), *record_canaries(*about)]
     return rows, [reason for _, reasons in found for reason in reasons]
 
 

@@ -3,7 +3,8 @@
 The target's first rows are canaries (`attacks.membership.canaries`): each is its own or a stand-in from held-out rows.
 The run is the algorithm's own, from its case; the adversary sees what the noise's epsilon covers, knows every other
 client's rows, and takes their part off. That a whole client took part is public here; what its contribution shows in
-the worst case is what `epsilon_noise` measures, and its rates are rows too.
+the worst case is what `epsilon_noise` measures, and what one record shows under record-level privacy `epsilon_records`:
+their rates are rows too. Coins (`poisson`) are among those alone, for no adversary knows the other clients' coins.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
+from securefed.algorithms.pca import SSI
+from securefed.algorithms.records import record_level
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.attacks.generic import Replay
 from securefed.attacks.membership import Canaries, Game, plant, pooled
 from securefed.auditing.cases import Prepared, case
-from securefed.auditing.epsilon_noise import audit_noise
+from securefed.auditing.epsilon_noise import NoiseAudit, audit_noise, outwards
+from securefed.auditing.epsilon_records import audit_records
 from securefed.auditing.outcome import Task
 from securefed.auditing.statistics import Interval, verdict
 from securefed.datasets.base import Dataset
@@ -31,38 +36,55 @@ from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
     CentralGaussian,
     DistributedNoise,
+    Poisson,
+    adaptive_clip,
     clip,
+    clip_each,
     discrete_gaussian,
     epsilon_of,
     gaussian,
     local_gaussian,
     local_laplace,
+    poisson,
+    records,
     skellam,
 )
-from securefed.defenses.differential_privacy.clip import clipped
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.errors import SecureFedError
+from securefed.errors import ConfigError, SecureFedError
 from securefed.federation import Federation
 from securefed.server import Result
-from securefed.tensors import Array
+from securefed.tensors import Array, Tensors
 
-INFORMED, POPULATION, CLIENT_CANARY = "informed", "population", "client canary"
+INFORMED, POPULATION = "informed", "population"
+CLIENT_CANARY, RECORD_CANARY = "client canary", "record canary"
 PLAIN: Final = "plain"
 NOISES: Final[Mapping[str, Callable[[float, float], Defense]]] = {
     "gaussian": lambda norm, noise: chain(clip(norm), gaussian(noise), Quantise(), Plain()),
+    "gaussian, clip by tensor": lambda norm, noise: chain(clip_each(norm), gaussian(noise), Quantise(), Plain()),
+    "gaussian, adaptive clip": lambda norm, noise: chain(
+        adaptive_clip(0.5, initial=norm), gaussian(noise), Quantise(), Plain()
+    ),
     "discrete_gaussian": lambda norm, noise: chain(clip(norm), discrete_gaussian(noise), secure_aggregation()),
     "skellam": lambda norm, noise: chain(clip(norm), skellam(noise), secure_aggregation()),
     "local_gaussian": lambda norm, noise: chain(clip(norm), local_gaussian(noise), Plain()),
     "local_laplace": lambda norm, noise: chain(clip(norm), local_laplace(noise), Plain()),
 }
-"""Every noise of the message layer, from a clip and a noise multiplier."""
+"""Every noise and every clip of the message layer, from a clip and a noise multiplier."""
+_RATE: Final = Poisson(0.1)
+COINS: Final[Mapping[str, Callable[[float, float], Defense]]] = {
+    "gaussian, Poisson cohorts": lambda norm, noise: chain(
+        clip(norm), poisson(_RATE.rate), gaussian(noise, sampler=_RATE), Quantise(), Plain()
+    )
+}
 CANARIES: Final = 8
 SHADOWS: Final = 6
 _TARGET: Final = 0
 _NOISE_ENTRIES: Final = 4000
 _CANARY_RUNS: Final = 200
+_TENSORS: Final = 3
+_RECORDS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -82,7 +104,7 @@ class MembershipRow:
     """One adversary under one defence, over all seeds.
 
     Attributes:
-        algorithm: "any" for canaries that are whole contributions.
+        algorithm: "any" for canaries that are whole contributions.      defense: the noise, and what bounds a part.
         auc, tpr: area under the curve, and the true positive rate at 1 % false positives; each (value, low, high).
         null: (low, high) of the AUC where membership is dealt out at random.
         members, others: scores of each.      epsilon: what the plan claims for all rounds; `None` without noise.
@@ -131,13 +153,58 @@ def play(task: Task) -> tuple[list[Play], list[str]]:
 
 def client_canaries(delta: float, noise: float, seeds: int) -> Iterator[MembershipRow]:
     """What one whole contribution shows in one exchange under each noise, in the worst case: any algorithm's."""
-    for name, make in NOISES.items():
-        runs = [audit_noise(make(1.0, noise), delta, runs=_CANARY_RUNS // seeds + 4) for _ in range(seeds)]
-        plays = [
-            Play("any", name, CLIENT_CANARY, item.scores, item.inside, item.claimed) for item in runs if item.scores
-        ]
-        if plays:
-            yield _row(plays)
+    for name, make in {**NOISES, **COINS}.items():
+        yield from _canary_row("any", name, CLIENT_CANARY, seeds, partial(_client, make(1.0, noise), delta))
+
+
+def record_canaries(delta: float, noise: float, seeds: int) -> Iterator[MembershipRow]:
+    """What one record shows in one round where records are the unit of privacy, in the worst case."""
+    rows = Dataset(100.0 * np.eye(_RECORDS), np.ones((_RECORDS, 1)))  # each in a direction of its own, far too long
+    whole = record_level(SSI(rank=_RECORDS), 1.0)
+    for name, made in (("gaussian, records", gaussian(noise)), ("skellam, records", skellam(noise))):
+        defense = chain(records(), made, secure_aggregation())
+        yield from _canary_row(
+            "pca/ssi", name, RECORD_CANARY, seeds, partial(audit_records, whole, defense, rows, delta)
+        )
+    try:
+        audited = _dp_sgd(rows, delta, noise)
+    except ConfigError:  # an extra that is not installed
+        return
+    yield from _canary_row("private/fedavg", "DP-SGD", RECORD_CANARY, seeds, audited)
+
+
+def _client(defense: Defense, delta: float, runs: int) -> NoiseAudit:
+    return audit_noise(defense, delta, runs=runs, tensors=_TENSORS)
+
+
+def _dp_sgd(rows: Dataset, delta: float, noise: float) -> Callable[..., NoiseAudit]:
+    """One full-batch step of linear regression: zeros there have no gradient."""
+    from torch import nn  # noqa: PLC0415 - one row needs it
+
+    from securefed.problems import TorchModule  # noqa: PLC0415
+    from securefed.records import PrivateFedAvg  # noqa: PLC0415 - needs an extra
+
+    module = partial(nn.Linear, _RECORDS, 1, bias=False)
+    problem = TorchModule(module=module, criterion="squared_error", compared_with="responses")
+    method = PrivateFedAvg(problem=problem, local_steps=1, batch_size=None, noise_multiplier=noise, delta=delta)
+    return partial(
+        audit_records,
+        method,
+        chain(),
+        rows,
+        delta,
+        silent=replace(method, noise_multiplier=1e-6),
+        claimed=method.per_round(_RECORDS),
+    )
+
+
+def _canary_row(
+    algorithm: str, defense: str, adversary: str, seeds: int, audited: Callable[..., NoiseAudit]
+) -> Iterator[MembershipRow]:
+    runs = [audited(runs=_CANARY_RUNS // seeds + 4) for _ in range(seeds)]
+    plays = [Play(algorithm, defense, adversary, item.scores, item.inside, item.claimed) for item in runs]
+    if plays := [item for item in plays if item.scores]:
+        yield _row(plays)
 
 
 def gather(plays: Iterable[Play]) -> list[MembershipRow]:
@@ -194,10 +261,10 @@ def _scored(
     result = Federation(method, clients, defense, seed=task.seed, public=prepared.public).run(what.rounds)
     local = name == PLAIN or result.plan.noise_survivors == 1
     observed = (views.server if local else views.released)(result.transcript, _TARGET)
-    norm = None if name == PLAIN else what.clip
-    game = _game(
-        observed, Target(method, prepared.public), clients, canaries, _noise(defense, result, local=local), norm
-    )
+    plans = _plans(defense, result)
+    noise = 0.0 if name == PLAIN else _noise(defense, result.plan, local=local) * _scales(defense, observed, plans)
+    through = None if name == PLAIN else partial(_clipped, defense, plans)
+    game = _game(observed, Target(method, prepared.public), clients, canaries, noise, through)
     population = _population(prepared.test, prepared.public.feature_bound)
     epsilon = _claimed(defense, result.plan, what.rounds, task.settings.delta)
     inside = tuple(bool(bit) for bit in canaries.inside)
@@ -213,11 +280,11 @@ def _game(
     target: Target,
     clients: Sequence[Dataset],
     canaries: Canaries,
-    noise: float,
-    norm: float | None,
+    noise: float | Array,
+    through: Callable[[Tensors, int], Tensors] | None,
 ) -> Game:
     """The target's part: what was seen less what every other member sent, which this adversary knows."""
-    replay = Replay(observed, target, through=None if norm is None else lambda sent: clipped(sent, norm))
+    replay = Replay(observed, target, through=through)
     seen = replay.seen
     for index, client in enumerate(replay.members):
         if client != _TARGET:
@@ -225,21 +292,45 @@ def _game(
     return Game(replay, replay.members.index(_TARGET), seen, noise, clients[_TARGET], canaries)
 
 
-def _noise(defense: Defense, result: Result, *, local: bool) -> float:
-    """Standard deviation of an entry, by sending zeros through the defence's own code."""
-    clients = 1 if local else result.plan.clients
-    zeros = {
-        tensor.name: np.zeros(tensor.shape) for tensor in result.plan.tensors if tensor.name not in result.plan.added
-    }
+def _plans(defense: Defense, result: Result) -> dict[int, Plan]:
+    """The plan of every exchange: what a defence learns is public, and follows from what was released."""
+    learned, plans = defense.start(result.plan.own), {}
+    for record in result.transcript.records:
+        plans[record.round] = replace(result.plan, learned=learned)
+        learned = defense.learn(record.released, plans[record.round], len(record.survivors))
+    return plans
+
+
+def _clipped(defense: Defense, plans: Mapping[int, Plan], sent: Tensors, exchange: int) -> Tensors:
+    """What a contribution is in a release of that exchange: clipped, and in the release's units."""
+    clip = defense.transforms[0]
+    return clip.release(clip.encode(sent, plans[exchange]), plans[exchange])
+
+
+def _scales(defense: Defense, observed: Observed, plans: Mapping[int, Plan]) -> Array:
+    """(numbers,) what every number's noise is multiplied by on its way out."""
+    out = []
+    for observation in observed.rounds:
+        plan = plans[observation.round]
+        ones = outwards(defense, {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}, plan)
+        out += [np.ravel(ones[name]) for name in sorted(observation.message)]
+    return np.concatenate(out)
+
+
+def _noise(defense: Defense, planned: Plan, *, local: bool) -> float:
+    """Standard deviation of an entry before its units, by sending zeros through the defence's own code."""
+    clients = 1 if local else planned.clients
+    zeros = {spec.name: np.zeros(spec.shape) for spec in planned.own}
+    units = outwards(defense, {tensor.name: np.ones(tensor.shape) for tensor in planned.tensors}, planned)
     drawn: list[Array] = []
     while sum(map(len, drawn)) < _NOISE_ENTRIES:
-        plan = Session(secrets.token_hex(16), 0, tuple(range(result.plan.clients)), result.plan).plan
+        plan = Session(secrets.token_hex(16), 0, tuple(range(planned.clients)), planned).plan
         total: dict[str, Array] = {}
         for _ in range(clients):
             sent = defense.encode(zeros, plan)
             total = {name: np.asarray(value) + total.get(name, 0) for name, value in sent.items()}
         released = defense.release(defense.decode(total, plan, clients), plan)
-        drawn.append(np.concatenate([np.ravel(released[name]) for name in zeros]))
+        drawn.append(np.concatenate([np.ravel(released[name] / units[name]) for name in zeros]))
     return float(np.std(np.concatenate(drawn)))
 
 

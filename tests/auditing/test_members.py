@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
+
 import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from securefed.algorithms.base import Public
+from securefed.attacks import views
+from securefed.attacks.base import Target
 from securefed.attacks.generic import Replay
 from securefed.attacks.membership import Game, plant, pooled
 from securefed.auditing import members
 from securefed.auditing.cases import case
 from securefed.auditing.matrix import audit
-from securefed.auditing.members import INFORMED, NOISES, PLAIN, POPULATION, client_canaries, gather, play
+from securefed.auditing.members import (
+    COINS,
+    INFORMED,
+    NOISES,
+    PLAIN,
+    POPULATION,
+    client_canaries,
+    gather,
+    play,
+    record_canaries,
+)
 from securefed.auditing.outcome import Settings, Task
 from securefed.auditing.report import render
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import calibrate, clip, gaussian
-from securefed.defenses.differential_privacy.gaussian import CentralGaussian
+from securefed.defenses.differential_privacy import (
+    CentralGaussian,
+    adaptive_clip,
+    calibrate,
+    clip,
+    gaussian,
+)
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.plain import Plain
 from securefed.errors import ConfigError, DataError
+from securefed.federation import Federation
 from tests.attacks.test_generic import DATA, Z, product, replay
 
 POPULATION_ROWS = Dataset(np.random.default_rng(9).uniform(-1, 1, (80, 5)))
@@ -133,8 +155,19 @@ def test_noise_that_is_missing_shows(monkeypatch) -> None:
     assert rows["weak"].auc[0] > 0.97 > rows["gaussian"].auc[0]
 
 
+def test_a_contribution_that_joins_by_its_coin_is_seen_one_time_in_ten(monkeypatch) -> None:
+    """AUC of a tenth of .76: .526, and what 408 scores leave of chance."""
+    monkeypatch.setattr(import_module("securefed.defenses.differential_privacy.gaussian"), "PLANNED_ROUNDS", (1,))
+    monkeypatch.setattr(members, "NOISES", {})
+    (row,) = client_canaries(1e-5, 1.0, 2)
+    assert row.defense in COINS
+    assert row.auc[0] < 0.65
+    assert 1 < row.epsilon < 3  # 4.4 without coins
+
+
 def test_one_whole_contribution_is_seen_through_little_noise_only(monkeypatch) -> None:
     monkeypatch.setattr(members, "_CANARY_RUNS", 60)
+    monkeypatch.setattr(members, "COINS", {})
     little, much = ({row.defense: row for row in client_canaries(1e-5, noise, 2)} for noise in (0.3, 30.0))
     assert set(little) == set(much) == set(NOISES)
     for name in NOISES:
@@ -143,12 +176,50 @@ def test_one_whole_contribution_is_seen_through_little_noise_only(monkeypatch) -
         assert little[name].epsilon > much[name].epsilon
 
 
+def test_one_record_is_seen_through_little_noise_only(monkeypatch) -> None:
+    monkeypatch.setattr(members, "_CANARY_RUNS", 60)
+    little, much = ({row.defense: row for row in record_canaries(1e-5, noise, 2)} for noise in (0.3, 30.0))
+    assert set(little) == set(much) == {"gaussian, records", "skellam, records", "DP-SGD"}
+    for name, row in little.items():
+        assert row.auc[0] > 0.95, name
+        assert much[name].auc[1] < 0.75, name
+        assert row.epsilon > much[name].epsilon
+
+
+def test_a_clip_that_moves_is_followed_by_the_adversary() -> None:
+    """What is left of the sum without the others is the target's own part, where every exchange's clip is known."""
+    what, clients, defense = (
+        case("pca/ssi"),
+        list(DATA),
+        chain(adaptive_clip(0.5, initial=1e-3, rate=3.0), gaussian(1e-4)),
+    )
+    public, nobody = Public.of(clients), np.random.default_rng(0)
+    result = Federation(what.build(), clients, defense, seed=1, public=public).run(5)
+    observed, plans = views.released(result.transcript, 0), members._plans(defense, result)
+    canaries = plant(clients[0], POPULATION_ROWS, [True], nobody)
+
+    def left(known) -> float:
+        through = partial(members._clipped, defense, known)
+        game = members._game(observed, Target(what.build(), public), clients, canaries, 0.0, through)
+        own = game.replay.alone(game.member, clients[0])
+        return float(np.linalg.norm(game.seen - own) / np.linalg.norm(own))
+
+    assert max(plan.learned[0] for plan in plans.values()) > 5 * plans[0].learned[0]
+    assert left(plans) < 0.02
+    assert left(dict.fromkeys(plans, plans[0])) > 0.2  # who takes the clip to stand still is left with a rest
+
+
 def test_the_audit_has_the_rows_only_where_they_are_asked_for(monkeypatch) -> None:
     monkeypatch.setattr(members, "_CANARY_RUNS", 10)
     small = {"algorithms": ["optimization/dsgd"], "defenses": ["plain"], "attacks": ["gradient_inversion/fit"]}
     small |= {"clients": 4, "seeds": 2, "workers": 1}
     with_it = audit(**small, membership=True).report
-    assert {row["adversary"] for row in with_it.membership} == {INFORMED, POPULATION, members.CLIENT_CANARY}
+    assert {row["adversary"] for row in with_it.membership} == {
+        INFORMED,
+        POPULATION,
+        members.CLIENT_CANARY,
+        members.RECORD_CANARY,
+    }
     assert "--membership" in with_it.command
     page = render(with_it, [], [])
     assert "Who was there" in page
