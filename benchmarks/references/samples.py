@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.attacks_samples import FLAME, STOCHASTIC, digits, graphs, personal, samples
+from benchmarks.attacks_samples import FLAME, FLAME_LONG, STOCHASTIC, digits, graphs, personal, samples
 from benchmarks.references.figures import Cell, Figure, Measurement
 from securefed.algorithms import personalized
 from securefed.algorithms.graph import PPGL
@@ -21,6 +21,7 @@ from securefed.attacks.base import Target
 from securefed.attacks.distances import Fit as Distances
 from securefed.attacks.distances import centred_gram, embedding
 from securefed.attacks.gradient_inversion import Fit, Naive, Telescoping
+from securefed.attacks.gradient_inversion.inversion import look
 from securefed.attacks.personal import Path
 from securefed.attacks.personal.recursion import opened, read_opened
 from securefed.attacks.scores import relative_error, sample_error
@@ -50,6 +51,21 @@ def every_method(attack: Any, seed: int) -> Cell:
     start = time.process_time()
     errors = {name: samples(attack, STOCHASTIC[name], 1, 8, (seed,))[0] for name in SIX}
     return {**errors, "median": median(errors.values()), "seconds": time.process_time() - start}
+
+
+def jointly(method: Any, rounds: int, seed: int) -> Cell:
+    """Eight rows behind softmax from all rounds together; and how far a Gauss-Newton step leads away from the true
+    rows: what the rounding of the messages leaves of them, whoever fits."""
+    federation, clients = digits(method, 8, rounds, seed)
+    observed, target = views.server(federation.transcript, 1), Target(method, federation.public)
+    start = time.process_time()
+    found = Fit(rounds=rounds).run(observed, target, np.random.default_rng(seed))
+    seconds = time.process_time() - start
+    system = look(observed, target, rounds=rounds).system
+    truth = clients[1].x @ system.basis.T
+    step = np.linalg.lstsq(*reversed(system.misfit(truth, clients[1].labels())), rcond=None)[0]
+    left = float(np.linalg.norm(step) / np.linalg.norm(truth))
+    return {"error": sample_error(found.value, clients[1].x), "seconds": seconds, "left": left}
 
 
 def forgotten(seed: int) -> Cell:
@@ -160,9 +176,18 @@ FIGURES = (
         where=_FLAME,
         claim="softmax, n_i <= 8: rows",
         printed="1e-14",
-        setting=f"{_DIGITS}, n_i = 8, H = 5, 8 rounds, all rounds jointly",
-        measurement=_rows("flame/rows 8", Fit(), FLAME, 8, 8),
-        evidence="The Jacobian's condition is about 1e5 here (docs/attacks-samples.md), and so many digits are lost.",
+        setting=f"{_DIGITS}, n_i = 8, H = 5, eta = .1, 30 rounds, all jointly",
+        measurement=Measurement("flame/rows 8, determined", partial(jointly, FLAME_LONG, 30)),
+    ),
+    Figure(
+        where=_FLAME,
+        claim="the same, small steps and few rounds",
+        printed="1e-14",
+        setting=f"{_DIGITS}, n_i = 8, H = 5, eta = .02, 8 rounds, all jointly",
+        measurement=Measurement("flame/rows 8", partial(jointly, FLAME, 8)),
+        evidence="The reference's step and rounds are not stated. No polish is missing: a Gauss-Newton step from the TRUE"
+        " rows leads 7e-14 away from them (median; 6e-16 to 3e-13, by seed half of our error or more), since rounding, "
+        "1e-16, meets a condition of 1e4 to 1e5. With larger steps and more rounds, the line above, the figure holds.",
     ),
     Figure(
         where=_FLAME,
