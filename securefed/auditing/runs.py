@@ -27,7 +27,9 @@ from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import KeyHolder, Paillier, open_upload
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.errors import DivergenceError
 from securefed.federation import Federation
+from securefed.history import RoundHistory
 from securefed.messages import RoundRecord
 from securefed.server import Result
 
@@ -94,7 +96,10 @@ class _Seed:
             DP: self._dp,
         }
         for name in self.settings.defenses:
-            steps[name]()
+            try:
+                steps[name]()
+            except DivergenceError as error:
+                self.skipped.append(f"{self.case.name}, {name}, seed {self.task.seed}: {error}")
         return Outcome(
             tuple(self.scores),
             tuple(self.facts),
@@ -250,6 +255,11 @@ class _Seed:
     def _federation(
         self, defense: Defense, *, rounds: int | None = None, schedule: Any = None
     ) -> tuple[Result, Federation]:
+        """A run; one that noise drives out of its domain ends with its last good round, and the audit says so.
+
+        Raises:
+            DivergenceError: there is no good round.
+        """
         federation = Federation(
             self.case.build(),
             self.prepared.clients,
@@ -258,7 +268,15 @@ class _Seed:
             public=self.prepared.public,
             schedule=schedule,
         )
-        return federation.run(rounds or self.case.rounds), federation
+        planned, done = rounds or self.case.rounds, list[RoundHistory]()
+        try:
+            return federation.run(planned, progress=done.append), federation
+        except DivergenceError as error:
+            if not done:
+                raise
+            what = f"{self.case.name}, {defense.name}, seed {self.task.seed}"
+            self.skipped.append(f"{what}: only {len(done)} of {planned} rounds: {error}")
+            return federation.run(len(done)), federation
 
     def _note(
         self,

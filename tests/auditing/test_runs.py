@@ -1,0 +1,74 @@
+"""One seed of one algorithm: what is run, what is not run twice, and a run that ends early."""
+
+from __future__ import annotations
+
+import pytest
+
+from securefed.algorithms.graph import PPGL
+from securefed.auditing import runs
+from securefed.auditing.outcome import Outcome, Settings, Task
+from securefed.auditing.runs import DP, PAILLIER, PLAIN, SECURE_AGGREGATION, run_task
+from securefed.defenses.homomorphic import KeyHolder
+from securefed.errors import DivergenceError
+from securefed.federation import Federation
+
+NOISE = {(8.0, 6): 1.0, (8.0, 10): 1.0}
+
+
+def outcome(
+    algorithm: str, *defenses: str, attacks: tuple[str, ...] = (), seed: int = 5, first: bool = False
+) -> Outcome:
+    settings = Settings("digits", 4, defenses, attacks, 8.0, 1e-5, NOISE, (), False)
+    return run_task(Task(algorithm, seed, first, settings))
+
+
+def diverges(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let so many rounds pass, and none after them."""
+    usual, passed = PPGL.update, []
+
+    def update(self, *arguments):
+        if len(passed) == after:
+            raise DivergenceError("noise outweighs the weights")
+        passed.append(1)
+        return usual(self, *arguments)
+
+    monkeypatch.setattr(PPGL, "update", update)
+
+
+def test_a_run_that_noise_ends_early_is_audited_as_far_as_it_went(monkeypatch) -> None:
+    diverges(2, monkeypatch)
+    found = outcome("graph/ppgl", DP)
+    assert [fact.rounds for fact in found.facts] == [2]
+    assert len(found.skipped) == 1
+    assert "only 2 of 6 rounds: noise outweighs" in found.skipped[0]
+
+
+def test_a_run_without_a_good_round_is_left_out_and_the_others_go_on(monkeypatch) -> None:
+    diverges(6, monkeypatch)
+    found = outcome("graph/ppgl", PLAIN, DP)
+    assert [fact.defense for fact in found.facts] == [PLAIN]
+    assert found.skipped == ("graph/ppgl, dp, seed 5: noise outweighs the weights",)
+
+
+def test_what_exact_defences_share_is_run_once(monkeypatch) -> None:
+    """Plain, quantised, and quantised with changing survivors: two defences, each with two views of them."""
+    made: list[str] = []
+    usual = Federation.run
+    monkeypatch.setattr(Federation, "run", lambda self, *a, **k: made.append(self.defense.name) or usual(self, *a, **k))
+    found = outcome("pca/ssi", PLAIN, SECURE_AGGREGATION, PAILLIER, attacks=("gram/difference",))
+    assert made == ["plain", "quantise + plain", "quantise + plain"]
+    assert {(s.defense, s.view) for s in found.scores} == {
+        (SECURE_AGGREGATION, "changing survivors"),
+        (PAILLIER, "changing survivors"),
+    }
+
+
+def test_one_key_serves_all_runs_and_answers_each_apart(monkeypatch) -> None:
+    runs._key_holder.cache_clear()
+    generate = KeyHolder.generate
+    made: list[int] = []
+    monkeypatch.setattr(KeyHolder, "generate", lambda bits: made.append(bits) or generate(bits))
+    for algorithm in ("graph/ppgl", "graph/igl"):
+        facts = outcome(algorithm, PAILLIER, first=True).facts
+        assert [fact.identical for fact in facts] == [True]
+    assert made == [2048]
