@@ -8,7 +8,7 @@ import pytest
 
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
-from securefed.attacks.base import Observed
+from securefed.attacks.base import Observation, Observed
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian
@@ -168,3 +168,17 @@ def test_the_null_keeps_no_message_in_its_round() -> None:
         assert not np.array_equal(shuffled, own[index])
         assert any(np.array_equal(shuffled, other) for other in own)
         np.testing.assert_array_equal(observation.broadcast["basis"], seen.rounds[index].broadcast["basis"])
+
+
+def test_the_null_does_not_hang_on_the_order_of_a_messages_tensors() -> None:
+    def observed(*names: str) -> Observed:
+        values = {name: np.arange(9.0) + ord(name) for name in names}
+        everybody = frozenset(range(2))
+        observation = Observation(0, {}, values, everybody, everybody)
+        return Observed("server", 0, (observation, replace(observation, round=1)), {})
+
+    one, other = (views.shuffled(item, np.random.default_rng(3)) for item in (observed("a", "b"), observed("b", "a")))
+    for a, b in zip(one.rounds, other.rounds, strict=True):
+        for name in ("a", "b"):
+            np.testing.assert_array_equal(a.message[name], b.message[name])
+    assert not np.array_equal(one.rounds[0].message["a"], np.arange(9.0) + ord("a"))
