@@ -54,7 +54,7 @@ class Frame:
     _places: dict[str, slice] = field(init=False)
     _rests: dict[int, Sum] = field(default_factory=dict)
     _products: dict[tuple[int, int], Array] = field(default_factory=dict)
-    _added: dict[int, tuple[Coefficients, Array]] = field(default_factory=dict)
+    _added: dict[int, tuple[Coefficients, Array | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.factors = {name: Factors(self.pool) for name in self.inner}
@@ -200,12 +200,13 @@ class Frame:
 
     def _sum(self, key: int, steps: dict[int, Coefficient]) -> Array:
         """Slopes of steps on the same rows, added to the last sum where that was of some of them."""
-        known, total = self._added.get(key, ({}, None))
-        if any(step not in steps or steps[step] is not coefficient for step, coefficient in known.items()):
-            known, total = {}, None
-        for step in steps.keys() - known.keys():
-            scaled = _cube(steps[step]) * self.taken[step][1]
-            total = scaled if total is None else np.add(total, scaled, out=total)
+        known, last = self._added.get(key, ({}, None))
+        if last is None or any(steps.get(step) is not coefficient for step, coefficient in known.items()):
+            known, last = {}, None
+        terms = (_cube(steps[step]) * self.taken[step][1] for step in steps if step not in known)
+        total: Array = next(terms) if last is None else last
+        for term in terms:
+            total += term
         self._added[key] = steps, total
         return total
 
