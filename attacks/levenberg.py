@@ -141,6 +141,22 @@ def levenberg(
     return Fit(point, norm, taken, linearised, here[1] if here is not None else None)
 
 
+def gauss_newton(linearised: Linearised, start: Array, steps: int) -> Fit:
+    """Undamped steps while they help, near a solution: orthogonal factorisations, so the last digits count too."""
+    point, (norm, here) = start, _look(start, linearised, None)
+    taken = 1
+    while here is not None and np.isfinite(norm) and taken <= steps:
+        residual, jacobian = here
+        scale = np.maximum(np.linalg.norm(jacobian, axis=0), _TINY)
+        step = lstsq(jacobian / scale, -residual, cond=1e-13, lapack_driver="gelsy")[0] / scale
+        reached, there = _look(point + step, linearised, None)
+        taken += 1
+        if not reached < norm:
+            break
+        point, norm, here = point + step, reached, there
+    return Fit(point, norm, taken, linearised, here[1] if here is not None else None)
+
+
 def _look(point: Array, linearised: Linearised, residual: Residual | None) -> tuple[float, tuple[Array, Array] | None]:
     """The norm, infinite out of reach, and what was linearised to know it."""
     if residual is not None:

@@ -135,7 +135,7 @@ class ConsensusGram:
         if fit is None:
             return None
         notes = {"misfit": fit.misfit, "starts": fit.starts, "inner counts": fit.counts.round(6).tolist()}
-        notes["hidden error"] = fit.misfit * fit.condition  # what the direction seen worst can hide behind that misfit
+        notes["hidden error"] = fit.hidden
         misfit = replay_misfit(fit.gram, rounds, target)
         return Solved(fit.gram, "exact fit", misfit, fit.rank, fit.unknowns, fit.condition, notes)
 

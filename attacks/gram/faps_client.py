@@ -17,7 +17,8 @@ from securefed.attacks.gram.coordinates import Directions
 from securefed.attacks.gram.tangents import crossed, horizontal, left, right
 from securefed.tensors import Array
 
-LARGEST_COUNT = 60.0
+LARGEST_COUNT = 101.0
+"""Above the cap of FAPS' own inner counts; subspaces hardly move there."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,16 @@ def messages(S: Array, counts: Array, course: Course) -> list[Array]:
     out = []
     for k, (Z, beta) in enumerate(zip(course.probes, course.betas, strict=True)):
         if k:
-            X = _inner(_Operator(S, X, W, beta, Z), X, _count(counts, course, k))
+            X = advanced(Operator(S, X, W, beta, Z), X, _count(counts, course, k))
             W = -off(X, S @ X)
-        t = X.T @ Z
-        out.append(beta * (X @ t) - X @ (W.T @ Z) - W @ t)
+        out.append(product(X, W, beta, Z))
     return out
+
+
+def product(X: Array, W: Array, beta: float, Z: Array) -> Array:
+    """Y of (19)."""
+    t = X.T @ Z
+    return np.asarray(beta * (X @ t) - X @ (W.T @ Z) - W @ t)
 
 
 def rule_counts(S: Array, course: Course, algorithm: FAPS) -> Array:
@@ -59,17 +65,21 @@ def rule_counts(S: Array, course: Course, algorithm: FAPS) -> Array:
     W = -off(X, S @ X)
     out = []
     for Z, beta in zip(course.probes[1:], course.betas[1:], strict=True):
-        H, V, count = _Operator(S, X, W, beta, Z), X, 0
-        while count < min(algorithm.inner_cap, int(LARGEST_COUNT) - 1):
-            new = orth(H.times(V))
-            count += 1
-            old, V = V, new
-            if algorithm.settled(X, Z, old, new).all():
-                break
+        count, X = by_rule(Operator(S, X, W, beta, Z), algorithm)
         out.append(float(count))
-        X = V
         W = -off(X, S @ X)
     return np.array(out)
+
+
+def by_rule(H: Operator, algorithm: FAPS) -> tuple[int, Array]:
+    """How often the client iterates from X, and where it ends."""
+    V, count = H.X, 0
+    while count < min(algorithm.inner_cap, int(LARGEST_COUNT) - 1):
+        old, V = V, orth(H.times(V))
+        count += 1
+        if algorithm.settled(H.X, H.Z, old, V).all():
+            break
+    return count, V
 
 
 def messages_and_tangents(
@@ -79,22 +89,27 @@ def messages_and_tangents(
     X = course.probes[0]
     unknowns = directions.count + course.free_counts
     dX = np.zeros((len(X), unknowns, X.shape[1]))
-    W, dW = _mask(S, X, dX, directions)
+    W, dW = mask(S, X, dX, directions)
     values, tangents = [], []
     for k, (Z, beta) in enumerate(zip(course.probes, course.betas, strict=True)):
         if k:
-            H = _Operator(S, X, W, beta, Z)
-            X, dX = _inner_tangents(H, dX, dW, _count(counts, course, k), directions, k - 1, course.steps is None)
-            W, dW = _mask(S, X, dX, directions)
-        t, dt = X.T @ Z, crossed(dX, Z)
-        WZ, dWZ = W.T @ Z, crossed(dW, Z)
-        values.append(beta * (X @ t) - X @ WZ - W @ t)
-        tangents.append(right(dX, beta * t - WZ) + left(X, beta * dt - dWZ) - right(dW, t) - left(W, dt))
+            H = Operator(S, X, W, beta, Z)
+            X, dX = advanced_tangents(H, dX, dW, _count(counts, course, k), directions, k - 1, course.steps is None)
+            W, dW = mask(S, X, dX, directions)
+        values.append(product(X, W, beta, Z))
+        tangents.append(product_tangents(X, dX, W, dW, beta, Z))
     return values, tangents
 
 
+def product_tangents(X: Array, dX: Array, W: Array, dW: Array, beta: float, Z: Array) -> Array:
+    """dY while X and W move."""
+    t, dt = X.T @ Z, crossed(dX, Z)
+    WZ, dWZ = W.T @ Z, crossed(dW, Z)
+    return np.asarray(right(dX, beta * t - WZ) + left(X, beta * dt - dWZ) - right(dW, t) - left(W, dt))
+
+
 @dataclass(frozen=True)
-class _Operator:
+class Operator:
     """H of (12)."""
 
     S: Array
@@ -112,7 +127,7 @@ def _count(counts: Array, course: Course, k: int) -> float:
     return float(course.steps) if course.steps is not None else float(np.clip(counts[k - 1], 0.0, LARGEST_COUNT))
 
 
-def _inner(H: _Operator, V: Array, count: float) -> Array:
+def advanced(H: Operator, V: Array, count: float) -> Array:
     whole = int(count)
     for _ in range(whole):
         V = orth(H.times(V))
@@ -123,11 +138,11 @@ def _inner(H: _Operator, V: Array, count: float) -> Array:
     return V
 
 
-def _inner_tangents(
-    H: _Operator, dX: Array, dW: Array, count: float, directions: Directions, place: int, free: bool
+def advanced_tangents(
+    H: Operator, dX: Array, dW: Array, count: float, directions: Directions, place: int, free: bool
 ) -> tuple[Array, Array]:
     V, dV = H.X, dX
-    whole, moved = int(count), _Moved(H, dX, dW, directions)
+    whole, moved = int(count), Moved(H, dX, dW, directions)
     for _ in range(whole):
         V, dV = horizontal(H.times(V), moved.times(V, dV))
     tau = count - whole
@@ -144,10 +159,10 @@ def _inner_tangents(
     return V, dV
 
 
-class _Moved:
+class Moved:
     """H while S, X and W move."""
 
-    def __init__(self, H: _Operator, dX: Array, dW: Array, directions: Directions) -> None:
+    def __init__(self, H: Operator, dX: Array, dW: Array, directions: Directions) -> None:
         self._H, self._dX, self._dW, self._directions = H, dX, dW, directions
         low = H.X @ H.W.T
         self._dense = H.S + low + low.T + H.beta * (H.Z @ H.Z.T)
@@ -162,7 +177,7 @@ class _Moved:
         return np.asarray(out)
 
 
-def _mask(S: Array, X: Array, dX: Array, directions: Directions) -> tuple[Array, Array]:
+def mask(S: Array, X: Array, dX: Array, directions: Directions) -> tuple[Array, Array]:
     """W = -(I - X X^T) S X and dW."""
     SX = S @ X
     dSX = left(S, dX)

@@ -1,8 +1,10 @@
 """S from FAPS' first messages by fitting a simulated client to them, from scratch.
 
 Unknown: S, and where the inner iterations stop by a rule, their number in each round, as a real number. The fit
-starts near the truth (`near_consensus`) and takes the rounds one by one; a misfit at round-off
-with a Jacobian of full rank is proof enough. A small misfit alone is not: 1e-5 occurs at errors of .9.
+starts near the truth (`near_consensus`), and either takes the rounds one by one or has its start improved by multiple
+shooting (`faps_shooting`). Gauss-Newton steps then bring all rounds to round-off. A misfit at round-off is proof where
+the Jacobian has full rank and is well enough conditioned for that misfit. A small misfit alone is not: 1e-5 occurs at
+errors of .9.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -21,19 +23,30 @@ from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks.base import Observation
 from securefed.attacks.gram.coordinates import Anchored, Coordinates, LowRank, Symmetric
 from securefed.attacks.gram.faps_client import Course, messages, messages_and_tangents, rule_counts
+from securefed.attacks.gram.faps_shooting import Shooting
 from securefed.attacks.gram.linear import nearest_psd
 from securefed.attacks.gram.near_consensus import near_consensus, spread_out
-from securefed.attacks.levenberg import Geodesic, Patience, levenberg
+from securefed.attacks.levenberg import Geodesic, Patience, gauss_newton, levenberg
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
 GOAL, PROOF, SINGLE_PROOF = 1e-11, 1e-9, 1e-6
-"""The fit stops at the first misfit, and counts as found below the second (norm of the relative misfits of all rounds),
-or below the third where the messages are float32 numbers."""
+"""The search stops at the first misfit, the rest is Gauss-Newton's. A fit counts as found below the second (norm of the
+relative misfits of all rounds), or below the third where the messages are float32 numbers."""
 _STAGES = (2, 3, 4, 5, 6, 8, 11)
+_LONGEST = 12
+"""Rounds that are read, where they are known; the first ones move most."""
+_SHOTS, _HOLD = 30, 3.0
+_POLISHING = 6
+_HIDDEN = 1e-2
+"""A fit counts only where its misfit, were it noise, would leave a smaller error than this."""
 _EARLY, _LATE = 30, 100
 _HOPELESS = 1e-2
 _PATIENCE, _NEAR = 6, 1e-2
+_UNDISTURBED = 3
+"""Starts from the estimate itself."""
+_FEW = 6
+"""Rounds to fit, below which a fit costs next to nothing."""
 _FIRST_COUNTS = (20.0, 10.0, 6.0)
 """A poor start would iterate to the cap, where its messages no longer depend on the count; by start, in turn."""
 _FULL_RANK = 1e-11
@@ -48,6 +61,7 @@ class Found:
     Attributes:
         gram: S.      counts: fitted inner counts (empty where they are public).
         misfit: norm of the relative misfits.      rank, unknowns, condition: of the Jacobian.
+        hidden: the relative error of S that the misfit would leave, were it noise.
         starts: starts that were tried.
     """
 
@@ -57,13 +71,13 @@ class Found:
     rank: int
     unknowns: int
     condition: float
+    hidden: float
     starts: int
 
 
 def known_rounds(algorithm: FAPS, rounds: int) -> int:
     """Rounds whose beta is known: rule (25) always grows it at k = 5 (d^0 = 0), and decides anew at k = 10."""
-    longest = _STAGES[-1]
-    return min(rounds, longest, 2 * PERIOD + 1) if algorithm.adaptive else min(rounds, longest)
+    return min(rounds, _LONGEST, 2 * PERIOD + 1) if algorithm.adaptive else min(rounds, _LONGEST)
 
 
 def fit_client(rounds: Sequence[Observation], algorithm: FAPS, rows: int, starts: int) -> Found | None:
@@ -121,25 +135,24 @@ def _answer(question: _Question) -> Found | None:
     guess = frame.T @ estimate.gram @ frame / scale
     block = (frame.T @ rounds[0].message[PRODUCT])[algorithm.rank :] / scale
     coordinates = coordinates_of(block, rows)
-    stages = (*(stage for stage in _STAGES if stage < count), count)
-    problem = _Problem(rounds[:count], algorithm, scale, frame, coordinates)
+    problem = _Problem(rounds[: known_rounds(algorithm, len(rounds))], algorithm, scale, frame, coordinates)
     for attempt in range(starts):
-        start = guess if attempt == 0 else _disturbed(guess, rows, attempt / starts, rng)
-        # Alternately round by round, and all rounds at once: each frees runs that the other leaves stuck.
-        x = problem.climb(start, stages if attempt % 2 == 0 else stages[-1:], _FIRST_COUNTS[attempt % 3])
-        if x is None:
-            continue
-        residual, jacobian = problem.linearised(x, count)
-        misfit = float(np.linalg.norm(residual))
-        triangle = np.linalg.qr(jacobian / np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300), mode="r")
-        s = np.linalg.svd(triangle, compute_uv=False)
-        unknowns = coordinates.determined + len(x) - coordinates.count
-        rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
-        if misfit < proof(rounds[:count]) and rank == unknowns:
-            size = coordinates.count
-            gram = scale * frame @ coordinates.matrix(x[:size]) @ frame.T
-            return Found(gram, x[size:], misfit, rank, unknowns, float(s[0] / s[rank - 1]), attempt + 1)
+        start = guess if attempt < _UNDISTURBED else _disturbed(guess, rows, attempt / starts, rng)
+        x = _attempt(problem, attempt, start, count)
+        found = None if x is None else problem.accepted(x, attempt + 1)
+        if found is not None:
+            return replace(found, gram=scale * frame @ found.gram @ frame.T)
     return None
+
+
+def _attempt(problem: _Problem, attempt: int, start: Array, count: int) -> Array | None:
+    """Each way frees runs that the others leave stuck. Where few rounds are fitted climbing costs next to nothing."""
+    ways = "climb shoot leap hold" if count < _FEW else "shoot climb hold leap"
+    way = ways.split()[attempt % 4]
+    if way in ("shoot", "hold"):
+        return problem.shoot(start, _HOLD if way == "hold" else 0.0)
+    stages = (*(stage for stage in _STAGES if stage < count), count)
+    return problem.climb(start, stages if way == "climb" else stages[-1:], _FIRST_COUNTS[attempt % 3])
 
 
 def coordinates_of(block: Array, rows: int) -> Coordinates:
@@ -182,10 +195,45 @@ class _Problem:
     ) -> None:
         self.algorithm = algorithm
         self.coordinates = coordinates
+        self.floor = proof(rounds)
         self.probes = [frame.T @ o.broadcast[BASIS] for o in rounds]
         self.products = [frame.T @ o.message[PRODUCT] / scale for o in rounds]
         self.norms = [float(np.linalg.norm(Y)) or 1.0 for Y in self.products]
         self.captured = np.array([float(o.message[CAPTURED]) for o in rounds]) / scale
+
+    def shoot(self, start: Array, hold: float) -> Array | None:
+        """Multiple shooting over all rounds, then one fit of them; `None` where it gets stuck."""
+        rounds = len(self.probes)
+        shooting = Shooting(
+            self.algorithm, self._course(rounds), self.products, self.norms, self.coordinates, self._of_gram
+        )
+        landed = shooting.search(self.coordinates.coordinates(start), _SHOTS, hold)
+        if not landed.norm < _HOPELESS:
+            return None
+        counts = landed.counts if self.algorithm.inner_steps is None else np.zeros(0)
+        return self._fit(np.concatenate([landed.x, counts]), rounds, _LATE)
+
+    def accepted(self, x: Array, starts: int) -> Found | None:
+        """All rounds brought to round-off; `None` where that proves nothing. `gram` is in the units of the problem."""
+        size, rounds = self.coordinates.count, len(self.probes)
+        if self.algorithm.inner_steps is None:
+            later = rule_counts(self.coordinates.matrix(x[:size]), self._course(rounds), self.algorithm)
+            x = np.concatenate([x, later[len(x) - size :]])
+        fit = gauss_newton(lambda values: self.linearised(values, rounds), x, _POLISHING)
+        if not fit.norm < self.floor:
+            return None
+        jacobian = fit.jacobian
+        lengths = np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300)
+        _, s, Vt = np.linalg.svd(np.linalg.qr(jacobian / lengths, mode="r"))
+        unknowns = self.coordinates.determined + len(x) - size
+        rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
+        spread = Vt[:rank, :size] / s[:rank, None] / lengths[:size]
+        freedom = max(len(jacobian) - unknowns, 1)
+        hidden = fit.norm / math.sqrt(freedom) * float(np.linalg.norm(spread) / np.linalg.norm(fit.point[:size]))
+        if rank < unknowns or not hidden < _HIDDEN:
+            return None
+        gram = self.coordinates.matrix(fit.point[:size])
+        return Found(gram, fit.point[size:], fit.norm, rank, unknowns, float(s[0] / s[rank - 1]), hidden, starts)
 
     def climb(self, start: Array, stages: Sequence[int], first: float) -> Array | None:
         """Fit the rounds stage by stage; `None` where it gets stuck. Unknown counts start at `first` at most."""
@@ -196,51 +244,65 @@ class _Problem:
         for stage in stages:
             own = stage - 1 if free else 0
 
-            def residual(values: Array, count: int = stage) -> Array:
-                return self.residual(values, count)
-
-            result = levenberg(
-                lambda values, k=stage: self.linearised(values, k),  # type: ignore[misc]
-                np.concatenate([x, counts[:own]]),
-                steps=_LATE if stage == last else _EARLY,
-                goal=GOAL,
-                patience=Patience(_NEAR, far=_PATIENCE, close=None),
-                residual=residual,
-                stepper=Geodesic(residual),
-            )
-            if not result.norm < _HOPELESS:
+            point = self._fit(np.concatenate([x, counts[:own]]), stage, _LATE if stage == last else _EARLY)
+            if point is None:
                 return None
-            x, counts = result.point[:size], np.concatenate([result.point[size:], counts[own:]])
+            x, counts = point[:size], np.concatenate([point[size:], counts[own:]])
         return np.concatenate([x, counts])
+
+    def _fit(self, start: Array, count: int, steps: int) -> Array | None:
+        """The first `count` rounds; `None` where it gets stuck."""
+
+        def residual(values: Array) -> Array:
+            return self.residual(values, count)
+
+        result = levenberg(
+            lambda values: self.linearised(values, count),
+            start,
+            steps=steps,
+            goal=GOAL,
+            patience=Patience(_NEAR, far=_PATIENCE, close=None, floor=self.floor),
+            residual=residual,
+            stepper=Geodesic(residual),
+        )
+        return result.point if result.norm < _HOPELESS else None
 
     def residual(self, x: Array, count: int) -> Array:
         size = self.coordinates.count
         S = self.coordinates.matrix(x[:size])
         try:
             sent = messages(S, x[size:], self._course(count))
-            top = float(np.linalg.eigvalsh(S)[-1])
+            scalars = self._scalars(S, float(np.linalg.eigvalsh(S)[-1]), count)
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
-        return self._stack(sent, S, top)
+        return np.concatenate([*self._misfits(sent), scalars])
 
     def linearised(self, x: Array, count: int) -> tuple[Array, Array]:
         size = self.coordinates.count
         S, directions = self.coordinates.matrix(x[:size]), self.coordinates.at(x[:size])
         sent, tangents = messages_and_tangents(S, x[size:], self._course(count), directions)
-        values, vectors = np.linalg.eigh(S)
         rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=False)]
-        scalars = np.zeros((count + 1, len(x)))
-        for k, Z in enumerate(self.probes[:count]):
-            scalars[k, :size] = directions.slopes(Z @ Z.T)
-        scalars[count, :size] = _EIGENVALUE_WEIGHT * directions.slopes(np.outer(vectors[:, -1], vectors[:, -1]))
-        return self._stack(sent, S, float(values[-1])), np.vstack([*rows, scalars])
+        scalars, slopes = self._of_gram(x[:size], count)
+        wide = np.hstack([slopes, np.zeros((len(slopes), len(x) - size))])
+        return np.concatenate([*self._misfits(sent), scalars]), np.vstack([*rows, wide])
 
-    def _stack(self, sent: Sequence[Array], S: Array, top: float) -> Array:
-        misfits = [
-            ((Y - seen) / norm).reshape(-1) for Y, seen, norm in zip(sent, self.products, self.norms, strict=False)
-        ]
-        scalars = [np.vdot(Z, S @ Z) - seen for Z, seen in zip(self.probes[: len(sent)], self.captured, strict=False)]
-        return np.concatenate([*misfits, scalars, [_EIGENVALUE_WEIGHT * (top - 1)]])
+    def _misfits(self, sent: Sequence[Array]) -> list[Array]:
+        triples = zip(sent, self.products, self.norms, strict=False)
+        return [((Y - seen) / norm).reshape(-1) for Y, seen, norm in triples]
+
+    def _scalars(self, S: Array, top: float, count: int) -> Array:
+        """tr(Z_k^T S Z_k) and lambda_1(S), less what is known of them."""
+        pairs = zip(self.probes[:count], self.captured, strict=False)
+        return np.array([*(np.vdot(Z, S @ Z) - seen for Z, seen in pairs), _EIGENVALUE_WEIGHT * (top - 1)])
+
+    def _of_gram(self, x: Array, count: int | None = None) -> tuple[Array, Array]:
+        """`_scalars` and their derivative by the parameters of S."""
+        S, directions = self.coordinates.matrix(x), self.coordinates.at(x)
+        count = len(self.probes) if count is None else count
+        values, vectors = np.linalg.eigh(S)
+        rows = [directions.slopes(Z @ Z.T) for Z in self.probes[:count]]
+        rows.append(_EIGENVALUE_WEIGHT * directions.slopes(np.outer(vectors[:, -1], vectors[:, -1])))
+        return self._scalars(S, float(values[-1]), count), np.stack(rows)
 
     def _course(self, count: int) -> Course:
         beta, adaptive = self.algorithm.beta_scale, self.algorithm.adaptive
