@@ -91,6 +91,19 @@ def test_a_row_moves_a_step_by_no_more_than_the_clip_and_the_noise_is_as_planned
     assert noise.std() != pytest.approx(2.0 * 0.01 / 20, rel=0.08)
 
 
+def test_a_million_draws_have_the_planned_variance_within_one_percent() -> None:
+    # Rows of zeros have no gradient without a bias: what is left is C z N / n. Relative standard error .14 %.
+    wide = TorchModule(module=partial(nn.Linear, 1000, 1000, bias=False), precision="float64")
+    algorithm = private(problem=wide, local_steps=1, batch_size=None, noise_multiplier=3.0, learning_rate=1.0)
+    clients = [Dataset(np.zeros((4, 1000)), np.arange(4) % 2)]
+    federation = Federation(algorithm, clients)
+    start = algorithm.broadcast(federation._server)["weight"]
+    noise = federation.run(1).output["weight"] - start
+    assert noise.size == 10**6
+    assert noise.var() == pytest.approx((3.0 / 4) ** 2, rel=0.01)
+    assert noise.var() != pytest.approx((2.9 / 4) ** 2, rel=0.01)
+
+
 def test_noise_and_draws_do_not_come_from_a_generator_that_a_seed_repeats() -> None:
     outputs = []
     for _ in range(2):

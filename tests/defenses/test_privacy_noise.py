@@ -1,0 +1,53 @@
+"""Every mechanism leaves the noise that its plan says, at a million draws, and with clients lost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.accountants import CASES
+from benchmarks.noises import noise
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import (
+    adaptive_clip,
+    clip_each,
+    discrete_gaussian,
+    epsilon_of,
+    records,
+    skellam,
+)
+from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses.simulate import sum_once
+from securefed.tensors import Layout, TensorSpec
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_million_draws_have_the_planned_variance_within_one_percent(name: str) -> None:
+    """Relative standard error .14 %, of Laplace noise .22 %. Seven percent less noise is told apart."""
+    case = CASES[name]
+    right, wrong = noise(case), noise(case, case.wrong)
+    assert right.variance == pytest.approx(right.planned, rel=0.01)
+    assert right.planned >= right.least * (1 - 1e-12)
+    assert wrong.variance == pytest.approx(wrong.planned, rel=0.01)
+    assert wrong.variance != pytest.approx(right.planned, rel=0.05)
+
+
+@pytest.mark.parametrize("make", [skellam, discrete_gaussian])
+@pytest.mark.parametrize("start", [clip_each(1.0), adaptive_clip(0.5), records()], ids=str)
+def test_behind_every_clip_the_noise_of_seven_of_ten_meets_the_claimed_epsilon(start, make) -> None:
+    """Three are lost, and one survivor colludes, whose share is one of seven alike."""
+    entries = 30_000
+    layout = Layout((TensorSpec("x", (entries,), 1.0, sensitivity=0.5),))
+    defense = chain(start, make(4.0, survivors=7, colluding=1, ring=64), secure_aggregation(7))
+    plan = defense.plan(layout, 10)
+    zeros = {client: {"x": np.zeros(entries)} for client in range(10)}
+    found = sum_once(defense, layout, zeros, drop=lambda stage, party: stage == "upload" and party < 3)
+    assert found.survivors == tuple(range(3, 10))
+    assert plan.clip is not None
+    left = math.sqrt(float(found.total["x"].var()) * 6 / 7) / plan.clip  # noise multiplier of what protects
+    error = left * 6 / math.sqrt(2 * entries)
+    claimed = dict(plan.epsilon)[1]
+    assert epsilon_of(left + error, 1) <= claimed + 0.01
+    assert epsilon_of(left * math.sqrt(6 / 10), 1) > claimed + 0.2  # shares sized for ten would not do
