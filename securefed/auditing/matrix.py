@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
-
-from threadpoolctl import threadpool_limits
+from typing import Any
 
 from securefed import catalogue
 from securefed.auditing.cases import case, cases, defaults, every, require_clients
@@ -23,6 +19,7 @@ from securefed.auditing.finding import ACCEPTABLE
 from securefed.auditing.members import MembershipRow, Play, client_canaries, play, record_canaries
 from securefed.auditing.members import gather as gather_plays
 from securefed.auditing.outcome import Outcome, Settings, Task
+from securefed.auditing.processes import run_all
 from securefed.auditing.runs import COVERED, DEFENSES, DP, run_task
 from securefed.auditing.statistics import interval
 from securefed.auditing.unfinished import Unfinished
@@ -31,7 +28,6 @@ from securefed.errors import ConfigError, UnknownNameError
 
 ALL = "all"
 """In place of algorithms' names: every one that has a case."""
-T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, what was just done)."""
 
@@ -159,7 +155,7 @@ def _run(
         if progress is not None:
             progress(len(done), len(tasks), f"{task.algorithm}, seed {task.seed}")
 
-    _run_all([task for task in tasks if _key(task) not in done], workers, run_task, finished)
+    run_all([task for task in tasks if _key(task) not in done], workers, run_task, finished)
     if unfinished is not None:
         unfinished.clear()
     return [done[_key(task)] for task in tasks]
@@ -176,7 +172,7 @@ def _members(
         if progress is not None:
             progress(len(done), len(tasks), f"membership, {task.algorithm}, seed {task.seed}")
 
-    _run_all(tasks, workers, play, finished)
+    run_all(tasks, workers, play, finished)
     found = [done[_key(task)] for task in tasks]
     settings = tasks[0].settings
     noise = min(settings.noise.values())
@@ -188,32 +184,6 @@ def _members(
 
 def _key(task: Task) -> tuple[str, int]:
     return task.algorithm, task.seed
-
-
-def _run_all(
-    tasks: Sequence[Task], workers: int, work: Callable[[Task], T], finished: Callable[[Task, T], None]
-) -> None:
-    if workers == 1 or len(tasks) <= 1:
-        _start_worker()
-        for task in tasks:
-            finished(task, work(task))
-        return
-    # A server that has imported everything forks the workers: no threads are ever forked, nothing is imported twice.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["securefed.auditing.runs", "sklearn.datasets"])
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
-        futures = {pool.submit(work, task): task for task in tasks}
-        try:
-            for future in as_completed(futures):
-                finished(futures[future], future.result())
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _start_worker() -> None:
-    """One thread a process: tasks are small, and as many run at once as there are cores."""
-    threadpool_limits(1)
 
 
 def _noise(

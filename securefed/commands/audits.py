@@ -63,6 +63,10 @@ def audit(
     def command() -> int:
         if check_itself:
             return _self_check()
+        if workers != 1:
+            from securefed.auditing.processes import warm_up  # noqa: PLC0415 - not needed for --help
+
+            warm_up()
         from securefed.auditing import command as auditing  # noqa: PLC0415 - heavy, and not needed for --help
 
         with progress_bar(silent=as_json) as progress:
