@@ -40,12 +40,16 @@ def with_learned(state: NodeState, tensors: Tensors) -> NodeState:
     return replace(state, committed=restore(template, unnest("committed", tensors)), tentative=tentative)
 
 
-def freeze(node: ClientNode) -> bytes:
-    """The node's whole state, the exchange under way included. Inverse: `thaw`."""
+def freeze(node: ClientNode, *, learned: bool = False) -> bytes:
+    """The node's whole state, the exchange under way included. Inverse: `thaw`.
+
+    Args:
+        learned: only what outlives an exchange, with no secret of the one under way: for a file.
+    """
     state = node.state
     header: dict[str, Any] = {"version": VERSION, "run": node.run, "client": node.client, "terms": node.terms}
     tensors = learned_of(state)
-    if state.session is not None and state.opening is not None:
+    if not learned and state.session is not None and state.opening is not None:
         header |= {"exchange": state.session.round, "opening": state.opening.to_json()}
         tensors |= nest("protocol", pack(state.protocol))
     return encode(tensors, header)
@@ -78,6 +82,6 @@ def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None
             session = node.session(header["exchange"], opening)
             protocol = restore(node.protocol_for(session), unnest("protocol", tensors))
             state = replace(state, opening=opening, session=session, protocol=protocol)
-    except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, DataError) as error:
         raise StorageError(f"the state of client {node.client} lacks a field: {error!r}; enrol it anew") from error
     node.state = state

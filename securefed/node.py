@@ -27,6 +27,7 @@ from securefed.errors import (
 )
 from securefed.messages import REFUSAL, SERVER, ClientId, Message, PartyId
 from securefed.opening import EVALUATE, TRAIN, Opening, integers
+from securefed.privacy import remembers
 from securefed.state import from_bytes, local, unnest
 from securefed.tensors import Array, Layout, Tensors
 from securefed.transports.base import Crew
@@ -40,6 +41,7 @@ class NodeState:
 
     Attributes:
         committed: the algorithm's state that the server's sums agree with.
+        committed_round: the exchange whose contribution `committed` counts last.
         tentative: the state its last contribution left behind; `tentative_round` says which exchange.
         last_round: the newest exchange it took part in; older ones are replays.
         opening, session, protocol: of the exchange under way.
@@ -49,6 +51,7 @@ class NodeState:
     """
 
     committed: Any = local(repr=False)
+    committed_round: int = -1
     tentative: Any = local(default=None, repr=False)
     tentative_round: int = -1
     last_round: int = -1
@@ -278,8 +281,19 @@ class ClientNode:
         return replace(state, opening=opening, session=session, protocol=protocol, last_round=message.round)
 
     def _settle(self, state: NodeState, message: Message) -> NodeState:
-        """Commit or forget the tentative state, by the last exchange in which the server counted this client."""
+        """Commit or forget the tentative state, by the last exchange in which the server counted this client.
+
+        Raises:
+            ContradictionError: the server counted one that this client knows nothing of, or not the one it committed:
+                one of the two went on from an older file than the other, and running sums would be off.
+        """
         counted = int(integers(message, "settle/round", 0))
+        known = {state.committed_round} | (set() if state.tentative is None else {state.tentative_round})
+        if counted not in known and remembers(state.committed):
+            raise ContradictionError(
+                message.sender, f"exchange {counted} was counted last, and this client's state is of {sorted(known)}: "
+                "one of both went on from an older file; restore the newest of each",
+            )  # fmt: skip
         if state.tentative is None:
             return state
         if counted != state.tentative_round:
@@ -291,7 +305,9 @@ class ClientNode:
             followed = unnest("settle/broadcast", message.body) or unnest("broadcast", message.body)
             self._contract.check_broadcast(message.sender, followed)
         committed = self.algorithm.settle(state.tentative, Outcome(True, followed))
-        return replace(state, committed=committed, tentative=None, tentative_round=-1, sum_key=b"")
+        return replace(
+            state, committed=committed, committed_round=counted, tentative=None, tentative_round=-1, sum_key=b""
+        )
 
     def _check_sum(self, key: bytes, message: Message) -> None:
         """Raise `SumRefused` unless the sum that counted this client is announced, and right."""

@@ -56,7 +56,10 @@ class Opening:
             MalformedError: a field is missing or of another type, an unknown kind, too many doublings, a cohort without
                 the client or with unknown ones, or numbers that are not as many positive ones.
         """
-        cohort = tuple(int(i) for i in integers(message, "session/cohort", 1))
+        invited = integers(message, "session/cohort", 1)
+        if invited.size > clients:  # before it is listed anywhere
+            raise MalformedError(message.sender, f"a cohort of {invited.size}, and the run has {clients} clients")
+        cohort = tuple(int(i) for i in invited)
         doublings = int(integers(message, "session/doublings", 0))
         kind = int(integers(message, "session/kind", 0))
         if not 0 <= kind < len(_KINDS):

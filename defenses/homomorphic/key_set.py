@@ -88,6 +88,10 @@ class KeySet:
         if self.shared.public.bits < 2048 and not isinstance(self, InsecureKeySet):
             raise ConfigError(f"threshold keys have at least 2048 bits, not {self.shared.public.bits}")
 
+    def __repr__(self) -> str:
+        """The same at every party of these keys, whosever secrets it holds."""
+        return f"{type(self).__name__}({self.shared.holders} holders, {self.shared.fingerprint.hex()})"
+
     def only(self, client: ClientId) -> KeySet:
         """What the dealer hands to this client; to be carried over a channel that nobody else reads."""
         return type(self)(self.shared, _only(self.shares, client), _only(self.signers, client))

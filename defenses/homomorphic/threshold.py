@@ -91,7 +91,7 @@ class ThresholdPaillier:
     clients: int | None = None
     bits: int = 2048
     noise: Noise = "half"
-    keys: KeySet | None = field(default=None, repr=False, hash=False)
+    keys: KeySet | None = field(default=None, hash=False)
     stock: Stock = field(default_factory=Stock, repr=False, compare=False)
     dealer: Dealer = field(default_factory=Dealer, repr=False, compare=False)
     name: ClassVar[str] = "paillier_threshold"

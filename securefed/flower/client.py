@@ -11,26 +11,24 @@ from typing import Final
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from securefed import storage
 from securefed.client_state import freeze, thaw
 from securefed.coordinator import HelperNode
 from securefed.datasets.base import Dataset
-from securefed.errors import ConfigError, ContradictionError, SecureFedError, StorageError
+from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused
 from securefed.flower import enrolment
 from securefed.flower.enrolment import Enrolled, Invitation
+from securefed.flower.folder import Folder, Standing, recall
 from securefed.messages import KEY_HOLDER, SERVER, PartyId
 from securefed.messages import Message as Inner
 from securefed.node import SETTLE, ClientNode
-from securefed.privacy import check_forgetful, remembers
+from securefed.privacy import check_forgetful
 from securefed.sealing import Seal
-from securefed.state import from_bytes
 from securefed.tensors import Tensors
 from securefed.terms import Terms
 from securefed.transports.flower import ACTION, from_content, from_record, to_content, to_record
 
 _STATE: Final = "securefed.state"
 _RUN: Final = "securefed.run"
-_KIND: Final = "client's state"
 _LOG = logging.getLogger("securefed.flower")
 
 
@@ -66,13 +64,16 @@ def client_app(
         terms: what this party agrees to. The server's must be the same, or it does not enrol.
         rows: this SuperNode's own data; read for every message, as Flower answers each in a process of its own.
         party: which party it is.
-        folder: where to keep what the client learned, on its own disk, so that a run which goes on from a checkpoint of
-            the server finds it; without one such a run is refused, unless the method's clients remember nothing.
+        folder: where to keep what the client learned, on its own disk: one file for each terms, which a new run of the
+            same terms takes over. A run which goes on from a checkpoint of the server finds it; without one such a run
+            is refused, unless the method's clients remember nothing.
         seal: encrypts that file.
         personal: given the client's personal result at the end of a run, for methods that have one.
 
     Guarantees: those of the defence, towards the server and everybody on the way. One enrolment a Flower run: a server
     cannot make a client begin anew. A message that was answered is never answered again.
+    With a folder also where Flower sets a state back, as when the app's process is killed after its reply left. The
+    server reads no error of this party's but refusals of the server's own messages and terms.
     Not promised: anything against who reads the SuperNode's memory or the folder without a seal. That Flower hands the
     messages of a run to one process after the other is relied on.
     """
@@ -106,91 +107,99 @@ class _Desk:
         party = self.party(context)
         try:
             self._enrol(Invitation.read(message.content), party, context)
-        except SecureFedError as error:
-            _LOG.error("not enrolled: %s", error)
+        except Exception as error:
+            _LOG.exception("not enrolled")
             public = isinstance(error, ConfigError | ContradictionError)
             return Enrolled(party, str(error) if public else f"{type(error).__name__}; its own log says more")
         return Enrolled(party)
 
     def _enrol(self, invitation: Invitation, party: PartyId, context: Context) -> None:
         terms = self.terms(context)
-        if (begun := _run_of(context)) is not None:
-            raise ContradictionError(SERVER, f"this party takes part in run {begun} already; start a new Flower run")
+        if (begun := _standing(context)) is not None:
+            raise ContradictionError(
+                SERVER, f"this party takes part in run {begun.run} already; start a new Flower run"
+            )
         if invitation.terms != terms.digest:
             raise ConfigError(
                 f"the server's terms have the fingerprint {invitation.terms[:16]}, this party's {terms.digest[:16]}: "
                 "algorithm, defence, public facts or seed differ; run the same app with the same config"
             )
         if party < 0:
-            if party not in terms.defense.aggregation.beside:
-                raise ConfigError(f"{terms.defense.name} has no use for party {party}; stop this SuperNode")
-            helper = terms.defense.aggregation.helper()
-            assert helper is not None
-            _keep(context, helper.freeze())
-        else:
-            rows = self.rows(context)
-            terms.check_rows(party, rows)
-            node = terms.node(party, invitation.run, rows)
-            check_forgetful(terms.defense, node.state.committed)
-            if invitation.resumes:
-                self._resume(node, invitation.resumes, context)
-            self._save(node, context)
-        context.state[_RUN] = ConfigRecord({"run": invitation.run})
+            helper = terms.defense.aggregation.helper() if party in terms.defense.aggregation.beside else None
+            if helper is None:
+                raise ConfigError(f"{terms.defense.name} has no use for party {party} here; stop this SuperNode")
+            _keep(context, helper.freeze(), Standing(invitation.run))
+            return
+        rows = self._own(context)
+        terms.check_rows(party, rows)
+        node = terms.node(party, invitation.run, rows)
+        check_forgetful(terms.defense, node.state.committed)
+        folder = self._folder(terms, party, context)
+        self._save(node, folder, recall(folder, node, invitation.run, invitation.resumes), context)
 
     def answer(self, message: Message, context: Context) -> bytes:
-        """The reply to one message of the protocol."""
-        data, run = from_content(message.content, SERVER), _run_of(context)
-        if run is None:
+        """The reply to one message of the protocol.
+
+        Raises:
+            MessageRefused: of the message itself.
+            RuntimeError: for every other reason, which this party's own log says: Flower sends an error's text on.
+        """
+        try:
+            return self._answer(message, context).encode()
+        except MessageRefused:
+            raise
+        except Exception:
+            _LOG.exception("a message is not answered")
+            raise RuntimeError("this party cannot answer; its own log says more") from None
+
+    def _answer(self, message: Message, context: Context) -> Inner:
+        data, standing = from_content(message.content, SERVER), _standing(context)
+        if standing is None:
             raise ContradictionError(SERVER, "a message of a run that this party never enrolled in")
         inner, terms, party = Inner.decode(data, claimed_sender=SERVER), self.terms(context), self.party(context)
         frozen = from_record(context.state.array_records.get(_STATE))
         if party < 0:
             helper = terms.defense.aggregation.helper(frozen)
             assert helper is not None
-            reply = HelperNode(helper, run).handle(inner)
-            _keep(context, helper.freeze())
-            return reply.encode()
-        node = terms.node(party, run, self.rows(context))
+            reply = HelperNode(helper, standing.run).handle(inner)
+            _keep(context, helper.freeze(), standing.next)
+            return reply
+        node = terms.node(party, standing.run, self._own(context))
+        folder = self._folder(terms, party, context)
+        if folder is not None and (newer := folder.ahead_of(standing)) is not None:
+            _LOG.warning("Flower's state of this client is behind its folder's: the exchange under way is lost")
+            standing, frozen = newer
         thaw(node, frozen)
         reply = node.handle(inner)
-        self._save(node, context)  # before the reply leaves
-        if inner.stage == SETTLE and self.personal is not None and (result := node.personal()) is not None:
+        self._save(node, folder, standing.next, context)  # before the reply leaves
+        if reply.stage == SETTLE and self.personal is not None and (result := node.personal()) is not None:
             self.personal(context, result)
-        return reply.encode()
+        return reply
 
-    def _save(self, node: ClientNode, context: Context) -> None:
-        frozen = freeze(node)
-        _keep(context, frozen)
-        if self.folder is not None:
-            storage.save(
-                self._file(node.client, context), _KIND, {}, {"state": from_bytes(frozen)}, self._seal(context)
-            )
+    def _save(self, node: ClientNode, folder: Folder | None, standing: Standing, context: Context) -> None:
+        if folder is not None:
+            folder.write(standing, freeze(node, learned=True))
+        _keep(context, freeze(node), standing)
 
-    def _resume(self, node: ClientNode, resumes: str, context: Context) -> None:
-        if not remembers(node.state.committed):
-            return
+    def _own(self, context: Context) -> Dataset:
+        """This party's rows. What fails in reading them is nobody else's to know, whatever it is called."""
+        try:
+            return self.rows(context)
+        except Exception as error:
+            raise DataError("this party's rows cannot be read") from error
+
+    def _folder(self, terms: Terms, party: PartyId, context: Context) -> Folder | None:
         if self.folder is None:
-            raise ConfigError(
-                f"the run goes on from run {resumes}, and this client kept nothing of it; give client_app a folder "
-                "before the first run, or start without the server's checkpoint"
-            )
-        _, tensors = storage.load(self._file(node.client, context), _KIND, self._seal(context))
-        if "state" not in tensors:
-            raise StorageError("the file of this client's state holds none; restore it from a copy")
-        thaw(node, tensors["state"].tobytes(), resumes=resumes)
-
-    def _file(self, party: PartyId, context: Context) -> Path:
-        assert self.folder is not None
-        return Path(self.folder(context)) / f"client-{party}.state"
-
-    def _seal(self, context: Context) -> Seal | None:
-        return None if self.seal is None else self.seal(context)
+            return None
+        path = Path(self.folder(context)) / f"client-{party}-{terms.digest[:16]}.state"
+        return Folder(path, None if self.seal is None else self.seal(context))
 
 
-def _run_of(context: Context) -> str | None:
+def _standing(context: Context) -> Standing | None:
     record = context.state.config_records.get(_RUN)
-    return None if record is None else str(record["run"])
+    return None if record is None else Standing.of(record)
 
 
-def _keep(context: Context, frozen: bytes) -> None:
+def _keep(context: Context, frozen: bytes, standing: Standing) -> None:
     context.state[_STATE] = to_record(frozen)
+    context.state[_RUN] = ConfigRecord(dict(standing.fields()))

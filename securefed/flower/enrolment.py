@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,7 +36,11 @@ class Invitation:
     def read(cls, content: RecordDict) -> Invitation:
         """Raises `DataError` for another content."""
         fields = _fields(content, ("run", "terms", "resumes"))
-        return cls(*(str(fields[name]) for name in ("run", "terms", "resumes")))
+        found = cls(*(str(fields[name]) for name in ("run", "terms", "resumes")))
+        for run in (found.run, found.resumes or found.run):
+            if re.fullmatch("[0-9a-f]{32}", run) is None:
+                raise DataError(f"{run[:40]!r} is no run's identifier")
+        return found
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Node:
 class LocalGrid(Grid):
     """Hands messages to the nodes when replies are pulled; those that `lose` picks never arrive.
 
-    As in the deployment engine, an app that raises answers with an error, and content crosses as bytes.
+    As in the deployment engine, an app that raises answers with an error and the exception's text.
     """
 
     nodes: dict[int, Node]
@@ -83,6 +83,6 @@ class LocalGrid(Grid):
                 reply = node.app(message, node.context)
             except Exception as error:
                 self.errors.append(repr(error))
-                reply = Message(Error(code=1, reason=type(error).__name__), reply_to=message)
+                reply = Message(Error(code=2, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
             replies.append(reply)
         return replies

@@ -214,7 +214,7 @@ def test_a_run_that_died_goes_on_with_what_server_and_clients_kept(tmp_path: Pat
     for tensor, value in theirs.output.items():
         np.testing.assert_array_equal(ours.output[tensor], value)
     states = sorted(path.name for path in (tmp_path / "states").iterdir())
-    assert states == [f"client-{client}.state" for client in range(CLIENTS)]
+    assert states == [f"client-{client}-{terms.digest[:16]}.state" for client in range(CLIENTS)]
 
 
 def test_a_client_that_kept_nothing_does_not_go_on_as_if_it_had(tmp_path: Path) -> None:

@@ -1,0 +1,396 @@
+"""An active server, a thief of files, and crashes at the worst moment, against clients on SuperNodes."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message as FlowerMessage
+from flwr.app import RecordDict
+
+from securefed import storage
+from securefed.client_state import freeze, thaw
+from securefed.defenses.compose import chain
+from securefed.defenses.fixed_point import Quantise
+from securefed.defenses.homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
+from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed.errors import ConfigError, MalformedError, RoundVoid, StorageError, TooFewSurvivors
+from securefed.flower import client_app, serve
+from securefed.flower.enrolment import ACTION, Enrolled, Invitation
+from securefed.messages import SERVER, Message
+from securefed.node import SETTLE
+from securefed.opening import Opening
+from securefed.server import Result
+from securefed.tensors import decode, encode
+from securefed.terms import Terms, new_run
+from securefed.transports.flower import ACTION as PROTOCOL
+from securefed.transports.flower import from_content, from_record, to_content
+from tests.contract.settings import CLIENTS
+from tests.flower.grid import LocalGrid, Node
+from tests.flower.test_flower_runs import DATA, QUICK, grid_of, terms_of
+
+SECRET = "patient 17 is ill"
+
+
+def inside(message: Any) -> Message | None:
+    """The protocol's message in one of Flower's."""
+    if message.metadata.message_type != PROTOCOL:
+        return None
+    return Message.decode(from_content(message.content, SERVER))
+
+
+def asks(message: Any, stage: str, client: int) -> bool:
+    inner = inside(message)
+    return inner is not None and (inner.stage, inner.receiver) == (stage, client)
+
+
+def ask(node: Node, message: Any) -> Message:
+    return Message.decode(from_content(node.app(message, node.context).content, 1))
+
+
+def invite(node: Node, invitation: Invitation) -> str:
+    """The node's refusal, empty where it enrols."""
+    message = FlowerMessage(invitation.content(), 1, ACTION)
+    message.metadata.__dict__["_message_id"] = "1"
+    return Enrolled.read(node.app(message, node.context).content).refusal
+
+
+def begin_anew(grid: LocalGrid) -> None:
+    for node in grid.nodes.values():
+        node.begin({})
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("client-*.state"))
+
+
+def masking() -> Terms:
+    return terms_of("optimization/scaffold", chain(secure_aggregation()))
+
+
+def test_no_error_of_a_clients_data_or_disk_reaches_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever its class, at enrolment and later: Flower sends the text of what an app raises to the server."""
+    terms, opened = masking(), tmp_path / "folder"
+    for error in (ValueError(SECRET), ConfigError(SECRET), MalformedError(1, SECRET)):
+
+        def fails(_: Any, error: Exception = error) -> Any:
+            raise error
+
+        grid = grid_of(terms)
+        grid.nodes[101].app = client_app(lambda _: terms, fails)
+        with pytest.raises(ConfigError, match=r"party 1 does not take part: DataError; its own log says more$"):
+            serve(grid, terms, 1, **QUICK)
+        grid = grid_of(terms)
+        run = new_run()
+        assert invite(grid.nodes[101], Invitation(run, terms.digest)) == ""
+        grid.nodes[101].app = client_app(lambda _: terms, fails)
+        opening = Message(run, 0, "keys", SERVER, 1, {})
+        with pytest.raises(RuntimeError, match=r"^this party cannot answer; its own log says more$"):
+            ask(grid.nodes[101], wrapped(opening))
+    grid = grid_of(terms, folder=lambda _: opened)
+
+    def breaks(message: Any) -> bool:
+        if asks(message, "upload", 1):
+            shutil.rmtree(opened)
+            opened.write_text("a file in the folder's place")
+        return False
+
+    grid.lose = breaks
+    with caplog.at_level(logging.ERROR, "securefed.flower"), pytest.raises(RoundVoid):
+        serve(grid, terms, 1, max_void=1, **QUICK)
+    assert grid.errors and not any(str(tmp_path) in text or "file" in text for text in grid.errors)
+    assert str(tmp_path) in caplog.text and SECRET in caplog.text
+
+
+def wrapped(inner: Message) -> Any:
+    message = FlowerMessage(to_content(inner.encode()), 1, PROTOCOL)
+    message.metadata.__dict__["_message_id"] = "1"
+    return message
+
+
+def test_a_thief_of_the_file_finds_no_secret_of_an_exchange(tmp_path: Path) -> None:
+    terms = terms_of("optimization/scaffold", chain(secure_aggregation(pipelined=True)))
+    grid = grid_of(terms, folder=lambda _: tmp_path)
+    serve(grid, terms, 2, **QUICK)
+    _, tensors = storage.load(files(tmp_path)[1], "client's state")
+    lies, header = decode(tensors["state"].tobytes())
+    assert not [name for name in lies if name.startswith("protocol/")] and "opening" not in header
+    held, _ = decode(from_record(grid.nodes[101].context.state.array_records["securefed.state"]))
+    assert held["protocol/prepared:y"].size  # positive control: what waits for the next exchange lies with Flower
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_state_that_flower_sets_back_makes_no_second_upload(tmp_path: Path, kept: bool) -> None:
+    """Flower takes the state after the reply left; an app that is killed between leaves the one from before.
+
+    Without a folder (the positive control) the client masks a second upload like the first one.
+    """
+    terms = masking()
+    grid, replies = grid_of(terms, folder=(lambda _: tmp_path) if kept else None), []
+
+    def killed(message: Any) -> bool:
+        node = grid.nodes[101]
+        if asks(message, "upload", 1) and not replies:
+            before = RecordDict(dict(node.context.state))
+            replies.append(ask(node, message).stage)
+            node.context.state = before
+            replies.append(ask(node, message).stage)
+            return True
+        return False
+
+    grid.lose = killed
+    result = serve(grid, terms, 2, **QUICK)
+    assert replies == ["upload", "refusal" if kept else "upload"]
+    assert [entry.survivors for entry in result.history] == [(0, 2, 3, 4), tuple(range(CLIENTS))]
+
+
+def dies_in(round: int) -> Callable[[Any], None]:
+    def progress(entry: Any) -> None:
+        if entry.round == round:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def checkpointed(tmp_path: Path, rounds: int) -> tuple[Terms, LocalGrid, dict[str, Any]]:
+    """A run that died after so many rounds, its server and its clients restored in a new Flower run."""
+    terms = masking()
+    grid = grid_of(terms, folder=lambda _: tmp_path / "clients")
+    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
+    with pytest.raises(KeyboardInterrupt):
+        serve(grid, terms, 9, progress=dies_in(rounds - 1), **options)
+    begin_anew(grid)
+    return terms, grid, options
+
+
+def same(ours: Result, theirs: Result) -> None:
+    for name, value in theirs.output.items():
+        np.testing.assert_array_equal(ours.output[name], value)
+
+
+def test_a_resume_that_died_before_the_server_wrote_it_down_is_tried_again(tmp_path: Path) -> None:
+    """In the middle of enrolment, then of its first exchange: clients know the new run, and the server does not."""
+    terms, grid, options = checkpointed(tmp_path, 2)
+    missing = grid.nodes.pop(104)
+    with pytest.raises(TooFewSurvivors):
+        serve(grid, terms, 4, **options | {"wait": 0.05})
+    grid.nodes[104] = missing
+    begin_anew(grid)
+    older = shutil.copy(tmp_path / "server.checkpoint", tmp_path / "older.checkpoint")
+
+    def killed(message: Any) -> bool:
+        if asks(message, "unmask", 4):
+            raise KeyboardInterrupt
+        return False
+
+    grid.lose = killed
+    with pytest.raises(KeyboardInterrupt):
+        serve(grid, terms, 4, **options)
+    shutil.copy(older, tmp_path / "server.checkpoint")
+    grid.lose = lambda _: False
+    begin_anew(grid)
+    ours = serve(grid, terms, 4, **options)
+    assert [entry.survivors for entry in ours.history] == [tuple(range(CLIENTS))] * 4
+    same(ours, serve(grid_of(terms), terms, 4, **QUICK))
+
+
+def test_an_older_file_of_a_client_is_found_out_and_so_is_an_older_checkpoint(tmp_path: Path) -> None:
+    """Both of the run that goes on, or of one that it went on from: running sums would be off without a word."""
+    terms, grid, options = checkpointed(tmp_path, 1)
+    older = {path: path.read_bytes() for path in (*files(tmp_path / "clients"), tmp_path / "server.checkpoint")}
+    with pytest.raises(KeyboardInterrupt):
+        serve(grid, terms, 9, progress=dies_in(3), **options)
+    newer = {path: path.read_bytes() for path in older}
+    begin_anew(grid)
+    stale = files(tmp_path / "clients")[2]
+    stale.write_bytes(older[stale])
+    with pytest.raises(ConfigError, match="party 2 does not take part: StorageError"):  # of another run than asked
+        serve(grid, terms, 5, **options)
+    for path, data in newer.items():
+        path.write_bytes(data)
+    begin_anew(grid)
+    (tmp_path / "server.checkpoint").write_bytes(older[tmp_path / "server.checkpoint"])
+    with pytest.raises(RoundVoid, match="one of both went on from an older file"):
+        serve(grid, terms, 5, max_void=1, **options)
+
+
+def test_an_older_file_of_the_same_run_is_found_out(tmp_path: Path) -> None:
+    terms = masking()
+    grid = grid_of(terms, folder=lambda _: tmp_path / "clients")
+    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
+    older: dict[Path, bytes] = {}
+
+    def copies(entry: Any) -> None:
+        if entry.round == 0:
+            older.update({path: path.read_bytes() for path in files(tmp_path / "clients")})
+        if entry.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve(grid, terms, 9, progress=copies, **options)
+    begin_anew(grid)
+    path = files(tmp_path / "clients")[2]
+    path.write_bytes(older[path])
+    result = serve(grid, terms, 4, **options)
+    assert result.history[-1].survivors == (0, 1, 3, 4)
+    assert "one of both went on from an older file" in result.history[-1].refusals[2]
+
+
+def test_a_runs_identifier_is_new_and_well_formed(tmp_path: Path) -> None:
+    terms, grid, _ = checkpointed(tmp_path, 1)
+    node, digest = grid.nodes[101], terms.digest
+    meta, _ = storage.load(files(tmp_path / "clients")[1], "client's state")
+    old = meta["run"]
+    for wrong in ("", "../../etc", old.upper(), old + "0"):
+        assert "DataError" in invite(node, Invitation(wrong, digest))
+    assert "DataError" in invite(node, Invitation(new_run(), digest, "x"))
+    assert "identifier of its own" in invite(node, Invitation(old, digest, old))
+    assert "took place already" in invite(node, Invitation(old, digest))
+    assert "StorageError" in invite(node, Invitation(new_run(), digest, new_run()))
+    assert invite(node, Invitation(new_run(), digest, old)) == ""  # positive control
+
+
+def test_runs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
+    """One of other terms has a file of its own; one of the same terms ends the first run's part, and says so."""
+    terms, grid, options = checkpointed(tmp_path, 2)
+    other = terms_of("optimization/scaffold", chain(secure_aggregation()), seed=4)
+    serve(grid_of(other, folder=lambda _: tmp_path / "clients"), other, 1, **QUICK)
+    assert len(files(tmp_path / "clients")) == 2 * CLIENTS
+    serve(grid, terms, 3, **options)
+    begin_anew(grid)
+    second = grid_of(terms, folder=lambda _: tmp_path / "clients")
+
+    def between(message: Any) -> bool:
+        if asks(message, "upload", 1):
+            assert invite(second.nodes[101], Invitation(new_run(), terms.digest)) == ""
+        return False
+
+    grid.lose = between
+    result = serve(grid, terms, 4, **options)
+    assert result.history[-1].survivors == (0, 2, 3, 4)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_contribution_let_out_in_one_run_enters_no_other_sum_in_the_next(tmp_path: Path, kept: bool) -> None:
+    """A server starts a new Flower run of the same terms and leaves a client out: the two sums would subtract.
+
+    Without a folder (the positive control) they do.
+    """
+    identities = Identities.generate(CLIENTS)
+    terms = terms_of("optimization/fedavg", chain(secure_aggregation(identities=identities)))
+    grid = grid_of(terms, folder=(lambda _: tmp_path) if kept else None)
+    first = serve(grid, terms, 1, keep=True, **QUICK).transcript.records[0]
+    begin_anew(grid)
+    grid.lose = lambda message: asks(message, "upload", 4)
+    if kept:
+        with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
+            serve(grid, terms, 1, max_void=1, **QUICK)
+        return
+    second = serve(grid, terms, 1, keep=True, **QUICK).transcript.records[0]
+    plain = terms_of("optimization/fedavg", chain(Quantise()))
+    clear = serve(grid_of(plain), plain, 1, keep=True, **QUICK).transcript
+    [own] = [s.message.body for s in clear.sent if s.message.sender == 4 and s.message.stage == "upload"]
+    for name, total in first.total.items():
+        [sent] = [value for field, value in own.items() if field.endswith(name)]
+        step = first.step[name]
+        np.testing.assert_allclose((total - second.total[name]) / step, np.asarray(sent, float), atol=1e-6)
+
+
+def test_what_was_let_out_is_remembered_where_a_forgetful_methods_run_goes_on(tmp_path: Path) -> None:
+    identities = Identities.generate(CLIENTS)
+    terms = terms_of("optimization/fedavg", chain(secure_aggregation(identities=identities)))
+    grid = grid_of(terms, folder=lambda _: tmp_path / "clients")
+    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
+    serve(grid, terms, 1, **options)
+    older = (tmp_path / "server.checkpoint").read_bytes()
+    begin_anew(grid)
+    serve(grid, terms, 2, **options)
+    begin_anew(grid)
+    (tmp_path / "server.checkpoint").write_bytes(older)
+    grid.lose = lambda message: asks(message, "upload", 4)
+    with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
+        serve(grid, terms, 2, max_void=1, **options)
+
+
+def test_a_personal_result_is_handed_out_at_the_end_and_not_for_a_replay() -> None:
+    terms, found, seen = terms_of("personalized/flame", chain(Quantise())), [], []
+    grid = grid_of(terms, personal=lambda context, _: found.append(context.node_config["partition-id"]))
+
+    def note(message: Any) -> bool:
+        if asks(message, SETTLE, 1):
+            seen.append(message)
+        return False
+
+    grid.lose = note
+    serve(grid, terms, 1, **QUICK)
+    assert sorted(found) == list(range(CLIENTS))
+    assert ask(grid.nodes[101], seen[0]).stage == "refusal"
+    assert len(found) == CLIENTS
+
+
+def test_a_cohort_larger_than_the_run_is_refused_before_it_is_listed() -> None:
+    body = Opening((0, 1), "train", 0).body() | {"session/cohort": np.zeros(1000, np.int64)}
+    message = Message(new_run(), 0, "keys", SERVER, 0, body)
+    with pytest.raises(MalformedError, match=r"a cohort of 1000, and the run has 5 clients$"):
+        Opening.read(message, 0, 5, 0)
+
+
+def test_terms_with_other_threshold_keys_are_other_terms() -> None:
+    keys = insecure_deal(3, CLIENTS, bits=256)
+    terms, other = (
+        terms_of("pca/ssi", chain(threshold_paillier(keys=dealt)))
+        for dealt in (keys, insecure_deal(3, CLIENTS, bits=256))
+    )
+    assert terms.digest != other.digest
+    alone = terms_of("pca/ssi", chain(threshold_paillier(keys=keys.only(1))))
+    assert alone.digest == terms.digest  # whose secrets a party holds is its own
+    assert not any(str(share) in repr(terms.defense) for share in keys.shares.values())
+
+
+def test_a_frozen_state_of_numbers_out_of_range_is_refused_by_name() -> None:
+    terms, run = masking(), new_run()
+    node = terms.node(1, run, DATA[1])
+    opening = Opening((0, 1, 2, 3, 4), "train", 0).body()
+    assert node.handle(Message(run, 0, "keys", SERVER, 1, opening | {"protocol/x": np.zeros(1)})).stage == "refusal"
+    tensors, header = decode(freeze(node))
+    for change in ({"doublings": 10**6}, {"learned": ["0x1p99999"]}, {"kind": "x"}, {"cohort": [3, 1]}, {"cohort": 1}):
+        wrong = {"cohort": [0, 1], "kind": "train", "doublings": 0, "learned": []} | change
+        with pytest.raises(StorageError):
+            thaw(terms.node(1, run, DATA[1]), encode(tensors, header | {"exchange": 0, "opening": wrong}))
+
+
+def test_a_supernode_that_says_it_is_another_client_ends_the_run_or_takes_its_place() -> None:
+    """Flower knows nodes, not clients: without identities who enrols first is believed."""
+    terms = terms_of("pca/ssi", chain(secure_aggregation()))
+    grid = grid_of(terms)
+    impostor = Node(client_app(lambda _: terms, lambda _: DATA[3]), {"partition-id": 3})
+    del grid.nodes[103]
+    grid.nodes[90] = impostor
+    assert serve(grid, terms, 1, **QUICK).history[0].survivors == tuple(range(CLIENTS))
+    own = Identities.generate(CLIENTS)
+    signed, without = (
+        terms_of("pca/ssi", chain(secure_aggregation(identities=known))) for known in (own, Identities(own.public))
+    )
+    assert signed.digest == without.digest
+    grid = grid_of(signed)
+    del grid.nodes[103]
+    grid.nodes[90] = Node(client_app(lambda _: without, lambda _: DATA[3]), {"partition-id": 3})
+    assert serve(grid, signed, 1, **QUICK).history[0].survivors == (0, 1, 2, 4)
+
+
+def test_a_key_holder_is_not_asked_for_where_it_is_elsewhere() -> None:
+    holder = InsecurePaillier().helper()
+    assert holder is not None
+    given = replace(InsecurePaillier(), public=holder.public)
+    terms = terms_of("pca/ssi", chain(given))
+    grid = grid_of(terms)
+    with pytest.raises(ConfigError, match="has no use for party -2 here"):
+        serve(grid, terms, 1, **QUICK)
