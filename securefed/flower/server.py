@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flwr.app import Message
@@ -19,11 +19,9 @@ from securefed.sealing import Seal
 from securefed.selection import Schedule
 from securefed.server import Progress, Result, Server
 from securefed.terms import Terms
-from securefed.transports.flower import FlowerGrid, replies
+from securefed.transports.flower import FlowerGrid
 
 _LOG = logging.getLogger("securefed.flower")
-_LOOK = 1.0
-"""Seconds between two looks for SuperNodes that joined."""
 
 
 def serve(
@@ -51,7 +49,7 @@ def serve(
         wait: seconds to wait for all parties to enrol.
         timeout: seconds to wait for the replies of one stage; who is later dropped out. Flower itself takes some six.
         least: how many clients must have enrolled when `wait` is over; all by default.
-        poll: seconds between two looks for replies.
+        poll: seconds between two looks for replies, and for SuperNodes that joined.
         progress: called with each completed round; each is logged besides (logger `securefed.flower`).
         checkpoint: where the server's state is written; if it exists, the run goes on from there. Clients whose method
             remembers something then need a folder of their own (`client_app`).
@@ -96,14 +94,13 @@ def enrol(
     wanted = {*range(terms.public.clients), *beside}
     nodes: dict[PartyId, int] = {}
     asked: set[int] = set()
+    waiting: dict[str, int] = {}
     end = time.monotonic() + wait
     while set(nodes) != wanted and time.monotonic() < end:
         new = sorted(set(grid.get_node_ids()) - asked)
-        if not new:
-            time.sleep(min(_LOOK, poll))
-            continue
         asked |= set(new)
-        for node, answer in _ask(grid, invitation, new, end - time.monotonic(), poll):
+        waiting |= _ask(grid, invitation, new)
+        for node, answer in _answers(grid, waiting):  # a node that is silent keeps nobody else from enrolling
             if answer.refusal:
                 raise ConfigError(f"party {answer.party} does not take part: {answer.refusal}")
             if answer.party not in wanted:
@@ -114,6 +111,8 @@ def enrol(
                 )
             nodes[answer.party] = node
             _LOG.info("party %d enrolled (%d of %d)", answer.party, len(nodes), len(wanted))
+        if set(nodes) != wanted:
+            time.sleep(poll)
     missing = sorted(wanted - set(nodes))
     needed = terms.public.clients if least is None else least
     clients = sum(party >= 0 for party in nodes)
@@ -125,16 +124,21 @@ def enrol(
     return nodes
 
 
-def _ask(
-    grid: Grid, invitation: Invitation, nodes: Iterable[int], timeout: float, poll: float
-) -> Iterable[tuple[int, Enrolled]]:
-    asked = [(node, Message(invitation.content(), node, ACTION)) for node in nodes]
-    numbers = grid.push_messages([message for _, message in asked])
-    waiting = {number: node for number, (node, _) in zip(numbers, asked, strict=True) if number}
-    for number, reply in replies(grid, waiting, max(timeout, poll), poll):
-        node = waiting[number]
+def _ask(grid: Grid, invitation: Invitation, nodes: Sequence[int]) -> dict[str, int]:
+    """The node that each message was sent to, by the message's number."""
+    asked = [Message(invitation.content(), node, ACTION) for node in nodes]
+    numbers = grid.push_messages(asked) if asked else ()
+    return {number: node for number, node in zip(numbers, nodes, strict=True) if number}
+
+
+def _answers(grid: Grid, waiting: dict[str, int]) -> Iterator[tuple[int, Enrolled]]:
+    """Those that are there by now; who answered waits no longer."""
+    for reply in grid.pull_messages(list(waiting)) if waiting else ():
+        node = waiting.pop(reply.metadata.reply_to_message_id, None)
+        if node is None:
+            continue
         if reply.has_error():
-            _LOG.warning("SuperNode %d does not enrol: %s", node, reply.error.reason)
+            _LOG.warning("SuperNode %d does not enrol: %.300r", node, reply.error.reason)
             continue
         try:
             yield node, Enrolled.read(reply.content)

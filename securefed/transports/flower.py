@@ -87,7 +87,7 @@ class FlowerGrid:
         for number, reply in replies(self._grid, waiting, timeout, self._poll):
             party = waiting[number]
             if reply.has_error():
-                _LOG.warning("party %d dropped out: %s", party, reply.error.reason)
+                _LOG.warning("party %d dropped out: %.300r", party, reply.error.reason)
                 continue
             try:
                 yield party, from_content(reply.content, party)

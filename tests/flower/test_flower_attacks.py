@@ -394,3 +394,31 @@ def test_a_key_holder_is_not_asked_for_where_it_is_elsewhere() -> None:
     grid = grid_of(terms)
     with pytest.raises(ConfigError, match="has no use for party -2 here"):
         serve(grid, terms, 1, **QUICK)
+
+
+def test_a_supernode_that_never_answers_keeps_nobody_else_from_enrolling() -> None:
+    terms = masking()
+    grid = grid_of(terms)
+    late = grid.nodes.pop(104)
+    grid.nodes[50] = Node(late.app, {})
+
+    def silent(message: Any) -> bool:
+        if message.metadata.dst_node_id == 50:
+            grid.nodes[104] = late  # joins while the silent one is waited for
+            return True
+        return False
+
+    grid.lose = silent
+    assert serve(grid, terms, 1, **QUICK).history[0].survivors == tuple(range(CLIENTS))
+
+
+def test_what_terms_read_from_the_runs_config_is_for_the_server_to_choose() -> None:
+    """An app whose defence stands in the config agrees to none; one whose terms are its own does not enrol."""
+    masked, clear = masking(), terms_of("optimization/scaffold", chain(Quantise()))
+    app = client_app(lambda context: masked if context.run_config["masked"] else clear, lambda _: DATA[1])
+    node = Node(app, {"partition-id": 1})
+    node.begin({"masked": False})
+    assert invite(node, Invitation(new_run(), clear.digest)) == ""
+    firm = Node(client_app(lambda _: masked, lambda _: DATA[1]), {"partition-id": 1})
+    firm.begin({"masked": False})
+    assert "fingerprint" in invite(firm, Invitation(new_run(), clear.digest))
