@@ -13,7 +13,7 @@ from securefed.algorithms.pca.faps import FAPS
 from securefed.algorithms.pca.guarded import BLOCK, GuardedFAPS
 from securefed.algorithms.pca.server import PRODUCT
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
-from securefed.attacks.gram.faps_chain import chain_client, is_chain
+from securefed.attacks.gram.faps_chain import chain_client, is_chain, solved_exactly
 from securefed.attacks.gram.faps_fit import coordinates_of, fit_client
 from securefed.attacks.gram.near_consensus import ROUNDS, near_consensus, spread_out
 from securefed.attacks.gram.rounds import Members, by_members, most_seen, rows_of
@@ -117,7 +117,7 @@ class ConsensusGram:
     def _chained(self, rounds: Sequence[Observation], target: Target, rows: int, estimate: Solved) -> Solved | None:
         """Round by round, where that is possible and explains the messages better than the estimate."""
         algorithm = cast(FAPS, target.algorithm)
-        chain = chain_client(rounds, algorithm, rows) if is_chain(algorithm) else None
+        chain = chain_client(rounds, algorithm, rows, estimate.gram) if is_chain(algorithm) else None
         if chain is None:
             return None
         misfit = replay_misfit(chain.gram, rounds, target)
@@ -129,7 +129,7 @@ class ConsensusGram:
     def _fitted(self, rounds: Sequence[Observation], target: Target, rows: int) -> Solved | None:
         """All at once, where few unknowns are left."""
         algorithm = cast(FAPS, target.algorithm)
-        if not self._fits(algorithm.rank, target.public.features, rows):
+        if not self._fits(algorithm.rank, target.public.features, rows) or solved_exactly(algorithm):
             return None
         fit = fit_client(rounds, algorithm, rows, self.starts)
         if fit is None:

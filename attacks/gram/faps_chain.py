@@ -8,6 +8,8 @@ the message's parts inside and outside X one gives G, the other equations.
 
 Either way (I - X_k X_k^T) S X_k are known, and S follows by elimination as from FedPG. Several inner steps have no such
 solve: a count of equations says that there is none.
+
+The solves have more roots than one is looking for, and an estimate of S (near consensus) says where to begin.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks.base import Observation
 from securefed.attacks.gram.elimination import Inner, Products, eliminate, symmetric_basis
 from securefed.attacks.gram.linear import solve
-from securefed.attacks.levenberg import Patience, levenberg
+from securefed.attacks.gram.tangents import crossed, horizontal, left, right
+from securefed.attacks.levenberg import Geodesic, Linearised, Patience, Residual, Stepper, levenberg
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -33,8 +36,8 @@ LONGEST = 40
 """Rounds that are followed; more say little that is new."""
 _SOLVED = 1e-7
 """A round counts as solved at this relative misfit of its message; the chain ends at the first that is not."""
-_GOAL, _STEPS, _STARTS, _FIRST_STARTS = 1e-14, 60, 8, 40
-_PATIENCE = Patience(1e-5, far=6, close=None)
+_GOAL, _SOLVED_GOAL, _STEPS, _STARTS, _FIRST_STARTS = 1e-14, 1e-12, 60, 8, 40
+_PATIENCE, _LONG_PATIENCE = Patience(1e-5, far=6, close=None), Patience(1e-5, far=12, close=None)
 _EXACT_TOLERANCE = 1e-6
 _DIFFERENCE = 1e-7
 
@@ -72,19 +75,24 @@ class Chained:
 
 def is_chain(algorithm: FAPS) -> bool:
     """Whether rounds can be solved one by one: one inner step, or as many as a tight tolerance takes."""
-    if algorithm.inner_steps is not None:
-        return algorithm.inner_steps == 1  # a large fixed number leaves Z in round 0 by amplified round-off
-    return algorithm.inner_rule == "subspace" and algorithm.inner_tolerance <= _EXACT_TOLERANCE
+    # a large fixed number leaves Z in round 0 by amplified round-off
+    return algorithm.inner_steps == 1 or solved_exactly(algorithm)
 
 
-def chain_client(rounds: Sequence[Observation], algorithm: FAPS, rows: int) -> Chained | None:
+def solved_exactly(algorithm: FAPS) -> bool:
+    """Whether clients iterate until their subproblem is solved: hundreds of times, which nobody can simulate back."""
+    follows_rule = algorithm.inner_steps is None and algorithm.inner_rule == "subspace"
+    return follows_rule and algorithm.inner_tolerance <= _EXACT_TOLERANCE
+
+
+def chain_client(rounds: Sequence[Observation], algorithm: FAPS, rows: int, estimate: Array) -> Chained | None:
     """Follow one client from its first message on; `None` where the first small solve already fails.
 
     Args:
-        rows: public bound on the rank of S.
+        rows: public bound on the rank of S.      estimate: of S, to start the solves from.
     """
     one_step = algorithm.inner_steps == 1
-    links = _follow(rounds[:LONGEST], algorithm, _one_step if one_step else _exact)
+    links = _follow(rounds[:LONGEST], algorithm, _one_step if one_step else _exact, estimate)
     if len(links) < 2:
         return None
     seen = _eliminated(links)
@@ -92,11 +100,12 @@ def chain_client(rounds: Sequence[Observation], algorithm: FAPS, rows: int) -> C
     return Chained(gram, len(links), seen.rank, seen.unknowns, seen.condition, seen.residual)
 
 
-Next = Callable[[Sequence[Link], Observation, float], "tuple[Link, Link] | None"]
-"""(links so far, the round, beta) -> the last link again, now with what the round showed of it, and the next one."""
+Next = Callable[[Sequence[Link], Observation, float, Array], "tuple[Link, Link] | None"]
+"""(links so far, the round, beta, an estimate of S) -> the last link again, with what the round showed of it, and the
+next one."""
 
 
-def _follow(rounds: Sequence[Observation], algorithm: FAPS, advance: Next) -> list[Link]:
+def _follow(rounds: Sequence[Observation], algorithm: FAPS, advance: Next, estimate: Array) -> list[Link]:
     """The links, the first from round 0, where X = Z; each further round gives one more."""
     first = rounds[0]
     Z = first.broadcast[BASIS]
@@ -105,7 +114,7 @@ def _follow(rounds: Sequence[Observation], algorithm: FAPS, advance: Next) -> li
     distance = 0.0
     for k, observation in enumerate(rounds[1:], start=1):
         try:
-            found = advance(links, observation, beta)
+            found = advance(links, observation, beta, estimate)
         except (LinAlgError, DivergenceError):
             found = None
         if found is None:
@@ -132,12 +141,21 @@ def _inner(link: Link) -> Inner:
     return Inner(basis[:, 0, :0], np.zeros(0))
 
 
-def _one_step(links: Sequence[Link], observation: Observation, beta: float) -> tuple[Link, Link] | None:
+def _one_step(
+    links: Sequence[Link], observation: Observation, beta: float, estimate: Array
+) -> tuple[Link, Link] | None:
     """The next link where there was one inner step."""
     equations = _Corner.of(links, observation, beta)
     rng = np.random.default_rng(0)
     for attempt in range(_FIRST_STARTS if len(links) == 1 else _STARTS):
-        x = _least(equations.residual, equations.expected() if attempt == 0 else equations.guessed(rng))
+        start = (
+            equations.expected()
+            if attempt == 0
+            else equations.estimated(estimate)
+            if attempt == 1
+            else equations.guessed(rng)
+        )
+        x = _least(_by_differences(equations.residual), start, equations.residual)
         if x is not None:
             M = equations.matrix(x)
             return replace(links[-1], inside=M), Link(*equations.next(M))
@@ -190,6 +208,11 @@ class _Corner:
         images, seen = _symmetry(self.probes, self.products, self.X, self.G)
         return np.asarray(np.linalg.lstsq(images, seen, rcond=None)[0] / self.beta)
 
+    def estimated(self, estimate: Array) -> Array:
+        """Coordinates of what an estimate of S says of M."""
+        M = self.X.T @ estimate @ self.X
+        return np.asarray(np.tensordot(symmetric_basis(len(M)), M, 2) / self.beta)
+
     def guessed(self, rng: np.random.Generator) -> Array:
         """Coordinates of a random positive semidefinite matrix, its eigenvalues spread, of the trace expected."""
         basis = symmetric_basis(self.X.shape[1])
@@ -225,16 +248,19 @@ def _symmetry(probes: Array, products: Array, X: Array, G: Array) -> tuple[Array
     return images.reshape(-1, len(basis)), (products.T @ X - probes.T @ G).reshape(-1)
 
 
-def _exact(links: Sequence[Link], observation: Observation, beta: float) -> tuple[Link, Link] | None:
+def _exact(links: Sequence[Link], observation: Observation, beta: float, estimate: Array) -> tuple[Link, Link] | None:
     """The next link where the subproblem was solved."""
     last, Z, Y = links[-1], observation.broadcast[BASIS], observation.message[PRODUCT]
     frame, _ = np.linalg.qr(np.hstack([Y, last.X, last.G, Z]))
     X_in, G_in, Z_in, Y_in = (frame.T @ part for part in (last.X, last.G, Z, Y))
+    cross = X_in @ G_in.T
+    H = frame.T @ estimate @ frame - cross - cross.T + beta * Z_in @ Z_in.T  # (12): its leading subspace is X+
     rng = np.random.default_rng(0)
-    starts = [Z_in, X_in, Y_in, *(rng.normal(size=X_in.shape) for _ in range(_STARTS - 3))]
+    leading = np.linalg.eigh(H)[1][:, -Z.shape[1] :]
+    starts = [leading, Z_in, X_in, Y_in, *(rng.normal(size=X_in.shape) for _ in range(_STARTS - 4))]
     for start in starts:
         equations = _Stationary.of(X_in, G_in, Z_in, Y_in, beta, start)
-        x = _least(equations.residual, np.zeros(equations.unknowns))
+        x = _least(equations.linearised, np.zeros(equations.unknowns), equations.residual, Geodesic(equations.residual))
         if x is not None:
             X = frame @ equations.subspace(x)
             low = last.G @ (last.X.T @ X) + last.X @ (last.G.T @ X) - beta * Z @ (Z.T @ X)
@@ -283,14 +309,35 @@ class _Stationary:
         sent = self.beta * X @ t + X @ (X.T @ (self.R @ self.Z)) + RXt - 2 * X @ (X.T @ RXt)
         return np.asarray((sent - self.Y).reshape(-1) / float(np.linalg.norm(self.Y)))
 
+    def linearised(self, x: Array) -> tuple[Array, Array]:
+        """`residual` and its derivative."""
+        beside, (others, rank) = self.beside, (self.beside.shape[1], self.start.shape[1])
+        moves = np.zeros((len(beside), others, rank, rank))
+        moves[:, :, np.arange(rank), np.arange(rank)] = beside[:, :, None]
+        X, dX = horizontal(self.start + beside @ x.reshape(others, rank), moves.reshape(len(beside), -1, rank))
+        RX, RZ, t, dt = self.R @ X, self.R @ self.Z, X.T @ self.Z, crossed(dX, self.Z)
+        a, RXt = X.T @ RZ, RX @ t
+        d_inside = crossed(dX, RXt) + left(RX.T, right(dX, t)) + left(X.T @ RX, dt)  # d(X^T) R X t + X^T R d(X t)
+        d = right(dX, self.beta * t + a - 2 * X.T @ RXt) + left(self.R, right(dX, t))
+        d += left(X, self.beta * dt + crossed(dX, RZ) - 2 * d_inside) + left(RX, dt)
+        residual = (self.beta * X @ t + X @ a + RXt - 2 * X @ (X.T @ RXt) - self.Y) / float(np.linalg.norm(self.Y))
+        jacobian = d.transpose(0, 2, 1).reshape(-1, self.unknowns) / float(np.linalg.norm(self.Y))
+        return residual.reshape(-1), jacobian
 
-def _least(residual: Callable[[Array], Array], start: Array) -> Array | None:
-    """The nearest root, if it is one; the few unknowns are differentiated one by one."""
+
+def _least(linearised: Linearised, start: Array, residual: Residual, stepper: Stepper | None = None) -> Array | None:
+    """The nearest root, if it is one."""
+    patience, goal = (_PATIENCE, _GOAL) if stepper is None else (_LONG_PATIENCE, _SOLVED_GOAL)
+    found = levenberg(linearised, start, steps=_STEPS, goal=goal, residual=residual, patience=patience, stepper=stepper)
+    return found.point if found.norm < _SOLVED else None
+
+
+def _by_differences(residual: Residual) -> Linearised:
+    """The few unknowns are differentiated one by one."""
 
     def linearised(x: Array) -> tuple[Array, Array]:
         here = residual(x)
         columns = [(residual(x + step) - here) / _DIFFERENCE for step in _DIFFERENCE * np.eye(len(x))]
         return here, np.stack(columns, axis=1)
 
-    found = levenberg(linearised, start, steps=_STEPS, goal=_GOAL, residual=residual, patience=_PATIENCE)
-    return found.point if found.norm < _SOLVED else None
+    return linearised

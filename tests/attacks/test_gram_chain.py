@@ -10,6 +10,7 @@ from securefed.algorithms.pca import FAPS
 from securefed.algorithms.pca.operators import off
 from securefed.attacks.gram import ConsensusGram
 from securefed.attacks.gram.faps_chain import _exact, _follow, _one_step, chain_client, is_chain
+from securefed.attacks.gram.near_consensus import near_consensus
 from securefed.attacks.scores import relative_error
 from tests.attacks.subspaces import digits, gram, observe
 
@@ -28,11 +29,15 @@ def subspaces(algorithm, target, data, rounds):
     return out
 
 
+def estimated(rounds, clients):
+    return near_consensus(rounds, 0.15, clients[0].rows).gram
+
+
 @pytest.mark.parametrize(("setting", "step", "close"), [({"inner_steps": 1}, _one_step, 1e-9), (SOLVED, _exact, 1e-6)])
 def test_each_link_is_the_clients_own_subspace_with_its_block(setting, step, close):
     algorithm, clients = FAPS(3, **setting), digits(16, "random")
     observed, target = observe(algorithm, clients, 12)
-    links = _follow(observed.rounds, algorithm, step)
+    links = _follow(observed.rounds, algorithm, step, estimated(observed.rounds, clients))
     S, true = gram(clients[0]), subspaces(algorithm, target, clients[0], observed.rounds)
     assert len(links) == 12  # with rule (25): beta has grown on the way
     for link, X in zip(links, true, strict=True):
@@ -68,9 +73,9 @@ def test_shuffled_or_noisy_messages_break_the_chain():
     observed, target = observe(FAPS(2, inner_steps=1), clients, 10)
     kept = [o.message for o in observed.rounds]
     rounds = [replace(o, message=kept[(i + 3) % 10]) for i, o in enumerate(observed.rounds)]
-    assert chain_client(rounds, target.algorithm, clients[0].rows) is None
+    assert chain_client(rounds, target.algorithm, clients[0].rows, gram(clients[0])) is None
     noisy, _ = observe(FAPS(2, inner_steps=1), clients, 10, noise=1e-3)
-    assert chain_client(noisy.rounds, target.algorithm, clients[0].rows) is None
+    assert chain_client(noisy.rounds, target.algorithm, clients[0].rows, gram(clients[0])) is None
 
 
 def test_which_algorithms_are_followed():
