@@ -86,15 +86,15 @@ def forgotten(seed: int) -> Cell:
     return {"error": float((off[1:11] / off[:10]).max())}
 
 
-def moreau(seed: int) -> Cell:
-    """lambda (w_i - theta_i) taken for the gradient at theta_i after H = 5 steps, relative error."""
-    federation, clients = digits(FLAME, 20, 10, seed)
-    target = Target(FLAME, federation.public)
-    states = read_opened(views.server(federation.transcript, 1), target)
-    model, data = Model(FLAME.problem, federation.public), clients[1]
-    theta = states.personal[-1]
-    taken = FLAME.attraction * (states.local[-2] - theta)
-    return {"error": relative_error(taken, _gradient(model, model.name("", theta), data))}
+def moreau(method: personalized.FLAME, seed: int) -> Cell:
+    """lambda (w_i - theta_i) taken for the gradient at theta_i after H = 5 steps: relative error, mean of 10 rounds."""
+    federation, clients = digits(method, 20, 10, seed)
+    states = read_opened(views.server(federation.transcript, 1), Target(method, federation.public))
+    model, data, errors = Model(method.problem, federation.public), clients[1], []
+    for theta, anchor in zip(states.personal[1:], states.local[:-1], strict=True):
+        taken = method.attraction * (anchor - theta)
+        errors.append(relative_error(taken, _gradient(model, model.name("", theta), data)))
+    return {"error": float(np.mean(errors))}
 
 
 def _gradient(model: Model, point: Tensors, data: Dataset) -> Array:
@@ -211,9 +211,10 @@ FIGURES = (
         claim="lambda (w_i - theta_i) taken for the gradient is wrong by 76 % at H = 5 (a reading that fails)",
         printed=".76",
         better="high",
-        setting="digits, softmax, n_i = 20, eta = .02, lambda = 5, round 10",
-        measurement=Measurement("flame/moreau", moreau),
-        evidence="The reference's step size is not stated; the reading would hold for a solved subproblem.",
+        setting="digits, softmax, n_i = 20, lambda = 5, eta = .01 (the reference does not state it); mean of ten "
+        "rounds. About (1 - eta lambda)^H: .97 at H = 1, .54 at eta = .02, .21 at .05",
+        measurement=Measurement("flame/moreau", partial(moreau, personalized.FLAME(learning_rate=0.01))),
+        unit="",
     ),
     Figure(
         where=_STOCHASTIC,
