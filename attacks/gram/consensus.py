@@ -24,9 +24,9 @@ from securefed.tensors import Array
 
 _AT_CONSENSUS = 1e-4
 """A client's first message is at consensus, to the round-off of float32 at least; without it there is no fit."""
-_REPLAYED = 1e-3
-"""A chain counts where a client that holds its S sends the messages to this relative misfit: its last rounds, and a
-subspace that few rounds leave open, may miss a little."""
+_REPLAYED, _EXACT = 1e-3, 1e-6
+"""A chain counts where a client that holds its S sends the messages to the first relative misfit: its last rounds, and
+a subspace that few rounds leave open, may miss a little. Above the second it has to do better than the estimate."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,12 @@ class ConsensusGram:
         rows = rows_of(members, target.public)
         estimate = near_consensus(spread_out(rounds), algorithm.beta_scale, rows)
         alone = len(members) == 1
-        misfit = replay_misfit(estimate.gram, rounds, target) if alone else float("nan")
-        found = Solved(estimate.gram, "near consensus", misfit, 0, _entries(estimate.gram), float("nan"), {})
+        found = None
         if alone and estimate.distances[0] < _AT_CONSENSUS:
-            found = self._chained(rounds, target, rows, found) or self._fitted(rounds, target, rows) or found
+            found = self._chained(rounds, target, rows, estimate.gram) or self._fitted(rounds, target, rows)
+        if found is None:
+            misfit = replay_misfit(estimate.gram, rounds, target) if alone else float("nan")
+            found = Solved(estimate.gram, "near consensus", misfit, 0, _entries(estimate.gram), float("nan"), {})
         return Reconstruction(
             secret=self.secret,
             value=found.gram,
@@ -114,14 +116,14 @@ class ConsensusGram:
             members=members,
         )
 
-    def _chained(self, rounds: Sequence[Observation], target: Target, rows: int, estimate: Solved) -> Solved | None:
+    def _chained(self, rounds: Sequence[Observation], target: Target, rows: int, estimate: Array) -> Solved | None:
         """Round by round, where that is possible and explains the messages better than the estimate."""
         algorithm = cast(FAPS, target.algorithm)
-        chain = chain_client(rounds, algorithm, rows, estimate.gram) if is_chain(algorithm) else None
+        chain = chain_client(rounds, algorithm, rows, estimate) if is_chain(algorithm) else None
         if chain is None:
             return None
         misfit = replay_misfit(chain.gram, rounds, target)
-        if not misfit < min(_REPLAYED, estimate.misfit):
+        if not misfit < _REPLAYED or (misfit > _EXACT and misfit >= replay_misfit(estimate, rounds, target)):
             return None
         notes = {"rounds solved": chain.rounds}
         return Solved(chain.gram, "round by round", misfit, chain.rank, chain.unknowns, chain.condition, notes)
