@@ -42,7 +42,7 @@ class Fit:
 
     Attributes:
         rounds: most rounds fitted.      starts: of PPGL's sums; a fit that explains them is the last.
-        steps: most evaluations of a stage.      limit: unknowns (members x edges) beyond which nothing is fitted.
+        steps: most evaluations of a stage.      limit: unknowns (members x edges) beyond which it is refused.
         memory: bytes that the simulation may take.
     """
 
@@ -60,8 +60,20 @@ class Fit:
             return "It inverts steps of graph learning, and this algorithm learns none."
         features, members = target.public.features, len(observed.members)
         needed = 8 * 8 * (members + len(observed.rounds)) * features**2
-        return untold(observed.rounds) or too_large(
-            needed, self.memory, f"The distances of {members} clients between {features} columns"
+        return (
+            untold(observed.rounds)
+            or too_large(needed, self.memory, f"The distances of {members} clients between {features} columns")
+            or self._too_many(members, features)
+        )
+
+    def _too_many(self, members: int, features: int) -> str | None:
+        """Why nothing is fitted: a start alone is worse than a guess, and no evidence of protection."""
+        edges = features * (features - 1) // 2
+        if members * edges <= self.limit:
+            return None
+        return (
+            f"It would fit {members * edges} unknowns, {members} x {edges} distances between {features} columns; the "
+            f"limit is {self.limit}: raise `limit`, at a cost that grows with its cube."
         )
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
@@ -71,9 +83,6 @@ class Fit:
         system = System.of(observed, target)
         if not all(np.isfinite(seen.total).all() for seen in system.rounds):
             raise TranscriptError("the view's messages are not finite")
-        unknowns = len(system.members) * system.edges
-        if unknowns > self.limit:
-            return self._found(system, np.maximum(system.still, 0.0), None)
         self._room(system)
         best: tuple[float, Array, Array] | None = None
         tries = self.starts if len(system.members) > 1 and isinstance(target.algorithm, PPGL) else 1
@@ -114,14 +123,14 @@ class Fit:
         found, jacobian = system.first(most).misfit(point.reshape(start.shape))
         return float(np.linalg.norm(found)), point.reshape(start.shape), jacobian
 
-    def _found(self, system: System, distances: Array, jacobian: Array | None) -> Reconstruction:
+    def _found(self, system: System, distances: Array, jacobian: Array) -> Reconstruction:
         edges = edges_of(system.public.features)
         largest = (2.0 * system.public.feature_bound) ** 2
         inside = np.clip(np.nan_to_num(distances), 0.0, largest)
         part = system.first(self.rounds)
         residual = float(np.linalg.norm(part.misfit(distances, slope=False)[0]) / np.sqrt(len(part.rounds)))
         rank, condition = 0, float("nan")
-        if jacobian is not None and jacobian.size and np.isfinite(jacobian).all():
+        if jacobian.size and np.isfinite(jacobian).all():
             values = np.linalg.svd(jacobian, compute_uv=False)
             kept = values[values > _RANK_TOLERANCE * values[0]]
             rank, condition = int(kept.size), float(kept[0] / kept[-1]) if kept.size else float("nan")
@@ -133,7 +142,7 @@ class Fit:
             unknowns=distances.size,
             condition=condition,
             members=frozenset(system.members),
-            diagnostics={"rounds": len(part.rounds), "fitted": jacobian is not None},
+            diagnostics={"rounds": len(part.rounds)},
         )
 
     def _room(self, system: System) -> None:

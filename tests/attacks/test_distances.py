@@ -144,5 +144,7 @@ def test_views_and_sizes_that_do_not_fit_are_refused_in_words() -> None:
     )
     with pytest.raises(TranscriptError, match="lacks tensor"):
         Fit().run(lacking, target, np.random.default_rng(0))
-    unfitted = Fit(limit=5).run(observed, target, np.random.default_rng(0))
-    assert not unfitted.diagnostics["fitted"] and unfitted.rank == 0
+    edges = target.public.features * (target.public.features - 1) // 2
+    with pytest.raises(TranscriptError, match=f"{edges} unknowns.*the limit is {edges - 1}: raise `limit`"):
+        Fit(limit=edges - 1).run(observed, target, np.random.default_rng(0))
+    assert Fit(limit=edges).applies(target, observed) is None
