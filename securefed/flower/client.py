@@ -16,7 +16,7 @@ from securefed.coordinator import HelperNode
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused
 from securefed.flower import enrolment
-from securefed.flower.enrolment import Enrolled, Invitation
+from securefed.flower.enrolment import Enrolled, Invitation, check_apart
 from securefed.flower.folder import Folder, Standing, recall
 from securefed.messages import KEY_HOLDER, SERVER, PartyId
 from securefed.messages import Message as Inner
@@ -124,6 +124,7 @@ class _Desk:
                 f"the server's terms have the fingerprint {invitation.terms[:16]}, this party's {terms.digest[:16]}: "
                 "algorithm, defence, public facts or seed differ; run the same app with the same config"
             )
+        check_apart(terms)
         if party < 0:
             helper = terms.defense.aggregation.helper() if party in terms.defense.aggregation.beside else None
             if helper is None:

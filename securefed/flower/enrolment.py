@@ -8,8 +8,10 @@ from typing import Final
 
 from flwr.app import ConfigRecord, RecordDict
 
-from securefed.errors import DataError
+from securefed.defenses.homomorphic import ThresholdPaillier
+from securefed.errors import ConfigError, DataError
 from securefed.messages import PartyId
+from securefed.terms import Terms
 
 ACTION: Final = "query.securefed_enrol"
 _RECORD: Final = "securefed.enrol"
@@ -66,6 +68,16 @@ class Enrolled:
         if type(fields["party"]) is not int:
             raise DataError(f"party {fields['party']!r} is no number")
         return cls(fields["party"], str(fields["refusal"]))
+
+
+def check_apart(terms: Terms) -> None:
+    """Raise `ConfigError` for a defence whose parties must share what each of these processes would make of its own."""
+    aggregation = terms.defense.aggregation
+    if isinstance(aggregation, ThresholdPaillier) and aggregation.keys is None:
+        raise ConfigError(
+            f"{aggregation} without keys deals them where it runs, and these parties run apart: deal() once, and give "
+            "each party what is its own (KeySet.only)"
+        )
 
 
 def _content(fields: dict[str, str | int]) -> RecordDict:

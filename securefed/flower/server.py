@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from securefed.defenses.differential_privacy import Budget
 from securefed.errors import ConfigError, DataError, TooFewSurvivors
-from securefed.flower.enrolment import ACTION, Enrolled, Invitation
+from securefed.flower.enrolment import ACTION, Enrolled, Invitation, check_apart
 from securefed.history import RoundHistory
 from securefed.messages import PartyId
 from securefed.sealing import Seal
@@ -64,6 +64,7 @@ def serve(
         TooFewSurvivors: too few enrolled in time.
         RoundVoid, RangeRefused, BudgetSpent, DivergenceError: as `Server.run`; the checkpoint holds all before it.
     """
+    check_apart(terms)
     transport = FlowerGrid(grid, {}, poll=poll)
     server = Server(
         terms, transport, schedule=schedule, checkpoint=checkpoint, checkpoint_every=checkpoint_every, seal=seal,

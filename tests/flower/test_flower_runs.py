@@ -14,7 +14,7 @@ from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import InsecurePaillier
+from securefed.defenses.homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
 from securefed.defenses.secure_aggregation import Identities, secure_aggregation
 from securefed.errors import ConfigError, RoundVoid, TooFewSurvivors
 from securefed.federation import Federation
@@ -242,3 +242,14 @@ def test_too_many_lost_void_the_round_by_name() -> None:
     grid.lose = lambda message: message.metadata.message_type == PROTOCOL and message.metadata.dst_node_id < 103
     with pytest.raises(RoundVoid):
         serve(grid, terms, 1, max_void=2, **QUICK)
+
+
+def test_keys_that_every_process_would_deal_for_itself_are_refused() -> None:
+    with pytest.raises(ConfigError, match="deal\\(\\) once, and give each party what is its own"):
+        serve(LocalGrid({}), terms_of("pca/ssi", chain(threshold_paillier(threshold=3, holders=CLIENTS))), 1, **QUICK)
+    keys = insecure_deal(3, CLIENTS)
+    server = terms_of("pca/ssi", chain(threshold_paillier(keys=keys.only(-1))))  # positive control: each has its own
+    own = {client: terms_of("pca/ssi", chain(threshold_paillier(keys=keys.only(client)))) for client in range(CLIENTS)}
+    app = client_app(lambda context: own[context.node_config["partition-id"]], rows)
+    grid = LocalGrid({client: Node(app, {"partition-id": client}) for client in range(CLIENTS)})
+    assert serve(grid, server, 1, **QUICK).history[0].survivors == tuple(range(CLIENTS))
