@@ -82,6 +82,14 @@ class Size:
         return max((12 if self.resumed else 19) * self.clients * self.holders - self.entries, 0)
 
     @property
+    def prepared(self) -> float:
+        """By how many holders' worth a client's preparation of the next exchange takes more than the masks' buffers.
+
+        A client of the roster takes as much as 1.5 holders there, and the buffers as much as 130.
+        """
+        return max(1.5 * self.clients + self.holders - 130, 0)
+
+    @property
     def adverts(self) -> int:
         """Clients whose keys a client is shown: of this exchange, or of the next one where that is being prepared."""
         return self.alive if self.resumed else self.clients
@@ -140,9 +148,8 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "holder": lambda s: s.holders,
         "entry": lambda s: s.entries,
         "signature": lambda s: s.signed * s.clients,
-        # The check's chunks take more than an upload, at 5 times the bytes an entry, up to 5 chunks' entries.
-        "tagged entry": lambda s: s.verified * max(min(s.entries, CHUNK) - s.entries / 5, 0),
-        "prepared holder": lambda s: s.resumed * s.holders,
+        "tagged entry": lambda s: s.verified * min(s.entries, CHUNK),  # limbs of one chunk, beside the upload
+        "prepared holder": lambda s: s.resumed * s.prepared,
     },
     "server_memory": {
         "exchange": lambda s: 1,
