@@ -46,15 +46,16 @@ KINDS = (("single", 1), ("fedavg", 1), ("batch", 4), ("batch", 8))
 SEEDS = {"sigmoid": (20, 20, 10, 10), "relu": (20, 10, 10, 10)}
 """Of each kind."""
 DESCENT = Effort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
-BATCH_WIDTHS = (0.1, 0.03, 0.01, 0.003, 0.001)
 EFFORTS: dict[tuple[str, str, int], Effort] = {
-    ("relu", "single", 1): replace(DESCENT, evaluations=2000, restarts=2),
-    ("relu", "fedavg", 1): replace(DESCENT, evaluations=1200, restarts=3),
-    ("relu", "batch", 4): replace(DESCENT, evaluations=3000, widths=BATCH_WIDTHS, balance=1.5),
-    ("relu", "batch", 8): replace(DESCENT, evaluations=3000, widths=BATCH_WIDTHS, balance=1.5),
+    ("relu", "single", 1): replace(
+        DESCENT, evaluations=2000, restarts=2, widths=(0.3, 0.1, 0.03, 0.01, 0.001), balance=0.0, evenness=0.0
+    ),
+    ("relu", "fedavg", 1): replace(DESCENT, evaluations=1000),
+    ("relu", "batch", 4): replace(DESCENT, evaluations=2000),
+    ("relu", "batch", 8): replace(DESCENT, evaluations=2600),
 }
 """By activation, kind and n_i; `DESCENT` where none is named."""
-SHARED = {("single", 1): 5, ("fedavg", 1): 2, ("batch", 4): 2, ("batch", 8): 2}
+SHARED = {("single", 1): 5, ("fedavg", 1): 1, ("batch", 4): 1, ("batch", 8): 1}
 """Seeds whose searches are computed together; their CPU time is shared out evenly."""
 
 

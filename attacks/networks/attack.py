@@ -16,6 +16,8 @@ from securefed.errors import ConfigError, TranscriptError
 
 _VECTORS = 16
 """Gradients and messages that a search holds at a time, beside its own."""
+_WIDTHS = (0.3, 0.1, 0.03, 0.01, 0.001)
+"""Of the smoothing of ReLUs: few, for few evaluations."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,14 @@ class NetworkInversion:
         low = -public.feature_bound if self.low is None else self.low
         shape = getattr(method_of(target).problem, "image_shape", None)
         prior = Prior(low, public.feature_bound, image=tuple(shape) if shape and len(shape) == 3 else None)
-        effort = Effort(restarts=self.restarts, evaluations=self.evaluations, signed_steps=self.signed_steps, fits=2)
+        effort = Effort(
+            restarts=self.restarts,
+            evaluations=self.evaluations,
+            widths=_WIDTHS,
+            balance=0.0,
+            signed_steps=self.signed_steps,
+            fits=2,
+        )
         layer = scene.network.entrance(scene.point, public.features, aims[:1])
         try:
             found = Cascade(scene.network, scene.round, public.features, prior, effort)(

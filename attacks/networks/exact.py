@@ -23,6 +23,8 @@ _SURE, _VAIN = 3, 30
 """How many times as long as the last discovery took nothing better may turn up before the set counts as complete."""
 _ZEROS, _SHARE, _CROWD = 0.05, 0.5, 3
 _MOST_ROWS = 24
+_GLIMPSE, _SEEN = 64, 2
+"""Outputs on which a direction is looked at first, and zeros there without which it is dropped."""
 _FIRST_CHUNK, _CHUNK = 128, 2048
 
 
@@ -114,8 +116,9 @@ class _Columns:
         turned = self.left @ turn
         turned = turned / np.linalg.norm(turned, axis=1, keepdims=True)
         found: list[tuple[Array, Array]] = []  # direction, its zeros
+        sample = rng.permutation(len(self.left))[:_GLIMPSE]
         tried, changed, chunk = 0, 0, _FIRST_CHUNK
-        while tried < trials and (not changed or tried < _VAIN * changed):
+        while tried < trials and (len(found) < self.rows or tried < _VAIN * changed):
             tried, chunk = tried + chunk, min(2 * chunk, _CHUNK)
             picked = np.sort(rng.integers(0, len(turned), (chunk, self.rows - 1)), axis=1)
             parts = turned[picked[(np.diff(picked, axis=1) > 0).all(axis=1)]]
@@ -124,6 +127,8 @@ class _Columns:
             nulls = np.linalg.solve(parts[:, :, :-1], -parts[:, :, -1:])[..., 0]
             nulls = np.concatenate([nulls, np.ones((len(nulls), 1))], axis=1) @ turn.T
             nulls /= np.linalg.norm(nulls, axis=1, keepdims=True)
+            few = np.abs(nulls @ self.left[sample].T) <= 3.0 * self.tolerance
+            nulls = nulls[few.sum(axis=1) >= _SEEN]
             zeros = np.abs(nulls @ self.left.T) <= 3.0 * self.tolerance
             counts = zeros.sum(axis=1)
             for i in np.argsort(-counts):
@@ -133,11 +138,15 @@ class _Columns:
                 if len(found) > _CROWD * self.rows:
                     found = sorted(found, key=lambda item: -np.count_nonzero(item[1]))[: self.rows]
                     self.needed = max(self.needed, int(np.count_nonzero(found[-1][1])))
-            if len(found) >= self.rows and tried >= _SURE * changed:
-                best = np.stack([q for q, _ in sorted(found, key=lambda item: -item[1].sum())], axis=1)[:, : self.rows]
-                if np.linalg.cond(best) < 1e7:
-                    return best
-        return None
+            if len(found) >= self.rows and tried >= _SURE * changed and (best := self._best(found)) is not None:
+                return best
+        return self._best(found) if len(found) >= self.rows else None
+
+    def _best(self, found: list[tuple[Array, Array]]) -> Array | None:
+        """(rows, rows) the directions with most zeros, `None` where they depend on each other."""
+        most = sorted(found, key=lambda item: -item[1].sum())[: self.rows]
+        best = np.stack([q for q, _ in most], axis=1)
+        return best if np.linalg.cond(best) < 1e7 else None
 
     def _add(self, found: list[tuple[Array, Array]], rough: Array) -> bool:
         """Refine a direction on its zeros and keep it, unless it mixes rows.

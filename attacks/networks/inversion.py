@@ -43,6 +43,8 @@ class Effort:
             an equal part of `evaluations`, and so does the network itself. After `_RACE` of them the best start of each
             message goes on alone. Empty leaves it out.
         balance: of the tensors in the misfit of L-BFGS while it is smoothed (`Matching`).
+        evenness: weight of images' total variation while the network is smoothed, in units of the squared width: it
+            fades with the misfit that smoothing leaves, and with the last width it is gone.
         signed_steps: of signed Adam on cosine distance and total variation, where L-BFGS did not solve it; 0 leaves it
             out.      rate: its first step, in units of the range.      variation: weight of total variation there.
         box: weight of the range's violation.
@@ -56,8 +58,9 @@ class Effort:
     restarts: int = 2
     evaluations: int = 2000
     history: int = 100
-    widths: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01, 0.001)
-    balance: float = 0.0
+    widths: tuple[float, ...] = (0.5, 0.35, 0.25, 0.17, 0.12, 0.085, 0.06, 0.04, 0.03, 0.02, 0.01, 0.003, 0.001)
+    balance: float = 0.5
+    evenness: float = 10.0
     signed_steps: int = 2000
     rate: float = 0.1
     variation: float = 1e-3
@@ -71,6 +74,7 @@ class Effort:
         require(self.restarts >= 1, f"restarts must be at least 1, not {self.restarts}")
         require(self.evaluations >= 1, f"evaluations must be at least 1, not {self.evaluations}")
         require(min(self.widths, default=1.0) > 0, f"widths must be positive, not {self.widths}")
+        require(self.evenness >= 0, f"evenness must be at least 0, not {self.evenness}")
         require(self.signed_steps >= 0, f"signed_steps must be at least 0, not {self.signed_steps}")
         require(self.solved > 0, f"solved must be positive, not {self.solved}")
 
@@ -276,6 +280,7 @@ class Cascade:
             bests = drive(searches, starts, matching, effort.signed_steps, -np.inf)
         else:
             balance = effort.balance if width else 0.0
+            prior = replace(prior, variation=effort.evenness * width**2)
             matching = Matching(
                 self.network, self.simulation, problems, of, chart, prior, balance=balance, batched=effort.batched
             )

@@ -130,7 +130,7 @@ def test_smoothed_kinks_lead_to_an_image_that_plain_descent_does_not_find() -> N
     plain, smoothed = (
         invert(
             net, losses, gradient(net, x, y), rows=1, row_shape=(1, 8, 8), labels=[0],
-            effort=replace(PLAIN, widths=widths),
+            effort=replace(PLAIN, widths=widths, balance=0.0, evenness=0.0),
         )[0]
         for widths in ((), (0.3, 0.1, 0.03, 0.01))
     )  # fmt: skip
@@ -138,6 +138,25 @@ def test_smoothed_kinks_lead_to_an_image_that_plain_descent_does_not_find() -> N
     assert smoothed.evaluations <= PLAIN.evaluations
     assert smoothed.residual < 0.1 * plain.residual
     assert float(psnr(smoothed.rows, x.numpy())[0]) > 30 > float(psnr(plain.rows, x.numpy())[0])
+
+
+def test_total_variation_while_smoothed_leads_to_pictures_of_a_batch() -> None:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for channels, stride in ((1, 1), (6, 2)):
+        layers += [nn.Conv2d(channels, 6, 3, padding=1, stride=stride), nn.ReLU()]
+    net, y = nn.Sequential(*layers, nn.Flatten(), nn.Linear(6 * 16, 4)).double(), torch.arange(2)
+    x = torch.zeros(2, 1, 8, 8, dtype=torch.float64)
+    x[0, :, 2:6, 1:4], x[1, :, 1:3, 3:7] = 1.0, 0.8
+    uneven, even = (
+        invert(
+            net, losses, gradient(net, x, y), rows=2, row_shape=(1, 8, 8), labels=[0, 1],
+            effort=replace(PLAIN, evaluations=280, evenness=evenness),
+        )[0]
+        for evenness in (0.0, 10.0)
+    )  # fmt: skip
+    assert psnr(even.rows, x.numpy()).min() > psnr(uneven.rows, x.numpy()).min() + 3.0
+    assert even.residual < uneven.residual
 
 
 def test_the_smoothed_network_tends_to_the_network_and_starts_race() -> None:
@@ -308,7 +327,7 @@ def test_messages_that_do_not_fit_the_model_are_refused() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for settings in ({"restarts": 0}, {"evaluations": 0}, {"signed_steps": -1}, {"solved": 0.0}):
+    for settings in ({"restarts": 0}, {"evaluations": 0}, {"signed_steps": -1}, {"evenness": -1.0}, {"solved": 0.0}):
         with pytest.raises(ConfigError, match=next(iter(settings))):
             Effort(**settings)
     with pytest.raises(ConfigError, match="learning_rate"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from securefed.attacks.networks import exact
 from securefed.attacks.networks.exact import Entering, ratio, separate, span
 from securefed.attacks.networks.labels import counts
 from securefed.attacks.networks.network import Network
@@ -111,3 +112,12 @@ def test_labels_are_counted(labels: list[int]) -> None:
     np.testing.assert_array_equal(found, np.bincount(labels, minlength=5))
     if len(labels) == 1:  # iDLG needs no bias
         np.testing.assert_array_equal(counts(1, parts[0].numpy(), None, parts[2].numpy(), None), found)
+
+
+def test_rows_found_by_the_last_trial_count_though_the_search_is_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "_SURE", 10**9)
+    seen, x = entering(9, 150, seed=1)
+    found = separate(seen, 9, np.random.default_rng(0), trials=5000)
+    assert found is not None
+    assert sample_error(found, x) < 1e-8
+    assert separate(seen, 9, np.random.default_rng(0), trials=1) is None  # 128 trials: not all rows yet
