@@ -212,7 +212,7 @@ FIGURES = (
         printed=".76",
         better="high",
         setting="digits, softmax, n_i = 20, lambda = 5, eta = .01 (the reference does not state it); mean of ten "
-        "rounds. About (1 - eta lambda)^H: .97 at H = 1, .54 at eta = .02, .21 at .05",
+        "rounds. About (1 - eta lambda)^H: .95 at H = 1, .54 at eta = .02, .21 at .05",
         measurement=Measurement("flame/moreau", partial(moreau, personalized.FLAME(learning_rate=0.01))),
         unit="",
     ),
@@ -237,10 +237,11 @@ FIGURES = (
     Figure(
         where=_STOCHASTIC,
         claim="n_i = 1: the paper's naive attack ends at 1.14-1.17 (an attack that fails)",
-        printed="1.14-1.17",
+        printed="10 of 10",
         better="high",
-        setting=f"{_DIGITS}, 8 rounds; the median of the six",
+        setting=f"{_DIGITS}, 8 rounds; the median of the six; counted is what is no better than zeros, above .9",
         measurement=Measurement("stochastic/naive", partial(every_method, Naive())),
+        counted=lambda value: value > 0.9,
         key="median",
     ),
     Figure(
