@@ -146,15 +146,19 @@ def gauss_newton(linearised: Linearised, start: Array, steps: int) -> Fit:
     point, (norm, here) = start, _look(start, linearised, None)
     taken = 1
     while here is not None and np.isfinite(norm) and taken <= steps:
-        residual, jacobian = here
-        scale = np.maximum(np.linalg.norm(jacobian, axis=0), _TINY)
-        step = lstsq(jacobian / scale, -residual, cond=1e-13, lapack_driver="gelsy")[0] / scale
+        step = newton_step(*here)
         reached, there = _look(point + step, linearised, None)
         taken += 1
         if not reached < norm:
             break
         point, norm, here = point + step, reached, there
     return Fit(point, norm, taken, linearised, here[1] if here is not None else None)
+
+
+def newton_step(residual: Array, jacobian: Array) -> Array:
+    """The undamped step, columns scaled to unit length; directions that hold only round-off stay."""
+    scale = np.maximum(np.linalg.norm(jacobian, axis=0), _TINY)
+    return np.asarray(lstsq(jacobian / scale, -residual, cond=1e-13, lapack_driver="gelsy")[0] / scale)
 
 
 def _look(point: Array, linearised: Linearised, residual: Residual | None) -> tuple[float, tuple[Array, Array] | None]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -25,8 +25,8 @@ from securefed.attacks.gram.coordinates import Anchored, Coordinates, LowRank, S
 from securefed.attacks.gram.faps_client import Course, messages, messages_and_tangents, rule_counts
 from securefed.attacks.gram.faps_shooting import Shooting
 from securefed.attacks.gram.linear import nearest_psd
-from securefed.attacks.gram.near_consensus import near_consensus, spread_out
-from securefed.attacks.levenberg import Geodesic, Patience, gauss_newton, levenberg
+from securefed.attacks.gram.near_consensus import largest_eigenvalue, near_consensus, spread_out
+from securefed.attacks.levenberg import Geodesic, Patience, gauss_newton, levenberg, newton_step
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -127,22 +127,33 @@ class _Question:
 @lru_cache(maxsize=8)
 def _answer(question: _Question) -> Found | None:
     rounds, algorithm, rows, starts = question.rounds, question.algorithm, question.rows, question.starts
-    count, rng = question.count, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     estimate = near_consensus(spread_out(rounds), algorithm.beta_scale, rows)
-    scale = estimate.scale
-    frame = np.linalg.qr(rounds[0].broadcast[BASIS], mode="complete")[0]
-    frame[:, : algorithm.rank] = rounds[0].broadcast[BASIS]
-    guess = frame.T @ estimate.gram @ frame / scale
-    block = (frame.T @ rounds[0].message[PRODUCT])[algorithm.rank :] / scale
-    coordinates = coordinates_of(block, rows)
-    problem = _Problem(rounds[: known_rounds(algorithm, len(rounds))], algorithm, scale, frame, coordinates)
+    problem = _Problem.of(rounds, algorithm, rows, estimate.scale)
+    guess = problem.framed(estimate.gram)
     for attempt in range(starts):
         start = guess if attempt < _UNDISTURBED else _disturbed(guess, rows, attempt / starts, rng)
-        x = _attempt(problem, attempt, start, count)
+        x = _attempt(problem, attempt, start, question.count)
         found = None if x is None else problem.accepted(x, attempt + 1)
         if found is not None:
-            return replace(found, gram=scale * frame @ found.gram @ frame.T)
+            return found
     return None
+
+
+def error_allowed(rounds: Sequence[Observation], algorithm: FAPS, rows: int, gram: Array) -> float:
+    """The relative error that the messages' own rounding or noise leaves in S, to first order: a property of what was
+    sent, whatever the attack; for those who know S.
+
+    Args:
+        rounds: one client's messages from its first on.      gram: its S.
+    """
+    problem = _Problem.of(rounds, algorithm, rows, largest_eigenvalue(rounds[0], algorithm.beta_scale))
+    count, size = len(problem.probes), problem.coordinates.count
+    S = problem.framed(gram)
+    x = problem.with_counts(problem.coordinates.coordinates(S), S)
+    step = newton_step(*problem.linearised(x, count))[:size]
+    moved = problem.coordinates.matrix(x[:size] + step)
+    return float(np.linalg.norm(moved - S) / np.linalg.norm(S))
 
 
 def _attempt(problem: _Problem, attempt: int, start: Array, count: int) -> Array | None:
@@ -193,13 +204,33 @@ class _Problem:
     def __init__(
         self, rounds: Sequence[Observation], algorithm: FAPS, scale: float, frame: Array, coordinates: Coordinates
     ) -> None:
-        self.algorithm = algorithm
-        self.coordinates = coordinates
+        self.algorithm, self.coordinates = algorithm, coordinates
+        self._scale, self._frame = scale, frame
         self.floor = proof(rounds)
         self.probes = [frame.T @ o.broadcast[BASIS] for o in rounds]
         self.products = [frame.T @ o.message[PRODUCT] / scale for o in rounds]
         self.norms = [float(np.linalg.norm(Y)) or 1.0 for Y in self.products]
         self.captured = np.array([float(o.message[CAPTURED]) for o in rounds]) / scale
+
+    @classmethod
+    def of(cls, rounds: Sequence[Observation], algorithm: FAPS, rows: int, scale: float) -> _Problem:
+        """In a frame that begins with Z_0; of all rounds whose beta is known."""
+        frame = np.linalg.qr(rounds[0].broadcast[BASIS], mode="complete")[0]
+        frame[:, : algorithm.rank] = rounds[0].broadcast[BASIS]
+        block = (frame.T @ rounds[0].message[PRODUCT])[algorithm.rank :] / scale
+        known = rounds[: known_rounds(algorithm, len(rounds))]
+        return cls(known, algorithm, scale, frame, coordinates_of(block, rows))
+
+    def framed(self, gram: Array) -> Array:
+        """S in the frame and the units of the problem."""
+        return np.asarray(self._frame.T @ gram @ self._frame / self._scale)
+
+    def with_counts(self, x: Array, S: Array) -> Array:
+        """Parameters completed by the counts that the rule gives, for rounds that have none yet."""
+        if self.algorithm.inner_steps is not None:
+            return x
+        counts = rule_counts(S, self._course(len(self.probes)), self.algorithm)
+        return np.concatenate([x, counts[len(x) - self.coordinates.count :]])
 
     def shoot(self, start: Array, hold: float) -> Array | None:
         """Multiple shooting over all rounds, then one fit of them; `None` where it gets stuck."""
@@ -214,11 +245,9 @@ class _Problem:
         return self._fit(np.concatenate([landed.x, counts]), rounds, _LATE)
 
     def accepted(self, x: Array, starts: int) -> Found | None:
-        """All rounds brought to round-off; `None` where that proves nothing. `gram` is in the units of the problem."""
+        """All rounds brought to round-off; `None` where that proves nothing."""
         size, rounds = self.coordinates.count, len(self.probes)
-        if self.algorithm.inner_steps is None:
-            later = rule_counts(self.coordinates.matrix(x[:size]), self._course(rounds), self.algorithm)
-            x = np.concatenate([x, later[len(x) - size :]])
+        x = self.with_counts(x, self.coordinates.matrix(x[:size]))
         fit = gauss_newton(lambda values: self.linearised(values, rounds), x, _POLISHING)
         if not fit.norm < self.floor:
             return None
@@ -232,7 +261,7 @@ class _Problem:
         hidden = fit.norm / math.sqrt(freedom) * float(np.linalg.norm(spread) / np.linalg.norm(fit.point[:size]))
         if rank < unknowns or not hidden < _HIDDEN:
             return None
-        gram = self.coordinates.matrix(fit.point[:size])
+        gram = self._scale * self._frame @ self.coordinates.matrix(fit.point[:size]) @ self._frame.T
         return Found(gram, fit.point[size:], fit.norm, rank, unknowns, float(s[0] / s[rank - 1]), hidden, starts)
 
     def climb(self, start: Array, stages: Sequence[int], first: float) -> Array | None:
@@ -243,7 +272,6 @@ class _Problem:
         counts = np.minimum(rule_counts(start, self._course(last), self.algorithm), first) if free else np.zeros(0)
         for stage in stages:
             own = stage - 1 if free else 0
-
             point = self._fit(np.concatenate([x, counts[:own]]), stage, _LATE if stage == last else _EARLY)
             if point is None:
                 return None

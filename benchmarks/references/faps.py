@@ -17,10 +17,13 @@ from securefed.algorithms.pca.server import BASIS, PRODUCT
 from securefed.attacks import views
 from securefed.attacks.base import Observed
 from securefed.attacks.gram.faps_client import Course, rule_counts
+from securefed.attacks.gram.faps_fit import error_allowed
 from securefed.attacks.scores import relative_error
 from securefed.tensors import Array
 
 EXACT_SUBPROBLEMS = {"inner_tolerance": 1e-12, "inner_cap": 1000}
+_LARGEST_JACOBIAN = 40
+"""Features up to which the Jacobian at the true matrix is factorised."""
 _COUNTS_SEEN = 4
 """Inner counts that are compared: later the subspace hardly moves, and a count does not show."""
 
@@ -54,7 +57,15 @@ def in_the_clear(setting: Setting, seed: int) -> Cell:
     run = setting.run(seed)
     found = strongest("gram", run.view, run.target, run.truth, seed)
     counts = {} if found.found is None else _counts(found.found.diagnostics.get("inner counts"), run)
-    return found.cell | counts
+    return found.cell | counts | _allowed(setting, run.view, run)
+
+
+def _allowed(setting: Setting, view: Observed, run: Scene) -> dict[str, float | str]:
+    """The error that these messages' rounding or noise leaves at best; of fits with few enough unknowns."""
+    if setting.steps == 0 or setting.features > _LARGEST_JACOBIAN:
+        return {}
+    rows = run.clients[run.client].rows
+    return {"allowed": error_allowed(view.rounds, run.target.algorithm, rows, run.truth)}
 
 
 def _counts(fitted: object, run: Scene) -> dict[str, float | str]:
@@ -72,7 +83,8 @@ def _counts(fitted: object, run: Scene) -> dict[str, float | str]:
 def rounded(setting: Setting, seed: int) -> Cell:
     """float32 messages."""
     run = setting.run(seed)
-    return strongest("gram", _changed(run.view, lambda Y: Y.astype(np.float32)), run.target, run.truth, seed).cell
+    view = _changed(run.view, lambda Y: Y.astype(np.float32))
+    return strongest("gram", view, run.target, run.truth, seed).cell | _allowed(setting, view, run)
 
 
 def noised(setting: Setting, size: float, seed: int) -> Cell:
@@ -83,9 +95,11 @@ def noised(setting: Setting, size: float, seed: int) -> Cell:
         noise = rng.normal(size=Y.shape)
         return np.asarray(Y + size * np.linalg.norm(Y) / np.linalg.norm(noise) * noise)
 
-    found = strongest("gram", _changed(run.view, spoil), run.target, run.truth, seed)
+    view = _changed(run.view, spoil)
+    found = strongest("gram", view, run.target, run.truth, seed)
     share = run.clients[run.client].rows / sum(data.rows for data in run.clients)
-    return found.cell | {"pooled": relative_error(share * gram(*run.clients), run.truth)}
+    pooled = {"pooled": relative_error(share * gram(*run.clients), run.truth)}
+    return found.cell | pooled | _allowed(setting, view, run)
 
 
 def shuffled(setting: Setting, seed: int) -> Cell:

@@ -1,0 +1,87 @@
+"""FAPS taken apart into its rounds: the equations, their derivative, the search; and how far a fit gets."""
+
+import numpy as np
+
+from securefed.algorithms.pca import FAPS
+from securefed.algorithms.pca.operators import off
+from securefed.attacks.gram import ConsensusGram
+from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.faps_client import Course, Operator, by_rule, messages, rule_counts
+from securefed.attacks.gram.faps_fit import error_allowed
+from securefed.attacks.gram.faps_shooting import Shooting
+from securefed.attacks.levenberg import gauss_newton
+from securefed.attacks.scores import relative_error
+from tests.attacks.subspaces import digits, gram, observe
+
+
+def seen(inner_steps):
+    """A client of 10 features: its equations, its S and its counts."""
+    algorithm, clients = FAPS(2, adaptive=False, inner_steps=inner_steps), digits(10, "random")
+    observed, _ = observe(algorithm, clients, 6)
+    S = gram(clients[0])
+    S /= np.linalg.eigvalsh(S)[-1]
+    course = Course([o.broadcast["basis"] for o in observed.rounds], [0.15] * 6, inner_steps)
+    counts = rule_counts(S, course, algorithm) if inner_steps is None else np.full(5, inner_steps)
+    products = messages(S, counts, course)
+    nothing_more = np.zeros(0), np.zeros((0, 55))
+    norms = [float(np.linalg.norm(Y)) for Y in products]
+    return Shooting(algorithm, course, products, norms, Symmetric.of(10), lambda x: nothing_more), S, counts
+
+
+def test_the_equations_are_differentiated_correctly():
+    shooting, S, _ = seen(None)
+    rng = np.random.default_rng(0)
+    point = np.concatenate([shooting.coordinates.coordinates(S), 0.3 * rng.normal(size=5 * 16)])
+    direction, counts = rng.normal(size=len(point)), np.array([1, 3, 2, 12, 1])
+    ahead, behind = (shooting.residual(point + step * direction, counts) for step in (1e-6, -1e-6))
+    residual, jacobian = shooting.linearised(point, counts)
+    np.testing.assert_array_equal(residual, shooting.residual(point, counts))
+    np.testing.assert_allclose(jacobian @ direction, (ahead - behind) / 2e-6, atol=1e-7)
+
+
+def test_the_clients_own_subspaces_leave_nothing_and_its_counts_are_the_rules():
+    shooting, S, counts = seen(None)
+    X, parts = shooting.course.probes[0], [shooting.coordinates.coordinates(S)]
+    for k, Z in enumerate(shooting.course.probes[1:], start=1):
+        X = by_rule(Operator(S, X, -off(X, S @ X), 0.15, Z), shooting.algorithm)[1]
+        parts.append(shooting._chart(k, X).reshape(-1))
+    point = np.concatenate(parts)
+    assert shooting.counts(point).tolist() == counts.tolist()
+    assert np.linalg.norm(shooting.residual(point, counts)) < 1e-12
+    assert np.linalg.norm(shooting.residual(point, counts + 1)) > 1e-5
+
+
+def test_the_search_ends_at_the_client():
+    shooting, S, _ = seen(3)
+    noise = np.random.default_rng(1).normal(size=S.shape)
+    start = S + 0.05 * np.linalg.norm(S) / np.linalg.norm(noise + noise.T) * (noise + noise.T)
+    landed = shooting.search(shooting.coordinates.coordinates(start), 30)
+    assert landed.norm < 1e-8 and landed.counts.tolist() == [3] * 5
+    assert np.linalg.norm(shooting.coordinates.matrix(landed.x) - S) < 1e-3
+    # held for ever it stays where it began: what is found is not the start
+    held = shooting.search(shooting.coordinates.coordinates(start), 5, hold=1e6)
+    assert np.linalg.norm(shooting.coordinates.matrix(held.x) - start) < 1e-3
+
+
+def test_what_a_fit_reaches_is_what_the_messages_allow():
+    algorithm, clients = FAPS(2, adaptive=False), digits(12, "random")
+    observed, target = observe(algorithm, clients, 12)
+    got = ConsensusGram().run(observed, target, np.random.default_rng(0))
+    allowed = error_allowed(observed.rounds, algorithm, clients[0].rows, gram(clients[0]))
+    assert got.diagnostics["method"] == "exact fit"
+    assert 1e-15 < allowed < 1e-9 and relative_error(got.value, gram(clients[0])) < 10 * allowed + 1e-13
+
+
+def test_gauss_newton_keeps_the_digits_that_normal_equations_lose():
+    rng = np.random.default_rng(2)
+    A = np.linalg.qr(rng.normal(size=(30, 8)))[0] * np.logspace(0, -9, 8) @ np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    truth = rng.normal(size=8)
+
+    def linearised(x):
+        return A @ np.sinh(x) - A @ np.sinh(truth), A * np.cosh(x)
+
+    fit = gauss_newton(linearised, truth + 1e-3, 8)
+    assert fit.norm < 1e-14 and np.linalg.norm(fit.point - truth) < 1e-5
+    lost = np.linalg.solve(A.T @ A + 1e-18 * np.eye(8), A.T @ (A @ truth))
+    assert np.linalg.norm(lost - truth) > 1e-4
+    assert not gauss_newton(lambda x: (np.full(1, np.nan), np.ones((1, 8))), truth, 8).norm < 1
