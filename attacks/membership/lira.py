@@ -112,7 +112,7 @@ class Confirmation:
         return np.array(out)
 
 
-def gaussian_log(seen: Array, runs: Array, floor: float) -> Array:
+def gaussian_log(seen: Array, runs: Array, floor: float | Array) -> Array:
     """Gaussian log likelihood of every number, up to a constant."""
     variance = runs.var(axis=0, ddof=1) + floor
     return np.asarray(-((seen - runs.mean(axis=0)) ** 2) / (2 * variance) - np.log(variance) / 2)

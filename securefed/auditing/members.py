@@ -160,7 +160,7 @@ def client_canaries(delta: float, noise: float, seeds: int) -> Iterator[Membersh
 def record_canaries(delta: float, noise: float, seeds: int) -> Iterator[MembershipRow]:
     """What one record shows in one round where records are the unit of privacy, in the worst case."""
     rows = Dataset(100.0 * np.eye(_RECORDS), np.ones((_RECORDS, 1)))  # each in a direction of its own, far too long
-    whole = record_level(SSI(rank=_RECORDS), 1.0)
+    whole: Any = record_level(SSI(rank=_RECORDS), 1.0)
     for name, made in (("gaussian, records", gaussian(noise)), ("skellam, records", skellam(noise))):
         defense = chain(records(), made, secure_aggregation())
         yield from _canary_row(
