@@ -132,7 +132,7 @@ class _Look:
         paths = Paths(Pull(method), public, starts, held, steps)
         seen = paths.mean_gradients(network, ends - starts)
         aim = torch.zeros(1, dtype=torch.int64)
-        bare: Any = network_of(replace(method.problem, l2=0.0), public)  # type: ignore[type-var]
+        bare: Any = network_of(replace(method.problem, l2=0.0), public)  # type: ignore[arg-type, type-var]
         layers = (
             bare.entrance(starts[0], public.features, aim),
             bare.exit(starts[0], public.features, public.classes),
