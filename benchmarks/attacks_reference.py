@@ -44,7 +44,7 @@ def rows(figures: Sequence[Figure], known: cells.Cells) -> list[Row]:
         quantity = f"{figure.where}: {figure.claim}"
         unit = "share of seeds" if figure.counts else figure.unit or "relative error"
         spread = (min(values), max(values))
-        met = None if verdict == "not run" else verdict != "missed"
+        met = None if verdict in ("not run", "beside") else verdict != "missed"
         out.append(
             Row(
                 quantity,
@@ -53,7 +53,7 @@ def rows(figures: Sequence[Figure], known: cells.Cells) -> list[Row]:
                 unit,
                 len(values),
                 spread,
-                target=figure.printed,
+                target=figure.printed or None,
                 met=met,
             )
         )

@@ -19,7 +19,7 @@ EXACT = 1e-6
 """The relative error below which the references call a reconstruction exact."""
 FEWEST = 10
 """Seeds below which nothing is judged."""
-Verdict = Literal["met", "beaten", "missed", "not run"]
+Verdict = Literal["met", "beaten", "missed", "not run", "beside"]
 Cell = Mapping[str, float | str]
 
 
@@ -43,7 +43,8 @@ class Figure:
 
     Attributes:
         where: its document and section.      claim: its own words, short.
-        printed: the figure: `1e-14`, `.03-.2`, `4e-4 to 2e-3` (ranges), `9 of 10` (seeds), `exact`.
+        printed: the figure: `1e-14`, `.03-.2`, `4e-4 to 2e-3` (ranges), `9 of 10` (seeds), `exact`; empty for what no
+            reference gives, which stands beside the others unjudged.
         setting: what is measured here, and on what.
         measurement, key: whose values are held against it.
         better: which way is better; low for values and high for counts of seeds unless it says otherwise.
@@ -71,6 +72,8 @@ class Figure:
         """The verdict on one value for each seed."""
         if len(values) < FEWEST:
             return "not run"
+        if not self.printed:
+            return "beside"
         low, high = limits(self.printed)
         ours = self.summary(values)
         lower = self.better == "low" or (self.better is None and not self.counts)

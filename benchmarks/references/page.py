@@ -32,7 +32,8 @@ def text(figures: Sequence[Figure], cells: Cells) -> str:
     verdicts = [figure.judge(values(cells, figure.measurement, figure.key)) for figure in figures]
     counts = Counter(verdicts)
     total = ", ".join(f"{counts[v]} {v}" for v in ("beaten", "met", "missed", "not run") if counts[v])
-    parts = [HEAD, f"**{len(figures)} figures: {total}.**"]
+    judged = sum(bool(figure.printed) for figure in figures)
+    parts = [HEAD, f"**{judged} figures: {total}.**"]
     for where in dict.fromkeys(figure.where for figure in figures):
         own = [figure for figure in figures if figure.where == where]
         parts += ["", f"## {where}", "", *TABLE, *(_line(figure, cells) for figure in own)]
@@ -52,10 +53,11 @@ def _line(figure: Figure, cells: Cells) -> str:
     seconds = values(cells, figure.measurement, "seconds")
     took = compact(sorted(seconds)[len(seconds) // 2]) if seconds else ""
     verdict = figure.judge(found)
-    shown = {"missed": "**missed**", "not run": f"{len(found)} seeds: not judged" if found else "not run"}
+    few = f"{len(found)} seeds: not judged" if found else "not run"
+    shown = {"missed": "**missed**", "not run": few, "beside": "for comparison"}
     return _cells(
         f"{figure.claim}<br>*{figure.setting}*",
-        figure.printed + (f" {figure.unit}" if figure.unit else ""),
+        figure.printed + (f" {figure.unit}" if figure.unit and figure.printed else ""),
         figure.shown(found),
         str(len(found) or ""),
         took,

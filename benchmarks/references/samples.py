@@ -185,7 +185,7 @@ FIGURES = (
     Figure(
         where=_FLAME,
         claim="small steps, few rounds: error over what rounding of the messages leaves of the rows, whoever fits",
-        printed="1-2",
+        printed="",
         setting=f"{_DIGITS}, n_i = 8, H = 5, eta = .02, 8 rounds, all jointly; how far a Gauss-Newton step leads away "
         "from the TRUE rows (the reference's step and rounds are not stated, and here no 1e-14 is to be had)",
         measurement=Measurement("flame/rows 8", partial(jointly, FLAME, 8)),

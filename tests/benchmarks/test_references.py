@@ -118,9 +118,20 @@ def test_the_page_names_what_was_missed_and_what_was_not_run(tmp_path: Path) -> 
     assert "The rows are too few." in short and "By a/b." in short and "this holds" not in short
 
 
+def test_what_no_reference_gives_stands_beside_and_counts_for_nothing(tmp_path: Path) -> None:
+    alone = figure("", claim="over the limit", unit="x")
+    assert alone.judge([5.0] * 10) == "beside" and alone.judge([5.0]) == "not run"
+    kept = cells.read(tmp_path / "none.json")
+    kept["one"] = {str(seed): {"error": 2e-9, "seconds": 0.5} for seed in range(10)}
+    text = page.text([figure("5e-9"), alone], kept)
+    assert "**1 figures: 1 beaten.**" in text and "| over the limit<br>*small* |  |" in text
+    assert "for comparison" in text
+    assert next(row for row in attacks_reference.rows([alone], kept)).met is None
+
+
 def test_every_figure_can_be_judged_and_measurements_of_one_name_are_one() -> None:
     for one in attacks_reference.FIGURES:
-        low, high = limits(one.printed)
+        low, high = limits(one.printed) if one.printed else (0.0, 0.0)
         assert low <= high and one.measurement.seeds >= 10
     names = [one.name for one in attacks_reference.measurements()]
     assert len(names) == len(set(names))
