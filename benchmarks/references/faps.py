@@ -142,8 +142,8 @@ _EXACT = {
 _ATTACKS = "ATTACKS.md, FAPS"
 _ONE_36 = (
     "Every seed is solved round by round, and the error is the one that the messages' own rounding leaves at the true "
-    "matrix to first order (5.1e-9, 2e-9 to 1.4e-8): 40 columns for 36 features, singular values down to 1e-9. No attack "
-    "does better at p = 4; the reference does not print p."
+    "matrix to first order (5.1e-9, 2e-9 to 1.4e-8): 40 columns for 36 features, singular values down to 1e-9. No "
+    "attack does better at p = 4; the reference does not print p."
 )
 _ONE_64 = "Every seed is solved round by round; 80 columns for 64 features, singular values down to 1e-10."
 _LABEL_MISSES = (
@@ -185,9 +185,9 @@ FIGURES = (
         claim="float32 messages (J = 2)",
         printed="1e-5",
         setting=f"{TWO}, float32",
-        evidence="Exact fits, accepted at the misfit of float32: no defence. To first order float32's rounding leaves as "
-        "much at the true matrix, where all entries of a message count alike; weighted by their own rounding, 1e-5 to "
-        "6e-5 (seeds 0 to 3).",
+        evidence="Exact fits, accepted at the misfit of float32: no defence. To first order float32's rounding leaves "
+        "as much at the true matrix, where all entries of a message count alike; weighted by their own rounding, 1e-5 "
+        "to 6e-5 (seeds 0 to 3).",
         measurement=Measurement("faps/float32", partial(rounded, TWO)),
     ),
     Figure(
