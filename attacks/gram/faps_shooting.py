@@ -250,4 +250,4 @@ class _Held:
 
 def _weight(count: float) -> float:
     """Of the link made by so many inner steps."""
-    return _LINK_WEIGHT * min(1.0, (_QUICK / count) ** _SLOWNESS)
+    return float(_LINK_WEIGHT * min(1.0, (_QUICK / count) ** _SLOWNESS))
