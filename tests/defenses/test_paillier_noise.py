@@ -39,7 +39,7 @@ def test_ciphertexts_of_one_plaintext_are_all_different(noise):
 # Powers
 
 
-@pytest.mark.parametrize("base", [3, PUBLIC.n + 1, PUBLIC.n**2 - 2])
+@pytest.mark.parametrize("base", [3, PUBLIC.n + 1, PUBLIC.n**2 - 2], ids=["3", "n + 1", "n^2 - 2"])
 @pytest.mark.parametrize(("bits", "width"), [(64, 8), (64, 10), (13, 5), (7, 9), (1, 1)])
 @given(data=st.data())
 def test_table_of_powers_agrees_with_pow(base, bits, width, data):
