@@ -31,9 +31,14 @@ class UnknownNameError(ConfigError):
         if len(several) > 1:
             super().__init__(f"several {kind}s are called {name!r}; say which: {', '.join(several)}")
             return
-        by_part = {part: full for full in self.known for part in (full, full.rsplit("/", 1)[-1])}
-        near = difflib.get_close_matches(name, by_part, n=1, cutoff=0.4)
-        hint = f"; the nearest known one is {by_part[near[0]]!r}" if near else ""
+        by_part: dict[str, list[str]] = {}
+        for full in self.known:
+            for part in {full, full.rsplit("/", 1)[-1]}:
+                by_part.setdefault(part, []).append(full)
+        near = by_part.get(next(iter(difflib.get_close_matches(name, by_part, n=1, cutoff=0.4)), ""), [])
+        hint = f"; the nearest known one is {near[0]!r}" if near else ""
+        if len(near) > 1:
+            hint = f"; the nearest known ones are {', '.join(near)}"
         super().__init__(f"unknown {kind} {name!r}{hint}. Known: {', '.join(self.known)}")
 
 

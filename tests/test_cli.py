@@ -65,7 +65,7 @@ def test_plan_takes_the_parameters_of_the_defence() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["plan", "fedag", "plain"], "nearest known one is 'optimization/fedavg'"),
+        (["plan", "fedag", "plain"], "nearest known ones are graph/fedavg, optimization/fedavg, private/fedavg"),
         (["plan", "ssi", "secureaggregation"], "nearest known one is 'secure_aggregation'"),
         (["audit", "--algorithms", "sssi"], "nearest known one is 'pca/ssi'"),
         (["audit", "--attacks", "power2"], "nearest known one is 'gram/power'"),

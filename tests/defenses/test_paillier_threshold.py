@@ -266,7 +266,11 @@ def test_no_secret_is_in_a_state_a_message_or_the_scheme_s_text():
     seen = b"".join(value.tobytes() for m in run.recorded for value in m.body.values())
     seen += b"".join(value.tobytes() for state in run.clients.values() for value in pack(state).values())
     assert not any(secret.rstrip(b"\0") in seen for secret in secrets)
-    assert "keys" not in repr(SCHEME)
+    text = repr(SCHEME)
+    assert KEYS.shared.fingerprint.hex() in text
+    for share in KEYS.shares.values():
+        assert str(share) not in text and f"{share:x}" not in text
+    assert not any(signer.hex() in text or repr(signer) in text for signer in KEYS.signers.values())
 
 
 def test_noise_is_made_ahead():
