@@ -27,6 +27,7 @@ from securefed.defenses.homomorphic import KeyHolder, Noise, Paillier, PrivateKe
 from securefed.defenses.homomorphic import noise as noise_module
 from securefed.defenses.homomorphic.noise import exponent_bits, make
 from securefed.defenses.homomorphic.packing import Packing
+from securefed.defenses.homomorphic.protocol import PaillierClient
 from securefed.defenses.homomorphic.workers import Workers
 from securefed.messages import SERVER, Message
 from securefed.tensors import Layout, Ring, Tensors, TensorSpec
@@ -158,15 +159,19 @@ def _phe(private: PrivateKey) -> tuple[float, float]:
     return encrypt, decrypt
 
 
-def _upload(scheme: Paillier, holder: KeyHolder, plan: Plan, encoded: Tensors) -> Tensors:
+def _answer(scheme: Paillier, holder: KeyHolder, plan: Plan, encoded: Tensors) -> tuple[PaillierClient, Tensors]:
     state = scheme.client_open(Session(RUN, 0, tuple(range(CLIENTS)), plan), 0)
     request = Message(RUN, 0, "upload", SERVER, 0, holder.public.to_body())
-    return scheme.client_step(state, request, encoded)[1]
+    return scheme.client_step(state, request, encoded)
+
+
+def _upload(scheme: Paillier, holder: KeyHolder, plan: Plan, encoded: Tensors) -> Tensors:
+    return _answer(scheme, holder, plan, encoded)[1]
 
 
 def _online(scheme: Paillier, holder: KeyHolder, plan: Plan, encoded: Tensors) -> Iterator[float]:
     """Seconds of the same client step with its noise in stock."""
-    state = scheme.client_open(Session(RUN, 0, tuple(range(CLIENTS)), plan), 0)
+    state, _ = _answer(scheme, holder, plan, encoded)  # a client that knows the run's key
     for _ in range(3):
         scheme.prepare(state)
         assert scheme.stock.ready(holder.public, scheme.noise)
