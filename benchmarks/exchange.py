@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from securefed.defenses.base import Absorbing, Aggregation, Helper, Pipelined, Plan, Session, Verifying
+from securefed.defenses.base import Aggregation, Helper, Plan, Session
+from securefed.defenses.capabilities import Absorbing, Pipelined, Verifying
 from securefed.defenses.secure_aggregation.graph import _circle
 from securefed.defenses.secure_aggregation.identities import _signed
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId

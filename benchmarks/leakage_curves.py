@@ -210,8 +210,8 @@ CURVES: tuple[Curve, ...] = (
         "The n columns of highest variance of HAR.",
         "Rows behind softmax do not get safer with width: they are searched in their own span. SSI with few rows "
         "neither. Where rows outnumber the directions seen, what counts is rounds x rank over n: even shares and "
-        "FedPG lose slowly. PPGL has n (n - 1) / 2 unknowns: at 190 its fit fails, beyond 600 (n = 35) nothing is "
-        "fitted, and the start is worse than a guess.",
+        "FedPG lose slowly. PPGL has n (n - 1) / 2 unknowns: at 190 its fit fails, beyond 600 (n = 35) the "
+        "attack refuses: its start alone, which these points show, is worse than a guess.",
         fixed={"data": HAR},
         left_out=(("FAPS", 150),),
     ),

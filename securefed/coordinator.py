@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from securefed.defenses.base import Absorbing, Defense, Helper, Outgoing, Pipelined, Plan, Session, Verifying
+from securefed.defenses.base import Defense, Helper, Outgoing, Plan, Session
+from securefed.defenses.capabilities import Absorbing, Pipelined, Verifying
 from securefed.errors import DivergenceError, MessageRefused, RangeRefused, TooFewSurvivors
 from securefed.messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord, Sent, Transcript
 from securefed.node import read_refusal

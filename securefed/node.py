@@ -15,7 +15,8 @@ import numpy as np
 from securefed.algorithms.base import Algorithm, Outcome, Public, Selecting
 from securefed.algorithms.spending import Spending
 from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense, Pipelined, Preparing, Remembering, Session, Verifying
+from securefed.defenses.base import Defense, Session
+from securefed.defenses.capabilities import Pipelined, Preparing, Remembering, Verifying
 from securefed.errors import (
     ContradictionError,
     DataError,

@@ -12,7 +12,6 @@ os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # what Flower sets in a ServerApp's process
@@ -35,9 +34,10 @@ class Node:
 
 
 @dataclass
-class LocalGrid(Grid):
-    """Hands messages to the nodes when replies are pulled; those that `lose` picks never arrive.
+class LocalGrid:
+    """What `serve` uses of a grid.
 
+    Hands messages to the nodes when replies are pulled; those that `lose` picks never arrive.
     As in the deployment engine, an app that raises answers with an error and the exception's text.
     """
 
@@ -46,19 +46,6 @@ class LocalGrid(Grid):
     inbox: dict[str, Message] = field(default_factory=dict)
     numbers: Any = field(default_factory=lambda: itertools.count(1))
     errors: list[str] = field(default_factory=list)
-
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
         return sorted(self.nodes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,12 @@ from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
 from securefed.defenses.secure_aggregation import Identities, secure_aggregation
-from securefed.errors import ConfigError, MalformedError, RoundVoid, StorageError, TooFewSurvivors
+from securefed.errors import ConfigError, MalformedError, RoundVoid, StorageError
 from securefed.flower import client_app, serve
 from securefed.flower.enrolment import ACTION, Enrolled, Invitation
 from securefed.messages import SERVER, Message
 from securefed.node import SETTLE
 from securefed.opening import Opening
-from securefed.server import Result
 from securefed.tensors import decode, encode
 from securefed.terms import Terms, new_run
 from securefed.transports.flower import ACTION as PROTOCOL
@@ -152,132 +150,6 @@ def test_a_state_that_flower_sets_back_makes_no_second_upload(tmp_path: Path, ke
     assert [entry.survivors for entry in result.history] == [(0, 2, 3, 4), tuple(range(CLIENTS))]
 
 
-def dies_in(round: int) -> Callable[[Any], None]:
-    def progress(entry: Any) -> None:
-        if entry.round == round:
-            raise KeyboardInterrupt
-
-    return progress
-
-
-def checkpointed(tmp_path: Path, rounds: int) -> tuple[Terms, LocalGrid, dict[str, Any]]:
-    """A run that died after so many rounds, its server and its clients restored in a new Flower run."""
-    terms = masking()
-    grid = grid_of(terms, folder=lambda _: tmp_path / "clients")
-    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
-    with pytest.raises(KeyboardInterrupt):
-        serve(grid, terms, 9, progress=dies_in(rounds - 1), **options)
-    begin_anew(grid)
-    return terms, grid, options
-
-
-def same(ours: Result, theirs: Result) -> None:
-    for name, value in theirs.output.items():
-        np.testing.assert_array_equal(ours.output[name], value)
-
-
-def test_a_resume_that_died_before_the_server_wrote_it_down_is_tried_again(tmp_path: Path) -> None:
-    """In the middle of enrolment, then of its first exchange: clients know the new run, and the server does not."""
-    terms, grid, options = checkpointed(tmp_path, 2)
-    missing = grid.nodes.pop(104)
-    with pytest.raises(TooFewSurvivors):
-        serve(grid, terms, 4, **options | {"wait": 0.05})
-    grid.nodes[104] = missing
-    begin_anew(grid)
-    older = shutil.copy(tmp_path / "server.checkpoint", tmp_path / "older.checkpoint")
-
-    def killed(message: Any) -> bool:
-        if asks(message, "unmask", 4):
-            raise KeyboardInterrupt
-        return False
-
-    grid.lose = killed
-    with pytest.raises(KeyboardInterrupt):
-        serve(grid, terms, 4, **options)
-    shutil.copy(older, tmp_path / "server.checkpoint")
-    grid.lose = lambda _: False
-    begin_anew(grid)
-    ours = serve(grid, terms, 4, **options)
-    assert [entry.survivors for entry in ours.history] == [tuple(range(CLIENTS))] * 4
-    same(ours, serve(grid_of(terms), terms, 4, **QUICK))
-
-
-def test_an_older_file_of_a_client_is_found_out_and_so_is_an_older_checkpoint(tmp_path: Path) -> None:
-    """Both of the run that goes on, or of one that it went on from: running sums would be off without a word."""
-    terms, grid, options = checkpointed(tmp_path, 1)
-    older = {path: path.read_bytes() for path in (*files(tmp_path / "clients"), tmp_path / "server.checkpoint")}
-    with pytest.raises(KeyboardInterrupt):
-        serve(grid, terms, 9, progress=dies_in(3), **options)
-    newer = {path: path.read_bytes() for path in older}
-    begin_anew(grid)
-    stale = files(tmp_path / "clients")[2]
-    stale.write_bytes(older[stale])
-    with pytest.raises(ConfigError, match="party 2 does not take part: StorageError"):  # of another run than asked
-        serve(grid, terms, 5, **options)
-    for path, data in newer.items():
-        path.write_bytes(data)
-    begin_anew(grid)
-    (tmp_path / "server.checkpoint").write_bytes(older[tmp_path / "server.checkpoint"])
-    with pytest.raises(RoundVoid, match="one of both went on from an older file"):
-        serve(grid, terms, 5, max_void=1, **options)
-
-
-def test_an_older_file_of_the_same_run_is_found_out(tmp_path: Path) -> None:
-    terms = masking()
-    grid = grid_of(terms, folder=lambda _: tmp_path / "clients")
-    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
-    older: dict[Path, bytes] = {}
-
-    def copies(entry: Any) -> None:
-        if entry.round == 0:
-            older.update({path: path.read_bytes() for path in files(tmp_path / "clients")})
-        if entry.round == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        serve(grid, terms, 9, progress=copies, **options)
-    begin_anew(grid)
-    path = files(tmp_path / "clients")[2]
-    path.write_bytes(older[path])
-    result = serve(grid, terms, 4, **options)
-    assert result.history[-1].survivors == (0, 1, 3, 4)
-    assert "one of both went on from an older file" in result.history[-1].refusals[2]
-
-
-def test_a_runs_identifier_is_new_and_well_formed(tmp_path: Path) -> None:
-    terms, grid, _ = checkpointed(tmp_path, 1)
-    node, digest = grid.nodes[101], terms.digest
-    meta, _ = storage.load(files(tmp_path / "clients")[1], "client's state")
-    old = meta["run"]
-    for wrong in ("", "../../etc", old.upper(), old + "0"):
-        assert "DataError" in invite(node, Invitation(wrong, digest))
-    assert "DataError" in invite(node, Invitation(new_run(), digest, "x"))
-    assert "identifier of its own" in invite(node, Invitation(old, digest, old))
-    assert "took place already" in invite(node, Invitation(old, digest))
-    assert "StorageError" in invite(node, Invitation(new_run(), digest, new_run()))
-    assert invite(node, Invitation(new_run(), digest, old)) == ""  # positive control
-
-
-def test_runs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
-    """One of other terms has a file of its own; one of the same terms ends the first run's part, and says so."""
-    terms, grid, options = checkpointed(tmp_path, 2)
-    other = terms_of("optimization/scaffold", chain(secure_aggregation()), seed=4)
-    serve(grid_of(other, folder=lambda _: tmp_path / "clients"), other, 1, **QUICK)
-    assert len(files(tmp_path / "clients")) == 2 * CLIENTS
-    serve(grid, terms, 3, **options)
-    begin_anew(grid)
-    second = grid_of(terms, folder=lambda _: tmp_path / "clients")
-
-    def between(message: Any) -> bool:
-        if asks(message, "upload", 1):
-            assert invite(second.nodes[101], Invitation(new_run(), terms.digest)) == ""
-        return False
-
-    grid.lose = between
-    result = serve(grid, terms, 4, **options)
-    assert result.history[-1].survivors == (0, 2, 3, 4)
-
-
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_contribution_let_out_in_one_run_enters_no_other_sum_in_the_next(tmp_path: Path, kept: bool) -> None:
     """A server starts a new Flower run of the same terms and leaves a client out: the two sums would subtract.
@@ -302,22 +174,6 @@ def test_a_contribution_let_out_in_one_run_enters_no_other_sum_in_the_next(tmp_p
         [sent] = [value for field, value in own.items() if field.endswith(name)]
         step = first.step[name]
         np.testing.assert_allclose((total - second.total[name]) / step, np.asarray(sent, float), atol=1e-6)
-
-
-def test_what_was_let_out_is_remembered_where_a_forgetful_methods_run_goes_on(tmp_path: Path) -> None:
-    identities = Identities.generate(CLIENTS)
-    terms = terms_of("optimization/fedavg", chain(secure_aggregation(identities=identities)))
-    grid = grid_of(terms, folder=lambda _: tmp_path / "clients")
-    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
-    serve(grid, terms, 1, **options)
-    older = (tmp_path / "server.checkpoint").read_bytes()
-    begin_anew(grid)
-    serve(grid, terms, 2, **options)
-    begin_anew(grid)
-    (tmp_path / "server.checkpoint").write_bytes(older)
-    grid.lose = lambda message: asks(message, "upload", 4)
-    with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
-        serve(grid, terms, 2, max_void=1, **options)
 
 
 def test_a_personal_result_is_handed_out_at_the_end_and_not_for_a_replay() -> None:

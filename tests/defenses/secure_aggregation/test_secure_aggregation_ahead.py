@@ -10,7 +10,8 @@ import pytest
 
 from securefed import catalogue
 from securefed.datasets.base import Dataset
-from securefed.defenses.base import Preparing, Session
+from securefed.defenses.base import Session
+from securefed.defenses.capabilities import Preparing
 from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import InsecurePaillier
 from securefed.defenses.secure_aggregation import masks, secure_aggregation

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed.defenses.base import Pipelined, Session
+from securefed.defenses.base import Session
+from securefed.defenses.capabilities import Pipelined
 from securefed.defenses.secure_aggregation import masks, primitives, secure_aggregation
 from securefed.defenses.secure_aggregation.pipeline import PipelinedClient
 from securefed.defenses.secure_aggregation.session import sharers_digest

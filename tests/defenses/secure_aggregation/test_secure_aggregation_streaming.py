@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from securefed.coordinator import Coordinator
-from securefed.defenses.base import Absorbing, Session
+from securefed.defenses.base import Session
+from securefed.defenses.capabilities import Absorbing
 from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import AuthenticationError, ContradictionError, TooFewSurvivors

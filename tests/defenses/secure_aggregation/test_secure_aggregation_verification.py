@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Session, Verifying
+from securefed.defenses.base import Session
+from securefed.defenses.capabilities import Verifying
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian, skellam
 from securefed.defenses.secure_aggregation import secure_aggregation, verification
