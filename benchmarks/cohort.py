@@ -5,11 +5,10 @@ of them a step. Once in CPU time, once on the wall with all cores, where clients
 products, or all, whichever is faster. pfl-research (0.6), in CPU time on the one thread that it is fastest on, is
 installed from the package registry into `.venv-pfl`, beside the project, and runs `benchmarks/pfl_fedavg.py`.
 
-What bounds the cohort is its products, which are timed alone as well. At 60 rows a step they take .069 s of CPU where
-one by one takes .30 s on one thread and the cohort .104 s (best of 6 and 24 in one run on a busy machine): no
-arrangement of the same products is more than 4.3 times as fast in CPU time, and 5 times on the wall takes both cores.
-Of the cohort's CPU time a sampling profile on one thread gave products .5, sums and products entry by entry .2, the
-interpreter .1; fresh memory took .16 until arrays were used again from round to round.
+What bounds the cohort is its products, which are timed alone as well: at 60 rows a step no arrangement of the same
+products is more than about 5 times as fast as one by one in CPU time, and 5 times on the wall takes both cores. The
+ways take turns, and still a run differs from the next by a tenth: of five runs, at 60 rows a step the cohort was 4.2,
+4.7, 4.9, 5.1, 5.6 times as fast on the wall, at 12 rows 4.1, 4.5, 5.3, 5.3, 5.3 times.
 
 Then whole federations in processes of their own: seconds on the wall with all cores, and how far memory grows beyond
 the data. MNIST comes from the folder that SECUREFED_DATA names; without it, rows of the same shape are drawn.
@@ -45,7 +44,7 @@ from securefed.problems import problems
 
 ROOT = Path(__file__).parent.parent
 CLIENTS, ROWS, FEATURES, STEPS, BATCH = 50, 60, 784, 5, 12
-RUNS = 5
+RUNS, TURNS = 5, 3
 FASTER, SECONDS = 5.0, 60.0
 
 
@@ -83,8 +82,9 @@ def _cohort(python: Path, batch: int | None) -> list[Row]:
     together = _cpu(cohort)
     with one_thread():
         products = _cpu(_products(batch or ROWS))
-        one_by_one, on_one = median(_cpu(alone)), median(timed(alone, RUNS))
-    on_the_wall, beside = timed(cohort, RUNS), min(on_one, median(timed(alone, RUNS)))
+        one_by_one = median(_cpu(alone))
+    on_the_wall, on_one, on_all = _in_turns(cohort, one_thread()(alone), alone)
+    beside = min(median(on_one), median(on_all))
     command = [python, ROOT / "benchmarks" / "pfl_fedavg.py", *map(str, (CLIENTS, ROWS, batch or 0, STEPS, RUNS))]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
@@ -210,6 +210,15 @@ def _data(source: str) -> tuple[Dataset, str]:
 def _peak() -> float:
     """Largest resident memory so far, MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _in_turns(*calls: Callable[[], object]) -> list[list[float]]:
+    """Wall seconds of `TURNS` times `RUNS` calls of each, in turns: none has the machine's better minute to itself."""
+    found: list[list[float]] = [[] for _ in calls]
+    for _ in range(TURNS):
+        for call, seconds in zip(calls, found, strict=True):
+            seconds.extend(timed(call, RUNS))
+    return found
 
 
 def _cpu(call: Callable[[], object]) -> list[float]:

@@ -22,10 +22,9 @@ from securefed.tensors import Array
 
 GROUP_BYTES = 2 * 2**20
 """Of one vector of a group, (clients, parameters): beyond a core's own cache a round takes up to 4 times as long."""
-FRAME_BYTES = 8 * 2**20
-"""The same for groups that form their largest weight once a round."""
-FACTOR_BYTES = 24 * 2**20
-"""The same for groups that form inner weights once a round, too: many clients share a product."""
+FRAME_BYTES = 24 * 2**20
+"""The same for groups that form their largest weight once a round: many clients share a product, and few groups wait
+for the interpreter's lock."""
 BATCH_BYTES = 6 * 2**20
 """Of the rows of one step of a group: larger stacks take twice the time a client, in memory traffic."""
 MOVED = 128
@@ -57,9 +56,7 @@ def _evenly(members: list[int], most: int) -> list[list[int]]:
 
 def _room(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], members: Sequence[int]) -> int:
     """Bytes of one vector of a group."""
-    if not isinstance(model.problem, LinearInput) or not _factored(model, datasets, draws, members):
-        return GROUP_BYTES
-    return FACTOR_BYTES if _unformed(model, model.problem, datasets, draws, members) else FRAME_BYTES
+    return FRAME_BYTES if _factored(model, datasets, draws, members) else GROUP_BYTES
 
 
 def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], pool: Pool) -> Work:
