@@ -99,11 +99,12 @@ class Network:
     def gradient(self, point: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """(size,) gradient at the flat `point`; differentiable in `x` and `point`."""
 
-        def value(vector: Tensor) -> Tensor:
-            return self.objective(self.split(vector), x, y, weights)
+        def value(parameters: dict[str, Tensor]) -> Tensor:
+            return self.objective(parameters, x, y, weights)
 
-        found: Tensor = torch.func.grad(value)(point)
-        return found
+        # By tensor: through a flat vector every tensor's slope would be padded to the length of all and added up.
+        found: dict[str, Tensor] = torch.func.grad(value)(self.split(point))
+        return torch.cat([found[name].reshape(-1) for name in self.shapes])
 
     def mask(self) -> Tensor:
         """(size,) 1 where messages depend on the rows alone, else 0."""
