@@ -65,22 +65,16 @@ class NetworkInversion:
             raise TranscriptError(reason)
         import torch  # noqa: PLC0415 - loaded when a network is attacked
 
-        from securefed.attacks.networks.inversion import Cascade, Effort, entering_layer  # noqa: PLC0415
+        from securefed.attacks.networks.first_layer import FirstLayer  # noqa: PLC0415
+        from securefed.attacks.networks.inversion import Cascade, Effort  # noqa: PLC0415
         from securefed.attacks.networks.matching import Prior, Problem  # noqa: PLC0415
-        from securefed.attacks.networks.modules import restored  # noqa: PLC0415
+        from securefed.attacks.networks.modules import unlabelled  # noqa: PLC0415
         from securefed.attacks.networks.rounds import look  # noqa: PLC0415
 
         scene, public = look(observed, target), target.public
         rows = sum(scene.round.sizes)
         gradient = scene.gradient()
-        labelled = _labelled(method_of(target).problem)
-        labels = None
-        if labelled:
-            try:
-                labels = restored(scene.network, scene.point, gradient, rows, public.features, public.classes)
-            except ConfigError as error:
-                raise TranscriptError(str(error)) from error
-        aims = torch.as_tensor(labels) if labels is not None else _beside(method_of(target).problem, rows, rng)
+        aims = None if _labelled(method_of(target).problem) else _beside(method_of(target).problem, rows, rng)
         low = -public.feature_bound if self.low is None else self.low
         shape = getattr(method_of(target).problem, "image_shape", None)
         prior = Prior(low, public.feature_bound, image=tuple(shape) if shape and len(shape) == 3 else None)
@@ -91,12 +85,18 @@ class NetworkInversion:
             balance=0.0,
             signed_steps=self.signed_steps,
             fits=2,
+            counts=20,
         )
-        layer = scene.network.entrance(scene.point, public.features, aims[:1])
+        cascade = Cascade(scene.network, scene.round, public.features, prior, effort)
+        seen = (scene.network, scene.point, gradient)
         try:
-            found = Cascade(scene.network, scene.round, public.features, prior, effort)(
-                [Problem(scene.point, scene.message, aims)], rng, [entering_layer(scene.network, layer, gradient)]
-            )[0]
+            cascade.require_memory(rows, 1)
+            probe = torch.zeros(1, dtype=torch.int64) if aims is None else aims[:1]
+            first = FirstLayer.of(*seen, probe, rows, public.features, rng)
+            if aims is None:
+                found = unlabelled(cascade, scene.point, scene.message, gradient, first, rows, public.classes, rng)
+            else:
+                found = cascade([Problem(scene.point, scene.message, aims)], rng, [first])[0]
         except ConfigError as error:
             raise TranscriptError(str(error)) from error
         value = np.nan_to_num(found.rows)
@@ -105,7 +105,7 @@ class NetworkInversion:
         return Reconstruction(
             "samples",
             value,
-            labels=labels,
+            labels=found.targets if aims is None else None,
             residual=float(found.residual),
             unknowns=value.size,
             members=observed.rounds[0].members,

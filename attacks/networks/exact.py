@@ -124,8 +124,7 @@ class _Columns:
             parts = turned[picked[(np.diff(picked, axis=1) > 0).all(axis=1)]]
             # Outputs that one row alone reaches are parallel: without the tremor such systems would be singular.
             parts = parts + rng.normal(scale=1e-13, size=parts.shape)
-            nulls = np.linalg.solve(parts[:, :, :-1], -parts[:, :, -1:])[..., 0]
-            nulls = np.concatenate([nulls, np.ones((len(nulls), 1))], axis=1) @ turn.T
+            nulls = _null_vectors(parts) @ turn.T
             nulls /= np.linalg.norm(nulls, axis=1, keepdims=True)
             few = np.abs(nulls @ self.left[sample].T) <= 3.0 * self.tolerance
             nulls = nulls[few.sum(axis=1) >= _SEEN]
@@ -171,3 +170,13 @@ class _Columns:
     def _within(self, one: Array, other: Array) -> bool:
         """Whether zeros lie within others but for the outputs that a mixture was made to vanish at."""
         return int(np.count_nonzero(one & ~other)) < self.rows
+
+
+def _null_vectors(parts: Array) -> Array:
+    """(k, n) vectors that each of (k, n - 1, n) sends to 0, their last entry 1; systems found singular are left out."""
+    try:
+        found = np.linalg.solve(parts[:, :, :-1], -parts[:, :, -1:])[..., 0]
+    except np.linalg.LinAlgError:
+        parts = parts[np.linalg.det(parts[:, :, :-1]) != 0.0]
+        found = np.linalg.solve(parts[:, :, :-1], -parts[:, :, -1:])[..., 0]
+    return np.concatenate([found, np.ones((len(found), 1))], axis=1)

@@ -7,20 +7,20 @@ explain the message best are kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from securefed.algorithms.base import require
-from securefed.attacks.levenberg import Patience, levenberg
 from securefed.attacks.networks.charts import Chart, Continuous, Entries, Mixed, Span
+from securefed.attacks.networks.coordinates import Coordinates
 from securefed.attacks.networks.descent import Best, drive, lbfgs, signed_adam
-from securefed.attacks.networks.exact import Entering, ratio, separate, span
+from securefed.attacks.networks.first_layer import FirstLayer
 from securefed.attacks.networks.matching import Matching, Prior, Problem
-from securefed.attacks.networks.network import Layer, Network
+from securefed.attacks.networks.network import Network
 from securefed.attacks.networks.smoothing import Smoothed, has_relu
 from securefed.attacks.networks.steps import Simulation
 from securefed.tensors import Array
@@ -50,6 +50,7 @@ class Effort:
         box: weight of the range's violation.
         solved: relative misfit at which rows count as found.
         fits: starts of the Levenberg-Marquardt fit in coordinates.
+        counts: of labels that are looked at, at most, in that fit, where labels are not known.
         memory: bytes that a search may take; more is refused before anything is allocated.
         batched: whether starts are computed together; `None` decides (`matching.TOGETHER`).
     """
@@ -67,6 +68,7 @@ class Effort:
     box: float = 1e-3
     solved: float = 1e-4
     fits: int = 8
+    counts: int = 60
     memory: int = 2 * 2**30
     batched: bool | None = None
 
@@ -84,7 +86,8 @@ class Inverted:
     """What the cascade believes.
 
     Attributes:
-        rows: (B, features), in any order.
+        rows: (B, features).
+        targets: (B, ...) what the rows were compared with, in their order.
         residual: relative misfit of the message under `rows`, 0 exact; a wrong simulation (other hyper-parameters than
             the client's) leaves it large.
         stage: which stage found them: "ratio", "separation", "coordinates", "descent", "smoothed", "cosine".
@@ -96,7 +99,7 @@ class Inverted:
     stage: str
     evaluations: int = 0
     seconds: float = 0.0
-    attempts: dict[str, float] = field(default_factory=dict)
+    targets: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -116,12 +119,12 @@ class Cascade:
     columns: Mixed | None = None
 
     def __call__(
-        self, problems: Sequence[Problem], rng: np.random.Generator, entering: Sequence[Entering | None] = ()
+        self, problems: Sequence[Problem], rng: np.random.Generator, first: Sequence[FirstLayer | None] = ()
     ) -> list[Inverted]:
         """Rows of each problem; all must have as many targets.
 
         Args:
-            entering: of each problem the message as gradients of the layer that rows enter, `None` without one.
+            first: of each problem what its message says of the layer that rows enter, `None` without one.
 
         Raises:
             ConfigError: the searches need more memory than `effort.memory`.
@@ -130,17 +133,53 @@ class Cascade:
         begun = time.perf_counter()
         rows = len(problems[0].targets)
         self.require_memory(rows, len(problems))
-        prior = replace(self.prior, box=self.effort.box)
-        base = Matching(self.network, self.simulation, problems, [], Entries(self.features), prior)
+        base = self._matching(problems)
         found: list[Inverted] = []
         for k, _ in enumerate(problems):
-            layer = entering[k] if k < len(entering) and self.effort.exact else None
+            layer = first[k] if k < len(first) and self.effort.exact else None
             found.append(self._exact(base, k, layer, rows, rng))
         left = [k for k, item in enumerate(found) if not item.residual <= self.effort.solved]
         if left:
             self._descend(base, left, found, rng)
         seconds = (time.perf_counter() - begun) / len(problems)
-        return [replace(item, seconds=seconds) for item in found]
+        return [
+            replace(item, seconds=seconds, targets=problem.targets.numpy())
+            for item, problem in zip(found, problems, strict=True)
+        ]
+
+    def read(self, point: torch.Tensor, message: torch.Tensor, first: FirstLayer, classes: int) -> Inverted | None:
+        """Rows and their labels read off the first layer, without a guess; `None` unless they explain the message."""
+        begun = time.perf_counter()
+        told = first.labelled(classes) if self.effort.exact else None
+        if told is None:
+            return None
+        rows, labels = told
+        problem = Problem(point, message, torch.as_tensor(labels))
+        residual = self._matching([problem]).relative(0, rows)
+        if not residual <= self.effort.solved:
+            return None
+        return Inverted(rows, residual, first.stage, seconds=time.perf_counter() - begun, targets=labels)
+
+    def among(self, accounts: Sequence[Problem], rng: np.random.Generator, first: FirstLayer | None) -> Inverted:
+        """One message under several accounts of its targets, the likeliest first: the first that comes near goes on.
+
+        They compete where a fit in coordinates is to be had; elsewhere the first account is believed.
+        """
+        fits = self._coordinates(accounts, first) if len(accounts) > 1 else None
+        begun, (which, spent) = time.perf_counter(), (0, 0) if fits is None else fits.first(rng)
+        found = self([accounts[which]], rng, [first])[0]
+        seconds = time.perf_counter() - begun
+        return replace(found, evaluations=found.evaluations + spent, seconds=seconds)
+
+    def _matching(self, problems: Sequence[Problem]) -> Matching:
+        return Matching(
+            self.network,
+            self.simulation,
+            problems,
+            [],
+            Entries(self.features),
+            replace(self.prior, box=self.effort.box),
+        )
 
     def require_memory(self, rows: int, problems: int) -> None:
         """Refuse what would not fit, before it is allocated."""
@@ -155,72 +194,48 @@ class Cascade:
             f"{limit / 2**20:.0f} MiB; lower restarts or history, or raise Effort.memory",
         )
 
-    def _exact(
-        self, base: Matching, k: int, entering: Entering | None, rows: int, rng: np.random.Generator
-    ) -> Inverted:
-        nothing = Inverted(np.full((rows, self.features), 0.5 * (self.prior.low + self.prior.high)), np.inf, "none")
-        if entering is None:
-            return nothing
-        exact = ratio(entering) if rows == 1 else separate(entering, rows, rng)
-        best = nothing
-        if exact is not None and np.isfinite(exact).all():
-            best = Inverted(exact, base.relative(k, exact), "ratio" if rows == 1 else "separation")
-            if rows > 1:
-                best = self._ordered(base, k, best)
+    def _exact(self, base: Matching, k: int, first: FirstLayer | None, rows: int, rng: np.random.Generator) -> Inverted:
+        best = Inverted(np.full((rows, self.features), 0.5 * (self.prior.low + self.prior.high)), np.inf, "none")
+        if first is None:
+            return best
+        if first.rows is not None:
+            ordered = first.ordered(base.problems[k].targets)
+            best = self._swapped(base, k, Inverted(ordered, base.relative(k, ordered), first.stage))
         if best.residual <= self.effort.solved:
             return best
-        basis = span(entering, rows)
-        fitted = self._coordinates(base, k, Span(basis), rows, rng)
+        fits = self._coordinates([base.problems[k]], first)
+        if fits is None:
+            fitted = self._span_descent(base, k, Span(first.span), rows, rng)
+        else:
+            fit = fits(0, rng)
+            fitted = Inverted(fits.rows(fit), fit.norm, "coordinates", fit.steps)
         return min((best, fitted), key=lambda item: item.residual)
 
-    def _ordered(self, base: Matching, k: int, found: Inverted) -> Inverted:
-        """The rows in the order of the targets: pairs are swapped while that explains the message better."""
-        targets = base.problems[k].targets
-        if targets.ndim > 1 or len(torch.unique(targets)) < 2:
-            return found
-        rows, residual, improved = found.rows, found.residual, True
+    def _swapped(self, base: Matching, k: int, found: Inverted) -> Inverted:
+        """The rows in the order of the targets: pairs are swapped while that explains the message better.
+
+        For messages of several steps, whose slopes are not those at the first point.
+        """
+        targets, improved = base.problems[k].targets, True
+        rows, residual = found.rows, found.residual
         while improved and residual > self.effort.solved:
             improved = False
-            for i in range(len(rows)):
-                for j in range(i):
-                    if targets[i] == targets[j]:
-                        continue
-                    order = np.arange(len(rows))
-                    order[[i, j]] = order[[j, i]]
-                    swapped = base.relative(k, rows[order])
-                    if swapped < residual:
-                        rows, residual, improved = rows[order], swapped, True
+            for i, j in _pairs(targets):
+                order = np.arange(len(rows))
+                order[[i, j]] = order[[j, i]]
+                swapped = base.relative(k, rows[order])
+                if swapped < residual:
+                    rows, residual, improved = rows[order], swapped, True
         return replace(found, rows=rows, residual=residual)
 
-    def _coordinates(self, base: Matching, k: int, chart: Span, rows: int, rng: np.random.Generator) -> Inverted:
-        """Levenberg-Marquardt in the row space; L-BFGS where its Jacobian would be too large."""
-        problem, network = base.problems[k], self.network
-        unknowns = rows * chart.width
-        scale = float(problem.message.double().norm())
-        best = Inverted(np.zeros((rows, self.features)), np.inf, "coordinates")
-        if 8 * unknowns * len(problem.message) > min(self.effort.memory, _JACOBIAN):
-            return self._span_descent(base, k, chart, rows, rng)
-
-        def gap(flat: torch.Tensor) -> torch.Tensor:
-            x = chart.rows(flat.reshape(rows, -1))
-            return (self.simulation(network, problem.point, x, problem.targets) - problem.message) * base.mask / scale
-
-        jacobian = torch.func.jacfwd(gap)
-
-        def linearised(flat: Array) -> tuple[Array, Array]:
-            at = torch.as_tensor(flat, dtype=network.dtype)
-            with torch.no_grad():
-                return np.asarray(gap(at).double()), np.asarray(jacobian(at).double())
-
-        for _ in range(self.effort.fits):
-            start = chart.unknowns(rng.uniform(self.prior.low, self.prior.high, (rows, self.features))).reshape(-1)
-            fit = levenberg(linearised, start, steps=150, goal=0.01 * self.effort.solved, patience=Patience(0.03))
-            if fit.norm < best.residual:
-                candidate = chart.rows(torch.as_tensor(fit.point.reshape(rows, -1))).numpy()
-                best = replace(best, rows=candidate, residual=fit.norm, evaluations=best.evaluations + fit.steps)
-            if best.residual <= self.effort.solved:
-                break
-        return best
+    def _coordinates(self, accounts: Sequence[Problem], first: FirstLayer | None) -> Coordinates | None:
+        """The fit in the row space; `None` where there is none, or its Jacobian would be too large."""
+        if first is None or not self.effort.exact:
+            return None
+        chart, effort = Span(first.span), self.effort
+        if 8 * first.count * chart.width * len(accounts[0].message) > min(effort.memory, _JACOBIAN):
+            return None
+        return Coordinates(self.network, self.simulation, accounts, chart, self.prior, effort.fits, effort.solved)
 
     def _span_descent(self, base: Matching, k: int, chart: Span, rows: int, rng: np.random.Generator) -> Inverted:
         bests = self._search([base.problems[k]], chart, rows, rng, "squared")[0]
@@ -347,10 +362,6 @@ class Cascade:
         return np.asarray(chart.rows(torch.as_tensor(best.point.reshape(len(rounded), -1))).numpy())
 
 
-def entering_layer(network: Network, layer: Layer | None, gradient: torch.Tensor) -> Entering | None:
-    """The part of a flat gradient that belongs to the layer that rows enter."""
-    if layer is None:
-        return None
-    parts = network.split(gradient)
-    bias = parts[layer.bias].double().numpy() if layer.bias else None
-    return Entering(parts[layer.weight].double().numpy(), bias)
+def _pairs(targets: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """Places i > j whose targets differ."""
+    return ((i, j) for i in range(len(targets)) for j in range(i) if not torch.equal(targets[i], targets[j]))

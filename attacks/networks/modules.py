@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from torch import nn
 
 from securefed.algorithms.base import require
 from securefed.attacks.networks.charts import Mixed
-from securefed.attacks.networks.inversion import Cascade, Effort, Inverted, entering_layer
-from securefed.attacks.networks.labels import counts
+from securefed.attacks.networks.first_layer import FirstLayer
+from securefed.attacks.networks.inversion import Cascade, Effort, Inverted
+from securefed.attacks.networks.labels import plausible
 from securefed.attacks.networks.matching import Prior, Problem
 from securefed.attacks.networks.network import Loss, Network
 from securefed.attacks.networks.steps import LocalSteps, OneGradient, mean_gradient
@@ -45,15 +47,15 @@ def invert(
         loss: (output, target) -> (rows,) losses.
         message: the mean gradient, or with `local` the update (end minus start): by parameter name, or in their order.
         rows: B.      row_shape: shape in which the model takes a row.
-        labels: (B,) if known; else restored from the last layer (`classes` of them).
+        labels: (B,) if known; else read off the first layer with the rows, or counted in the last (`classes` of them).
         targets: (B, ...) real targets in place of labels.
         bounds: public range of the entries.
         local: the client's local steps; `None`: the message is one gradient.
         categories: columns of each one-hot coded feature of tabular rows.
 
     Returns:
-        The rows with their misfit, and the labels that were used. A misfit that stays large says that nothing was
-        found, or that model, loss or local steps are not those of the client.
+        The rows with their misfit, and the labels or targets that were used. A misfit that stays large says that
+        nothing was found, or that model, loss or local steps are not those of the client.
 
     Raises:
         ConfigError: a message that does not fit the model, labels that cannot be had, or searches beyond the memory
@@ -68,31 +70,54 @@ def invert(
     sent = network.flatten(_named(network, message))
     require(bool(torch.isfinite(sent).all()), "the message holds numbers that are not finite")
     gradient = mean_gradient(simulation, sent)
-    if targets is None:
-        found = (
-            np.asarray(labels) if labels is not None else restored(network, point, gradient, rows, features, classes)
-        )
-        require(found.shape == (rows,), f"{rows} rows need as many labels, not {found.shape}")
-        aims = torch.as_tensor(found.astype(np.int64))
-    else:
-        found = np.asarray(targets)
-        require(len(found) == rows, f"{rows} rows need as many targets, not {len(found)}")
-        aims = torch.as_tensor(found)
+    aims = torch.as_tensor(np.asarray(targets)) if targets is not None else None
+    if aims is None and labels is not None:
+        aims = torch.as_tensor(np.asarray(labels).astype(np.int64))
+        require(aims.shape == (rows,), f"{rows} rows need as many labels, not {tuple(aims.shape)}")
+    require(
+        aims is None or len(aims) == rows, f"{rows} rows need as many targets, not {0 if aims is None else len(aims)}"
+    )
     image = (row_shape[0], row_shape[1], row_shape[2]) if len(row_shape) == 3 else None
     columns = Mixed(features, tuple(tuple(group) for group in categories)) if categories else None
     cascade = Cascade(network, simulation, features, Prior(*bounds, image=image), effort, columns)
     cascade.require_memory(rows, 1)
-    layer = network.entrance(point, features, aims[:1])
-    inverted = cascade(
-        [Problem(point, sent, aims)], np.random.default_rng(seed), [entering_layer(network, layer, gradient)]
-    )[0]
-    return replace(inverted, rows=inverted.rows.reshape(rows, *row_shape)), found
+    rng = np.random.default_rng(seed)
+    probe = torch.zeros(1, dtype=torch.int64) if aims is None else aims[:1]
+    first = FirstLayer.of(network, point, gradient, probe, rows, features, rng)
+    if aims is None:
+        inverted = unlabelled(cascade, point, sent, gradient, first, rows, classes, rng)
+    else:
+        inverted = cascade([Problem(point, sent, aims)], rng, [first])[0]
+    assert inverted.targets is not None
+    return replace(inverted, rows=inverted.rows.reshape(rows, *row_shape)), inverted.targets
+
+
+def unlabelled(
+    cascade: Cascade,
+    point: torch.Tensor,
+    message: torch.Tensor,
+    gradient: torch.Tensor,
+    first: FirstLayer | None,
+    rows: int,
+    classes: int,
+    rng: np.random.Generator,
+) -> Inverted:
+    """Rows by ascending labels that nobody told: read off the first layer with the rows, else counted in the last.
+
+    Raises:
+        ConfigError: neither is to be had: no linear layer gives the logits of a cross entropy.
+    """
+    if first is not None and classes >= 2 and (read := cascade.read(point, message, first, classes)) is not None:
+        return read
+    counted = restored(cascade.network, point, gradient, rows, cascade.features, classes)
+    accounts = [Problem(point, message, torch.as_tensor(labels)) for labels in islice(counted, cascade.effort.counts)]
+    return cascade.among(accounts, rng, first)
 
 
 def restored(
     network: Network, point: torch.Tensor, gradient: torch.Tensor, rows: int, features: int, classes: int
-) -> Array:
-    """(rows,) labels read off the gradient of the last layer, ascending.
+) -> Iterator[Array]:
+    """Labels (rows,), ascending, that the gradient of the last layer allows, the likeliest first.
 
     Raises:
         ConfigError: no linear layer gives the logits of a cross entropy.
@@ -106,8 +131,8 @@ def restored(
     assert layer is not None and layer.bias is not None
     seen, at = network.split(gradient), network.split(point)
     parts = (seen[layer.weight], seen[layer.bias], at[layer.weight], at[layer.bias])
-    number = counts(rows, *(part.detach().double().numpy() for part in parts))
-    return np.repeat(np.arange(len(number)), number)
+    numbers = plausible(rows, *(part.detach().double().numpy() for part in parts))
+    return (np.repeat(np.arange(len(number)), number) for number in numbers)
 
 
 def _named(network: Network, message: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:

@@ -121,3 +121,11 @@ def test_rows_found_by_the_last_trial_count_though_the_search_is_not_sure(monkey
     assert found is not None
     assert sample_error(found, x) < 1e-8
     assert separate(seen, 9, np.random.default_rng(0), trials=1) is None  # 128 trials: not all rows yet
+
+
+def test_null_vectors_leave_singular_systems_out() -> None:
+    parts = np.random.default_rng(0).normal(size=(3, 2, 3))
+    parts[1, 1] = parts[1, 0]
+    found = exact._null_vectors(parts)
+    assert found.shape == (2, 3)
+    np.testing.assert_allclose(np.einsum("kij,kj->ki", parts[[0, 2]], found), 0.0, atol=1e-12)
