@@ -100,6 +100,7 @@ def levenberg(
     residual: Residual | None = None,
     patience: Patience | None = None,
     stepper: Stepper | None = None,
+    least: float = 0.0,
 ) -> Fit:
     """Minimise ||r(x)||.
 
@@ -109,6 +110,7 @@ def levenberg(
         residual: x -> r where that costs much less; may hold NaN where x is out of reach. Steps are then tried without
             a Jacobian, else with one each, which is the cheaper way where few are refused.
         patience: when to give up; never, by default.      stepper: `Nielsen` by default.
+        least: share of the norm that a step must take away, or it is the last: for residuals that end above zero.
     """
     stepper = stepper or Nielsen()
     point, (norm, here) = start, _look(start, linearised, residual)
@@ -134,7 +136,10 @@ def levenberg(
             taken += int(there is not None)
             if reached < norm:
                 stepper.accepted(step, norm, reached)
+                last = reached > (1 - least) * norm
                 point, norm, here, stands = point + step, reached, there, False
+                if last:
+                    break
                 continue
         if not stepper.rejected():
             break

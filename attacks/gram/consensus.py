@@ -138,8 +138,11 @@ class ConsensusGram:
             return None
         notes = {"misfit": fit.misfit, "starts": fit.starts, "inner counts": fit.counts.round(6).tolist()}
         notes["hidden error"] = fit.hidden
+        if fit.noise:
+            notes["noise"] = fit.noise
         misfit = replay_misfit(fit.gram, rounds, target)
-        return Solved(fit.gram, "exact fit", misfit, fit.rank, fit.unknowns, fit.condition, notes)
+        method = "fit to noise, not proven" if fit.noise else "exact fit"
+        return Solved(fit.gram, method, misfit, fit.rank, fit.unknowns, fit.condition, notes)
 
     def _fits(self, rank: int, features: int, rows: int) -> bool:
         block = np.zeros((features - rank, rank))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.pca.faps import FAPS
+from securefed.algorithms.pca.faps import FAPS, GROWTH, PERIOD
 from securefed.algorithms.pca.operators import off, orth
 from securefed.attacks.gram.coordinates import Directions
 from securefed.attacks.gram.tangents import crossed, horizontal, left, right
@@ -38,6 +38,12 @@ class Course:
     @property
     def free_counts(self) -> int:
         return 0 if self.steps is not None else len(self.probes) - 1
+
+
+def course_of(probes: Sequence[Array], algorithm: FAPS) -> Course:
+    """Of the rounds whose beta is known, in units of lambda_1(S)."""
+    grown = [GROWTH if algorithm.adaptive and k > PERIOD else 1.0 for k in range(len(probes))]
+    return Course(probes, [algorithm.beta_scale * factor for factor in grown], algorithm.inner_steps)
 
 
 def messages(S: Array, counts: Array, course: Course) -> list[Array]:

@@ -18,11 +18,12 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.linalg import LinAlgError
 
-from securefed.algorithms.pca.faps import FAPS, GROWTH, PERIOD
+from securefed.algorithms.pca.faps import FAPS, PERIOD
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks.base import Observation
 from securefed.attacks.gram.coordinates import Anchored, Coordinates, LowRank, Symmetric
-from securefed.attacks.gram.faps_client import Course, messages, messages_and_tangents, rule_counts
+from securefed.attacks.gram.faps_client import Course, course_of, messages, messages_and_tangents, rule_counts
+from securefed.attacks.gram.faps_noise import most_likely, single
 from securefed.attacks.gram.faps_shooting import Shooting
 from securefed.attacks.gram.linear import nearest_psd
 from securefed.attacks.gram.near_consensus import largest_eigenvalue, near_consensus, spread_out
@@ -51,6 +52,9 @@ _FIRST_COUNTS = (20.0, 10.0, 6.0)
 """A poor start would iterate to the cap, where its messages no longer depend on the count; by start, in turn."""
 _FULL_RANK = 1e-11
 _REDUNDANCY = 2.5
+_UNEVEN, _FAR = 4.0, 0.5
+"""Misfits pass for errors of the messages where no round's is further from what the others say than this (standard
+deviations), and S no further from the near-consensus estimate (relative): other minima are."""
 _EIGENVALUE_WEIGHT = 0.1
 
 
@@ -62,7 +66,7 @@ class Found:
         gram: S.      counts: fitted inner counts (empty where they are public).
         misfit: norm of the relative misfits.      rank, unknowns, condition: of the Jacobian.
         hidden: the relative error of S that the misfit would leave, were it noise.
-        starts: starts that were tried.
+        starts: starts that were tried.      noise: relative, that the messages seem to carry; 0 where the fit is exact.
     """
 
     gram: Array
@@ -73,6 +77,7 @@ class Found:
     condition: float
     hidden: float
     starts: int
+    noise: float = 0.0
 
 
 def known_rounds(algorithm: FAPS, rounds: int) -> int:
@@ -134,10 +139,38 @@ def _answer(question: _Question) -> Found | None:
     for attempt in range(starts):
         start = guess if attempt < _UNDISTURBED else _disturbed(guess, rows, attempt / starts, rng)
         x = _attempt(problem, attempt, start, question.count)
-        found = None if x is None else problem.accepted(x, attempt + 1)
+        if x is None:
+            continue
+        found = problem.accepted(x, attempt + 1)
+        if found is not None and found.misfit < PROOF:
+            return found
+        found = _weighted(problem, question, x, estimate.gram, attempt + 1) or found
         if found is not None:
             return found
     return None
+
+
+def _weighted(problem: _Problem, question: _Question, x: Array, estimate: Array, starts: int) -> Found | None:
+    """The most likely fit near one that errors in the messages keep from being exact; `None` where they do not look
+    like errors, or where it is another minimum."""
+    gram, counts = problem.told(x)
+    rounds = question.rounds[: len(problem.probes)]
+    likely = most_likely(rounds, question.algorithm, question.rows, gram, counts, estimate)
+    if likely is None or likely.unevenness > _UNEVEN:
+        return None
+    if np.linalg.norm(likely.gram - estimate) > _FAR * np.linalg.norm(estimate):
+        return None
+    return Found(
+        likely.gram,
+        likely.counts,
+        likely.misfit,
+        likely.rank,
+        likely.unknowns,
+        likely.condition,
+        likely.error,
+        starts,
+        0.0 if likely.misfit < problem.floor else likely.noise,
+    )
 
 
 def error_allowed(rounds: Sequence[Observation], algorithm: FAPS, rows: int, gram: Array) -> float:
@@ -193,9 +226,7 @@ def _enough(coordinates: Coordinates, rank: int) -> int:
 
 def proof(rounds: Sequence[Observation]) -> float:
     """The misfit below which a fit counts as found."""
-    products = [o.message[PRODUCT] for o in rounds]
-    single = all(np.array_equal(Y, np.asarray(Y, np.float32)) for Y in products)
-    return SINGLE_PROOF if single else PROOF
+    return SINGLE_PROOF if all(single(o.message[PRODUCT]) for o in rounds) else PROOF
 
 
 class _Problem:
@@ -244,6 +275,12 @@ class _Problem:
         counts = landed.counts if self.algorithm.inner_steps is None else np.zeros(0)
         return self._fit(np.concatenate([landed.x, counts]), rounds, _LATE)
 
+    def told(self, x: Array) -> tuple[Array, Array]:
+        """S in its own units, and the counts of all rounds."""
+        size = self.coordinates.count
+        S = self.coordinates.matrix(x[:size])
+        return self._scale * self._frame @ S @ self._frame.T, self.with_counts(x, S)[size:]
+
     def accepted(self, x: Array, starts: int) -> Found | None:
         """All rounds brought to round-off; `None` where that proves nothing."""
         size, rounds = self.coordinates.count, len(self.probes)
@@ -261,8 +298,8 @@ class _Problem:
         hidden = fit.norm / math.sqrt(freedom) * float(np.linalg.norm(spread) / np.linalg.norm(fit.point[:size]))
         if rank < unknowns or not hidden < _HIDDEN:
             return None
-        gram = self._scale * self._frame @ self.coordinates.matrix(fit.point[:size]) @ self._frame.T
-        return Found(gram, fit.point[size:], fit.norm, rank, unknowns, float(s[0] / s[rank - 1]), hidden, starts)
+        gram, counts = self.told(fit.point)
+        return Found(gram, counts, fit.norm, rank, unknowns, float(s[0] / s[rank - 1]), hidden, starts)
 
     def climb(self, start: Array, stages: Sequence[int], first: float) -> Array | None:
         """Fit the rounds stage by stage; `None` where it gets stuck. Unknown counts start at `first` at most."""
@@ -333,9 +370,7 @@ class _Problem:
         return self._scalars(S, float(values[-1]), count), np.stack(rows)
 
     def _course(self, count: int) -> Course:
-        beta, adaptive = self.algorithm.beta_scale, self.algorithm.adaptive
-        betas = [beta * (GROWTH if adaptive and k > PERIOD else 1.0) for k in range(count)]
-        return Course(self.probes[:count], betas, self.algorithm.inner_steps)
+        return course_of(self.probes[:count], self.algorithm)
 
 
 def _disturbed(guess: Array, rows: int, share: float, rng: np.random.Generator) -> Array:
