@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.linalg import LinAlgError
 from scipy.optimize import minimize
 
 from securefed.attacks.gradient_inversion.simulate import System
 from securefed.attacks.gradient_inversion.starts import Start, Starts
-from securefed.attacks.levenberg import Fit, Patience, levenberg
+from securefed.attacks.levenberg import Fit, Nielsen, Patience, Stepper, levenberg
 from securefed.tensors import Array
 
 EXACT = 1e-13
@@ -18,6 +19,10 @@ _POLISH = 4
 """Jacobians."""
 _HOPELESS = 0.2
 _NEAR = 0.03
+_PROMISING = 0.01
+"""Least share of the squared misfit that a search far from a solution must expect of its best linear step: the patience
+of 40 such steps would not halve the misfit."""
+_ROUND_OFF = 1e-13
 _ROUNDED = 3.0
 """A misfit of so many times what rounding leaves to the true samples counts as solved."""
 
@@ -69,8 +74,8 @@ class Race:
                     break
             heat.sort(key=lambda item: item[0].norm)
             for fit, start in heat[: self.finalists]:
-                longer = fit if fit.norm <= EXACT else run(system, start.labels, fit.point, self.closing)
-                used, allotted = used + longer.steps, allotted + self.closing
+                longer, more = self._close(system, start.labels, fit)
+                used, allotted = used + more, allotted + self.closing
                 if best is None or longer.norm < best.fit.norm:
                     best = Found(start.labels, longer, tried, used)
                 if best.fit.norm <= solved:
@@ -80,10 +85,18 @@ class Race:
     def _open(self, system: System, start: Start) -> Fit:
         if self.descent:
             return _descend(system, start, self.opening)
-        return run(system, start.labels, start.samples.ravel(), self.opening)
+        return run(system, start.labels, start.samples.ravel(), self.opening, _Hopeful(_NEAR * system.signal))
+
+    def _close(self, system: System, labels: Array, fit: Fit) -> tuple[Fit, int]:
+        """A finalist's second run, and the steps it took: none where it is exact, or where the first one gave up."""
+        gave_up = not self.descent and fit.steps < self.opening
+        if gave_up or fit.norm <= EXACT:
+            return fit, 0
+        longer = run(system, labels, fit.point, self.closing, _Hopeful(_NEAR * system.signal))
+        return longer, longer.steps
 
 
-def run(system: System, labels: Array, start: Array, steps: int) -> Fit:
+def run(system: System, labels: Array, start: Array, steps: int, stepper: Stepper | None = None) -> Fit:
     """Levenberg-Marquardt on a system with given labels; coordinates flattened."""
     return levenberg(
         lambda p: system.misfit(p.reshape(system.shape), labels),
@@ -91,7 +104,36 @@ def run(system: System, labels: Array, start: Array, steps: int) -> Fit:
         steps=steps,
         goal=EXACT,
         patience=Patience(_NEAR * system.signal, floor=_ROUNDED * system.floor),
+        stepper=stepper,
     )
+
+
+class _Hopeful(Nielsen):
+    """Nielsen's steps, but none from where a misfit above `near` is about as small as it gets."""
+
+    def __init__(self, near: float) -> None:
+        super().__init__()
+        self._near, self._over = near, False
+
+    def at(self, point: Array, residual: Array, jacobian: Array) -> None:
+        super().at(point, residual, jacobian)
+        self._over = self._norm > self._near and self._promise() < _PROMISING
+
+    def step(self) -> Array | None:
+        return None if self._over else super().step()
+
+    def rejected(self) -> bool:
+        return not self._over and super().rejected()
+
+    def _promise(self) -> float:
+        """Share of the squared misfit that the undamped step would take away, were the system linear."""
+        self._normal = self._jacobian.T @ self._jacobian
+        slope = self._jacobian.T @ self._residual
+        firm = self._normal + _ROUND_OFF * np.trace(self._normal) * np.eye(len(slope))
+        try:
+            return float(slope @ np.linalg.solve(firm, slope)) / self._norm**2
+        except LinAlgError:
+            return 1.0
 
 
 def _polished(system: System, found: Found) -> Found:

@@ -64,7 +64,7 @@ class Starts:
 
     def __call__(self, rng: np.random.Generator) -> Iterator[Start]:
         """Guesses without end: each plausible count of labels once, then the likelier half again, disturbed anew."""
-        candidates = self.label_counts()
+        candidates, scales = self.label_counts(), dict[bytes, Array]()
         for attempt in count():
             half = candidates[: max(1, len(candidates) // 2)]
             counts = candidates[attempt] if attempt < len(candidates) else half[attempt % len(half)]
@@ -73,19 +73,23 @@ class Starts:
                 labels = rng.permutation(labels)
             samples = self.samples(labels)
             if attempt:  # several local steps send less than as many first gradients: guesses are rather too small
-                samples = samples * (
-                    self._scale(samples, labels, attempt) if len(samples) == 1 else rng.uniform(0.7, 3)
-                )
+                if len(samples) > 1:
+                    samples = samples * rng.uniform(0.7, 3)
+                else:  # the same labels have the same scales
+                    key = labels.tobytes()
+                    if key not in scales:
+                        scales[key] = self._scales(samples, labels)
+                    samples = samples * scales[key][(attempt - 1) % len(_SCALES)]
             spread = float(np.sqrt(np.mean(np.sum(samples**2, axis=1))))
             if len(samples) == 1:
                 spread = 0.0
             yield Start(labels, samples + rng.normal(0.0, 0.5 * spread / np.sqrt(samples.shape[1]), samples.shape))
 
-    def _scale(self, sample: Array, labels: Array, attempt: int) -> float:
-        """One row in one coordinate: the scale that fits `attempt`-th best of a grid."""
+    def _scales(self, sample: Array, labels: Array) -> Array:
+        """One row in one coordinate: a grid of scales, those that fit best first."""
         with np.errstate(all="ignore"):
             misfits = np.nan_to_num([self.system.relative(scale * sample, labels) for scale in _SCALES], nan=np.inf)
-        return float(_SCALES[np.argsort(misfits)[(attempt - 1) % len(_SCALES)]])
+        return np.asarray(_SCALES[np.argsort(misfits)])
 
     def samples(self, labels: Array) -> Array:
         """Least squares through R X = G with R = p - y, p from the samples found before; ties stay equal."""
