@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from securefed.auditing.own import GATED, Clients, OwnAudit, Secret, audit_algorithm
+from securefed.auditing.own import GATED, SECRETS, VIEWS, Clients, OwnAudit, Secret, audit_algorithm
 from securefed.auditing.statistics import NOT_DETECTED
 from securefed.errors import ConfigError
 
@@ -38,24 +38,32 @@ def assert_leakage_below(
         The audit, for further assertions.
 
     Raises:
-        AssertionError: the upper end of some interval reaches `limit`; or a leak of `limit` would not have been
-            detected; the message holds the whole table.
-        ConfigError: the limit is outside (0, 1), or nothing was audited.
+        AssertionError: the upper end of some interval reaches `limit`, or a single client was reconstructed; or the
+            audit was blind: a leak of `limit` would not have been detected, no attack on a secret ran, or the one that
+            did does not explain the messages. The message holds the whole table.
+        ConfigError: the limit is outside (0, 1), a view or secret is unknown, or nothing was audited.
     """
     if not 0 < limit < 1:
         raise ConfigError(f"the limit lies between 0 and 1, not {limit}")
-    found = algorithm if isinstance(algorithm, OwnAudit) else _audit(algorithm, clients, views, audit)
-    cells = [cell for cell in found.cells if cell.view in views and cell.secret in secrets]
+    looks, sought = _names(views, VIEWS, "views"), _names(secrets, SECRETS, "secrets")
+    found = algorithm if isinstance(algorithm, OwnAudit) else _audit(algorithm, clients, looks, audit)
+    cells = [cell for cell in found.cells if cell.view in looks and cell.secret in sought]
     if not cells:
-        raise ConfigError(f"no attack on {', '.join(secrets)} ran: {'; '.join(found.skipped) or 'no such view'}")
+        raise ConfigError(f"no attack on {', '.join(sought)} ran: {'; '.join(found.skipped) or 'no such view'}")
     above = [
         f"{cell.view}, {cell.secret}, {cell.attack}: up to {cell.leakage.high:.2f}"
         for cell in cells
         if cell.leakage.high >= limit
     ]
+    above += [
+        f"{cell.view}, {cell.secret}, {cell.attack}: client {cell.client} was reconstructed"
+        for cell in cells
+        if cell.reconstructed
+    ]
     if above:
         raise AssertionError(f"leakage is not below {limit:g}: {'; '.join(above)}\n{found}")
-    weak = [
+    weak = [reason for view in looks for secret in sought if (reason := found.unseen(view, secret)) is not None]
+    weak += [
         f"{cell.view}, {cell.secret}, {cell.attack}: only a leak of {cell.verdict.detectable:.2f} would have been seen"
         for cell in cells
         if cell.verdict.word == NOT_DETECTED and not cell.verdict.detectable <= limit
@@ -63,6 +71,14 @@ def assert_leakage_below(
     if weak:
         raise AssertionError(f"the audit is too weak for {limit:g} (more seeds help): {'; '.join(weak)}\n{found}")
     return found
+
+
+def _names(given: Sequence[str], known: Sequence[str], what: str) -> tuple[Any, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ConfigError(f"{what} are {', '.join(known)}; not {', '.join(map(repr, unknown)) or 'none at all'}")
+    return names
 
 
 def _audit(algorithm: Any, clients: Clients | None, views: Sequence[str], audit: dict[str, Any]) -> OwnAudit:

@@ -9,6 +9,6 @@ from __future__ import annotations
 from securefed.attacks.generic.clear import ClearRows
 from securefed.attacks.generic.fit import FitRows
 from securefed.attacks.generic.probe import ProbeGram
-from securefed.attacks.generic.replay import Differentiable, Replay
+from securefed.attacks.generic.replay import Allowance, Differentiable, Replay
 
-__all__ = ["ClearRows", "Differentiable", "FitRows", "ProbeGram", "Replay"]
+__all__ = ["Allowance", "ClearRows", "Differentiable", "FitRows", "ProbeGram", "Replay"]

@@ -50,7 +50,7 @@ class ClearRows:
         limit = replay.target.public.feature_bound
         return Reconstruction(
             self.secret,
-            rows if misfit < _TINY else np.clip(rows, -limit, limit),
+            rows if misfit <= max(_TINY, replay.units.rounding) else np.clip(rows, -limit, limit),
             residual=misfit if np.isfinite(misfit) else float("nan"),
             unknowns=replay.rows * replay.features,
             members=frozenset(replay.members),
@@ -82,3 +82,6 @@ def _shaped(value: Array, features: int) -> Iterator[Array]:
         yield value.T
     elif value.ndim == 1 and value.size % features == 0 and value.size:
         yield value.reshape(-1, features)
+        yield value.reshape(features, -1).T  # feature by feature
+    elif value.ndim > 2 and np.prod(value.shape[1:]) == features:
+        yield value.reshape(len(value), features)  # pictures

@@ -15,7 +15,7 @@ import numpy as np
 from securefed.algorithms.base import require
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.generic.clear import candidates
-from securefed.attacks.generic.replay import Differentiable, Replay
+from securefed.attacks.generic.replay import Replay
 from securefed.attacks.levenberg import Fit, Patience, levenberg
 from securefed.errors import SecureFedError, TranscriptError
 from securefed.tensors import Array
@@ -23,6 +23,9 @@ from securefed.tensors import Array
 _RANK = 1e-9
 _FEWEST = 8
 _READ_OFF = 2
+_NEAR = 0.1
+_ENOUGH, _EXPLAINED = 1e-5, 1e-4
+_SOLVED, _DRAWN = 3.0, 1.5
 _SPREADS = (0.1, 0.5, 0.02, 1.0)
 
 
@@ -35,10 +38,11 @@ class FitRows:
         calls: client steps that the search may take where derivatives are differences: fewer starts and steps then, and
             below 8 steps it refuses before it computes anything.
         most: unknowns (rows x features) beyond which it refuses likewise.
-        goal: relative misfit that counts as solved.
+        goal: misfit, in units of what the messages vary by, that counts as solved; what they are rounded to where that
+            is more, and the clients' own noise.
 
-    Guarantee: none; a misfit far above `goal` says that the search failed, not that nothing leaks. `rank` below
-    `unknowns` says that the rounds do not determine the rows.
+    Guarantee: none; a misfit above that (diagnostics: `explained`) says that the search failed, not that nothing leaks.
+    `rank` below `unknowns` says that the rounds do not determine the rows.
     """
 
     starts: int = 3
@@ -71,8 +75,13 @@ class FitRows:
         """As `run`, on a replay.
 
         Raises:
-            TranscriptError: the client step fails on every start.
+            TranscriptError: the client step fails on every start, or draws from a generator of its own.
         """
+        if not replay.repeatable:
+            raise TranscriptError(
+                "the client step gives two answers to one question: it draws from a generator of its own, and nothing "
+                "can be fitted to it; let it draw from `rng`"
+            )
         allowed, steps = self._effort(replay)
         best: Fit | None = None
         tried = 0
@@ -83,18 +92,20 @@ class FitRows:
             try:
                 fit = self._search(replay, start, steps)
             except (SecureFedError, ArithmeticError, ValueError):
+                if replay.allowance is not None:
+                    replay.allowance.check()
                 continue
             if best is None or fit.norm < best.norm:
                 best = fit
-            if best.norm <= self.goal:
+            if best.norm <= self._goal(replay) or (replay.prior is not None and best.norm <= _ENOUGH):
                 break
-        if best is None:
+        if best is None or not np.isfinite(best.norm):
             raise TranscriptError("the client step refused every start of the fit")
         return self._finish(replay, best, tried)
 
     def _effort(self, replay: Replay) -> tuple[int, int]:
         """Starts and steps that `calls` allow."""
-        if isinstance(replay.target.algorithm, Differentiable):
+        if replay.differentiable:
             return _READ_OFF + self.starts, self.steps
         steps = min(self.steps, self.calls // replay.calls)
         if steps < _FEWEST:
@@ -104,22 +115,29 @@ class FitRows:
             )
         return max(1, self.calls // (replay.calls * steps)), steps
 
+    def _goal(self, replay: Replay) -> float:
+        return max(self.goal, replay.units.rounding)
+
     def _search(self, replay: Replay, start: Array, steps: int) -> Fit:
-        """Messages in units of what was seen, rows in units of the public bound."""
+        """Messages in units of what they vary by, rows in units of the public bound."""
         bound, shape = replay.target.public.feature_bound, (replay.rows, replay.features)
+        unit = replay.units.unit
 
         def linearised(point: Array) -> tuple[Array, Array]:
             rows = point.reshape(shape) * bound
-            residual = (replay(rows) - replay.seen) / replay.scale
+            residual = (replay(rows) - replay.seen) / unit
             if not np.isfinite(residual).all():
                 return residual, np.full((len(residual), point.size), np.nan)
-            return residual, replay.jacobian(rows) * (bound / replay.scale)
+            return residual, replay.jacobian(rows) * (bound / unit[:, None])
 
         start = start.reshape(-1) / bound
-        return levenberg(linearised, start, steps=steps, goal=self.goal, patience=Patience(1e-3))
+        return levenberg(linearised, start, steps=steps, goal=self._goal(replay), patience=Patience(1e-3))
 
     def _starts(self, replay: Replay, rng: np.random.Generator) -> Iterator[Array]:
         shape, bound = (replay.rows, replay.features), replay.target.public.feature_bound
+        if replay.prior is not None:  # near the best guess, so that what the rounds leave open stays at it
+            spread = _NEAR * replay.prior.std(axis=0)
+            yield np.clip(replay.prior.mean(axis=0) + spread * rng.normal(size=shape), -bound, bound)
         for rows in candidates(replay.observed.rounds[0].message, replay.features):
             if rows.shape == shape:
                 yield np.clip(rows, -bound, bound)
@@ -129,7 +147,7 @@ class FitRows:
     def _finish(self, replay: Replay, best: Fit, tried: int) -> Reconstruction:
         bound = replay.target.public.feature_bound
         rows = best.point.reshape(replay.rows, replay.features) * bound
-        if best.norm > self.goal:
+        if best.norm > self._goal(replay):
             rows = np.clip(np.nan_to_num(rows), -bound, bound)
         values = np.zeros(0)
         if best.jacobian.size and np.isfinite(best.jacobian).all():
@@ -143,5 +161,10 @@ class FitRows:
             unknowns=rows.size,
             condition=float(kept[0] / kept[-1]) if kept.size else float("nan"),
             members=frozenset(replay.members),
-            diagnostics={"starts": tried, "steps": best.steps, "client step draws at random": not replay.deterministic},
+            diagnostics={
+                "starts": tried,
+                "steps": best.steps,
+                "client step draws at random": not replay.deterministic,
+                "explained": best.norm <= max(_EXPLAINED, _SOLVED * self._goal(replay), _DRAWN * replay.units.noise),
+            },
         )

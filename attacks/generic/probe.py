@@ -22,6 +22,7 @@ from securefed.tensors import Array
 
 _LINEAR = 1e-7
 _TAU = 1e-12
+_ROUNDED, _NOISE = 100.0, 10.0
 _MOST = 2200
 _SETTLED = 1e-14
 
@@ -69,12 +70,12 @@ class ProbeGram:
         if not replay.deterministic:
             raise TranscriptError("the client step draws at random, so its messages are no function of the rows alone")
         off = departure(replay, rng)
-        if not off <= _LINEAR:
+        if not off <= max(_LINEAR, _ROUNDED * replay.units.rounding):
             raise TranscriptError(f"the messages are not linear in the rows' moments: off by {off:.1e} of their size")
         probes = Probes.of(replay)
         constant, matrix = probes.constant, probes.matrix
         U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
-        kept = s > _TAU * s[0]
+        kept = s > max(_TAU, _NOISE * replay.units.rounding) * s[0]
         U, s, Vt = U[:, kept], s[kept], Vt[kept]
         guess = probes.moments(prior, replay) if prior is not None else np.zeros(matrix.shape[1])
         found = guess + Vt.T @ ((U.T @ (probes.seen - constant - matrix @ guess)) / s)
@@ -84,7 +85,7 @@ class ProbeGram:
         return Reconstruction(
             self.secret,
             gram,
-            residual=float(np.linalg.norm(matrix @ pack(moments) + constant - probes.seen)) / replay.scale,
+            residual=float(np.linalg.norm(matrix @ pack(moments) + constant - probes.seen)),
             rank=len(s),
             unknowns=matrix.shape[1],
             condition=float(s[0] / s[-1]),
@@ -107,19 +108,23 @@ class ProbeGram:
 
 
 def departure(replay: Replay, rng: np.random.Generator) -> float:
-    """How far the messages are from a sum over rows of one quadratic function, relative to their size."""
+    """How far the messages are from a sum over rows of one quadratic function, relative to what they vary by."""
     n, p = replay.rows, replay.features
+
+    def sent(rows: Array) -> Array:
+        return replay(rows) / replay.units.unit
+
     try:
-        zero = replay(np.zeros((n, p)))
+        zero = sent(np.zeros((n, p)))
         rows = replay.sample(rng)
-        here, mirrored = replay(rows), replay(-rows)
+        here, mirrored = sent(rows), sent(-rows)
         even, odd = (here + mirrored) / 2 - zero, (here - mirrored) / 2
-        worst = [np.linalg.norm(replay(rows / 2) - zero - even / 4 - odd / 2)]  # degree 2 on every line
-        worst.append(np.linalg.norm(replay(np.roll(rows, 1, axis=0)) - here))  # the same function for every row
+        worst = [np.linalg.norm(sent(rows / 2) - zero - even / 4 - odd / 2)]  # degree 2 on every line
+        worst.append(np.linalg.norm(sent(np.roll(rows, 1, axis=0)) - here))  # the same function for every row
         if n > 1:
             first, second = rows.copy(), rows.copy()
             first[n // 2 :], second[: n // 2] = 0, 0
-            worst.append(np.linalg.norm(replay(first) + replay(second) - zero - here))  # a sum over rows
+            worst.append(np.linalg.norm(sent(first) + sent(second) - zero - here))  # a sum over rows
         size = float(np.linalg.norm(here - zero))
     except (SecureFedError, ArithmeticError, ValueError):
         return float("inf")
@@ -129,7 +134,7 @@ def departure(replay: Replay, rng: np.random.Generator) -> float:
 
 @dataclass(frozen=True)
 class Probes:
-    """The linear system L m = y - constant, features in units of the public bound.
+    """The linear system L m = y - constant, features in units of the public bound, messages in the replay's units.
 
     Attributes:
         matrix: L, (equations, size (size + 1) / 2), for moments packed by `pack`.
@@ -145,13 +150,14 @@ class Probes:
     @classmethod
     def of(cls, replay: Replay) -> Probes:
         p, bound = replay.features, replay.target.public.feature_bound
-        constant = replay(np.zeros((replay.rows, p)))
+        scale = replay.units.unit
+        constant = replay(np.zeros((replay.rows, p))) / scale
 
         def parts(row: Array) -> tuple[Array, Array]:
             """Even and odd part of what one row adds."""
             rows = np.zeros((replay.rows, p))
             rows[0] = row * bound
-            ahead, behind = replay(rows) - constant, replay(-rows) - constant
+            ahead, behind = replay(rows) / scale - constant, replay(-rows) / scale - constant
             return (ahead + behind) / 2, (ahead - behind) / 2
 
         unit = np.eye(p)
@@ -164,7 +170,7 @@ class Probes:
             for j in range(i, p):
                 both = evens[i] if i == j else 4 * parts((unit[i] + unit[j]) / 2)[0] - evens[i] - evens[j]
                 columns.append(both / (1.0 if i == j else np.sqrt(2)))
-        matrix, seen = np.stack(columns, axis=1), replay.seen
+        matrix, seen = np.stack(columns, axis=1), replay.seen / scale
         if linear:  # the count is public
             weight = float(np.abs(matrix).max())
             last = np.zeros((1, matrix.shape[1]))

@@ -6,7 +6,9 @@ can run `enroll`, `contribute` and `settle` on rows of its own. Generic attacks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -15,12 +17,14 @@ import numpy as np
 
 from securefed.algorithms.base import Outcome
 from securefed.attacks.base import Observed, Target
+from securefed.attacks.generic.units import Units
 from securefed.datasets.base import Dataset
 from securefed.errors import SecureFedError, TranscriptError
 from securefed.messages import ClientId
 from securefed.tensors import Array, Tensors
 
-_STEP = np.finfo(np.float64).eps ** (1 / 3)
+_LIKELY, _DRAWS = 3, 8
+_AGREES = 0.1
 
 
 @runtime_checkable
@@ -33,6 +37,36 @@ class Differentiable(Protocol):
 
 
 @dataclass(frozen=True)
+class Allowance:
+    """Time that an attack may take, of the wall's clock: a client step may be slow without computing anything.
+
+    Attributes:
+        seconds: in all.      until: on `time.monotonic`.
+    """
+
+    seconds: float
+    until: float
+
+    @classmethod
+    def of(cls, seconds: float) -> Allowance:
+        """From now on."""
+        return cls(seconds, time.monotonic() + seconds)
+
+    @property
+    def left(self) -> float:
+        """Seconds; negative where it is spent."""
+        return self.until - time.monotonic()
+
+    def check(self) -> None:
+        """Raise `TranscriptError` where the time is over."""
+        if self.left < 0:
+            raise TranscriptError(
+                f"its {self.seconds:.0f} s were not enough for as many client steps as it takes; allow more `seconds`, "
+                "or audit fewer or smaller clients"
+            )
+
+
+@dataclass(frozen=True)
 class Replay:
     """The observed messages as a function of all members' rows.
 
@@ -41,6 +75,8 @@ class Replay:
         labels: all members' labels in order where the attacker knows them, else `None`.
         seed: of the attacker's own randomness, in place of the clients' (which it does not know).
         through: what becomes of a contribution to an exchange before it is summed (a clip), where something does.
+        prior: rows like the members' that the attacker has, where it has some: what hypothetical rows look like.
+        allowance: for all client steps together, where time is short.
     """
 
     observed: Observed
@@ -48,6 +84,8 @@ class Replay:
     labels: Array | None = None
     seed: int = 0
     through: Callable[[Tensors, int], Tensors] | None = None
+    prior: Array | None = None
+    allowance: Allowance | None = None
 
     def __post_init__(self) -> None:
         if not self.observed.rounds:
@@ -89,18 +127,47 @@ class Replay:
     def scale(self) -> float:
         return float(np.linalg.norm(self.seen)) or 1.0
 
+    @cached_property
+    def units(self) -> Units:
+        """What a difference between messages is worth; of the messages alone where the client step fails on any rows
+        that the attacker can think of."""
+        rng = np.random.default_rng([self.seed, 7])
+        try:
+            rows = [self.likely(rng) for _ in range(_LIKELY)]
+            likely = [self(own) for own in rows]
+            drawn = [self(rows[0], seed=1 + k) for k in range(0 if self.deterministic else _DRAWS)]
+            one = self.alone(0, self._split(rows[0])[0])
+        except SecureFedError:
+            likely, drawn, one = [self.seen], [], self.seen
+        return Units.of(self.seen, list(self._blocks()), likely, drawn, one)
+
+    def apart(self, message: Array) -> float:
+        """Distance of a message from the one seen, in units: about 1 where nothing is explained."""
+        return float(np.linalg.norm((message - self.seen) / self.units.unit))
+
+    def _blocks(self) -> Iterator[slice]:
+        """The places of each tensor of each round."""
+        begin = 0
+        for observation in self.observed.rounds:
+            for name in sorted(observation.message):
+                end = begin + int(np.size(observation.message[name]))
+                yield slice(begin, end)
+                begin = end
+
     def __call__(self, rows: Array, seed: int | None = None) -> Array:
         """What members with these rows (rows, features) would have sent: (equations,).
 
         Raises:
-            SecureFedError: as the algorithm's client step does on such rows.
+            SecureFedError: the client step fails on such rows, or the allowance is spent.
         """
         parts = [self.alone(index, own, seed) for index, own in enumerate(self._split(rows))]
         return np.asarray(np.sum(parts, axis=0))
 
     def alone(self, index: int, data: Dataset, seed: int | None = None) -> Array:
-        """One member's part of all messages: zero where it took no part; (equations,)."""
+        """One member's part of all messages: zero where it took no part; (equations,). Raises as a call does."""
         client, (algorithm, public) = self.members[index], (self.target.algorithm, self.target.public)
+        if self.allowance is not None:
+            self.allowance.check()
         streams = self.seed if seed is None else seed
         state: Any = None
         out = []
@@ -109,12 +176,13 @@ class Replay:
                 out.append(np.zeros(sum(np.size(value) for value in observation.message.values())))
                 continue
             rng = np.random.default_rng([streams, 17, client, observation.round])
-            if state is None:
-                state = algorithm.enroll(data, public, rng)
-            tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
-            state = algorithm.settle(tentative, Outcome(True, observation.followed or None))
-            passed = sent if self.through is None else self.through(sent, observation.round)
-            out.append(_flat({name: passed[name] for name in observation.message}))
+            with _named():
+                if state is None:
+                    state = algorithm.enroll(data, public, rng)
+                tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
+                state = algorithm.settle(tentative, Outcome(True, observation.followed or None))
+                passed = sent if self.through is None else self.through(sent, observation.round)
+            out.append(_like(passed, observation.message))
         return np.concatenate(out)
 
     @property
@@ -125,32 +193,65 @@ class Replay:
         return 2 * self.features * sum(size * taken[client] for client, size in sizes)
 
     def misfit(self, rows: Array) -> float:
-        """Relative distance of what `rows` would have sent from what was sent; infinite where they cannot be sent."""
+        """Distance, in units, of what `rows` would have sent from what was sent; infinite where they cannot be sent."""
         try:
-            distance = float(np.linalg.norm(self(rows) - self.seen)) / self.scale
-        except (SecureFedError, ArithmeticError, ValueError):
+            distance = self.apart(self(rows))
+        except SecureFedError:
             return float("inf")
         return distance if np.isfinite(distance) else float("inf")
 
     @cached_property
     def deterministic(self) -> bool:
         """Whether the client step draws nothing at random."""
-        rows = self.sample(np.random.default_rng([self.seed, 5]))
-        return bool(np.array_equal(self(rows, seed=1), self(rows, seed=2)))
+        rows = self.likely(np.random.default_rng([self.seed, 5]))
+        return bool(np.array_equal(self(rows, seed=1), self(rows, seed=2), equal_nan=True))
+
+    @cached_property
+    def repeatable(self) -> bool:
+        """Whether the client step draws from the generator it is given alone, and keeps nothing outside its state."""
+        rows = self.likely(np.random.default_rng([self.seed, 5]))
+        return bool(np.array_equal(self(rows, seed=1), self(rows, seed=1), equal_nan=True))
+
+    @cached_property
+    def differentiable(self) -> bool:
+        """Whether torch's derivatives are offered and right: along one line they agree with a difference.
+
+        A step that leaves torch on its way, or detaches, has a derivative of zero there; one that calls `backward`
+        itself has none.
+        """
+        if not isinstance(self.target.algorithm, Differentiable):
+            return False
+        rng = np.random.default_rng([self.seed, 8])
+        rows, line = self.likely(rng), rng.normal(size=(self.rows, self.features))
+        step = self.units.step * self.target.public.feature_bound
+        try:
+            slope = (self(rows + step * line) - self(rows - step * line)) / (2 * step)
+            exact = self._autodiff(self.target.algorithm, rows) @ line.reshape(-1)
+        except (SecureFedError, RuntimeError, TypeError, ValueError, AttributeError):
+            return False
+        size = float(np.linalg.norm(slope / self.units.unit))
+        return float(np.linalg.norm((slope - exact) / self.units.unit)) <= _AGREES * size
 
     def sample(self, rng: np.random.Generator) -> Array:
         """Rows that obey the public bound and nothing else."""
         return rng.uniform(-1, 1, (self.rows, self.features)) * self.target.public.feature_bound
 
+    def likely(self, rng: np.random.Generator) -> Array:
+        """Rows of the range that the prior has in each feature; any within the bound without one."""
+        if self.prior is None:
+            return self.sample(rng)
+        return rng.uniform(self.prior.min(axis=0), self.prior.max(axis=0), (self.rows, self.features))
+
     def jacobian(self, rows: Array) -> Array:
-        """d messages / d rows, (equations, rows * features): exact through torch where offered, else central
-        differences, accurate to about 1e-9 of the Jacobian's scale."""
-        if isinstance(self.target.algorithm, Differentiable):
+        """d messages / d rows, (equations, rows * features): exact through torch where that is right, else central
+        differences, accurate to about 1e-9 of the Jacobian's scale (2e-5 of messages in float32)."""
+        if self.differentiable:
+            assert isinstance(self.target.algorithm, Differentiable)
             return self._autodiff(self.target.algorithm, rows)
         columns = []
         for member, data in enumerate(self._split(rows)):
             for place in np.ndindex(data.x.shape):
-                step = float(_STEP) * max(abs(float(data.x[place])), self.target.public.feature_bound)
+                step = self.units.step * max(abs(float(data.x[place])), self.target.public.feature_bound)
                 ends = []
                 for sign in (1, -1):
                     moved = data.x.copy()
@@ -184,6 +285,29 @@ class Replay:
         ends = np.cumsum(self.sizes)[:-1]
         labels = [None] * len(self.sizes) if self.labels is None else np.split(self.labels, ends)
         return [Dataset(x, y) for x, y in zip(np.split(np.asarray(rows), ends), labels, strict=True)]
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """What a client step may raise on rows it was never meant for, as an error that attacks expect."""
+    try:
+        yield
+    except SecureFedError:
+        raise
+    except Exception as error:
+        raise TranscriptError(
+            f"the client step raised {type(error).__name__} on rows that the attacker tried: {error}"
+        ) from error
+
+
+def _like(sent: Tensors, message: Tensors) -> Array:
+    for name, value in message.items():
+        if name not in sent or np.shape(sent[name]) != np.shape(value):
+            raise TranscriptError(
+                f"on rows that the attacker tried the client step sends no {name!r} of shape {np.shape(value)}: names "
+                "and shapes that follow the rows give them away"
+            )
+    return _flat({name: sent[name] for name in message})
 
 
 def _flat(tensors: Tensors) -> Array:

@@ -1,0 +1,217 @@
+"""One seed of an audit of one's own algorithm: a run in the clear, and everything that is tried on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from securefed.algorithms.base import Algorithm, Public
+from securefed.attacks import views
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.generic import Allowance, ClearRows, FitRows, ProbeGram, Replay
+from securefed.attacks.membership import Confirmation, ShadowMembership, rates
+from securefed.attacks.membership.lira import Candidate, Membership
+from securefed.attacks.scores import leakage, match, relative_error
+from securefed.auditing.own_function import FunctionAlgorithm
+from securefed.auditing.own_tally import Attempt, Secret, Tally
+from securefed.datasets.base import Dataset
+from securefed.errors import DataError, RoundVoid, SecureFedError
+from securefed.federation import Federation
+from securefed.server import Result
+from securefed.tensors import Array
+
+_CANDIDATES: Final = 20
+_NOTHING: Final = 1e-12
+
+
+class OwnRun:
+    """One seed: a run in the clear, and everything that is tried on it."""
+
+    def __init__(
+        self,
+        method: Algorithm[Any, Any],
+        data: list[Dataset],
+        rounds: int,
+        seed: int,
+        population: Array | None,
+        feature_bound: float | None,
+        fit: FitRows,
+        tally: Tally,
+    ) -> None:
+        self.public = Public.of(data, feature_bound=feature_bound)
+        self.method, self.data, self.seed, self.tally, self.fit = method, data, seed, tally, fit
+        self.target = seed % len(data)  # the targets take turns, so that no client's luck decides
+        self.population = population
+        self.result = self._recorded(rounds)
+
+    def _recorded(self, rounds: int) -> Result:
+        try:
+            result = Federation(self.method, self.data, seed=self.seed, public=self.public).run(rounds)
+        except RoundVoid:
+            self._blame()
+            raise
+        self._blame()
+        missing = {i for record in result.transcript.records for i in set(record.cohort) - set(record.survivors)}
+        if missing:
+            self.tally.skip(
+                f"seed {self.seed}", f"clients {sorted(missing)} refused some rounds; the others' are attacked"
+            )
+        return result
+
+    def _blame(self) -> None:
+        """Raise `DataError` where the function failed on a client's own rows: a run without them is another run."""
+        if not isinstance(self.method, FunctionAlgorithm) or not self.method.faults:
+            return
+        fault = self.method.faults[0]
+        who = [str(index) for index, data in enumerate(self.data) if data is fault.data]
+        raise DataError(f"client {', '.join(who) or '?'}, round {fault.rounds} (seed {self.seed}): {fault.what}")
+
+    def look(self, what: str, allowance: Allowance | None = None) -> None:
+        """Attack one view, in as many seconds as the allowance has left."""
+        transcript = self.result.transcript
+        see: Mapping[str, Callable[[], Observed]] = {
+            views.SERVER_VIEW: lambda: views.server(transcript, self.target),
+            views.SUM_ONLY: lambda: views.sum_only(transcript, self.target),
+        }
+        observed = see[what]()
+        if (reason := self._nothing_to_leak()) is not None:
+            self.tally.skip(f"{observed.view}, every attack", reason)
+            return
+        replay = self._replay(observed, allowance)
+        null = self._replay(views.shuffled(observed, np.random.default_rng([self.seed, 2])), allowance)
+        try:
+            probed = self._reconstruct(ProbeGram(), replay, null)
+            if probed:
+                self.tally.skip(
+                    f"{observed.view}, {self.fit.name}",
+                    "the messages depend on the rows through their moments only; the probe recovers those",
+                )
+            for attack in (ClearRows(),) if probed else (self.fit, ClearRows()):
+                self._reconstruct(attack, replay, null)
+            for scorer in (ShadowMembership(), Confirmation()):
+                self._membership(scorer, replay)
+        except SecureFedError as refusal:
+            self.tally.skip(f"{observed.view}, what is left", str(refusal))
+
+    def _nothing_to_leak(self) -> str | None:
+        for secret in ("gram", "samples"):
+            truth, base = self._truth(secret)
+            if not np.linalg.norm(truth) > 0 or not base > _NOTHING:
+                return (
+                    f"client {self.target}'s rows are what everybody's pooled rows say of it, so that nothing could be "
+                    "seen to leak; give clients that differ"
+                )
+        return None
+
+    # --- reconstruction -----------------------------------------------------------------------------------------
+
+    def _reconstruct(self, attack: ProbeGram | ClearRows | FitRows, replay: Replay, null: Replay) -> bool:
+        """Whether the attack ran."""
+        where = f"{replay.observed.view}, {attack.name}"
+        if (reason := attack.applies(replay.target, replay.observed)) is not None:
+            self.tally.skip(where, reason)
+            return False
+        try:
+            found = self._run(attack, replay)
+        except (SecureFedError, np.linalg.LinAlgError) as refusal:
+            self.tally.skip(where, str(refusal))
+            return False
+        truth, base = self._truth(attack.secret)
+        error = self._error(attack.secret, found, truth)
+        try:
+            nothing = self._error(attack.secret, self._run(attack, null), truth)
+        except (SecureFedError, np.linalg.LinAlgError):
+            nothing = base  # it saw that nothing fits, and falls back on the guess
+        secret: Secret = "gram" if attack.secret == "gram" else "samples"
+        attempt = Attempt(self.target, _leak(error, base), _leak(nothing, base), error=error, found=found)
+        self.tally.add((replay.observed.view, attack.name, secret), attempt)
+        return True
+
+    def _run(self, attack: ProbeGram | ClearRows | FitRows, replay: Replay) -> Reconstruction:
+        rng = np.random.default_rng([self.seed, 3])
+        if isinstance(attack, ProbeGram):
+            return attack.attack(replay, rng, self._pooled())
+        return attack.attack(replay) if isinstance(attack, ClearRows) else attack.attack(replay, rng)
+
+    def _replay(self, observed: Observed, allowance: Allowance | None) -> Replay:
+        labels = [self.data[client].y for client in sorted(observed.members)]
+        known = [y for y in labels if y is not None]
+        return Replay(
+            observed,
+            Target(self.method, self.public),
+            np.concatenate(known) if len(known) == len(labels) else None,
+            prior=self._pooled(),
+            allowance=allowance,
+        )
+
+    def _truth(self, secret: str) -> tuple[Array, float]:
+        """The target's secret, and the error of a guess from everybody's pooled data and public sizes."""
+        own, pooled = self.data[self.target].x, self._pooled()
+        if secret == "gram":
+            truth, guess = own.T @ own, pooled.T @ pooled * (len(own) / len(pooled))
+        else:
+            truth, guess = own, np.broadcast_to(pooled.mean(axis=0), own.shape)
+        return truth, relative_error(guess, truth)
+
+    def _pooled(self) -> Array:
+        return np.concatenate([data.x for data in self.data])
+
+    def _error(self, secret: str, found: Reconstruction, truth: Array) -> float:
+        if not np.isfinite(found.value).all():
+            return float("inf")
+        if secret == "samples":
+            bound = self.public.feature_bound  # what no data exceeds costs an attacker nothing to cut off
+            return relative_error(match(np.clip(found.value, -bound, bound), truth), truth)
+        members = found.members or frozenset({self.target})
+        share = self.public.rows[self.target] / sum(self.public.rows[client] for client in members)
+        return relative_error(found.value * share, truth)
+
+    # --- membership ---------------------------------------------------------------------------------------------
+
+    def _membership(self, scorer: Membership, replay: Replay) -> None:
+        secret: Secret = "confirmation" if isinstance(scorer, Confirmation) else "membership"
+        where = f"{replay.observed.view}, {scorer.name}"
+        inside, outside, known = self._records(replay, informed=secret == "confirmation")
+        if min(len(inside), len(outside)) < 1:
+            self.tally.skip(where, "no record is left that is no member; give `population`")
+            return
+        if secret == "membership" and len(known) < replay.rows:
+            reason = f"{replay.rows} population rows are needed, there are {len(known)}; give `population`"
+            self.tally.skip(where, reason)
+            return
+
+        rng = np.random.default_rng([self.seed, 4])
+        try:
+            scores = scorer.score(replay, [*inside, *outside], known, rng)
+            found = rates(scores[: len(inside)], scores[len(inside) :])
+        except (SecureFedError, np.linalg.LinAlgError) as error:
+            self.tally.skip(where, str(error))
+            return
+        mixed = rng.permutation(scores)  # the null: the same scores, dealt out without regard to who was a member
+        null = rates(mixed[: len(inside)], mixed[len(inside) :])
+        attempt = Attempt(self.target, found.leakage, null.leakage, tpr=found.tpr)
+        self.tally.add((replay.observed.view, scorer.name, secret), attempt)
+
+    def _records(self, replay: Replay, *, informed: bool) -> tuple[list[Candidate], list[Candidate], Array]:
+        """Members and as many non-members, each at a place in the target's block, and what the adversary knows."""
+        rng = np.random.default_rng([self.seed, 6])
+        own = self.data[self.target]
+        first = sum(replay.sizes[: replay.members.index(self.target)])
+        places = rng.permutation(own.rows)[: _CANDIDATES // 2]
+        others = np.concatenate([data.x for i, data in enumerate(self.data) if i != self.target])
+        pool = others if self.population is None else np.asarray(self.population, np.float64)
+        absent = self.population is None and len(replay.members) > 1  # others' rows are members of the sum
+        drawn = pool[rng.permutation(len(pool))]
+        strangers = own.x[:0] if absent else drawn[: len(places)]
+        inside = [Candidate(own.x[k], first + int(k)) for k in places]
+        outside = [Candidate(row, first + int(k)) for row, k in zip(strangers, places, strict=False)]
+        if informed:
+            return inside, outside, np.concatenate([self.data[client].x for client in replay.members])
+        return inside, outside, drawn[len(strangers) :]
+
+
+def _leak(error: float, base: float) -> float:
+    """Leakage; an attack that returns nothing finite leaves its user with the guess."""
+    return leakage(error, base) if np.isfinite(error) else 0.0

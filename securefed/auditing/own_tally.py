@@ -1,0 +1,149 @@
+"""What the attacks on one's own algorithm found, gathered over seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from securefed.attacks.base import Reconstruction
+from securefed.auditing.statistics import NOT_DETECTED, PARTIAL, Interval, Verdict, interval, verdict
+
+Secret = Literal["gram", "samples", "membership", "confirmation"]
+SECRETS: Final[tuple[Secret, ...]] = ("gram", "samples", "membership", "confirmation")
+GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "membership")
+"""What a gate looks at unless told otherwise: a guess of all of a client's data can be confirmed against any message
+without noise, so `confirmation` asks for differential privacy and nothing less."""
+RECONSTRUCTED: Final = 0.999
+"""Leakage from which one client of one run is called reconstructed, whatever the mean over seeds says: a thousandth of
+the baseline's error is no luck."""
+_MOST_SEEDS: Final = 0.8
+
+
+@dataclass(frozen=True)
+class OwnCell:
+    """One attack on one view, over all seeds.
+
+    Attributes:
+        view, attack, secret: what saw what.      leakage, null: with their intervals; the null attacks shuffled rounds,
+            or deals membership scores out at random.
+        verdict: as everywhere in an audit, but at least `partial` where a client was reconstructed.
+        error: mean relative error (NaN for membership).
+        tpr: of membership, at a false positive rate of 1 % (NaN elsewhere).
+        residual, rank, unknowns, condition: means, as the attack reported them (NaN or 0 where it reports none).
+        explained: share of its runs in which the attack's estimate explains the messages; NaN for one that checks
+            nothing. Where it is below 1 the search failed, and its silence says nothing about those runs.
+        highest: largest leakage of a single run.      client: the target of that run.
+        asked: seeds of the audit; `leakage.seeds` of them could be attacked.
+    """
+
+    view: str
+    attack: str
+    secret: Secret
+    leakage: Interval
+    null: Interval
+    verdict: Verdict
+    error: float
+    tpr: float
+    residual: float
+    rank: float
+    unknowns: int
+    condition: float
+    explained: float = float("nan")
+    highest: float = float("nan")
+    client: int = 0
+    asked: int = 0
+
+    @property
+    def reconstructed(self) -> bool:
+        """Whether some client was reconstructed in some run."""
+        return self.secret in ("gram", "samples") and self.highest >= RECONSTRUCTED
+
+    @property
+    def sighted(self) -> bool:
+        """Whether its silence means anything: it ran on most seeds, and explained the messages that it did not open."""
+        enough = self.leakage.seeds >= _MOST_SEEDS * self.asked
+        return enough and (np.isnan(self.explained) or self.explained >= _MOST_SEEDS)
+
+    def __str__(self) -> str:
+        found = f"{self.leakage.mean:5.2f} [{self.leakage.low:.2f}, {self.leakage.high:.2f}]"
+        return f"{self.view:14} {self.secret:12} {self.attack:24} {found:20} {self.verdict.word}{self.remarks}"
+
+    @property
+    def remarks(self) -> str:
+        """What the verdict's word leaves out, in brackets; empty where there is nothing."""
+        said = []
+        if self.verdict.word == NOT_DETECTED:
+            power = f"a leak of {self.verdict.detectable:.2f} would have been"
+            said.append("one seed: no power" if np.isnan(self.verdict.detectable) else power)
+        if self.leakage.seeds < self.asked:
+            said.append(f"{self.leakage.seeds} of {self.asked} seeds")
+        if self.explained < 1:
+            said.append(f"explained {self.explained:.0%} of the runs, misfit {self.residual:.1e}")
+        if self.reconstructed and self.leakage.mean < RECONSTRUCTED:
+            said.append(f"client {self.client} was reconstructed: {self.highest:.2f}")
+        return f" ({'; '.join(said)})" * bool(said)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attack on one run: leakage of client `target`, and of the same attack on what says nothing about it."""
+
+    target: int
+    leak: float
+    null: float
+    error: float = float("nan")
+    tpr: float = float("nan")
+    found: Reconstruction | None = None
+
+
+@dataclass
+class Tally:
+    """Attempts by view, attack and secret."""
+
+    attempts: dict[tuple[str, str, Secret], list[Attempt]] = field(default_factory=dict)
+    skipped: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, key: tuple[str, str, Secret], attempt: Attempt) -> None:
+        self.attempts.setdefault(key, []).append(attempt)
+
+    def skip(self, where: str, reason: str) -> None:
+        self.skipped.setdefault(where, []).append(reason)
+
+    def reasons(self, seeds: int) -> tuple[str, ...]:
+        """Of each place the first one, for seeds differ in figures at most."""
+        part = {where: f" ({len(all_)} of {seeds} seeds)" * (len(all_) < seeds) for where, all_ in self.skipped.items()}
+        return tuple(f"{where}: {all_[0]}{part[where]}" for where, all_ in self.skipped.items())
+
+    def cells(self, seeds: int) -> tuple[OwnCell, ...]:
+        return tuple(self._cell(key, group, seeds) for key, group in self.attempts.items())
+
+    def _cell(self, key: tuple[str, str, Secret], group: list[Attempt], seeds: int) -> OwnCell:
+        leak, null = interval([a.leak for a in group]), interval([a.null for a in group])
+        found = [a.found for a in group if a.found is not None]
+        explained = [float(f.diagnostics["explained"]) for f in found if "explained" in f.diagnostics]
+        top = max(group, key=lambda attempt: attempt.leak)
+        cell = OwnCell(
+            *key,
+            leak,
+            null,
+            verdict(leak, null),
+            float(np.mean([a.error for a in group])),
+            float(np.mean([a.tpr for a in group])),
+            _mean([f.residual for f in found]),
+            float(np.mean([f.rank for f in found])) if found else 0.0,
+            found[0].unknowns if found else 0,
+            _mean([f.condition for f in found]),
+            _mean(explained),
+            top.leak,
+            top.target,
+            seeds,
+        )
+        if cell.reconstructed and cell.verdict.word == NOT_DETECTED:
+            return replace(cell, verdict=replace(cell.verdict, word=PARTIAL))
+        return cell
+
+
+def _mean(values: list[Any]) -> float:
+    return float(np.mean(values)) if values else float("nan")
