@@ -5,7 +5,8 @@ For z = W x + b the gradients of one batch are gW = D^T X and gb = D^T 1, with D
   one row:        gW = d x^T, gb = d: the ratio, by least squares over all outputs (Phong et al. 2017);
   ReLU:           gW = L R of rank B and D^T = L Q. ReLU cuts rows off from outputs, so L q has many zeros where q is a
                   column of Q: it is the null vector of any B - 1 rows of L at which its row is cut off (Dimitrov et
-                  al. 2024, SPEAR). gb gives the lengths of the columns;
+                  al. 2024, SPEAR), and where outputs that few rows reach tell q at once, nothing is searched for
+                (`alone`). gb gives the lengths of the columns;
   any activation: the rows of gW span those of X, so that B coordinates each are left to be searched for.
 """
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed.attacks.networks import alone
 from securefed.tensors import Array
 
 _ROUND_OFF = 10.0
@@ -116,6 +118,11 @@ class _Columns:
         turned = self.left @ turn
         turned = turned / np.linalg.norm(turned, axis=1, keepdims=True)
         found: list[tuple[Array, Array]] = []  # direction, its zeros
+        direct = alone.columns(self.left, self.noise, rng)
+        for q in () if direct is None else direct.T:
+            self._add(found, np.abs(self.left @ q) <= 3.0 * self.tolerance)
+        if len(found) == self.rows and (best := self._best(found)) is not None:
+            return best
         sample = rng.permutation(len(self.left))[:_GLIMPSE]
         tried, changed, chunk = 0, 0, _FIRST_CHUNK
         while tried < trials and (len(found) < self.rows or tried < _VAIN * changed):
@@ -154,6 +161,8 @@ class _Columns:
         outputs that it was solved for.
         """
         if any(self._within(rough, known) for _, known in found):
+            return False
+        if np.count_nonzero(rough) < max(self.needed, self.rows):
             return False
         _, values, directions = np.linalg.svd(self.left[rough], full_matrices=False)
         direction = directions[-1]

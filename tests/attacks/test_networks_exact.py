@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from securefed.attacks.networks import exact
+from securefed.attacks.networks import alone, exact
 from securefed.attacks.networks.exact import Entering, ratio, separate, span
 from securefed.attacks.networks.labels import counts
 from securefed.attacks.networks.network import Network
@@ -39,6 +39,21 @@ def test_rows_behind_relu_are_separated(rows: int, outputs: int) -> None:
     found = separate(seen, rows, np.random.default_rng(0))
     assert found is not None
     assert sample_error(found, x) < 1e-8
+
+
+@pytest.mark.parametrize(("rows", "outputs"), [(2, 40), (5, 100), (8, 1000)])
+def test_outputs_that_few_rows_reach_tell_all_columns(rows: int, outputs: int) -> None:
+    rng = np.random.default_rng(rows)
+    D = slopes(rows, outputs, rng, 0.5).T
+    turn = rng.normal(size=(rows, rows))
+    noise = 1e-9 * rng.normal(size=D.shape)
+    Q = alone.columns(D @ turn + noise, 1e-9, rng)
+    assert Q is not None
+    found = np.abs(turn @ Q)  # each column of D @ turn @ Q is one of D, up to its length
+    found /= found.max(axis=0)
+    assert (np.sort(found.argmax(axis=0)) == np.arange(rows)).all()
+    assert np.sort(found, axis=0)[:-1].max() < 1e-5
+    assert alone.columns(slopes(rows, outputs, rng, 1.1).T @ turn, 1e-9, rng) is None  # none is cut off
 
 
 def test_rounded_messages_are_separated_too() -> None:
