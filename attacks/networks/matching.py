@@ -97,7 +97,8 @@ class Matching:
         self.charts = list(chart) if isinstance(chart, Sequence) else [chart] * len(problems)
         self.count = len(problems[0].targets)
         self.mask = network.mask().repeat(simulation.copies())
-        self._plain = not balance and bool(self.mask.min() == 1)
+        self._whole = not network.seen
+        self._plain = not balance and self._whole
         self._weights = [self.mask * self._balanced(p.message, balance) if balance else self.mask for p in problems]
         self._energy = [
             max(float((p.message * w).square().sum()), 1e-300) for p, w in zip(problems, self._weights, strict=True)
@@ -123,8 +124,14 @@ class Matching:
         problem = self.problems[which]
         with torch.no_grad():
             x = torch.as_tensor(np.asarray(rows), dtype=self.network.dtype)
-            gap = (self.simulation(self.network, problem.point, x, problem.targets) - problem.message) * self.mask
-            value = float(gap.double().norm() / (problem.message * self.mask).double().norm().clamp_min(1e-150))
+            gap, seen = (
+                self.simulation(self.network, problem.point, x, problem.targets) - problem.message,
+                problem.message,
+            )
+            if not self._whole:
+                gap, seen = gap * self.mask, seen * self.mask
+            norm, scale = (float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in (gap, seen))
+            value = norm / max(scale, 1e-150)
         return value if np.isfinite(value) else float("inf")
 
     def _one(self, which: int, point: Array) -> tuple[float, Array]:
