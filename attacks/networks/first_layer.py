@@ -30,7 +30,8 @@ class FirstLayer:
 
     Attributes:
         network: the whole of it.      point: (parameters,) where the message was computed.
-        layer: the layer's names.      seen: its part of the mean gradient.
+        layer: the layer's names.
+        seen: its part of the mean gradient; outputs of later points may follow, where messages are read together.
         count: B, the rows behind the message.
         rng: of the separation.
     """
@@ -74,9 +75,10 @@ class FirstLayer:
 
     @cached_property
     def slopes(self) -> Array:
-        """(B, out) slope of each row's own loss at the layer's outputs. Needs `rows`."""
+        """(B, out) slope of each row's own loss at the layer's outputs, at the point. Needs `rows`."""
         assert self.rows is not None
-        return np.asarray(self.count * (self.seen.weight @ np.linalg.pinv(self.rows)).T)
+        weight = self.seen.weight[: self.network.shapes[self.layer.weight][0]]
+        return np.asarray(self.count * (weight @ np.linalg.pinv(self.rows)).T)
 
     def misfits(self, targets: Tensor) -> Array:
         """(B, T) relative distance of each row's slope from the one it would have with each target (T, ...).

@@ -229,20 +229,23 @@ class _Look:
         """By the cascade of `networks/inversion`, on all rounds at once."""
         import torch  # noqa: PLC0415
 
+        from securefed.attacks.networks.first_layer import FirstLayer  # noqa: PLC0415
         from securefed.attacks.networks.inversion import Cascade, Effort  # noqa: PLC0415
         from securefed.attacks.networks.matching import Prior, Problem  # noqa: PLC0415
         from securefed.attacks.networks.modules import restored  # noqa: PLC0415
 
         public, network = self.target.public, self.network
         counted = Counter(
-            tuple(restored(self.bare, start, seen, self.rows, public.features, public.classes).tolist())
+            tuple(next(restored(self.bare, start, seen, self.rows, public.features, public.classes)).tolist())
             for start, seen in zip(self.paths.starts, self.seen, strict=True)
         )
         labels = np.array(counted.most_common(1)[0][0])
         effort = Effort(
             restarts=1, evaluations=attack.evaluations, widths=(), signed_steps=0, fits=attack.fits, solved=self._solved
         )
-        problem = Problem(self.paths.starts[0], self.seen.reshape(-1), torch.as_tensor(labels))
+        start = self.paths.starts[0]
+        problem = Problem(start, self.seen.reshape(-1), torch.as_tensor(labels))
+        first = FirstLayer(self.bare, start, self.entrance, entering, self.rows, rng)
         prior = Prior(-public.feature_bound, public.feature_bound)
-        found = Cascade(network, self.paths, public.features, prior, effort)([problem], rng, [entering])[0]
+        found = Cascade(network, self.paths, public.features, prior, effort)([problem], rng, [first])[0]
         return found.rows, labels, float(found.residual), found.stage
