@@ -66,6 +66,7 @@ class RunFacts:
         bytes_per_client_round: both directions, all stages, exact.
         seconds_per_round: wall clock of the whole federation in one process.
         epsilon: of what leaves the aggregator after all rounds, `None` without noise.
+        rounds: that ran; of an exact defence on the first seed only some.
         real: whether the defence itself ran (else its quantised equivalent, see `note`).
         view: the one view this run was made for; empty for the defence's usual run.
         identical: for a real run of an exact defence: whether every sum equalled the quantised run's bit for bit.
@@ -154,11 +155,13 @@ def _cell(group: Sequence[Score], runs: Sequence[RunFacts], covered: Mapping[str
     if first.defense in covered:
         epsilon = runs[0].epsilon if covered[first.defense] == first.view else NOT_COVERED
     real = [run for run in runs if run.real]
+    compared = min((run.rounds for run in real if run.identical is not None), default=0)
+    part = f", {compared} rounds of it," if 0 < compared < max(run.rounds for run in runs) else ""
     note = ""
-    if len(real) < len(runs):
+    if part or len(real) < len(runs):
         note = (
-            f"{len(real)} of {len(runs)} seeds ran the defence itself (an exact one is compared bit for bit with the "
-            "quantised run); the other seeds take their views from the run with the same sums of integers"
+            f"{len(real)} of {len(runs)} seeds ran the defence itself{part} (an exact one is compared bit for bit with "
+            "the quantised run); all else takes its views from the run with the same sums of integers"
         )
     return Cell(
         algorithm=first.algorithm,

@@ -68,8 +68,9 @@ def audit(
         epsilon, delta: of the DP defence, over all rounds together.
         epsilons: for the report's curves of leakage and utility against epsilon (three seeds each).
         acceptable: leakage to the server up to which a defence counts as a remedy in the report.
-        every_seed: run secure aggregation and Paillier themselves on every seed, not only on the first (elsewhere
-            the run with the same sums of integers stands for them; the first seed checks that they are the same).
+        every_seed: run secure aggregation and Paillier themselves in every round of every seed, not only in the first
+            rounds of the first (elsewhere the run with the same sums of integers stands for them; the first seed checks
+            that they are the same).
         membership: also ask which rows of the target were there, under every noise of the message layer (`members`).
         workers: processes; all cores by default. In a script, call this under `if __name__ == "__main__":`, as
             everything that starts processes; `workers=1` starts none.
