@@ -10,6 +10,7 @@ Where single updates are not known (a run under secure aggregation), `sums` take
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -41,10 +42,14 @@ class Recording:
         feature_bound: float = 1.0,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
-        self.public = Public(len(rows), len(rows), features, tuple(rows), classes, feature_bound)
-        meta = {"clients": len(rows), "rows": list(rows), "features": features, "classes": classes}
-        meta |= {"feature_bound": feature_bound, "imported": True, **(facts or {})}
+        meta = {**(facts or {}), "clients": len(rows), "rows": list(rows), "features": features, "classes": classes}
+        meta |= {"feature_bound": feature_bound, "imported": True}
         self._transcript = Transcript(secrets.token_hex(16), meta)
+        try:
+            json.dumps(meta)
+            self.public = public_of(self._transcript)
+        except (TranscriptError, TypeError) as error:
+            raise DataError(f"public facts must be JSON, and numbers that a run can have: {error}") from error
         self._broadcast: Layout | None = None
         self._message: Layout | None = None
 
@@ -59,8 +64,8 @@ class Recording:
         Raises:
             DataError: names or shapes that change, entries that are not finite, a client that does not exist.
         """
-        if not updates:
-            raise DataError("a round needs at least one update")
+        if not updates or not isinstance(updates, Mapping):
+            raise DataError("a round needs at least one update, by the number of its client")
         own = {client: self._checked(update, f"client {client}'s update") for client, update in updates.items()}
         names = next(iter(own.values()))
         total = {name: np.sum([update[name] for update in own.values()], axis=0) for name in names}
@@ -91,9 +96,11 @@ class Recording:
 
     def _record(self, broadcast: Tensors, total: Tensors, survivors: Iterable[ClientId]) -> None:
         present = tuple(sorted(survivors))
-        unknown = [client for client in present if not 0 <= client < self.public.clients]
+        unknown = [client for client in present if client not in range(self.public.clients)]
         if unknown or len(set(present)) != len(present):
             raise DataError(f"clients are numbered 0 to {self.public.clients - 1}, each once, not {list(present)}")
+        if not isinstance(broadcast, Mapping):
+            raise DataError(f"a broadcast is arrays by name ({{}} where unknown), not {type(broadcast).__name__}")
         sent = {name: np.array(value) for name, value in broadcast.items()}
         if sent:
             self._broadcast = self._broadcast or Layout.of(sent)
@@ -103,6 +110,8 @@ class Recording:
         self._transcript.records.append(RoundRecord(index, "train", sent, present, present, values, {}, values, values))
 
     def _checked(self, tensors: Tensors, where: str) -> dict[str, Array]:
+        if not isinstance(tensors, Mapping) or not tensors:
+            raise DataError(f"{where}: arrays by name are needed, not {type(tensors).__name__} of {len(tensors)}")
         values = {str(name): np.asarray(value) for name, value in tensors.items()}
         for name, value in values.items():
             if value.dtype.kind not in "fiu":
@@ -136,7 +145,64 @@ def public_of(transcript: Transcript, *, classes: int | None = None) -> Public:
     missing = [name for name in ("clients", "rows", "features", "feature_bound") if name not in meta]
     if missing:
         raise TranscriptError(f"the transcript does not state {', '.join(missing)}; attacks need the public facts")
-    count = int(meta["clients"])
-    labels = int(meta.get("classes", 0)) if classes is None else classes
-    facts = int(meta["features"]), tuple(int(n) for n in meta["rows"]), labels, float(meta["feature_bound"])
-    return Public(count, int(meta.get("cohort", count)), *facts)
+    labels = meta.get("classes", 0) if classes is None else classes
+    whole = {"clients": meta["clients"], "features": meta["features"], "classes": labels}
+    whole |= {"cohort": meta.get("cohort", meta["clients"])}
+    facts = {name: _whole(value, name, least=int(name != "classes")) for name, value in whole.items()}
+    if not isinstance(meta["rows"], list | tuple) or len(meta["rows"]) != facts["clients"]:
+        raise TranscriptError(
+            f"the transcript states {facts['clients']} clients, and no list of as many numbers of rows"
+        )
+    rows = tuple(_whole(value, f"rows of client {k}", least=1) for k, value in enumerate(meta["rows"]))
+    bound = meta["feature_bound"]
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < float("inf"):
+        raise TranscriptError(f"the transcript's feature_bound must be a positive number, not {bound!r}")
+    return Public(facts["clients"], facts["cohort"], facts["features"], rows, facts["classes"], float(bound))
+
+
+def check(transcript: Transcript, public: Public) -> None:
+    """Whether the rounds of a transcript can be those of one run.
+
+    Raises:
+        TranscriptError: exchanges that do not follow each other, clients that do not exist or are counted twice, two
+            uploads of one client in one exchange, names or shapes that change, entries that are not finite.
+    """
+    layouts: dict[tuple[str, str], Layout] = {}
+
+    def alike(kind: str, what: str, tensors: Tensors, where: str) -> None:
+        if not tensors:
+            return
+        try:
+            layouts.setdefault((kind, what), Layout.of(tensors)).check(tensors, where=where)
+        except DataError as error:
+            raise TranscriptError(f"{error}; the transcript is no record of one run") from error
+
+    last = -1
+    for record in transcript.records:
+        where = f"exchange {record.round}"
+        if record.round <= last:
+            raise TranscriptError(f"{where} follows exchange {last}; a transcript holds each once, in their order")
+        last = record.round
+        present = record.survivors
+        if len(set(present)) != len(present) or not all(0 <= client < public.clients for client in present):
+            raise TranscriptError(
+                f"{where}: clients are numbered 0 to {public.clients - 1}, each once, not {list(present)}"
+            )
+        alike(record.kind, "broadcast", record.broadcast, f"{where}, broadcast")
+        alike(record.kind, "message", record.total, f"{where}, sum")
+    own: dict[tuple[int, int], int] = {}
+    for message in (sent.message for sent in transcript.sent if sent.message.stage == UPLOAD):
+        key = (message.round, message.sender)
+        own[key] = own.get(key, 0) + (message.sender >= 0)  # the server's request has the stage's name too
+        if own[key] > 1:
+            raise TranscriptError(f"exchange {key[0]}: client {key[1]} uploads twice; a transcript holds each once")
+    clear = {record.round: record.kind for record in transcript.records if not record.step}
+    for (number, client), contribution in transcript.contributions.items():
+        if number in clear:  # elsewhere they are encoded, each defence in its way
+            alike(clear[number], "message", contribution, f"exchange {number}, client {client}")
+
+
+def _whole(value: object, name: str, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise TranscriptError(f"the transcript states {value!r} as its {name}; a whole number from {least} is needed")
+    return int(value)

@@ -50,7 +50,9 @@ class ClearRows:
         limit = replay.target.public.feature_bound
         return Reconstruction(
             self.secret,
-            rows if misfit <= max(_TINY, replay.units.rounding) else np.clip(rows, -limit, limit),
+            rows
+            if np.isfinite(misfit) and misfit <= max(_TINY, replay.units.rounding)
+            else np.clip(rows, -limit, limit),
             residual=misfit if np.isfinite(misfit) else float("nan"),
             unknowns=replay.rows * replay.features,
             members=frozenset(replay.members),

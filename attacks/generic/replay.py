@@ -25,6 +25,7 @@ from securefed.tensors import Array, Tensors
 
 _LIKELY, _DRAWS = 3, 8
 _AGREES = 0.1
+_MOST = 2**30
 
 
 @runtime_checkable
@@ -90,6 +91,12 @@ class Replay:
     def __post_init__(self) -> None:
         if not self.observed.rounds:
             raise TranscriptError("the view holds no round to replay")
+        size = 8 * self.rows * self.features
+        if size > _MOST:
+            raise TranscriptError(
+                f"{self.rows} hypothetical rows of {self.features} take {size / 2**30:.3g} GiB, the limit is "
+                f"{_MOST / 2**30:.3g} GiB; audit smaller clients"
+            )
         for observation in self.observed.rounds:
             if not observation.broadcast:
                 raise TranscriptError(

@@ -15,7 +15,7 @@ from securefed.attacks import views
 from securefed.attacks.base import Attack, Observed, Reconstruction, Target
 from securefed.attacks.diagnosis import diagnose, explained
 from securefed.attacks.generic import ClearRows, FitRows, ProbeGram
-from securefed.attacks.recording import public_of
+from securefed.attacks.recording import check, public_of
 from securefed.attacks.requirements import unbroken
 from securefed.attacks.scores import leakage
 from securefed.auditing.attacking import WEAKER_FITS
@@ -32,6 +32,7 @@ OPEN_DIRECTIONS: Final = "recovered in part"
 OTHER_RUN: Final = "other hyper-parameters"
 UNSOLVED: Final = "not solved"
 UNCHECKED: Final = "not checked"
+_MOST: Final = 2**30
 _GENERIC: Final = (ProbeGram, FitRows, ClearRows)
 
 
@@ -143,10 +144,12 @@ def audit_transcript(
     One transcript is one run: there is no interval, and no verdict but whether the messages are explained.
 
     Raises:
-        TranscriptError: the transcript states no public facts.      ConfigError: target, attacks or candidates.
+        TranscriptError: the transcript states no public facts, or its rounds cannot be those of one run.
+        ConfigError: target, attacks or candidates.
     """
     candidates = list(algorithm) if isinstance(algorithm, Sequence) else [algorithm]
     public = public_of(transcript, classes=classes)
+    check(transcript, public)
     if not 0 <= target < public.clients:
         raise ConfigError(f"clients are numbered 0 to {public.clients - 1}, not {target}")
     if not candidates:
@@ -196,6 +199,8 @@ class _Run:
         return Target(self.algorithm, self.public)
 
     def look(self) -> None:
+        if (reason := self._foreign()) is not None:
+            self.skipped.append(f"every attack that replays the algorithm: {reason}")
         for name, see in _LOOKS.items():
             try:
                 observed = see(self.transcript, self.target)
@@ -203,11 +208,35 @@ class _Run:
                 self.skipped.append(f"{name}: {refusal}")
                 continue
             before = len(self.findings)
-            for attack in self.attacks:
+            for attack in self.attacks if reason is None else ():
                 self._attack(attack, observed, see)
-            if len(self.findings) == before:
+            if reason is not None:
+                self._attack(ClearRows(), observed, see)
+            elif len(self.findings) == before:
                 for make in _GENERIC:
                     self._attack(make(), observed, see)
+
+        if any(item.explained for item in self.findings):  # one view's messages cannot have other hyper-parameters
+            self.findings = [replace(item, control=None) for item in self.findings]
+
+    def _foreign(self) -> str | None:
+        """Why the messages cannot be this algorithm's: other names or shapes than its own, from public facts alone."""
+        try:
+            ours = {spec.name: tuple(spec.shape) for spec in self.algorithm.layout(self.public)}
+            if (reason := self._differ("messages", "total", ours)) is not None:
+                return reason  # before anything of the stated size is made
+            start = self.algorithm.start(self.public, np.random.default_rng(0))
+            sent = {name: np.shape(value) for name, value in self.algorithm.broadcast(start).items()}
+            return self._differ("broadcasts", "broadcast", sent)
+        except SecureFedError as refusal:
+            return f"{self.algorithm!r} cannot have run on what the transcript states: {refusal}"
+
+    def _differ(self, what: str, part: str, ours: Mapping[str, tuple[int, ...]]) -> str | None:
+        for record in self.transcript.records:
+            theirs = {name: np.shape(value) for name, value in getattr(record, part).items()}
+            if record.kind == "train" and theirs and theirs != ours:
+                return f"the {what} are {_said(theirs)}; those of {self.algorithm!r} are {_said(ours)}"
+        return None
 
     def _attack(self, attack: Attack, observed: Observed, see: Look) -> None:
         where = f"{observed.view}, {attack.name}"
@@ -247,6 +276,9 @@ class _Run:
 
     def _own_run(self) -> Transcript:
         if self._own is None:
+            size = 8 * sum(self.public.rows) * self.public.features
+            if size > _MOST:
+                raise ConfigError(f"a control takes {size / 2**30:.3g} GiB of random rows, the limit is 1 GiB")
             present = [record.survivors for record in self.transcript.records if record.kind == "train"]
             rng = np.random.default_rng([self.seed, 2])
             clients = [_random_rows(rows, self.public, rng) for rows in self.public.rows]
@@ -282,6 +314,10 @@ def _as_seen(own: Sequence[Any], observed: Observed) -> Iterator[Any]:
             name: np.asarray(value, kinds.get(name, np.asarray(value).dtype)) for name, value in mine.message.items()
         }
         yield replace(mine, message=message)
+
+
+def _said(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {shapes[name]}" for name in sorted(shapes)) or "nothing"
 
 
 def _finite(value: float) -> float | None:

@@ -106,3 +106,23 @@ def test_sizes_say_who_takes_part_and_nothing_about_data(defense) -> None:
     seen = views.eavesdropper(recorded(defense=defense), 0)
     assert (seen.view, seen.rounds, seen.output) == ("eavesdropper", (), {})
     assert FitRows().applies(Target(SSI(rank=2), Recording(rows=[5] * 4, features=6).public), seen) is not None
+
+
+@pytest.mark.parametrize(
+    "facts", [{"rows": [0, 5]}, {"rows": []}, {"features": 0}, {"feature_bound": -1.0}, {"facts": {"a": np.ones(2)}}]
+)
+def test_public_facts_that_no_run_can_have_are_refused(facts) -> None:
+    with pytest.raises(DataError, match="public facts"):
+        Recording(**{"rows": [5, 5], "features": 3, **facts})
+
+
+def test_what_is_no_arrays_by_name_is_refused_and_facts_do_not_overrule_the_sizes() -> None:
+    recording = Recording(rows=[5, 5], features=3, facts={"rows": [1]})
+    good = {"g": np.ones(3)}
+    for broadcast, updates in ((np.ones(3), {0: good}), (good, [good]), (good, {0: np.ones(3)}), (good, {0: {}})):
+        with pytest.raises(DataError, match=r"by name|by the number"):
+            recording.round(broadcast, updates)
+    with pytest.raises(DataError, match="numbered"):
+        recording.round(good, {"a": good})
+    recording.round(good, {0: good})
+    assert recording.finish({}).meta["rows"] == [5, 5]

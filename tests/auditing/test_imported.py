@@ -129,3 +129,65 @@ def test_bad_input_is_refused_by_name() -> None:
     del transcript.meta["rows"]
     with pytest.raises(TranscriptError, match="does not state rows"):
         audit_transcript(transcript, DSGD(problem=SOFTMAX))
+
+
+def test_what_cannot_be_one_run_is_refused_before_it_is_attacked() -> None:
+    def spoilt(change) -> Transcript:
+        transcript = run(SSI(rank=2), ROWS, rounds=2)
+        change(transcript)
+        return transcript
+
+    def record(**fields):
+        return lambda t: t.records.__setitem__(1, replace(t.records[1], **fields))
+
+    def meta(**facts):
+        return lambda t: t.meta.update(facts)
+
+    for change, words in (
+        (record(round=0), "exchange 0 follows exchange 0"),
+        (record(survivors=(0, 0, 1)), "each once"),
+        (record(survivors=(0, 9)), "numbered 0 to 3"),
+        (record(broadcast={"basis": np.zeros((3, 3))}), "exchange 1, broadcast.*shape"),
+        (lambda t: t.contributions[1, 2].update(product=np.full((6, 2), np.nan)), "client 2.*NaN"),
+        (lambda t: t.sent.extend(s for s in tuple(t.sent) if s.message.sender == 1), "client 1 uploads twice"),
+        (meta(rows=[5, 5, 5]), "4 clients, and no list"),
+        (meta(rows=[5, 5, 5, -5]), "-5 as its rows of client 3"),
+        (meta(features=0), "features"),
+        (meta(feature_bound=float("inf")), "feature_bound"),
+    ):
+        with pytest.raises(TranscriptError, match=words):
+            audit_transcript(spoilt(change), SSI(rank=2))
+    assert audit_transcript(spoilt(lambda t: None), SSI(rank=2)).findings  # the control
+
+
+@pytest.mark.parametrize(("method", "words"), [(SSI(rank=3), r"product \(6, 2\)"), (fedavg(), "classes")])
+def test_messages_of_another_algorithm_are_told_by_their_shapes(method, words) -> None:
+    found = audit_transcript(run(SSI(rank=2), ROWS), method)
+    assert any(line.startswith("every attack that replays") for line in found.skipped)
+    assert {item.word for item in found.findings} <= {"not checked"}
+    with pytest.raises(AssertionError):
+        assert audit_transcript(run(SSI(rank=2), ROWS), SSI(rank=2)).skipped[0].startswith("every attack")
+
+
+def test_broadcasts_of_another_shape_and_stated_sizes_beyond_the_messages_are_told() -> None:
+    transcript = run(SSI(rank=2), ROWS)
+    transcript.records = [replace(r, broadcast={"basis": np.zeros((3, 3))}) for r in transcript.records]
+    assert "broadcasts are basis (3, 3)" in audit_transcript(transcript, SSI(rank=2)).skipped[0]
+    huge = run(SSI(rank=2), ROWS)
+    huge.meta["features"] = 10**9
+    assert "messages are" in audit_transcript(huge, SSI(rank=2)).skipped[0]
+    long = run(fedavg(), LABELLED)
+    long.meta["rows"] = [10**10] * 3
+    found = audit_transcript(long, fedavg(rate=0.11), classes=3)  # wrong, so that a control would be run
+    assert all(item.control is None for item in found.findings)
+    assert any("generic/probe" in line and "the limit is 1 GiB" in line for line in found.skipped)
+
+
+def test_a_search_that_fails_is_not_blamed_on_hyper_parameters_that_explain_another_view() -> None:
+    rng = np.random.default_rng(0)
+    rng.uniform(0, 1, (4, 5, 6))
+    clients = [Dataset(rng.uniform(0, 1, (1, 6)), np.array([k % 3])) for k in range(3)]
+    found = audit_transcript(run(fedavg(), clients, rounds=4), fedavg(), classes=3)
+    words = {item.view: item.word for item in found.findings}
+    assert words["server"] == RECOVERED
+    assert words["sum only"] != OTHER_RUN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -114,3 +115,188 @@ def test_a_gate_refuses_what_it_cannot_judge() -> None:
         assert_leakage_below(0.5, noise)
     with pytest.raises(ConfigError, match="no attack"):
         assert_leakage_below(0.5, noise, clients, start=START, secrets=["gram"], **QUICK)
+
+
+ROUNDS = {"k": np.zeros(())}
+OWN = np.random.default_rng(0)
+
+
+def count(broadcast, total, clients):
+    return {"k": broadcast["k"] + 1}
+
+
+def audit(function, given=clients, **arguments):
+    return audit_algorithm(function, given, **{"start": START, "view": ["server"], **QUICK, **arguments})
+
+
+def cell(found, attack, view="server"):
+    return next(c for c in found.cells if c.attack == attack and c.view == view)
+
+
+def total_of(memory=[]):  # noqa: B006 - a step that keeps something, on purpose
+    def step(rows, broadcast):
+        memory.append(rows.sum(0))
+        return {"y": np.sum(memory, axis=0)}
+
+    return step
+
+
+def once_nan(rows, broadcast):
+    return {"y": np.tanh(rows).sum(0) * (np.nan if broadcast["k"] == 1 else 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "words"),
+    [
+        (lambda rows, b: {"y": rows @ b["weights"]}, DataError, "raised KeyError"),
+        (lambda rows, b: {"y": "text"}, DataError, "type <U4"),
+        (lambda rows, b: {"y": rows + 1j}, DataError, "complex"),
+        (lambda rows, b: {"y": [[1, 2], [3]]}, DataError, "no array of numbers"),
+        (lambda rows: {"y": rows}, ConfigError, r"contribute\(rows, broadcast\)"),
+        (lambda rows, b, rate: {"y": rows}, ConfigError, "functools.partial"),
+        (lambda rows, b, labels: {"y": labels}, ConfigError, r"Dataset\(x, y\)"),
+        (total_of(), DataError, "keeps something"),
+        (lambda rows, b: {"y": OWN.normal(size=3)}, DataError, "parameter `rng`"),
+        (lambda rows, b: {"y": np.ones(int((rows > 0).sum()))}, DataError, r"client \d, round 0.*gives them away"),
+        (type("Mine", (), {}), ConfigError, "give an instance"),
+        (object(), ConfigError, "lacks broadcast, combine"),
+    ],
+)
+def test_a_step_that_cannot_be_audited_is_refused_with_what_where_and_the_remedy(function, error, words) -> None:
+    with pytest.raises(error, match=words):
+        audit(function)
+
+
+def test_what_fails_in_a_later_round_names_client_and_round() -> None:
+    with pytest.raises(DataError, match=r"client 0, round 1 \(seed 0\).*NaN.*'y'"):
+        audit(once_nan, start=ROUNDS, combine=count)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([("x", "y")] * 2, "tuple"),
+        ([np.array([["a"]])] * 2, "no matrix of numbers"),
+        ([np.ones(4)] * 2, "client 0"),
+        ([Dataset(np.ones((2, 4)), np.zeros(2, int)), np.ones((2, 4))], "differ in having labels"),
+    ],
+)
+def test_clients_that_are_no_rows_are_named(given, words) -> None:
+    with pytest.raises((ConfigError, DataError), match=words):
+        audit(product, given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"start": {}}, "round"),
+        ({"start": np.ones(3)}, "by name"),
+        ({"combine": lambda b, t, n: {"z": np.ones(3)}}, r"combine returned 'z' of shape \(3,\)"),
+        ({"combine": lambda b, t, n: {"z": t["x"]}}, "combine raised KeyError"),
+        ({"seconds": 0}, "seconds"),
+    ],
+)
+def test_broadcasts_of_another_kind_are_named(arguments, words) -> None:
+    with pytest.raises((ConfigError, DataError), match=words):
+        audit(product, **arguments)
+
+
+def test_a_function_that_changes_what_it_is_given_is_audited_as_one_that_does_not() -> None:
+    def impolite(rows, broadcast):
+        broadcast["z"] += 1.0
+        rows *= 2.0
+        return {"y": rows.T @ (rows @ (broadcast["z"] - 1.0)) / 4}
+
+    mine, other = (cell(audit(f, combine=follow), "generic/probe") for f in (impolite, product))
+    assert mine.leakage.mean == pytest.approx(other.leakage.mean, abs=1e-6)
+    assert mine.leakage.mean > 0.5
+
+
+def test_a_step_that_fails_on_rows_that_the_attacker_tries_is_attacked_all_the_same() -> None:
+    def roots(rows, broadcast):
+        if (rows < 0).any():
+            raise RuntimeError("no root")
+        return {"y": np.sqrt(rows)}
+
+    found = audit(roots, lambda seed: [rows + 1.1 for rows in clients(seed)])
+    assert cell(found, "generic/fit").verdict.word == EXPOSED
+
+
+def test_rows_behind_a_large_constant_and_rounded_moments_are_found() -> None:
+    hidden = audit(lambda rows, b: {"count": np.full(3, 1e8), "y": 1e-6 * np.tanh(rows)})
+    assert cell(hidden, "generic/fit").verdict.word == EXPOSED
+    for kind in (np.float32, np.float16):
+        rounded = audit(lambda rows, b, kind=kind: {"y": (rows.T @ rows).astype(kind)})
+        assert cell(rounded, "generic/probe").verdict.word == EXPOSED
+
+
+def test_a_client_that_alone_is_given_away_is_named_and_fails_the_gate() -> None:
+    def given(seed):
+        data = clients(seed)
+        return [*data[:-1], np.abs(data[-1])]
+
+    def betrays(rows, broadcast):
+        return {"y": rows if rows.min() >= 0 else np.zeros_like(rows)}
+
+    found = audit(betrays, given, fit=FitRows(starts=1, steps=8), seeds=7)
+    read = cell(found, "generic/clear")
+    assert read.leakage.high < 0.9
+    assert (read.verdict.word, read.client, read.reconstructed) == ("partial", 2, True)
+    assert "client 2 was reconstructed" in str(found)
+    with pytest.raises(AssertionError, match="client 2 was reconstructed"):
+        assert_leakage_below(0.95, found)
+
+
+def test_torch_steps_without_a_derivative_are_attacked_by_differences() -> None:
+    torch = pytest.importorskip("torch")
+
+    def backward(rows, broadcast, labels):
+        w = broadcast["z"][:, 0].clone().requires_grad_(True)
+        torch.nn.functional.softplus(rows @ w * (1 - 2 * labels)).sum().backward()
+        return {"y": w.grad}
+
+    def left(rows, broadcast):
+        return {"y": torch.tensor(np.tanh(rows.detach().numpy()))}
+
+    def noisy(rows, broadcast):
+        return {"y": torch.tanh(rows) + 1e-9 * torch.randn(rows.shape, dtype=torch.float64)}
+
+    def labelled(seed):
+        return [Dataset(rows[:1], np.array([1])) for rows in clients(seed)]
+
+    for function, given in ((backward, labelled), (left, clients), (noisy, clients)):
+        found = audit(function, given, backend="torch", rounds=1, seeds=2)
+        assert cell(found, "generic/fit").leakage.mean > 0.99, function.__name__
+    with pytest.raises(DataError, match='backend="torch"'):
+        audit(lambda rows, b: {"y": torch.relu(rows)})
+
+
+def test_a_slow_step_ends_the_attacks_in_the_time_given() -> None:
+    def slow(rows, broadcast):
+        time.sleep(0.01)
+        return {"y": np.tanh(rows).sum(0)}
+
+    begin = time.monotonic()
+    found = audit(slow, rounds=1, seeds=2, seconds=0.5)
+    assert time.monotonic() - begin < 10
+    assert any("more `seconds`" in reason for reason in found.skipped)
+    with pytest.raises((AssertionError, ConfigError), match="seconds"):
+        assert_leakage_below(0.5, found)
+
+
+def test_a_gate_does_not_pass_where_no_attack_could_have_seen() -> None:
+    wide = audit(lambda rows, b: {"y": np.tanh(rows).mean(0)}, fit=FitRows(most=3))
+    with pytest.raises(AssertionError, match=r"samples: no attack would have seen.*16 unknowns"):
+        assert_leakage_below(0.99, wide, secrets=["samples"])
+    stepwise = audit(lambda rows, b: {"y": np.floor(9 * rows)}, rounds=1)
+    assert cell(stepwise, "generic/fit").explained == 0
+    with pytest.raises(AssertionError, match="explained 0%"):
+        assert_leakage_below(0.99, stepwise, secrets=["samples"])
+    with pytest.raises(AssertionError, match=r"membership: no attack.*give `population`"):
+        moments = audit(product, view=["sum only"], combine=follow)
+        assert_leakage_below(0.99, moments, views="sum only", secrets=["gram", "membership"])
+    with pytest.raises(ConfigError, match="everybody's pooled rows"):
+        assert_leakage_below(0.5, product, [np.ones((3, 4))] * 3, start=START, **QUICK)
+    for wrong in ({"secrets": ["sampels"]}, {"secrets": []}, {"views": ["sum"]}):
+        with pytest.raises(ConfigError, match="are "):
+            assert_leakage_below(0.5, moments, **wrong)
