@@ -20,13 +20,13 @@ _DISTINCT = 1e-4
 _AGREEING = 3
 
 
-def columns(left: Array, noise: float, rng: np.random.Generator) -> Array | None:
+def columns(left: Array, noise: float) -> Array | None:
     """Q (B, B) with sparse columns of L Q, L = `left` (outputs, B); `None` where too few outputs see few rows.
 
     Args:
         noise: of an entry of `left`.
     """
-    count = left.shape[1]
+    count, rng = left.shape[1], np.random.default_rng(0)
     levels: list[int] = []
     known = np.zeros((0, count))
     while len(known) < count:

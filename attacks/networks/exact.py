@@ -118,9 +118,11 @@ class _Columns:
         turned = self.left @ turn
         turned = turned / np.linalg.norm(turned, axis=1, keepdims=True)
         found: list[tuple[Array, Array]] = []  # direction, its zeros
-        direct = alone.columns(self.left, self.noise, rng)
+        direct = alone.columns(self.left, self.noise)
         for q in () if direct is None else direct.T:
-            self._add(found, np.abs(self.left @ q) <= 3.0 * self.tolerance)
+            zeros = np.abs(self.left @ q) <= 3.0 * self.tolerance
+            if zeros.sum() >= self.needed:
+                self._add(found, zeros)
         if len(found) == self.rows and (best := self._best(found)) is not None:
             return best
         sample = rng.permutation(len(self.left))[:_GLIMPSE]
@@ -161,8 +163,6 @@ class _Columns:
         outputs that it was solved for.
         """
         if any(self._within(rough, known) for _, known in found):
-            return False
-        if np.count_nonzero(rough) < max(self.needed, self.rows):
             return False
         _, values, directions = np.linalg.svd(self.left[rough], full_matrices=False)
         direction = directions[-1]

@@ -97,13 +97,14 @@ class FirstLayer:
                 return network.objective({**parts, name: outputs}, row[None], target[None], one)
 
             gap: Tensor = torch.func.grad(value)(bias) - slope
-            return gap.norm() / slope.norm().clamp_min(1e-30)
+            relative: Tensor = gap.norm() / slope.norm().clamp_min(1e-30)
+            return relative
 
         over_targets = torch.func.vmap(misfit, in_dims=(None, None, 0))
         chunk = max(1, _TOGETHER // (len(bias) * len(targets)))
         with torch.no_grad():
             found = torch.func.vmap(over_targets, in_dims=(0, 0, None), chunk_size=chunk)(rows, slopes, targets)
-        return np.nan_to_num(found.double().numpy(), nan=1e30, posinf=1e30)
+        return np.asarray(np.nan_to_num(found.double().numpy(), nan=1e30, posinf=1e30))
 
     def ordered(self, targets: Tensor) -> Array:
         """(B, features) the rows in the order of the targets (B, ...) that explains their slopes best."""

@@ -47,13 +47,13 @@ def test_outputs_that_few_rows_reach_tell_all_columns(rows: int, outputs: int) -
     D = slopes(rows, outputs, rng, 0.5).T
     turn = rng.normal(size=(rows, rows))
     noise = 1e-9 * rng.normal(size=D.shape)
-    Q = alone.columns(D @ turn + noise, 1e-9, rng)
+    Q = alone.columns(D @ turn + noise, 1e-9)
     assert Q is not None
     found = np.abs(turn @ Q)  # each column of D @ turn @ Q is one of D, up to its length
     found /= found.max(axis=0)
     assert (np.sort(found.argmax(axis=0)) == np.arange(rows)).all()
     assert np.sort(found, axis=0)[:-1].max() < 1e-5
-    assert alone.columns(slopes(rows, outputs, rng, 1.1).T @ turn, 1e-9, rng) is None  # none is cut off
+    assert alone.columns(slopes(rows, outputs, rng, 1.1).T @ turn, 1e-9) is None  # none is cut off
 
 
 def test_rounded_messages_are_separated_too() -> None:
