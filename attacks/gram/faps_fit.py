@@ -4,7 +4,7 @@ Unknown: S, and where the inner iterations stop by a rule, their number in each 
 starts near the truth (`near_consensus`), and either takes the rounds one by one or has its start improved by multiple
 shooting (`faps_shooting`). Gauss-Newton steps then bring all rounds to round-off. A misfit at round-off is proof where
 the Jacobian has full rank and is well enough conditioned for that misfit. A small misfit alone is not: 1e-5 occurs at
-errors of .9.
+errors of .9. Where rounding or noise of the messages may be what is left, `faps_noise` weighs them.
 """
 
 from __future__ import annotations
