@@ -176,7 +176,7 @@ def _datasets(clients: Sequence[Dataset | Array]) -> list[Dataset]:
     return data
 
 
-def _dataset(index: int, item: Dataset | Array) -> Dataset:
+def _dataset(index: int, item: Any) -> Dataset:
     if isinstance(item, Dataset):
         return item
     if isinstance(item, tuple):

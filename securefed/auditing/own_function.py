@@ -249,11 +249,11 @@ def as_algorithm(
 
 
 def _repeats(method: FunctionAlgorithm, data: Dataset) -> bool:
-    answers = []
-    for _ in range(2):
-        _, sent = method.contribute(Rows(data), method.first, np.random.default_rng(0))
-        answers.append(np.concatenate([np.ravel(sent[name]) for name in sorted(sent)]))
-    return bool(np.allclose(*answers, rtol=_SAME, atol=_SAME * float(np.abs(answers[0]).max(initial=0.0))))
+    first, second = (
+        np.concatenate([np.ravel(sent[name]) for name in sorted(sent)])
+        for _, sent in (method.contribute(Rows(data), method.first, np.random.default_rng(0)) for _ in range(2))
+    )
+    return bool(np.allclose(first, second, rtol=_SAME, atol=_SAME * float(np.abs(first).max(initial=0.0))))
 
 
 def _started(first: Tensors) -> dict[str, Array]:
