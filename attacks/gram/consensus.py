@@ -49,7 +49,7 @@ class ConsensusGram:
     The fit is proven only at a misfit of round-off with a Jacobian of full rank, the chain where a FAPS client that
     holds its S sends the messages. A fit that leaves no more than even noise weighs every entry by its own error and
     stays at the estimate where the noise hides S (`faps_noise`): "fit to noise, not proven", with the noise and the
-    error to be expected ("hidden error", on digits .6 to 1.7 of the actual one's size) in the diagnostics. Otherwise
+    error to be expected ("hidden error"; digits: the actual one was .5 to 1.7 times that) in the diagnostics. Otherwise
     the estimate is reported, and `residual` is the misfit of a FAPS client that holds it (NaN for sums, which no
     single client sends). `diagnostics["method"]` says which it was. Noise above about 1e-4 of the first message leaves
     only the estimate.
