@@ -55,7 +55,7 @@ class Units:
             # What varies by less than it is rounded to is a constant: it tells the rows nothing, and the assumed
             # hyper-parameters alone.
             constant = varies <= _CONSTANT * _EPS * size
-            unit[block] = (np.hypot(0.0 if constant else varies, noise) or size) if noise or not constant else size
+            unit[block] = np.hypot(0.0 if constant else varies, noise) or size
             digits[block] = eps
             coarsest = coarsest if constant else max(coarsest, eps)
         unit[unit == 0] = float(np.linalg.norm(seen)) or 1.0
