@@ -156,7 +156,7 @@ def _cell(group: Sequence[Score], runs: Sequence[RunFacts], covered: Mapping[str
         epsilon = runs[0].epsilon if covered[first.defense] == first.view else NOT_COVERED
     real = [run for run in runs if run.real]
     compared = min((run.rounds for run in real if run.identical is not None), default=0)
-    part = f", {compared} rounds of it," if 0 < compared < max(run.rounds for run in runs) else ""
+    part = f", {compared} rounds of it" if 0 < compared < max(run.rounds for run in runs) else ""
     note = ""
     if part or len(real) < len(runs):
         note = (
