@@ -7,8 +7,8 @@ installed from the package registry into `.venv-pfl`, beside the project, and ru
 
 What bounds the cohort is its products, which are timed alone as well: at 60 rows a step no arrangement of the same
 products is more than about 5 times as fast as one by one in CPU time, and 5 times on the wall takes both cores. The
-ways take turns, and still a run differs from the next by a tenth: of five runs, at 60 rows a step the cohort was 4.2,
-4.7, 4.9, 5.1, 5.6 times as fast on the wall, at 12 rows 4.1, 4.5, 5.3, 5.3, 5.3 times.
+ways take turns, and still a run differs from the next by a tenth: of six runs, at 60 rows a step the cohort was 4.2,
+4.7, 4.7, 4.9, 5.1, 5.6 times as fast on the wall, at 12 rows 4.1, 4.5, 5.2, 5.3, 5.3, 5.3 times.
 
 Then whole federations in processes of their own: seconds on the wall with all cores, and how far memory grows beyond
 the data. MNIST comes from the folder that SECUREFED_DATA names; without it, rows of the same shape are drawn.
