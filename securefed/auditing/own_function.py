@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
@@ -293,16 +294,21 @@ def _check_parameters(bare: FunctionAlgorithm) -> None:
 
 @contextmanager
 def _drawing(seed: int) -> Iterator[None]:
-    """The global generators at a seed, and afterwards as they were."""
-    import torch  # noqa: PLC0415 - only for functions that draw
+    """The global generators at a seed, and afterwards as they were.
 
-    kept = random.getstate(), np.random.get_state()  # noqa: NPY002 - what the function draws from is its own choice
+    NumPy's old global one too: the function under audit is not ours, and what it draws from is its own choice. None of
+    this is a secret or reaches one: it makes a simulated client step repeatable. torch is left alone where nobody has
+    loaded it.
+    """
+    torch = sys.modules.get("torch")
+    kept = random.getstate(), np.random.get_state()  # noqa: NPY002 - see above
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
+    np.random.seed(seed)  # noqa: NPY002 - see above
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with nullcontext() if torch is None else torch.random.fork_rng(devices=[]):
+            if torch is not None:
+                torch.manual_seed(seed)
             yield
     finally:
         random.setstate(kept[0])
-        np.random.set_state(kept[1])  # noqa: NPY002
+        np.random.set_state(kept[1])  # noqa: NPY002 - see above

@@ -195,7 +195,7 @@ class _Seed:
         whole = self.settings.every_seed or view == CHANGING_SURVIVORS  # whose rounds cost differently
         rounds = planned if whole else min(planned, REAL_ROUNDS)
         result, federation = self._federation(defense, **{**how, "rounds": rounds})
-        same = _identical(result, quantised)
+        same = _identical(result, quantised, whole=rounds == planned)
         self._note(name, result, output=quantised.output if same else None, identical=same, view=view)
         return (quantised if same and rounds < planned else result), (result, federation)
 
@@ -379,11 +379,13 @@ def _opened(result: Result, federation: Federation) -> tuple[Observation, ...]:
     return views.opened(result.transcript, TARGET, opener, views.KEY_HOLDER_VIEW).rounds
 
 
-def _identical(result: Result, quantised: Result) -> bool:
-    """Whether every exchange of a run gave the sum of integers of the quantised one, which may go on."""
+def _identical(result: Result, quantised: Result, *, whole: bool) -> bool:
+    """Whether every exchange of a run gave the sum of integers of the quantised one, which goes on unless `whole`."""
 
     def same(a: RoundRecord, b: RoundRecord) -> bool:
         return a.survivors == b.survivors and all(np.array_equal(a.encoded[n], b.encoded[n]) for n in a.encoded)
 
     ours, theirs = result.transcript.records, quantised.transcript.records
-    return len(ours) <= len(theirs) and all(same(a, b) for a, b in zip(ours, theirs, strict=False))
+    if not ours or (len(ours) != len(theirs) if whole else len(ours) > len(theirs)):
+        return False
+    return all(same(a, b) for a, b in zip(ours, theirs, strict=False))

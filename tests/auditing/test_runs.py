@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from securefed.algorithms.graph import PPGL
+from securefed.algorithms.pca import SSI
 from securefed.auditing import runs
 from securefed.auditing.outcome import Outcome, Settings, Task
-from securefed.auditing.runs import DP, PAILLIER, PLAIN, SECURE_AGGREGATION, run_task
+from securefed.auditing.runs import DP, PAILLIER, PLAIN, QUANTISED, SECURE_AGGREGATION, _identical, run_task
+from securefed.datasets.base import Dataset
 from securefed.defenses.homomorphic import KeyHolder
 from securefed.errors import DivergenceError
 from securefed.federation import Federation
+from securefed.server import Result
 
 NOISE = {(8.0, 6): 1e-3, (8.0, 10): 1e-3}
 """By epsilon and rounds: so little that no run ends unless a test ends it."""
@@ -73,3 +79,20 @@ def test_one_key_serves_all_runs_and_answers_each_apart(monkeypatch) -> None:
         facts = outcome(algorithm, PAILLIER, first=True).facts
         assert [(fact.identical, fact.rounds) for fact in facts] == [(True, runs.REAL_ROUNDS)]
     assert made == [2048]
+
+
+def test_a_run_counts_as_identical_only_as_far_as_it_went_and_in_every_sum() -> None:
+    rows = np.random.default_rng(0).uniform(0, 1, (3, 5, 4))
+
+    def run(rounds: int) -> Result:
+        return Federation(SSI(rank=2), [Dataset(x) for x in rows], QUANTISED, seed=0).run(rounds)
+
+    three, two = run(3), run(2)
+    assert _identical(two, three, whole=False) and _identical(three, run(3), whole=True)
+    assert not _identical(two, three, whole=True)  # ended early
+    assert not _identical(three, two, whole=False)  # nothing to compare the last with
+    last = two.transcript.records[-1]
+    two.transcript.records[-1] = replace(last, encoded={name: value + 1 for name, value in last.encoded.items()})
+    assert not _identical(two, three, whole=False)
+    two.transcript.records.clear()
+    assert not _identical(two, three, whole=False)
