@@ -10,7 +10,16 @@ import numpy as np
 from securefed.algorithms.base import require
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gram.linear import ESTIMATORS, TAU, Estimator, solve
-from securefed.attacks.gram.rounds import by_members, linear, memory_for, most_seen, rows_of, shows_products, stacked
+from securefed.attacks.gram.rounds import (
+    by_members,
+    errors,
+    linear,
+    memory_for,
+    most_seen,
+    rows_of,
+    shows_products,
+    stacked,
+)
 from securefed.attacks.requirements import MEMORY, untold
 from securefed.errors import TranscriptError
 
@@ -27,8 +36,10 @@ class PowerGram:
         tau: relative cut of the probes' singular values.
         memory: bytes that the solve may take; more is refused before anything is allocated.
 
-    Exact once the probes span the features (features / rank rounds), and with `psd` already after
-    min(rows) / rank rounds. LocalPower's rounds with more than one local step are left out.
+    Exact once the probes span the features (features / rank rounds), and with `psd` already after min(rows) / rank
+    rounds. What few digits or noise hide of a direction shows in its asymmetry: directions that hold nothing else are
+    left out and counted (`diagnostics["directions lost to noise"]`). LocalPower's rounds with more than one local step
+    are left out.
     """
 
     estimator: Estimator = "psd"
@@ -62,7 +73,8 @@ class PowerGram:
         assert members is not None
         probes, products = stacked(groups[members])
         rows = rows_of(members, target.public)
-        solution = solve(probes, products, estimator=self.estimator, tau=self.tau, rows=rows)
+        sizes = errors(groups[members])
+        solution = solve(probes, products, estimator=self.estimator, tau=self.tau, rows=rows, errors=sizes)
         directions = min(target.public.features, rows or target.public.features)  # that many determine S
         return Reconstruction(
             secret=self.secret,
@@ -76,6 +88,7 @@ class PowerGram:
                 "rounds observed": len(observed.rounds),
                 "estimator": self.estimator,
                 "noise": solution.noise,
+                "directions lost to noise": solution.lost,
             },
             members=members,
         )

@@ -12,6 +12,7 @@ from securefed.algorithms.pca.localpower import LOCAL_STEPS
 from securefed.algorithms.pca.server import BASIS, GRAM_PRODUCT, PRODUCT, SubspaceMethod
 from securefed.algorithms.pca.ssi import SSI
 from securefed.attacks.base import Observation, Observed
+from securefed.attacks.precision import rounding
 from securefed.attacks.requirements import too_large
 from securefed.messages import ClientId
 from securefed.tensors import Array
@@ -59,6 +60,20 @@ def stacked(rounds: Iterable[Observation]) -> tuple[Array, Array]:
     """[Z_1 .. Z_K] and [S Z_1 .. S Z_K] of rounds that show it, each (features, K rank)."""
     pairs = [(o.broadcast[BASIS], product) for o in rounds if (product := gram_product(o)) is not None]
     return np.hstack([Z for Z, _ in pairs]), np.hstack([Y for _, Y in pairs])
+
+
+def errors(rounds: Iterable[Observation]) -> Array:
+    """Standard deviation of the rounding of each column of `stacked`'s products, told from their numbers, (K rank,)."""
+    seen = [(product, o) for o in rounds if (product := gram_product(o)) is not None]
+    unit = max(_unit(o) for _, o in seen)
+    squares = rounding(np.stack([product for product, _ in seen]), unit) ** 2
+    return np.asarray(np.sqrt(squares.mean(axis=1)).reshape(-1))
+
+
+def _unit(observation: Observation) -> float:
+    """Of fixed point, as if the members' roundings had been one; 0 where nothing says that there were any."""
+    name = GRAM_PRODUCT if GRAM_PRODUCT in observation.message else PRODUCT
+    return observation.step.get(name, 0.0) * float(np.sqrt(len(observation.members)))
 
 
 def rows_of(members: Members, public: Public) -> int:
