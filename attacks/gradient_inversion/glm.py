@@ -1,8 +1,4 @@
-"""The linear models as an attacker computes with them: any leading axes, real or complex numbers.
-
-Complex numbers, because derivatives are taken by a complex step: d f(a) = Im f(a + i h) / h with h = 1e-30 is exact
-to rounding for an analytic f, and everything here is analytic.
-"""
+"""The linear models as an attacker computes with them: any leading axes; gradients, and their derivatives by rows."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import numpy as np
 
 from securefed.algorithms.base import Public
 from securefed.attacks.base import Target
+from securefed.attacks.gradient_inversion.dual import Dual
 from securefed.problems import LogisticRegression, SoftmaxRegression
 from securefed.tensors import Array
 
@@ -69,7 +66,7 @@ class LinearModel:
         """(..., outputs) for logits of that shape."""
         if self.logistic:
             return np.asarray(0.5 + 0.5 * np.tanh(0.5 * z))
-        powers = np.exp(z - z.real.max(axis=-1, keepdims=True))
+        powers = np.exp(z - z.max(axis=-1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
     def logits(self, vector: Array, x: Array) -> Array:
@@ -79,12 +76,66 @@ class LinearModel:
 
     def gradient(self, vector: Array, x: Array, targets: Array, weights: Array) -> Array:
         """Weighted sum over rows of the gradients, plus the penalty's. `targets` (..., rows, outputs)."""
-        slope = (self.probabilities(self.logits(vector, x)) - targets) * weights[..., None]
+        return self._summed(vector, x, (self.probabilities(self.logits(vector, x)) - targets) * weights[..., None])
+
+    def _summed(self, vector: Array, x: Array, slope: Array) -> Array:
         data = np.swapaxes(slope, -1, -2) @ x
         if self.l2:
             data = data + self.l2 * self.weight(vector)
         flat = data.reshape(*data.shape[:-2], -1)
         return np.concatenate([flat, slope.sum(axis=-2)], axis=-1) if self.bias else flat
+
+    def sensitive(self, vector: Array | Dual, x: Array, targets: Array, weights: Array, slots: slice) -> Dual:
+        """`gradient` for x (members, rows, width) with its derivatives by every entry of the rows in `slots`, those of
+        all members side by side: slopes (slots * width, members, parameters). A dual `vector` depends on rows itself.
+
+        Two matrix products over all directions carry the vector's part; a row's own part is an outer product.
+        """
+        point = vector.value if isinstance(vector, Dual) else vector
+        members, rows, width = x.shape
+        p, weights = self.probabilities(self.logits(point, x)), np.broadcast_to(weights, (members, rows))
+        slope = (p - targets) * weights[..., None]
+        W = np.broadcast_to(self.weight(point), (members, self.outputs, width))
+        mine, here = x[:, slots].swapaxes(0, 1), p[:, slots, None]  # (slots, members, width), (members, slots, 1, out)
+        own = self._curved(here, np.swapaxes(W, 1, 2)[:, None]) * weights[:, slots, None, None]
+        own = own.transpose(1, 2, 0, 3)  # (slots, width, members, outputs)
+        out = np.empty((len(mine) * width, members, self.size(width)))
+        by_weight = out[..., : self.outputs * width].reshape(-1, width, members, self.outputs, width)
+        np.multiply(own[..., None], mine[:, None, :, None, :], out=by_weight)
+        each = np.arange(width)
+        by_weight[:, each, :, :, each] += slope[:, slots].swapaxes(0, 1)
+        if self.bias:
+            out[..., -self.outputs :] = own.reshape(len(out), members, -1)
+        if isinstance(vector, Dual):
+            self._carried(vector.slopes, x, p, weights[:, None, None, :], out)
+        return Dual(self._summed(point, x, slope), out)
+
+    def _carried(self, slopes: Array, x: Array, p: Array, weights: Array, out: Array) -> None:
+        """Adds what derivatives of the vector become in those of its gradient."""
+        directions, (members, rows, width) = len(slopes), x.shape
+        by_weight = self.weight(slopes).swapaxes(0, 1)  # (members, directions, outputs, width)
+        dz = by_weight.reshape(members, -1, width) @ np.swapaxes(x, 1, 2)
+        dz = dz.reshape(members, directions, self.outputs, rows)
+        if self.bias:
+            dz += slopes[..., -self.outputs :].swapaxes(0, 1)[..., None]
+        turned = np.swapaxes(p, 1, 2)[:, None]
+        if self.logistic:
+            dz *= turned * (1.0 - turned) * weights
+        else:
+            dz -= np.einsum("mcr,mdcr->mdr", turned[:, 0], dz)[:, :, None]
+            dz *= turned * weights
+        back = (dz.reshape(members, -1, rows) @ x).reshape(members, directions, self.outputs, width)
+        if self.l2:
+            back += self.l2 * by_weight
+        out[..., : self.outputs * width] += back.swapaxes(0, 1).reshape(directions, members, -1)
+        if self.bias:
+            out[..., -self.outputs :] += dz.sum(axis=-1).swapaxes(0, 1)
+
+    def _curved(self, p: Array, dz: Array) -> Array:
+        """Change of the probabilities (..., outputs) with the logits."""
+        if self.logistic:
+            return np.asarray(p * (1.0 - p) * dz)
+        return np.asarray(p * (dz - np.sum(p * dz, axis=-1, keepdims=True)))
 
     def targets(self, labels: Array) -> Array:
         """(..., outputs) what `probabilities` should be."""

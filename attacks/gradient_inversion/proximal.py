@@ -1,11 +1,9 @@
-"""Proximal operators on complex numbers, so that derivatives pass through them by a complex step.
-
-The real part is what the clients compute; the imaginary part is carried through the operator's derivative there.
-"""
+"""Proximal operators on dual numbers: the value is what the clients compute, slopes pass its derivative there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +11,7 @@ from securefed.algorithms.optimization.losac_prox import LoSACProx
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.proximal import L1, NoRegulariser, Nuclear, Regulariser
 from securefed.algorithms.optimization.scaffold_prox import ScaffoldProx
+from securefed.attacks.gradient_inversion.dual import Dual
 from securefed.tensors import Array, Layout
 
 Proximal = LoSACProx | ScaffoldProx
@@ -22,9 +21,12 @@ Proximal = LoSACProx | ScaffoldProx
 class ThresholdedL1(L1):
     """Soft thresholding: entries beyond the threshold keep their derivative, the others lose it."""
 
-    def prox(self, vector: Array, step: float, layout: Layout) -> Array:
-        real, cut = vector.real, step * self.weight
-        return np.where(np.abs(real) > cut, vector - cut * np.sign(real), 0.0)
+    def prox(self, vector: Any, step: float, layout: Layout) -> Any:
+        """Of an array or of dual numbers."""
+        if not isinstance(vector, Dual):
+            return super().prox(vector, step, layout)
+        kept = np.abs(vector.value) > step * self.weight
+        return Dual(super().prox(vector.value, step, layout), np.where(kept, vector.slopes, 0.0))
 
 
 @dataclass(frozen=True)
@@ -37,26 +39,27 @@ class ThresholdedNuclear(Nuclear):
     and f_i / s_i B'_ij beyond the square.
     """
 
-    def prox(self, vector: Array, step: float, layout: Layout) -> Array:
-        real = super().prox(vector.real, step, layout)
-        if not np.iscomplexobj(vector):
-            return real
-        out, start = real + 1j * vector.imag, 0
+    def prox(self, vector: Any, step: float, layout: Layout) -> Any:
+        """Of an array or of dual numbers."""
+        if not isinstance(vector, Dual):
+            return super().prox(vector, step, layout)
+        slopes, start = vector.slopes.copy(), 0
         for spec in layout:
             part, start = slice(start, start + spec.size), start + spec.size
             if len(spec.shape) == 2:
-                slope = _slope(vector[..., part].reshape(*vector.shape[:-1], *spec.shape), step * self.weight)
-                out[..., part].imag = slope.reshape(*vector.shape[:-1], -1)
-        return np.asarray(out)
+                matrix = vector.value[..., part].reshape(*vector.value.shape[:-1], *spec.shape)
+                along = slopes[..., part].reshape(*slopes.shape[:-1], *spec.shape)
+                slopes[..., part] = _slope(matrix, along, step * self.weight).reshape(*slopes.shape[:-1], -1)
+        return Dual(super().prox(vector.value, step, layout), slopes)
 
 
-def _slope(matrix: Array, cut: float) -> Array:
-    """The derivative at the real part of (..., m, n) along its imaginary part."""
+def _slope(matrix: Array, along: Array, cut: float) -> Array:
+    """The derivative at (..., m, n) along (directions, ..., m, n)."""
     if matrix.shape[-2] > matrix.shape[-1]:
-        return np.swapaxes(_slope(np.swapaxes(matrix, -1, -2), cut), -1, -2)
+        return np.swapaxes(_slope(np.swapaxes(matrix, -1, -2), np.swapaxes(along, -1, -2), cut), -1, -2)
     m = matrix.shape[-2]
-    left, s, right = np.linalg.svd(matrix.real, full_matrices=True)
-    along = np.swapaxes(left, -1, -2) @ matrix.imag @ np.swapaxes(right, -1, -2)
+    left, s, right = np.linalg.svd(matrix, full_matrices=True)
+    along = np.swapaxes(left, -1, -2) @ along @ np.swapaxes(right, -1, -2)
     f, slope = np.maximum(s - cut, 0.0), (s > cut).astype(float)
     ds, df = s[..., :, None] - s[..., None, :], f[..., :, None] - f[..., None, :]
     near = np.abs(ds) <= 1e-12 * s[..., :1, None]
@@ -76,7 +79,7 @@ def is_proximal(method: object) -> bool:
 
 
 def differentiable(method: GradientMethod) -> GradientMethod | None:
-    """The method on complex numbers; `None` where its operator is not known here."""
+    """The method on dual numbers; `None` where its operator is not known here."""
     if method.replayable or (isinstance(method, Proximal) and type(method.regulariser) is NoRegulariser):
         return method
     if not isinstance(method, Proximal):

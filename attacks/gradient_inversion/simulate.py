@@ -3,29 +3,33 @@
 Every data-dependent term of a weight update is a combination of the samples. So once the part that any client would
 have sent is subtracted, the messages' rows span the samples' space: with B samples and enough rounds the 64 or 784
 unknowns of a sample become B coordinates. The simulation runs in those coordinates, through the very lines the clients
-run (`GradientMethod.steps`), with all members and all derivative directions side by side.
+run (`GradientMethod.steps`), with all members side by side, and on dual numbers for derivatives by all rows at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, cast
 
 import numpy as np
 
 from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Draw, Work
+from securefed.attacks.gradient_inversion.dual import Dual, where
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import LocalRound, Seen, local_steps
 from securefed.messages import ClientId
 from securefed.tensors import Array
 
-_STEP = 1e-30
 _RANK_TOLERANCE = 1e-13
 _FAINTEST = 1e-3
 _ROUNDING = 1e-12
+_CACHED = 1 << 17
+"""Numbers in a vector of derivatives."""
 
 
 @dataclass(frozen=True)
@@ -63,36 +67,44 @@ class Simulation:
         return np.arange(self.sizes.max()) < self.sizes[:, None]
 
     def totals(self, x: Array, targets: Array) -> list[dict[str, Array]]:
-        """Per round and part what each member sends, (..., members, parameters), zero where it takes no part.
+        """Per round and part what each member sends, (members, parameters), zero where it takes no part.
 
         Args:
-            x: (..., members, slots, width), slots without a row ignored; no slots: the part that is not data.
+            x: (members, slots, width), slots without a row ignored; no slots: the part that is not data.
             targets: (members, slots, outputs).
         """
+        return self._sent(x, targets, self.model.gradient)
+
+    def sensitive(self, x: Array, targets: Array, slots: slice) -> list[dict[str, Dual]]:
+        """`totals` with slopes (slots * width, members, parameters): of each member by the entries of its own rows in
+        these slots."""
+        return self._sent(x, targets, partial(self.model.sensitive, slots=slots))
+
+    def _sent(self, x: Array, targets: Array, gradient: Callable[..., Any]) -> list[dict[str, Any]]:
         members = len(self.members)
         memory = tuple(np.broadcast_to(vector, (members, vector.size)) for vector in self.memory)
         if self.draws and x.shape[-2]:
-            works = [self._work(x, targets, draw) for draw in self.draws]
+            works = [self._work(x, targets, draw, gradient) for draw in self.draws]
         else:  # the same in every round
-            works = [self._work(x, targets, None)] * len(self.rounds)
+            works = [self._work(x, targets, None, gradient)] * len(self.rounds)
         out = []
         for seen, work in zip(self.rounds, works, strict=True):
             sent, fresh = self.method.steps(seen.received, memory, work)
             if len(seen.members) < len(self.members):
                 present = np.isin(self.members, seen.members)[:, None]
-                memory = tuple(np.where(present, new, old) for new, old in zip(fresh, memory, strict=True))
-                sent = {part: np.where(present, value, 0.0) for part, value in sent.items()}
+                memory = tuple(where(present, new, old) for new, old in zip(fresh, memory, strict=True))
+                sent = {part: where(present, value, np.zeros(1)) for part, value in sent.items()}
             else:
                 memory = fresh
             out.append(sent)
         return out
 
-    def _work(self, x: Array, targets: Array, draw: Draw | None) -> Work:
+    def _work(self, x: Array, targets: Array, draw: Draw | None, oracle: Callable[..., Any]) -> Work:
         sizes = self.sizes[:, None]
         weights = (np.arange(x.shape[-2]) < sizes) / sizes
 
         def whole(point: Array, _: int = 0) -> Array:
-            return self.model.gradient(point, x, targets, weights)
+            return cast(Array, oracle(point, x, targets, weights))
 
         rows = sizes.astype(float)
         if draw is None:
@@ -101,7 +113,7 @@ class Simulation:
         drawn = weights_of(draw, x.shape[-2])
 
         def gradient(point: Array, step: int) -> Array:
-            return self.model.gradient(point, x, targets, drawn[step])
+            return cast(Array, oracle(point, x, targets, drawn[step]))
 
         return Work(gradient, whole, self.public, rows, draw.blocks, [float(n) for n in draw.sizes(x.shape[-2])])
 
@@ -230,28 +242,32 @@ class System:
             samples: (samples, coordinates).      labels: (samples,).
         """
         simulation, slots = self.simulation, self.simulation.slots
-        members, widest, width = *slots.shape, samples.shape[1]
-        x = np.zeros((members, widest, width))
+        x = np.zeros((*slots.shape, samples.shape[1]))
         x[slots] = samples
-        targets = np.zeros((members, widest, simulation.model.outputs))
+        targets = np.zeros((*slots.shape, simulation.model.outputs))
         targets[slots] = simulation.model.targets(labels)
-        unknowns = widest * width if slope else 0
-        if slope:
-            directions = np.eye(unknowns).reshape(unknowns, 1, widest, width)
-            x = x + 1j * _STEP * directions
         with np.errstate(all="ignore"):
             sent = simulation.totals(x, targets)
-            residual, jacobian = [], []
-            for seen, out in zip(simulation.rounds, sent, strict=True):
-                for part, scale in self.scales.items():
-                    value = np.broadcast_to(out[part], (*x.shape[:-2], out[part].shape[-1]))
-                    plain = value[0].real if slope else value
-                    residual.append(scale * (plain.sum(axis=0) - seen.total[part]))
-                    if slope:
-                        jacobian.append((scale / _STEP) * value.imag.transpose(2, 1, 0))
-        if not slope:
-            return self.weights * np.concatenate(residual), np.zeros((0, 0))
-        stacked = np.concatenate(jacobian).reshape(-1, members, widest, width)
-        return self.weights * np.concatenate(residual), self.weights[:, None] * stacked[:, slots].reshape(
-            len(stacked), -1
-        )
+            residual = [
+                scale * (np.broadcast_to(out[part], (len(slots), out[part].shape[-1])).sum(axis=0) - seen.total[part])
+                for seen, out in zip(simulation.rounds, sent, strict=True)
+                for part, scale in self.scales.items()
+            ]
+            jacobian = self._jacobian(x, targets) if slope else np.zeros((0, 0))
+        return self.weights * np.concatenate(residual), jacobian
+
+    def _jacobian(self, x: Array, targets: Array) -> Array:
+        """A few slots at a time: what each step computes then stays in the cache."""
+        (members, widest, width), simulation = x.shape, self.simulation
+        size = simulation.model.size(width)
+        turned = np.empty((members, widest, width, len(simulation.rounds), len(self.scales), size))
+        few = max(1, _CACHED // (width * members * size))
+        for start in range(0, widest, few):
+            part = slice(start, min(start + few, widest))
+            for k, out in enumerate(simulation.sensitive(x, targets, part)):
+                for which, (name, scale) in enumerate(self.scales.items()):
+                    slopes = out[name].slopes.reshape(-1, width, members, size)
+                    np.multiply(slopes.transpose(2, 0, 1, 3), scale, out=turned[:, part, :, k, which])
+        rows = turned.reshape(members, widest, width, -1)[simulation.slots].reshape(-1, len(self.weights))
+        rows *= self.weights
+        return rows.T

@@ -25,15 +25,16 @@ from securefed.algorithms.personalized import FLAME, Ditto, PFedMe
 from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.gradient_inversion import DLG, Fit, Naive, Telescoping
+from securefed.attacks.gradient_inversion.dual import Dual
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.proximal import ThresholdedL1, ThresholdedNuclear
 from securefed.attacks.gradient_inversion.rounds import method_of, read
-from securefed.attacks.gradient_inversion.simulate import Simulation
+from securefed.attacks.gradient_inversion.simulate import Simulation, System
 from securefed.attacks.gradient_inversion.starts import _feasible
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
 from securefed.federation import Federation
-from securefed.problems import SoftmaxRegression
+from securefed.problems import LogisticRegression, SoftmaxRegression
 from securefed.tensors import Layout, TensorSpec
 
 DIGITS = load_digits()
@@ -66,6 +67,7 @@ SIMULATED = [
     LoSACProx(learning_rate=0.05, local_steps=1, regulariser=L1(0.01)),
     ScaffoldProx(local_steps=2, regulariser=Nuclear(0.01)),
 ]
+LOGISTIC = FedAvg(problem=LogisticRegression(l2=0.1))
 
 
 def name(method):
@@ -75,8 +77,9 @@ def name(method):
 def scene(method, seed=0, sizes=(1, 2, 1), rounds=6):
     """(what the server sees of client 0 and of all, target, rows) after a run on rows of the digits in [0, 1]."""
     order = np.random.default_rng(seed).permutation(len(DIGITS.data))[: sum(sizes)]
-    clients = [Dataset(DIGITS.data[k] / 16, DIGITS.target[k]) for k in np.split(order, np.cumsum(sizes)[:-1])]
-    public = Public(len(sizes), len(sizes), 64, tuple(sizes), 10, 1.0)
+    labels = DIGITS.target // 5 if method is LOGISTIC else DIGITS.target
+    clients = [Dataset(DIGITS.data[k] / 16, labels[k]) for k in np.split(order, np.cumsum(sizes)[:-1])]
+    public = Public(len(sizes), len(sizes), 64, tuple(sizes), 2 if method is LOGISTIC else 10, 1.0)
     federation = Federation(method, clients, seed=seed, public=public)
     federation.run(rounds)
     transcript = federation.transcript
@@ -95,6 +98,22 @@ def test_the_simulation_of_the_true_rows_sends_what_was_sent(method) -> None:
         for part, value in item.total.items():
             np.testing.assert_allclose(sent[part].sum(axis=0), value, atol=1e-12)
             assert np.abs(value).max() > 1e-6
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["of one", "of all"])
+@pytest.mark.parametrize("method", [*SIMULATED, LOGISTIC], ids=name)
+def test_slopes_are_those_of_the_misfit(method, pooled) -> None:
+    """Along a random direction, against central differences; clients of two, three and one rows."""
+    first, both, target, _ = scene(method, sizes=(2, 3, 1), rounds=3)
+    seen, model = read(both if pooled else first, target), LinearModel.of(target)
+    system = System.build(Simulation(method_of(target), model, target.public, seen, seen[0].members), 64)
+    rng = np.random.default_rng(0)
+    x, along = rng.normal(size=(2, *system.shape))
+    labels = rng.integers(0, 2, len(x))
+    residual, jacobian = system.misfit(x, labels)
+    ahead, behind = (system.misfit(x + s * along, labels, slope=False)[0] for s in (1e-6, -1e-6))
+    np.testing.assert_allclose(residual, system.misfit(x, labels, slope=False)[0], atol=1e-12)
+    np.testing.assert_allclose(jacobian @ along.ravel(), (ahead - behind) / 2e-6, atol=1e-7 * np.abs(jacobian).max())
 
 
 @pytest.mark.parametrize("attack", [Fit(), DLG()], ids=lambda attack: attack.name)
@@ -145,11 +164,12 @@ def test_derivatives_pass_through_proximal_operators(regulariser, shape) -> None
     rng = np.random.default_rng(0)
     layout = Layout((TensorSpec("weight", shape), TensorSpec("bias", (2,))))
     point, along = rng.normal(size=(2, 6, layout.size))
-    carried = regulariser.prox(point + 1e-30j * along, 1.0, layout)
+    several = regulariser.prox(Dual(point, np.stack([along, 2 * along])), 1.0, layout)
     ahead, behind = (regulariser.prox(point + s * along, 1.0, layout) for s in (1e-6, -1e-6))
-    np.testing.assert_allclose(carried.imag / 1e-30, (ahead - behind) / 2e-6, atol=1e-7)
+    for times, slopes in zip((1, 2), several.slopes, strict=True):
+        np.testing.assert_allclose(slopes, times * (ahead - behind) / 2e-6, atol=1e-7)
     plain = {"ThresholdedL1": L1, "ThresholdedNuclear": Nuclear}[name(regulariser)](0.3)
-    np.testing.assert_allclose(carried.real, plain.prox(point, 1.0, layout), atol=1e-14)
+    np.testing.assert_allclose(several.value, plain.prox(point, 1.0, layout), atol=1e-14)
 
 
 def test_a_view_without_messages_is_refused() -> None:
