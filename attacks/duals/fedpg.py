@@ -19,6 +19,7 @@ from securefed.algorithms.pca.operators import off
 from securefed.attacks.duals.fit import fit_steps
 from securefed.attacks.duals.motion import Riemannian
 from securefed.attacks.duals.opened import Duals, Found
+from securefed.attacks.duals.standardised import with_unit_diagonal
 from securefed.attacks.duals.steps import Step
 from securefed.attacks.gram.elimination import eliminate, solve_shifted
 from securefed.tensors import Array
@@ -35,9 +36,10 @@ class FedPGDuals(Duals):
     Attributes:
         trace: trace of the (normalised, if the algorithm normalises) Gram matrix, if publicly known; it fixes the
             shift S + c I to which FedPG is blind. Without it, data that look standardised (a constant diagonal)
-            get the trace of standardised data, and any other the shift of least rank.
+            get the unit diagonal of standardised data, and any other the shift of least rank.
 
-    With one local step exact once the observed subspaces span the features: about features / rank participations.
+    With one local step exact once the observed subspaces span the features: about features / rank participations, and
+    fewer where a unit diagonal shows (up to `fit_features`): 5 of rank 3 for 20 features.
     With several, a fit is proven only at a misfit of round-off with a Jacobian of full rank; otherwise
     `diagnostics["method"]` says "fitted, not proven", and the estimate may be far off at any `residual`.
     """
@@ -53,6 +55,11 @@ class FedPGDuals(Duals):
 
     def solved(self, steps: Sequence[Step], rows: int, algorithm: ConsensusPCA) -> Found:
         blocks = [gradient_block(step, algorithm.step_size) for step in steps]
+        if self.trace is None and len(steps[0].start) <= self.fit_features:
+            unit = with_unit_diagonal(steps, blocks, algorithm.step_size)
+            if unit is not None:
+                counts = unit.rank, unit.unknowns, unit.condition
+                return Found(unit.gram, "solved", True, unit.residual, *counts, unit.error)
         seen = eliminate([step.start for step in steps], blocks)
         solution, _ = solve_shifted(seen, rows=rows, trace=self.trace)
         standardised = self._looks_standardised(solution.gram) and solution.rank == len(solution.gram)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,11 @@ from securefed.tensors import Array
 
 @dataclass(frozen=True)
 class Found:
-    """S over the algorithm's scale (the rows, where it normalises), and how it was found."""
+    """S over the algorithm's scale (the rows, where it normalises), and how it was found.
+
+    Attributes:
+        error: relative, to be expected of S from the precision of the messages; NaN where it is not known.
+    """
 
     gram: Array
     method: str
@@ -29,6 +34,7 @@ class Found:
     rank: int
     unknowns: int
     condition: float
+    error: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,9 @@ class Duals(ABC):
     """Open U_i and Y_i round by round, and solve the steps between them for S_i.
 
     Attributes:
-        fit_features: largest number of features at which several local steps are fitted; the cost grows with the
-            sixth power (20 features: a second; 64: minutes, and the default `jacobians` end at an error of .2).
+        fit_features: largest number of features at which several local steps are fitted, and one is solved entry by
+            entry; the cost grows with the sixth power (20 features: a second for several; 64: minutes, and the
+            default `jacobians` end at an error of .2).
         jacobians: largest number of linearisations of that fit.
         memory: bytes that the solve may take; more is refused before anything is allocated.
     """
@@ -92,7 +99,10 @@ class Duals(ABC):
         rows = target.public.rows[client]
         steps = opened(observed.rounds, algorithm.rho, orthonormal=self.orthonormal)
         if len(steps) < 2:
-            raise TranscriptError("The broadcasts that followed do not fit the messages: fewer than two steps open.")
+            raise TranscriptError(
+                "The broadcasts that followed do not fit the messages, or these have fewer than six digits: fewer than "
+                "two steps open."
+            )
         found = self.solved(steps, rows, algorithm) if algorithm.local_steps == 1 else self.fitted(steps, algorithm)
         return Reconstruction(
             secret=self.secret,
@@ -101,6 +111,11 @@ class Duals(ABC):
             rank=found.rank,
             unknowns=found.unknowns,
             condition=found.condition,
-            diagnostics={"steps": len(steps), "method": found.method, "standardised": found.standardised},
+            diagnostics={
+                "steps": len(steps),
+                "method": found.method,
+                "standardised": found.standardised,
+                "hidden error": found.error,
+            },
             members=observed.members,
         )

@@ -11,6 +11,7 @@ from securefed.algorithms.pca.consensus import POINT
 from securefed.algorithms.pca.operators import orth
 from securefed.algorithms.pca.server import BASIS
 from securefed.attacks.base import Observation
+from securefed.attacks.precision import rounding
 from securefed.tensors import Array
 
 _ORTHONORMAL = 1e-6
@@ -24,12 +25,14 @@ class Step:
         start, end: U_i before and after the local steps, (features, rank).
         linear: Y_i - rho Z, the known part of the gradient.
         constraint_dual: T_i of FedPE, (rank, rank); zero up to round-off where every U_i is orthonormal.
+        error: standard deviation of the rounding of a message's entry.
     """
 
     start: Array
     end: Array
     linear: Array
     constraint_dual: Array
+    error: float
 
 
 def opened(rounds: Sequence[Observation], rho: float, *, orthonormal: bool = True) -> list[Step]:
@@ -40,6 +43,7 @@ def opened(rounds: Sequence[Observation], rho: float, *, orthonormal: bool = Tru
     need not be orthonormal (FedPE's) cannot be checked so, and are taken as they come.
     """
     steps = []
+    error = float(np.sqrt(np.mean(rounding(np.stack([o.message[POINT] for o in rounds])) ** 2)))
     start: Array | None = orth(rounds[0].broadcast[BASIS])  # U_i^0 = Z^0
     dual = np.zeros_like(rounds[0].broadcast[BASIS])  # Y_i^0 = 0
     constraint_dual = np.zeros((dual.shape[1], dual.shape[1]))  # T_i^0 = 0
@@ -49,7 +53,7 @@ def opened(rounds: Sequence[Observation], rho: float, *, orthonormal: bool = Tru
         if orthonormal and not _is_orthonormal(end):
             start = None
         elif start is not None:
-            steps.append(Step(start, end, dual - rho * observation.broadcast[BASIS], constraint_dual))
+            steps.append(Step(start, end, dual - rho * observation.broadcast[BASIS], constraint_dual, error))
             start = end
         else:
             start = end

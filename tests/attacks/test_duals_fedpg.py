@@ -54,11 +54,12 @@ def test_standardised_digits_are_recovered_in_thirteen_participations(seed):
     clients = digits(20, seed)
     views, target, _ = observe(ONE_STEP, clients, 13, seed)
     got = FedPGDuals().run(views[0], target, RNG)
-    assert relative_error(got.value, gram(clients[0])) < 1e-6
-    assert got.diagnostics["standardised"] and got.rank == got.unknowns == 13 * 6
-    known = FedPGDuals(trace=20.0).run(views[0], target, RNG)
+    assert relative_error(got.value, gram(clients[0])) < 1e-7
+    assert got.diagnostics["standardised"] and got.rank == got.unknowns == 19 * 10
+    known = FedPGDuals(trace=20.0).run(views[0], target, RNG)  # by elimination
+    assert known.rank == known.unknowns == 13 * 6
     np.testing.assert_allclose(known.value, got.value, rtol=1e-6, atol=1e-3)
-    few, target, _ = observe(ONE_STEP, clients, 5, seed)
+    few, target, _ = observe(ONE_STEP, clients, 3, seed)
     assert relative_error(FedPGDuals().run(few[0], target, RNG).value, gram(clients[0])) > 1e-2
 
 
