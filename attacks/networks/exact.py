@@ -39,12 +39,14 @@ class Entering:
 
     def factors(self, rows: int) -> tuple[Array, Array, Array]:
         """The leading singular triples, exact for a matrix of rank `rows` (Halko et al. 2011, algorithm 4.4)."""
-        weight = np.asarray(self.weight, np.float64)
-        width = rows + _SPARE
+        weight, width = np.asarray(self.weight), rows + _SPARE
         if 3 * width >= min(weight.shape):
-            return np.linalg.svd(weight, full_matrices=False)
-        probe = np.random.default_rng(0).normal(size=(weight.shape[1], width))
-        within, _ = np.linalg.qr(weight @ (weight.T @ (weight @ probe)))
+            return np.linalg.svd(weight.astype(np.float64), full_matrices=False)
+        probe = np.random.default_rng(0).normal(size=(weight.shape[1], width)).astype(weight.dtype)
+        # Where to look is found in the message's own precision; orthonormal, it costs the weakest row no digits.
+        probe, _ = np.linalg.qr(weight.T @ (weight @ probe))
+        weight = weight.astype(np.float64)
+        within, _ = np.linalg.qr(weight @ probe)
         inner, values, directions = np.linalg.svd(within.T @ weight, full_matrices=False)
         return within @ inner, values, directions
 

@@ -20,6 +20,8 @@ from securefed.attacks.networks.exact import Entering, ratio, separate, span
 from securefed.attacks.networks.network import Layer, Network
 from securefed.tensors import Array
 
+_NOTHING = 1e-30
+"""Entries of this part of the largest are 0."""
 _TOGETHER = 2**22
 """Entries of slopes that are held at a time."""
 
@@ -53,8 +55,7 @@ class FirstLayer:
         if layer is None:
             return None
         parts = network.split(gradient)
-        bias = parts[layer.bias].double().numpy() if layer.bias else None
-        seen = Entering(parts[layer.weight].double().numpy(), bias)
+        seen = Entering(parts[layer.weight].numpy(), parts[layer.bias].numpy() if layer.bias else None)
         return cls(network, point, layer, seen, count, rng)
 
     @property
@@ -66,7 +67,10 @@ class FirstLayer:
     def rows(self) -> Array | None:
         """(B, features) the rows in any order, or `None` where they cannot be told apart; likely, not certain."""
         found = ratio(self.seen) if self.count == 1 else separate(self.seen, self.count, self.rng)
-        return found if found is not None and np.isfinite(found).all() else None
+        if found is None or not np.isfinite(found).all():
+            return None
+        # What rounding leaves of a 0 may be subnormal in single precision, which makes products ten times as slow.
+        return np.where(np.abs(found) > _NOTHING * np.abs(found).max(), found, 0.0)
 
     @cached_property
     def span(self) -> Array:
@@ -78,7 +82,7 @@ class FirstLayer:
         """(B, out) slope of each row's own loss at the layer's outputs, at the point. Needs `rows`."""
         assert self.rows is not None
         weight = self.seen.weight[: self.network.shapes[self.layer.weight][0]]
-        return np.asarray(self.count * (weight @ np.linalg.pinv(self.rows)).T)
+        return np.asarray(self.count * (weight @ np.linalg.pinv(self.rows).astype(weight.dtype)).T)
 
     def misfits(self, targets: Tensor) -> Array:
         """(B, T) relative distance of each row's slope from the one it would have with each target (T, ...).
@@ -86,25 +90,32 @@ class FirstLayer:
         Needs `rows` and a bias, without which there are none.
         """
         assert self.rows is not None
+        rows, seen = (torch.as_tensor(part, dtype=self.network.dtype) for part in (self.rows, self.slopes))
+        found = []
+        for part in torch.arange(len(rows)).split(max(1, _TOGETHER // (seen.shape[1] * len(targets)))):
+            x = rows[part].repeat_interleave(len(targets), dim=0)
+            y = targets.repeat(len(part), *(1 for _ in targets.shape[1:]))
+            gap = self._simulated(x, y).reshape(len(part), len(targets), -1) - seen[part, None]
+            found.append(gap.norm(dim=2) / seen[part].norm(dim=1, keepdim=True).clamp_min(1e-30))
+        return np.asarray(np.nan_to_num(torch.cat(found).double().numpy(), nan=1e30, posinf=1e30))
+
+    def _simulated(self, x: Tensor, y: Tensor) -> Tensor:
+        """(B, out) slope of each row's own loss at the layer's outputs: the gradient of a bias of its own."""
         assert self.layer.bias is not None
         network, name = self.network, self.layer.bias
         parts = network.split(self.point)
-        bias, one = parts[name], torch.ones(1, dtype=network.dtype)
-        rows, slopes = (torch.as_tensor(part, dtype=network.dtype) for part in (self.rows, self.slopes))
+        bias = parts[name].expand(len(x), -1).clone().requires_grad_()
 
-        def misfit(row: Tensor, slope: Tensor, target: Tensor) -> Tensor:
-            def value(outputs: Tensor) -> Tensor:
-                return network.objective({**parts, name: outputs}, row[None], target[None], one)
+        def value(bias: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+            return network.objective({**parts, name: bias}, x, y, weights)
 
-            gap: Tensor = torch.func.grad(value)(bias) - slope
-            relative: Tensor = gap.norm() / slope.norm().clamp_min(1e-30)
-            return relative
-
-        over_targets = torch.func.vmap(misfit, in_dims=(None, None, 0))
-        chunk = max(1, _TOGETHER // (len(bias) * len(targets)))
-        with torch.no_grad():
-            found = torch.func.vmap(over_targets, in_dims=(0, 0, None), chunk_size=chunk)(rows, slopes, targets)
-        return np.asarray(np.nan_to_num(found.double().numpy(), nan=1e30, posinf=1e30))
+        with torch.enable_grad():
+            try:  # a linear layer of rows adds a bias (B, out) as it does one (out,)
+                total = value(bias, x, y, torch.ones(len(x), dtype=network.dtype))
+            except RuntimeError:  # it sees them in another shape
+                one = torch.ones(len(x), 1, dtype=network.dtype)
+                total = torch.func.vmap(value)(bias, x[:, None], y[:, None], one).sum()
+            return torch.autograd.grad(total, bias)[0]
 
     def ordered(self, targets: Tensor) -> Array:
         """(B, features) the rows in the order of the targets (B, ...) that explains their slopes best."""

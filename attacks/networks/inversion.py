@@ -337,7 +337,9 @@ class Cascade:
     ) -> None:
         for k, bests in zip(which, ends, strict=True):
             spent = found[k].evaluations + sum(best.evaluations for best in bests)
-            for best in bests:
+            # The search's own value ranks its ends, until categories are rounded.
+            likely = bests if self.columns is not None else [min(bests, key=lambda best: best.value)]
+            for best in likely:
                 unknowns = torch.as_tensor(best.point.reshape(len(base.problems[k].targets), -1))
                 rows = chart.rows(unknowns).numpy()
                 if self.columns is not None:

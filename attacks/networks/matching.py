@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -17,13 +18,12 @@ from securefed.tensors import Array
 
 Distance = Literal["squared", "cosine"]
 
-TOGETHER = 2**18
-"""Entries of gradients that are computed together at most: beyond, the batch leaves the cache and vmap loses to a loop
-(measured: `benchmarks.attacks_networks`)."""
+TOGETHER, APART = 2**20, 2**18
+"""Entries of gradients that candidates of one message, and of several, are computed together with at most: beyond, the
+batch leaves the cache and vmap loses to a loop (measured: `benchmarks.attacks_networks`). Candidates of one message
+share its parameters, of which candidates of several need copies."""
 WORTHWHILE = 4
 """Fewest candidates that are worth a batch."""
-
-
 _FAINT = 1e-6
 """Share of the largest energy that a tensor's weight is computed with at least: a silent layer must not decide."""
 
@@ -76,7 +76,7 @@ class Matching:
         of: which problem each candidate belongs to.
         balance: b weighs the squared misfit of each tensor by its energy^-b: 0 as sent, 1 all tensors alike, beyond 1
             those of the first layers more, whose gradients are small and say most of the rows.
-        batched: `None` decides by `TOGETHER` and `WORTHWHILE`.
+        batched: `None` decides by `TOGETHER`, `APART` and `WORTHWHILE`.
     """
 
     def __init__(
@@ -96,42 +96,43 @@ class Matching:
         self.problems, self.of = problems, np.asarray(of)
         self.charts = list(chart) if isinstance(chart, Sequence) else [chart] * len(problems)
         self.count = len(problems[0].targets)
-        self.mask = network.mask().repeat(simulation.copies())
-        self._whole = not network.seen
-        self._plain = not balance and self._whole
-        self._weights = [self.mask * self._balanced(p.message, balance) if balance else self.mask for p in problems]
-        self._energy = [
-            max(float((p.message * w).square().sum()), 1e-300) for p, w in zip(problems, self._weights, strict=True)
-        ]
-        alike = all(other is self.charts[0] for other in self.charts)
-        most = TOGETHER // max(network.size * simulation.copies(), 1)
-        self.together = most if batched is None and alike else 2**20 if batched and alike else 1
+        self._whole, self._balance, self._batched = not network.seen, balance, batched
 
     def __call__(self, indices: Array, points: Array) -> tuple[Array, Array]:
         """As `descent.Evaluate`."""
-        if self.together < WORTHWHILE or len(points) < WORTHWHILE:
-            each = [self._one(int(self.of[i]), point) for i, point in zip(indices, points, strict=True)]
-            return np.array([value for value, _ in each]), np.stack([slope for _, slope in each])
-        parts = max(1, -(-len(points) // self.together))
-        found = [
-            self._several(i, p)
-            for i, p in zip(np.array_split(indices, parts), np.array_split(points, parts), strict=True)
-        ]
-        return np.concatenate([value for value, _ in found]), np.concatenate([slope for _, slope in found])
+        values, slopes = np.empty(len(points)), np.empty(points.shape)
+        for part in self._parts(self.of[indices]):
+            if len(part) == 1:
+                values[part], slopes[part] = self._one(int(self.of[indices[part[0]]]), points[part[0]])
+            else:
+                values[part], slopes[part] = self._several(self.of[indices[part]], points[part])
+        return values, slopes
+
+    def _parts(self, of: Array) -> list[Array]:
+        """Places of candidates that are computed together: of one message where there are enough, else of several."""
+        own = [np.flatnonzero(of == which) for which in np.unique(of)]
+        few = [places for places in own if len(places) < WORTHWHILE]
+        kinds = [(places, TOGETHER) for places in own if len(places) >= WORTHWHILE]
+        kinds += [(np.concatenate(few), APART)] if few else []
+        sent = max(self.network.size * self.simulation.copies(), 1)
+        parts: list[Array] = []
+        for places, entries in kinds:
+            most, alike = entries // sent, len({id(self.charts[k]) for k in of[places]}) == 1
+            together = min(most, len(places)) >= WORTHWHILE if self._batched is None else self._batched
+            most = (most if self._batched is None else len(places)) if together and alike else 1
+            parts += np.array_split(places, -(-len(places) // most))
+        return parts
 
     def relative(self, which: int, rows: Array) -> float:
         """||simulated - seen|| / ||seen|| of rows (B, features); infinite where the simulation blows up."""
         problem = self.problems[which]
         with torch.no_grad():
             x = torch.as_tensor(np.asarray(rows), dtype=self.network.dtype)
-            gap, seen = (
-                self.simulation(self.network, problem.point, x, problem.targets) - problem.message,
-                problem.message,
-            )
+            seen = problem.message
+            gap = self.simulation(self.network.plain, problem.point, x, problem.targets) - seen
             if not self._whole:
-                gap, seen = gap * self.mask, seen * self.mask
-            norm, scale = (float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in (gap, seen))
-            value = norm / max(scale, 1e-150)
+                gap, seen = gap * self._mask, seen * self._mask
+            value = _norm(gap) / max(_norm(seen), 1e-150)
         return value if np.isfinite(value) else float("inf")
 
     def _one(self, which: int, point: Array) -> tuple[float, Array]:
@@ -139,21 +140,17 @@ class Matching:
         unknowns = torch.tensor(point.reshape(self.count, -1), dtype=self.network.dtype, requires_grad=True)
         with torch.enable_grad():
             x = chart.rows(unknowns)
-            sent = self.simulation(self.network, problem.point, x, problem.targets)
+            sent = self.simulation(self.network.plain, problem.point, x, problem.targets)
             value = self._distance(sent, problem.message, self._weights[which], self._energy[which]) + self.prior(x)
             (slope,) = torch.autograd.grad(value, unknowns)
         return float(value.detach()), slope.reshape(-1).numpy().astype(np.float64)
 
-    def _several(self, indices: Array, points: Array) -> tuple[Array, Array]:
-        which = [int(self.of[i]) for i in indices]
-        stacked = [
-            torch.stack([getattr(self.problems[k], part) for k in which]) for part in ("point", "message", "targets")
-        ]
-        weights = torch.stack([self._weights[k] for k in which])
-        energies = torch.tensor([self._energy[k] for k in which], dtype=self.network.dtype)
+    def _several(self, of: Array, points: Array) -> tuple[Array, Array]:
         unknowns = torch.tensor(points.reshape(len(points), self.count, -1), dtype=self.network.dtype)
         unknowns.requires_grad_(True)
-        chart = self.charts[0]
+        chart, one = self.charts[of[0]], len(set(of.tolist())) == 1
+        facts = [self._facts(k) for k in (of[:1] if one else of)]
+        given = facts[0] if one else tuple(map(torch.stack, zip(*facts, strict=True)))
 
         def value(
             unknown: Tensor, point: Tensor, message: Tensor, targets: Tensor, weights: Tensor, energy: Tensor
@@ -163,10 +160,34 @@ class Matching:
             return self._distance(sent, message, weights, energy) + self.prior(x)
 
         with torch.enable_grad():
-            point, message, targets = stacked
-            values = torch.func.vmap(value)(unknowns, point, message, targets, weights, energies)
+            shared = None if one else 0
+            values = torch.func.vmap(value, in_dims=(0, *(shared for _ in given)))(unknowns, *given)
             (slopes,) = torch.autograd.grad(values.sum(), unknowns)
         return values.detach().numpy().astype(np.float64), slopes.reshape(len(points), -1).numpy().astype(np.float64)
+
+    def _facts(self, which: int) -> tuple[Tensor, ...]:
+        """What a candidate is measured by."""
+        problem = self.problems[which]
+        energy = torch.tensor(self._energy[which], dtype=self.network.dtype)
+        return problem.point, problem.message, problem.targets, self._weights[which], energy
+
+    @cached_property
+    def _mask(self) -> Tensor:
+        return self.network.mask().repeat(self.simulation.copies())
+
+    @cached_property
+    def _weights(self) -> list[Tensor]:
+        """The root of each entry's weight, by problem; 1 where all count alike."""
+        if self._whole and not self._balance:
+            return [torch.ones((), dtype=self.network.dtype)] * len(self.problems)
+        if not self._balance:
+            return [self._mask] * len(self.problems)
+        return [self._mask * self._balanced(problem.message, self._balance) for problem in self.problems]
+
+    @cached_property
+    def _energy(self) -> list[float]:
+        parts = zip(self.problems, self._weights, strict=True)
+        return [max(float((problem.message * weights).square().sum()), 1e-300) for problem, weights in parts]
 
     def _balanced(self, message: Tensor, balance: float) -> Tensor:
         """(length,) the root of each entry's weight."""
@@ -180,9 +201,15 @@ class Matching:
         return out
 
     def _distance(self, sent: Tensor, message: Tensor, weights: Tensor, energy: Tensor | float) -> Tensor:
-        if not self._plain:
+        if weights.ndim:
             sent, message = sent * weights, message * weights
         if self.distance == "squared":
             return (sent - message).square().sum() / energy
         norm = (sent.square().sum() + 1e-30).sqrt() * energy**0.5
         return 1.0 - torch.dot(sent, message) / norm
+
+
+def _norm(vector: Tensor) -> float:
+    """Of a vector in single precision too, where squares of its entries may leave the range."""
+    found = float(vector.norm())
+    return found if 1e-15 < found < 1e15 else float(vector.double().norm())

@@ -68,7 +68,7 @@ def invert(
     simulation: LocalSteps | OneGradient = local or OneGradient()
     point = network.flatten(dict(model.named_parameters()))
     sent = network.flatten(_named(network, message))
-    require(bool(torch.isfinite(sent).all()), "the message holds numbers that are not finite")
+    require(all(map(torch.isfinite, sent.aminmax())), "the message holds numbers that are not finite")
     gradient = mean_gradient(simulation, sent)
     aims = torch.as_tensor(np.asarray(targets)) if targets is not None else None
     if aims is None and labels is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,12 +39,15 @@ class Network:
         objective: see `Objective`; a regulariser may be part of it.
         dtype: in which everything is computed.
         seen: names of the parameters whose messages depend on the rows alone; empty means all.
+        nested: whether `gradient` works inside the transforms of torch.func (vmap, jacfwd). Outside them plain autograd
+            finds the same in less time, and a process's first gradient does not load torch's compiler for a second.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     objective: Objective
     dtype: torch.dtype = torch.float32
     seen: tuple[str, ...] = field(default=())
+    nested: bool = True
 
     @classmethod
     def of(cls, module: nn.Module, loss: Loss, *, input_shape: tuple[int, ...] | None = None) -> Network:
@@ -98,13 +101,33 @@ class Network:
 
     def gradient(self, point: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """(size,) gradient at the flat `point`; differentiable in `x` and `point`."""
+        if not self.nested:
+            found = self.gradients(point, x, y, weights)
+            return torch.cat([found[name].reshape(-1) for name in self.shapes])
 
         def value(parameters: dict[str, Tensor]) -> Tensor:
             return self.objective(parameters, x, y, weights)
 
         # By tensor: through a flat vector every tensor's slope would be padded to the length of all and added up.
-        found: dict[str, Tensor] = torch.func.grad(value)(self.split(point))
+        found = torch.func.grad(value)(self.split(point))
         return torch.cat([found[name].reshape(-1) for name in self.shapes])
+
+    def gradients(self, point: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> dict[str, Tensor]:
+        """By name, as `gradient`, by plain autograd: not inside torch.func's transforms."""
+        onward = torch.is_grad_enabled() and (x.requires_grad or point.requires_grad)
+        with torch.enable_grad():
+            parts = self.split(point if point.requires_grad else point.detach())
+            leaves = {name: part if part.requires_grad else part.requires_grad_() for name, part in parts.items()}
+            value = self.objective(leaves, x, y, weights)
+            found = torch.autograd.grad(
+                value, list(leaves.values()), create_graph=onward, allow_unused=True, materialize_grads=True
+            )
+        return dict(zip(leaves, found, strict=True))
+
+    @cached_property
+    def plain(self) -> Network:
+        """The same outside torch.func's transforms."""
+        return replace(self, nested=False)
 
     def mask(self) -> Tensor:
         """(size,) 1 where messages depend on the rows alone, else 0."""
@@ -123,13 +146,15 @@ class Network:
         """
         generator = torch.Generator().manual_seed(0)
         row = torch.rand(1, features, generator=generator, dtype=self.dtype)
-        found = self.split(self.gradient(point, row, target, torch.ones(1, dtype=self.dtype)))
+        found = self.gradients(point, row, target, torch.ones(1, dtype=self.dtype))
+        # What a matrix does to a random vector tells it from d x^T as surely as its entries do, and sooner.
+        other = torch.randn(features, generator=generator, dtype=self.dtype)
         best: tuple[int, Layer] | None = None
         for name, gradient in found.items():
             if gradient.ndim != 2 or gradient.shape[1] != features:
                 continue
             slope = gradient @ row[0] / row[0].square().sum()
-            if slope.norm() == 0 or (gradient - slope[:, None] * row).norm() > _SAME * gradient.norm():
+            if slope.norm() == 0 or (gradient @ other - slope * (row[0] @ other)).norm() > _SAME * gradient.norm():
                 continue
             bias = next(
                 (n for n, g in found.items() if g.shape == slope.shape and _close(g, slope) and g.ndim == 1), None
@@ -149,7 +174,7 @@ class Network:
         generator = torch.Generator().manual_seed(1)
         row = torch.rand(1, features, generator=generator, dtype=self.dtype)
         one = torch.ones(1, dtype=self.dtype)
-        first, last = (self.split(self.gradient(point, row, torch.tensor([c]), one)) for c in (0, classes - 1))
+        first, last = (self.gradients(point, row, torch.tensor([c]), one) for c in (0, classes - 1))
         for name, slope in first.items():
             if slope.ndim != 1 or len(slope) < classes:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -41,6 +41,7 @@ class Paths:
     def __call__(self, network: Network, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """(rounds * parameters,). `point` is not looked at: paths start where they started."""
         parts = passes(len(x), self.pull.method.batch_size, self.steps)
+        network = replace(network, nested=True)  # the paths are transformed together
 
         def gradient(at: Tensor, step: int) -> Tensor:
             own, aims = x[parts[step]], y[parts[step]]

@@ -32,7 +32,8 @@ def first_layer(seed: int) -> Cell:
     model, (x, y) = dense((784, 1024, 10), seed), drawn(ROWS, seed)
     x = x.float().reshape(ROWS, -1)
     message = sent(model, x, y, None)
-    found, seconds = _exact(model, message, seed)
+    _exact(model, message, seed)  # what a process imports and allocates once is not the attack's
+    found, seconds = sorted((_exact(model, message, seed) for _ in range(9)), key=lambda run: run[1])[4]
     lost = float(np.sum(psnr(found, x.numpy()) <= GOOD))
     return {"error": lost, "seconds": seconds, "milliseconds": 1e3 * seconds}
 

@@ -221,6 +221,43 @@ def test_candidates_together_and_one_by_one_agree_and_slopes_are_derivatives() -
         np.testing.assert_allclose(rise, slopes[:, 7], rtol=1e-5, atol=1e-9)
 
 
+def test_candidates_of_several_messages_agree_with_themselves_alone() -> None:
+    net, charts = convolution(), Entries(36)
+    network = Network.of(net, losses, input_shape=(1, 6, 6))
+    generator = torch.Generator().manual_seed(3)
+    problems = []
+    for k in range(4):
+        point = torch.randn(network.size, generator=generator, dtype=torch.float64)
+        message = torch.randn(network.size, generator=generator, dtype=torch.float64)
+        problems.append(Problem(point, message, torch.tensor([k])))
+    of = [0] * 5 + [1, 1, 2, 3, 3]
+    candidates = np.random.default_rng(0).random((10, 36))
+    together, alone = (
+        Matching(network, OneGradient(), problems, of, charts, Prior(0.2, 0.8), batched=batched)
+        for batched in (None, False)
+    )
+    assert [part.tolist() for part in together._parts(np.array(of))] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    for which in (np.arange(10), np.array([1, 4, 6, 9])):
+        for found, expected in zip(together(which, candidates[which]), alone(which, candidates[which]), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_plain_autograd_and_the_transformed_gradient_are_the_same() -> None:
+    net, (x, y) = convolution(), rows(2, 36)
+    network = Network.of(net, losses, input_shape=(1, 6, 6))
+    point = network.flatten(dict(net.named_parameters()))
+    cotangent = torch.randn(network.size, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    for simulation in (OneGradient(), LocalSteps(0.3, 2)):
+        found = []
+        for one in (network, network.plain):
+            own = x.clone().requires_grad_()
+            sent = simulation(one, point, own, y)
+            found.append((sent.detach(), torch.autograd.grad(sent @ cotangent, own)[0]))
+        for expected, other in zip(*found, strict=True):
+            torch.testing.assert_close(other, expected, rtol=1e-12, atol=1e-14)
+    assert not network.plain.gradient(point, x, y, torch.ones(2, dtype=torch.float64)).requires_grad
+
+
 @cache
 def seen(method: GradientMethod, count: int) -> tuple[Target, Observed, Observed, tuple[Dataset, ...]]:
     """The target's and the sum's view of one round of 2 clients."""

@@ -154,8 +154,17 @@ def test_a_wrong_first_count_is_passed_over() -> None:
     assert passed > 0
 
 
-def test_misfits_tell_the_row_of_each_target_only() -> None:
-    model, (x, y) = network(nn.Linear(200, CLASSES)), rows(5)
+class Upright(nn.Linear):
+    """A linear layer that takes its rows as columns."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.weight @ x.T + self.bias[:, None]).T
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, Upright])
+def test_misfits_tell_the_row_of_each_target_only(layer: type[nn.Linear]) -> None:
+    torch.manual_seed(1)
+    model, (x, y) = nn.Sequential(layer(20, 200), nn.ReLU(), nn.Linear(200, CLASSES)).double(), rows(5)
     flat = Network.of(model, losses)
     point = flat.flatten(dict(model.named_parameters()))
     seen = flat.flatten(dict(zip(flat.shapes, gradient(model, losses(model(x), y).mean()), strict=True)))
