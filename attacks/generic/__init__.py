@@ -9,6 +9,7 @@ from __future__ import annotations
 from securefed.attacks.generic.clear import ClearRows
 from securefed.attacks.generic.fit import FitRows
 from securefed.attacks.generic.probe import ProbeGram
+from securefed.attacks.generic.regression import Learned, RegressRows
 from securefed.attacks.generic.replay import Allowance, Differentiable, Replay
 
-__all__ = ["Allowance", "ClearRows", "Differentiable", "FitRows", "ProbeGram", "Replay"]
+__all__ = ["Allowance", "ClearRows", "Differentiable", "FitRows", "Learned", "ProbeGram", "RegressRows", "Replay"]

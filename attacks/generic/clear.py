@@ -21,7 +21,8 @@ class ClearRows:
     """Every tensor as wide as the data is taken for rows, also divided by a tensor with one entry a row.
 
     The ratio is what the first linear layer of a model with a bias gives away (Phong et al. 2018). Of all candidates
-    that one is returned whose replay misfits least; where none replays, the one nearest in number to the rows.
+    that one is returned whose replay misfits least; where none replays, the one nearest in number to the rows. Rows
+    that it lacks are at the prior's mean, where there is a prior.
     """
 
     name: ClassVar[str] = "generic/clear"
@@ -47,6 +48,9 @@ class ClearRows:
         if not found:
             raise TranscriptError("no tensor of the messages is as wide as the data")
         misfit, _, rows = min(found, key=lambda item: item[:2])
+        if replay.prior is not None and len(rows) < replay.rows:
+            guess = np.broadcast_to(replay.prior.mean(axis=0), (replay.rows - len(rows), replay.features))
+            rows = np.concatenate([rows, guess])
         limit = replay.target.public.feature_bound
         return Reconstruction(
             self.secret,

@@ -75,12 +75,18 @@ class FitRows:
         """As `run`, on a replay.
 
         Raises:
-            TranscriptError: the client step fails on every start, or draws from a generator of its own.
+            TranscriptError: the client step fails on every start, draws from a generator of its own, or draws so much
+                that any rows would explain what was sent.
         """
         if not replay.repeatable:
             raise TranscriptError(
                 "the client step gives two answers to one question: it draws from a generator of its own, and nothing "
                 "can be fitted to it; let it draw from `rng`"
+            )
+        if replay.units.drowned:
+            raise TranscriptError(
+                "the clients' own draws change a message as much as their rows do, so that any rows would explain it; "
+                "generic/regression tells what is left"
             )
         allowed, steps = self._effort(replay)
         best: Fit | None = None

@@ -70,26 +70,33 @@ class ProbeGram:
         if not replay.deterministic:
             raise TranscriptError("the client step draws at random, so its messages are no function of the rows alone")
         off = departure(replay, rng)
-        if not off <= max(_LINEAR, _ROUNDED * replay.units.rounding):
+        tolerance = max(_LINEAR, _ROUNDED * replay.units.rounding)
+        if not off <= tolerance:
             raise TranscriptError(f"the messages are not linear in the rows' moments: off by {off:.1e} of their size")
         probes = Probes.of(replay)
         constant, matrix = probes.constant, probes.matrix
+        sent = probes.seen - constant
         U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
         kept = s > max(_TAU, _NOISE * replay.units.rounding) * s[0]
         U, s, Vt = U[:, kept], s[kept], Vt[kept]
         guess = probes.moments(prior, replay) if prior is not None else np.zeros(matrix.shape[1])
-        found = guess + Vt.T @ ((U.T @ (probes.seen - constant - matrix @ guess)) / s)
+        found = guess + Vt.T @ ((U.T @ (sent - matrix @ guess)) / s)
+        beside = float(np.linalg.norm(sent - U @ (U.T @ sent)))  # what no M at all would have sent
         moments = self._complete(found, Vt, replay.rows, probes.size)
         bound = replay.target.public.feature_bound
         gram = moments[-replay.features :, -replay.features :] * bound**2
         return Reconstruction(
             self.secret,
             gram,
-            residual=float(np.linalg.norm(matrix @ pack(moments) + constant - probes.seen)),
+            residual=float(np.linalg.norm(matrix @ pack(moments) - sent)),
             rank=len(s),
             unknowns=matrix.shape[1],
             condition=float(s[0] / s[-1]),
-            diagnostics={"departure from linearity": off, "depends on sums of rows": probes.size > replay.features},
+            diagnostics={
+                "departure from linearity": off,
+                "depends on sums of rows": probes.size > replay.features,
+                "explained": beside <= tolerance * float(np.linalg.norm(sent)),
+            },
             members=frozenset(replay.members),
         )
 
@@ -114,9 +121,7 @@ def departure(replay: Replay, rng: np.random.Generator) -> float:
     def sent(rows: Array) -> Array:
         return replay(rows) / replay.units.unit
 
-    try:
-        zero = sent(np.zeros((n, p)))
-        rows = replay.sample(rng)
+    def off(rows: Array) -> float:
         here, mirrored = sent(rows), sent(-rows)
         even, odd = (here + mirrored) / 2 - zero, (here - mirrored) / 2
         worst = [np.linalg.norm(sent(rows / 2) - zero - even / 4 - odd / 2)]  # degree 2 on every line
@@ -126,10 +131,14 @@ def departure(replay: Replay, rng: np.random.Generator) -> float:
             first[n // 2 :], second[: n // 2] = 0, 0
             worst.append(np.linalg.norm(sent(first) + sent(second) - zero - here))  # a sum over rows
         size = float(np.linalg.norm(here - zero))
+        return float(max(worst)) / size if size > 0 else float("inf")
+
+    try:
+        zero = sent(np.zeros((n, p)))
+        found = max(off(replay.sample(rng)), off(replay.likely(rng)))  # a step may behave on real rows alone
     except (SecureFedError, ArithmeticError, ValueError):
         return float("inf")
-    off = float(max(worst))
-    return off / size if size > 0 and np.isfinite(off) else float("inf")
+    return found if np.isfinite(found) else float("inf")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from securefed.tensors import Array
 _CONSTANT = 1e4
 _COARSE = (np.float16, np.float32)
 _EPS = float(np.finfo(np.float64).eps)
+_DROWNED = 0.5
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Units:
     rounding: float
     noise: float
     step: float
+
+    @property
+    def drowned(self) -> bool:
+        """Whether other draws change a message about as much as other rows do: then any rows explain it."""
+        return self.noise >= _DROWNED
 
     @classmethod
     def of(

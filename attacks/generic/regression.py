@@ -1,0 +1,195 @@
+"""Learn what messages say of rows: simulate many clients, regress their rows on what they would have sent.
+
+For steps that no fit can follow: clients draw at random, and only the sum of what is known and what is drawn is seen,
+or the messages are steps of their rows, so that derivatives are zero. The attacker draws rows like those of the prior,
+and draws where the clients draw, runs the client step, and learns rows as a function of messages by kernel ridge
+regression, of the kernel (linear, quadratic) and the ridge that predict the rows of simulated clients best whose own
+messages were left out. That is the best linear (or quadratic) estimate of the rows in the mean square, and where
+messages say nothing it is the prior's mean.
+
+Source: Saunders, Gammerman, Vovk, Ridge Regression Learning Algorithm in Dual Variables (1998); leave-one-out errors
+in closed form: Hastie, Tibshirani, Friedman, The Elements of Statistical Learning, 7.10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.algorithms.base import require
+from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.generic.replay import Replay
+from securefed.errors import SecureFedError, TranscriptError
+from securefed.tensors import Array
+
+_SMOOTH = 0.5
+_FEWEST = 50
+_PER_EQUATION = 4
+_RIDGES = np.logspace(-13, 2, 16)
+
+
+@dataclass(frozen=True)
+class RegressRows:
+    """Kernel ridge regression of all members' rows on all messages, over simulated clients.
+
+    Attributes:
+        fewest, most: clients simulated, times four the number of equations between them.
+        calls: client steps that this may take; it refuses where they are too few for 50 clients.
+
+    Guarantee: over rows like the prior's, the estimate is no worse than their mean, up to what leaving one out of so
+    many simulated clients is off by. Not promised: anything beyond quadratic functions of the messages, or for rows
+    unlike the prior's. Steps that do not depend on the rows' order give the rows' mean alone.
+    """
+
+    fewest: int = 300
+    most: int = 800
+    calls: int = 20_000
+    name: ClassVar[str] = "generic/regression"
+    secret: ClassVar[str] = "samples"
+
+    def __post_init__(self) -> None:
+        require(_FEWEST <= self.fewest <= self.most, f"{_FEWEST} <= fewest <= most, not {self.fewest}, {self.most}")
+        require(self.calls >= 1, f"calls must be at least 1, not {self.calls}")
+
+    def applies(self, target: Target, observed: Observed) -> str | None:
+        return None if observed.rounds else "The view holds no round."
+
+    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        return self.attack(Replay(observed, target), rng)
+
+    def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
+        """As `run`, on a replay. Raises as `learn`."""
+        return self.learn(replay, rng).attack(replay)
+
+    def learn(self, replay: Replay, rng: np.random.Generator) -> Learned:
+        """What any messages to the replay's broadcasts say; the messages seen themselves do not enter.
+
+        Raises:
+            TranscriptError: too few client steps are allowed, or they fail on rows like the prior's, or take too long.
+        """
+        steps = sum(len(observation.members) for observation in replay.observed.rounds)
+        wanted = min(self.most, max(self.fewest, _PER_EQUATION * len(replay.seen)), self.calls // max(steps, 1))
+        if wanted < _FEWEST:
+            raise TranscriptError(
+                f"{_FEWEST} simulated federations take {_FEWEST * steps} client steps, more than {self.calls}; raise "
+                "`calls`, or audit fewer clients or rounds"
+            )
+        rows, sent = _simulated(replay, rng, wanted)
+        mean, spread = sent.mean(axis=0), sent.std(axis=0)
+        told = spread > np.finfo(np.float64).eps * np.abs(mean)
+        unit = np.where(told, spread, 1.0) * np.sqrt(max(int(told.sum()), 1))
+        known = np.where(told, sent - mean, 0.0) / unit
+        centre = rows.mean(axis=0)
+        models = [_Ridge.of(known, rows - centre, quadratic) for quadratic in (False, True)]
+        best = min(models, key=lambda model: model.left)
+        variance = float(np.mean((rows - centre) ** 2)) or 1.0
+        return Learned(best, known, (mean, unit, told), centre, float(np.sqrt(best.left / variance)))
+
+
+@dataclass(frozen=True)
+class Learned:
+    """An attack that has learned; see `RegressRows.learn`.
+
+    Attributes:
+        expected: error of simulated clients' rows by those of all others, relative to their spread: 1 where messages
+            say nothing, 0 where they say all.
+    """
+
+    model: _Ridge
+    known: Array
+    units: tuple[Array, Array, Array]
+    centre: Array
+    expected: float
+    name: ClassVar[str] = RegressRows.name
+    secret: ClassVar[str] = RegressRows.secret
+
+    def applies(self, target: Target, observed: Observed) -> str | None:
+        return None
+
+    def attack(self, replay: Replay) -> Reconstruction:
+        """The rows that the replay's messages speak for."""
+        mean, unit, told = self.units
+        seen = np.where(told, replay.seen - mean, 0.0) / unit
+        bound = replay.target.public.feature_bound
+        rows = (self.centre + self.model(self.known, seen)).reshape(replay.rows, replay.features)
+        return Reconstruction(
+            self.secret,
+            np.clip(rows, -bound, bound),
+            residual=self.expected,
+            unknowns=rows.size,
+            members=frozenset(replay.members),
+            diagnostics={
+                "simulated clients": len(self.known),
+                "kernel": "quadratic" if self.model.quadratic else "linear",
+                # no rows explain what draws alone vary: there this attack sees what there is to be seen
+                **({"explained": True} if replay.units.drowned else {}),
+            },
+        )
+
+
+@dataclass(frozen=True)
+class _Ridge:
+    """Kernel ridge regression: weights of simulated clients, and their mean squared error left out one by one."""
+
+    weights: Array
+    left: float
+    quadratic: bool
+
+    @classmethod
+    def of(cls, known: Array, rows: Array, quadratic: bool) -> _Ridge:
+        """The ridge of least left-out error; `known` (clients, equations), `rows` (clients, unknowns), centred."""
+        values, vectors = np.linalg.eigh(_kernel(known, known, quadratic))
+        values = np.maximum(values, 0.0)
+        turned, squared = vectors.T @ rows, vectors**2
+        best: tuple[float, Array] | None = None
+        for ridge in _RIDGES * (float(values[-1]) or 1.0):
+            weights = vectors @ (turned / (values + ridge)[:, None])
+            left = float(np.mean((weights / (squared @ (1 / (values + ridge)))[:, None]) ** 2))
+            if best is None or left < best[0]:
+                best = left, weights
+        assert best is not None
+        return cls(best[1], best[0], quadratic)
+
+    def __call__(self, known: Array, seen: Array) -> Array:
+        return np.asarray(_kernel(seen[None], known, self.quadratic)[0] @ self.weights)
+
+
+def _kernel(some: Array, others: Array, quadratic: bool) -> Array:
+    """<a, b>, or (1 + <a, b>)^2, of messages whose mean square is about 1."""
+    product = some @ others.T
+    return np.asarray((1 + product) ** 2 if quadratic else product)
+
+
+def _simulated(replay: Replay, rng: np.random.Generator, wanted: int) -> tuple[Array, Array]:
+    """Rows (clients, unknowns) like the prior's, and messages (clients, equations) under draws of their own."""
+    rows, sent = [], []
+    for number in range(wanted):
+        own = _rows(replay, rng)
+        try:
+            message = replay(own, seed=int(rng.integers(2**62)) if not replay.deterministic else None)
+        except SecureFedError:
+            if replay.allowance is not None:
+                replay.allowance.check()
+            if number >= _FEWEST and len(rows) < number / 2:
+                break
+            continue
+        if np.isfinite(message).all():
+            rows.append(own.reshape(-1))
+            sent.append(message)
+    if len(rows) < _FEWEST:
+        raise TranscriptError("the client step fails on rows like those that the attacker has")
+    return np.stack(rows), np.stack(sent)
+
+
+def _rows(replay: Replay, rng: np.random.Generator) -> Array:
+    """Rows whose mean and covariance are the prior's, and none of which is one of its rows."""
+    if replay.prior is None:
+        return replay.sample(rng)
+    centre = replay.prior.mean(axis=0)
+    apart = replay.prior - centre
+    drawn = apart[rng.integers(len(apart), size=replay.rows)]
+    normal = rng.normal(size=(replay.rows, len(apart))) @ apart / np.sqrt(len(apart))
+    bound = replay.target.public.feature_bound
+    return np.asarray(np.clip(centre + np.sqrt(1 - _SMOOTH**2) * drawn + _SMOOTH * normal, -bound, bound))

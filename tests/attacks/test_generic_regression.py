@@ -1,0 +1,156 @@
+"""Regression of rows on messages of simulated clients: where no fit can follow, and never worse than the guess."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.base import Public
+from securefed.attacks import views
+from securefed.attacks.base import Target
+from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, RegressRows, Replay
+from securefed.attacks.generic.probe import departure
+from securefed.attacks.generic.regression import _Ridge, _rows
+from securefed.attacks.scores import match, relative_error
+from securefed.auditing.own_function import as_algorithm
+from securefed.datasets.base import Dataset
+from securefed.errors import ConfigError, TranscriptError
+from securefed.federation import Federation
+
+NOTHING_SENT = {"round": np.zeros(1)}
+
+
+def drawn(seed, clients=4, rows=5, features=3):
+    return [Dataset(x) for x in np.random.default_rng(seed).uniform(0, 1, (clients, rows, features))]
+
+
+def replay(function, data, rounds=1, view=views.server):
+    method = as_algorithm(function, data[0], NOTHING_SENT, None, "numpy")
+    transcript = Federation(method, data, seed=3).run(rounds).transcript
+    pooled = np.concatenate([own.x for own in data])
+    return Replay(view(transcript, 1), Target(method, Public.of(data)), prior=pooled)
+
+
+def errors(function, seed=0, rounds=1):
+    """Of the attack, matched to the truth, and of the prior's mean."""
+    data = drawn(seed)
+    again = replay(function, data, rounds)
+    found = RegressRows().attack(again, np.random.default_rng(0))
+    truth = data[1].x
+    guess = np.broadcast_to(again.prior.mean(axis=0), truth.shape)
+    return relative_error(match(found.value, truth), truth), relative_error(guess, truth), found
+
+
+def pad(rows, broadcast, rng):
+    """A one-time pad, and its key."""
+    key = 10 * rng.normal(size=rows.shape)
+    return {"key": key, "sum": rows + key}
+
+
+def noisy(rows, broadcast, rng):
+    return {"rows": rows + 0.3 * rng.normal(size=rows.shape)}
+
+
+def noise(rows, broadcast, rng):
+    return {"noise": rng.normal(size=rows.shape)}
+
+
+def bits(rows, broadcast):
+    return {"above": rows > 0.5}
+
+
+def steps(rows, broadcast):
+    return {"steps": np.round(255 * rows).astype(np.int64)}
+
+
+def test_rows_behind_draws_that_are_sent_as_well_are_read_off() -> None:
+    error, guess, found = errors(pad)
+    assert error < 1e-6 * guess
+    assert found.residual < 1e-6
+
+
+def test_steps_of_rows_are_found_to_their_width_and_bits_to_their_conditional_mean() -> None:
+    error, guess, found = errors(steps)
+    assert error < 0.01 * guess
+    error, guess, found = errors(bits)
+    # rows uniform in (0, 1): half the spread is left given the bit
+    assert 0.4 * guess < error < 0.65 * guess
+    assert found.residual == pytest.approx(0.5, abs=0.12)
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_noisy_rows_are_weighed_as_the_best_linear_estimate_does(rounds) -> None:
+    """For rows of variance v and noise of variance s over the rounds, what is left is v s / (v + s)."""
+    found = errors(noisy, rounds=rounds)[2]
+    v, s = 1 / 12, 0.09 / rounds
+    assert found.residual == pytest.approx(np.sqrt(s / (v + s)), rel=0.08)
+
+
+def test_independent_noise_says_nothing_and_leaves_the_guess() -> None:
+    """And it is the attack whose silence counts there: a fit would call any rows an explanation, and refuses."""
+    error, guess, found = errors(noise, rounds=3)
+    assert error < guess * 1.01
+    assert 0.97 < found.residual < 1.03
+    assert found.diagnostics["explained"]
+    with pytest.raises(TranscriptError, match="any rows would explain"):
+        FitRows().attack(replay(noise, drawn(0)), np.random.default_rng(0))
+    assert "explained" not in errors(steps)[2].diagnostics
+
+
+def test_errors_left_out_are_those_of_models_without_that_client() -> None:
+    rng = np.random.default_rng(0)
+    known, rows = rng.normal(size=(60, 4)), rng.normal(size=(60, 3))
+    rows += known[:, :3]
+    for quadratic in (False, True):
+        model = _Ridge.of(known, rows, quadratic)
+        # the ridge that was chosen, from the weights: (K + ridge) weights = rows
+        kernel = (1 + known @ known.T) ** 2 if quadratic else known @ known.T
+        ridge = np.linalg.lstsq(model.weights.reshape(-1, 1), (rows - kernel @ model.weights).reshape(-1, 1))[0].item()
+        left = []
+        for i in range(60):
+            others = np.arange(60) != i
+            weights = np.linalg.solve(kernel[np.ix_(others, others)] + ridge * np.eye(59), rows[others])
+            left.append(np.mean((rows[i] - kernel[i, others] @ weights) ** 2))
+        assert model.left == pytest.approx(np.mean(left), rel=1e-6)
+
+
+def test_simulated_rows_have_the_priors_mean_and_covariance_and_are_none_of_its_rows() -> None:
+    again = replay(bits, drawn(0))
+    again = replace(again, target=Target(again.target.algorithm, replace(again.target.public, feature_bound=50.0)))
+    rows = np.concatenate([_rows(again, np.random.default_rng(i)) for i in range(4000)])
+    np.testing.assert_allclose(rows.mean(axis=0), again.prior.mean(axis=0), atol=0.01)
+    np.testing.assert_allclose(np.cov(rows.T), np.cov(again.prior.T, bias=True), atol=0.003)
+    assert min(np.linalg.norm(rows - own, axis=1).min() for own in again.prior) > 0
+
+
+def test_too_few_client_steps_are_refused_with_their_number() -> None:
+    with pytest.raises(TranscriptError, match="50 simulated federations take 200 client steps, more than 100"):
+        RegressRows(calls=100).attack(replay(bits, drawn(0), rounds=4), np.random.default_rng(0))
+    with pytest.raises(ConfigError, match="fewest"):
+        RegressRows(fewest=10)
+
+
+def test_a_step_that_tells_real_rows_from_tried_ones_is_not_called_linear() -> None:
+    """Moments, and the rows themselves where all entries are positive, as real ones are."""
+
+    def positive(rows, broadcast):
+        return {"m": rows.T @ rows, "u": rows * (rows >= 0).all()}
+
+    again = replay(positive, drawn(0))
+    assert departure(replace(again, prior=None), np.random.default_rng(0)) < 1e-12  # the trap
+    assert departure(again, np.random.default_rng(0)) > 0.1
+    blind = ProbeGram().attack(replace(again, prior=None), np.random.default_rng(0))
+    assert not blind.diagnostics["explained"]
+
+
+def test_rows_that_a_message_lacks_are_the_priors_mean() -> None:
+    def first(rows, broadcast):
+        return {"u": rows[:1]}
+
+    data = drawn(0)
+    again = replay(first, data)
+    found = ClearRows().attack(again).value
+    np.testing.assert_array_equal(found[0], data[1].x[0])
+    np.testing.assert_allclose(found[1:], np.broadcast_to(again.prior.mean(axis=0), (4, 3)))
