@@ -44,7 +44,7 @@ def recovered(name: str, local_steps: int, rounds: int, penalty: tuple[float, fl
 
 def _left(name: str, run: Scene, penalty: tuple[float, float]) -> float:
     """How far least squares lead away from the TRUE matrix of one local step a round, relative: what the rounding of
-    the messages leaves of it, whoever solves. The shift S + c I counts as known."""
+    the messages leaves of it, whoever solves. The shift S + c I counts as known, and FedPG's unit diagonal."""
     rho, eta = penalty
     S, coordinates = run.truth / run.clients[run.client].rows, Symmetric.of(len(run.truth))
     probes, blocks = [], []
@@ -55,12 +55,18 @@ def _left(name: str, run: Scene, penalty: tuple[float, float]) -> float:
             probe, block, _ = gradient_parts(step, eta, rho)
         probes.append(probe)
         blocks.append(block)
+    unit = name == "FedPG"
+    free = np.flatnonzero(coordinates.i != coordinates.j) if unit else np.arange(coordinates.count)
     columns = [
-        np.concatenate([off(Q, coordinates.matrix(e) @ Q).ravel() for Q in probes]) for e in np.eye(coordinates.count)
+        np.concatenate([off(Q, coordinates.matrix(e) @ Q).ravel() for Q in probes])
+        for e in np.eye(coordinates.count)[free]
     ]
     gap = np.concatenate([(off(Q, S @ Q) - block).ravel() for Q, block in zip(probes, blocks, strict=True)])
     U, s, Vt = np.linalg.svd(np.stack(columns, axis=1), full_matrices=False)
-    away = coordinates.matrix(Vt[:-1].T @ (U.T @ gap / s)[:-1])  # the last direction is the shift
+    seen = len(s) if unit else len(s) - 1  # the last direction is the shift
+    x = np.zeros(coordinates.count)
+    x[free] = Vt[:seen].T @ (U.T @ gap / s)[:seen]
+    away = coordinates.matrix(x)
     away -= np.trace(away) / len(away) * np.eye(len(away))
     return float(np.linalg.norm(away) / np.linalg.norm(S))
 
