@@ -72,7 +72,11 @@ def show_audit(report: Report) -> None:
         )
         previous = (algorithm, defense)
     console.print(table)
-    console.print("red: exposed, yellow: partial, green: not detected. Epsilon and everything else are in the report.")
+    console.print(
+        "red: exposed, yellow: partial, green: not detected. A question mark: inconclusive, the attacks failed and say "
+        "nothing of the data. Epsilon and everything else are in the report.",
+        soft_wrap=True,
+    )
     console.print(f"\n{headline(report)}", soft_wrap=True)
 
 
@@ -80,8 +84,9 @@ def _leakage(cell: Cell) -> str:
     from securefed.auditing.words import leak_text  # noqa: PLC0415
 
     leak = cell.leakage
-    style = {"exposed": "bold red", "partial": "yellow", "not detected": "green"}[cell.verdict.word]
-    return f"[{style}]{leak_text(leak.mean):>5} \\[{leak_text(leak.low)},{leak_text(leak.high)}][/]"
+    styles = {"exposed": "bold red", "partial": "yellow", "not detected": "green", "inconclusive": "dim"}
+    style, mark = styles[cell.verdict.word], "?" if cell.verdict.word == "inconclusive" else " "
+    return f"[{style}]{leak_text(leak.mean):>5}{mark}\\[{leak_text(leak.low)},{leak_text(leak.high)}][/]"
 
 
 def show_registry(title: str, registry: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from securefed.auditing.own import GATED, SECRETS, VIEWS, Clients, OwnAudit, Secret, audit_algorithm
-from securefed.auditing.statistics import NOT_DETECTED
+from securefed.auditing.statistics import FOUND
 from securefed.errors import ConfigError
 
 __all__ = ["assert_leakage_below"]
@@ -66,7 +66,7 @@ def assert_leakage_below(
     weak += [
         f"{cell.view}, {cell.secret}, {cell.attack}: only a leak of {cell.verdict.detectable:.2f} would have been seen"
         for cell in cells
-        if cell.verdict.word == NOT_DETECTED and not cell.verdict.detectable <= limit
+        if cell.verdict.word not in FOUND and not cell.verdict.detectable <= limit
     ]
     if weak:
         raise AssertionError(f"the audit is too weak for {limit:g} (more seeds help): {'; '.join(weak)}\n{found}")

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any, Final, Literal
 
 from securefed.attacks.scores import leakage
+from securefed.auditing.misfit import offered
 from securefed.auditing.statistics import EXPOSED_FROM, Interval, Verdict, interval, verdict
 from securefed.errors import StorageError
 
@@ -31,6 +32,8 @@ class Score:
         null_error: of the same attack on the shuffled transcript.
         failed: the attack returned nothing finite, so that its user falls back on the baseline.
         residual, rank, unknowns, condition: as the attack reported them.
+        explained, null_explained: whether the estimate explains the messages to their precision, on the transcript and
+            on the shuffled one; `None` where the attack checks nothing.
     """
 
     algorithm: str
@@ -47,6 +50,8 @@ class Score:
     rank: int
     unknowns: int
     condition: float
+    explained: bool | None = None
+    null_explained: bool | None = None
 
     @property
     def leakage(self) -> float:
@@ -94,6 +99,9 @@ class Cell:
         epsilon: a number where the view is covered by differential privacy, `not covered` where the defence has
             noise but not against this view, `None` without noise.
         exposed_seeds: how many single runs leaked .9 or more, which a mean may hide.
+        explained: share of the runs whose messages the attack explains to their precision, NaN where it checks nothing;
+            below `SIGHTED` its silence says nothing.
+        highest: leakage of the run that leaked most.
     """
 
     algorithm: str
@@ -118,6 +126,8 @@ class Cell:
     unknowns: int
     condition: float
     note: str = ""
+    explained: float = math.nan
+    highest: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
         """The cell as documented for `audit.json`."""
@@ -149,8 +159,12 @@ def gather(scores: Sequence[Score], facts: Sequence[RunFacts], covered: Mapping[
 
 def _cell(group: Sequence[Score], runs: Sequence[RunFacts], covered: Mapping[str, str]) -> Cell:
     first = group[0]
-    leak = interval([score.leakage for score in group])
-    null = interval([score.null_leakage for score in group])
+    fitted = [score.explained for score in group]
+    leaks, chance = offered(
+        [s.leakage for s in group], [s.null_leakage for s in group], fitted, [s.null_explained for s in group]
+    )
+    leak, null = interval(leaks), interval(chance)
+    explained, highest = _mean([float(known) for known in fitted if known is not None]), max(leaks)
     epsilon: float | str | None = None
     if first.defense in covered:
         epsilon = runs[0].epsilon if covered[first.defense] == first.view else NOT_COVERED
@@ -174,7 +188,7 @@ def _cell(group: Sequence[Score], runs: Sequence[RunFacts], covered: Mapping[str
         error=_mean([s.error for s in group]),
         error_median=median(s.error for s in group),
         baseline_error=_mean([s.baseline for s in group]),
-        verdict=verdict(leak, null),
+        verdict=verdict(leak, null, explained=explained, highest=highest),
         utility=_mean([run.utility for run in runs]),
         bytes_per_client_round=_mean([run.bytes_per_client_round for run in real]),
         seconds_per_round=_mean([run.seconds_per_round for run in real]),
@@ -186,6 +200,8 @@ def _cell(group: Sequence[Score], runs: Sequence[RunFacts], covered: Mapping[str
         unknowns=first.unknowns,
         condition=_mean([s.condition for s in group]),
         note=note,
+        explained=explained,
+        highest=highest,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import cycle
 
@@ -33,12 +34,25 @@ def _rgb(value: str) -> tuple[int, int, int]:
     return int(value[1:3], 16), int(value[3:5], 16), int(value[5:7], 16)
 
 
-def panel(title: str, utility_name: str, points: Sequence[tuple[str, float, float, float, float]]) -> str:
-    """One algorithm: (defence, utility, leakage, low, high) each a dot with its interval."""
-    width, height, left, bottom, top, right = 280, 210, 38, 40, 26, 12
+@dataclass(frozen=True)
+class Dot:
+    """One defence in a panel; `known` is false where the attacks failed, so that `leakage` says nothing."""
+
+    defense: str
+    utility: float
+    leakage: float
+    low: float
+    high: float
+    known: bool = True
+
+
+def panel(title: str, utility_name: str, dots: Sequence[Dot]) -> str:
+    """One algorithm: each defence a dot with its interval, hollow where nothing is known of its leakage."""
+    width, height, left, bottom, top, right = 280, 210, 38, 40, 32, 12
+    ends = _range([dot.utility for dot in dots])
 
     def x(value: float) -> float:
-        return left + min(max(value, 0.0), 1.0) * (width - left - right)
+        return left + (value - ends[0]) / (ends[1] - ends[0]) * (width - left - right)
 
     def y(value: float) -> float:
         return height - bottom - min(max(value, 0.0), 1.0) * (height - bottom - top)
@@ -47,19 +61,28 @@ def panel(title: str, utility_name: str, points: Sequence[tuple[str, float, floa
     parts.append(text(left, 15, title, size=13, weight=600, fill=INK))
     for tick in (0.0, 0.5, 1.0):
         parts.append(line(left, y(tick), width - right, y(tick)))
-        parts.append(line(x(tick), y(0), x(tick), y(1)))
-        parts.append(text(left - 6, y(tick) + 4, f"{tick:g}", anchor="end"))
-        parts.append(text(x(tick), height - bottom + 15, f"{tick:g}", anchor="middle"))
+        across = ends[0] + tick * (ends[1] - ends[0])
+        parts.append(line(x(across), y(0), x(across), y(1)))
+        parts.append(text(left - 10, y(tick) + 4, f"{tick:g}", anchor="end"))
+        parts.append(text(x(across), height - bottom + 18, f"{across:g}", anchor="middle"))
     parts.append(text((left + width - right) / 2, height - 8, utility_name, anchor="middle"))
-    for index, (name, utility, leakage, low, high) in enumerate(points):
-        fill, radius = COLOURS[name], max(5, 9 - 2 * index)  # points on top of each other stay visible as rings
-        parts.append(f'<line x1="{x(utility):.1f}" x2="{x(utility):.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}" ')
-        parts.append(f'stroke="{fill}" stroke-width="2"/>')
-        parts.append(f'<circle cx="{x(utility):.1f}" cy="{y(leakage):.1f}" r="{radius}" fill="{fill}" ')
-        parts.append(
-            f'stroke="#fff"><title>{escape(name)}: leakage {leakage:.3f}, utility {utility:.3f}</title></circle>'
-        )
+    for index, dot in enumerate(dots):
+        fill, radius = COLOURS[dot.defense], max(5, 9 - 2 * index)  # dots on top of each other stay visible as rings
+        at = x(dot.utility)
+        if dot.known:
+            parts.append(f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y(dot.low):.1f}" y2="{y(dot.high):.1f}" ')
+            parts.append(f'stroke="{fill}" stroke-width="2"/>')
+        look = f'fill="{fill}" stroke="#fff"' if dot.known else f'fill="#fff" stroke="{fill}" stroke-dasharray="3 2"'
+        said = f"leakage {dot.leakage:.3f}" if dot.known else "leakage unknown"
+        parts.append(f'<circle cx="{at:.1f}" cy="{y(dot.leakage):.1f}" r="{radius}" {look}>')
+        parts.append(f"<title>{escape(dot.defense)}: {said}, utility {dot.utility:.3f}</title></circle>")
     return "".join(parts) + "</svg>"
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """0 to 1, or whole numbers around values beyond."""
+    known = [value for value in values if math.isfinite(value)]
+    return min(0.0, *map(math.floor, known), 0.0), max(1.0, *map(math.ceil, known), 1.0)
 
 
 def curve(title: str, note: str, series: Sequence[Mapping[str, Sequence[float]]], names: Sequence[str]) -> str:

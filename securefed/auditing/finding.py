@@ -9,7 +9,7 @@ from typing import Final
 
 from securefed.auditing.attacking import CHANGING_SURVIVORS
 from securefed.auditing.cells import CLIENT, FEDERATION, Cell, Report, Secret
-from securefed.auditing.statistics import EXPOSED, NOT_DETECTED
+from securefed.auditing.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, SIGHTED
 from securefed.auditing.words import DEFENSE_TITLES, secret_words, short
 
 ALONE: Final = ("server", "sum only", CHANGING_SURVIVORS)
@@ -35,34 +35,50 @@ class Remedy:
 
 
 def strongest(cells: Iterable[Cell]) -> dict[tuple[str, str, str, str], Cell]:
-    """The cell of highest mean leakage for each (algorithm, defence, view, secret)."""
+    """The cell that says most for each (algorithm, defence, view, secret), see `weight`."""
     out: dict[tuple[str, str, str, str], Cell] = {}
     for cell in cells:
         key = (cell.algorithm, cell.defense, cell.view, cell.secret)
-        if key not in out or cell.leakage.mean > out[key].leakage.mean:
+        if key not in out or weight(cell) > weight(out[key]):
             out[key] = cell
     return out
 
 
+def weight(cell: Cell) -> tuple[int, float]:
+    """For comparison: what was found, by its mean leakage; then the silence of an attack that explains the messages;
+    then that of one that failed, which is not made good by one that checks nothing."""
+    if cell.verdict.word in FOUND:
+        return 3, cell.leakage.mean
+    if cell.verdict.word == INCONCLUSIVE:
+        return 1, cell.leakage.mean
+    return 0 if math.isnan(cell.explained) else 2, cell.leakage.mean
+
+
 def worst(report: Report, algorithm: str, defense: str, secret: Secret) -> Cell | None:
-    """The cell of highest mean leakage to the server alone; `None` where nothing was attacked."""
-    seen = [
+    """The cell that leaks most to the server alone, of several views in which nothing was found an inconclusive one;
+    `None` where nothing was attacked."""
+    cells = [
         cell for cell in report.of(algorithm) if (cell.defense, cell.secret) == (defense, secret) and cell.view in ALONE
     ]
-    return max(seen, key=lambda cell: cell.leakage.mean, default=None)
+    seen = strongest(cells).values()
+    return max(
+        seen, key=lambda c: (c.verdict.word in FOUND, c.verdict.word == INCONCLUSIVE, c.leakage.mean), default=None
+    )
 
 
 def remedy(report: Report, algorithm: str, level: float, secrets: Sequence[Secret] = (CLIENT,)) -> Remedy | None:
     """The cheapest defence under which every named secret leaks at most `level` to the server alone.
 
     Every attack counts with the upper end of its interval. Cheapest: least utility lost (to a hundredth), then fewest
-    bytes. `None` where no audited defence does it, or where a secret was attacked under none.
+    bytes. `None` where no audited defence is shown to do it, for a view whose attacks all failed shows nothing, or
+    where a secret was attacked under none.
     """
     found = []
     for defense in dict.fromkeys(cell.defense for cell in report.of(algorithm)):
         here = [c for c in report.of(algorithm) if c.defense == defense and c.view in ALONE]
         leaks = [cell.leakage.high for cell in here if cell.secret in secrets]
-        if leaks and max(leaks) <= level:
+        open_ = [c for c in strongest(here).values() if c.secret in secrets and c.verdict.word == INCONCLUSIVE]
+        if leaks and max(leaks) <= level and not open_:
             found.append(_remedy(report, here[0], max(leaks)))
     return min(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.bytes), default=None)
 
@@ -96,10 +112,26 @@ def _in_the_clear(report: Report, algorithm: str) -> str:
             f"From {rounds} rounds of plain messages of {short(algorithm)} no attack here learnt more about {what} "
             f"than could be guessed without them; {_power(cell)}."
         )
+    if cell.verdict.word == INCONCLUSIVE:
+        return (
+            f"Whether {rounds} rounds of plain messages of {short(algorithm)} give away {what} is open: {why(cell)}, "
+            "which says nothing about whether the data are safe."
+        )
+    some = ""
+    if cell.exposed_seeds:
+        some = f" (in {cell.exposed_seeds} of {cell.leakage.seeds} runs nine tenths or more)"
     return (
         f"From {rounds} rounds of plain messages of {short(algorithm)} the server comes {cell.leakage.mean:.0%} of the "
-        f"way from a guess to {what}."
+        f"way from a guess to {what}{some}."
     )
+
+
+def why(cell: Cell) -> str:
+    """Why a cell's silence is inconclusive."""
+    if not cell.explained < SIGHTED:
+        return "the results, or those of chance, scatter so much that no leak would have been noticed"
+    where = "" if cell.explained == 0 else f" in {1 - cell.explained:.0%} of the runs"
+    return f"the attack did not fit the messages{where}, with a misfit of {cell.residual:.1g}"
 
 
 def _defended(report: Report, algorithm: str) -> str:
@@ -118,7 +150,7 @@ def _effect(report: Report, algorithm: str, defense: str) -> list[str]:
     if one is None and all_ is None:
         return []
     words = [_leaks(one, "one client's share")] if one is not None else []
-    if all_ is not None and all_.verdict.word != NOT_DETECTED:
+    if all_ is not None and all_.verdict.word in FOUND:
         words.append(_leaks(all_, "everybody's pooled data"))
     cell = one or all_
     assert cell is not None
@@ -131,11 +163,14 @@ def _effect(report: Report, algorithm: str, defense: str) -> list[str]:
 
 def _leaks(cell: Cell, whose: str) -> str:
     if cell.verdict.word == NOT_DETECTED:
-        return f"{whose} hidden"
+        return f"{whose} hidden as far as the attacks here can tell"
+    if cell.verdict.word == INCONCLUSIVE:
+        return f"{whose} undecided ({why(cell)})"
     return f"{whose} open" if cell.verdict.word == EXPOSED else f"{cell.leakage.mean:.0%} of {whose} open"
 
 
 def _power(cell: Cell) -> str:
     if math.isnan(cell.verdict.detectable):
         return "one run alone does not say how small a leak would have been noticed"
-    return f"a leak of {cell.verdict.detectable:.0%} would have been noticed"
+    checked = " by an attack that checks nothing against the messages" if math.isnan(cell.explained) else ""
+    return f"a leak of {cell.verdict.detectable:.0%} would have been noticed{checked}"

@@ -121,11 +121,15 @@ class OwnRun:
         truth, base = self._truth(attack.secret)
         error = self._error(attack.secret, found, truth)
         try:
-            nothing = self._error(attack.secret, self._run(attack, null), truth)
+            chance = self._run(attack, null)
+            nothing, fits = self._error(attack.secret, chance, truth), _explains(chance)
         except (SecureFedError, np.linalg.LinAlgError):
-            nothing = base  # it saw that nothing fits, and falls back on the guess
+            nothing, fits = base, None  # it saw that nothing fits, and falls back on the guess
         secret: Secret = "gram" if attack.secret == "gram" else "samples"
-        attempt = Attempt(self.target, _leak(error, base), _leak(nothing, base), error=error, found=found)
+        leaks = _leak(error, base), _leak(nothing, base)
+        attempt = Attempt(
+            self.target, *leaks, error=error, found=found, explained=_explains(found), null_explained=fits
+        )
         self.tally.add((replay.observed.view, attack.name, secret), attempt)
         return True
 
@@ -215,3 +219,8 @@ class OwnRun:
 def _leak(error: float, base: float) -> float:
     """Leakage; an attack that returns nothing finite leaves its user with the guess."""
     return leakage(error, base) if np.isfinite(error) else 0.0
+
+
+def _explains(found: Reconstruction) -> bool | None:
+    """What the attack says itself of its estimate, in units of what its messages can vary by."""
+    return found.diagnostics.get("explained")

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from securefed.attacks.base import Reconstruction
-from securefed.auditing.statistics import NOT_DETECTED, PARTIAL, Interval, Verdict, interval, verdict
+from securefed.auditing.misfit import offered
+from securefed.auditing.statistics import (
+    INCONCLUSIVE,
+    NOT_DETECTED,
+    RECONSTRUCTED,
+    SIGHTED,
+    Interval,
+    Verdict,
+    interval,
+    verdict,
+)
 
 Secret = Literal["gram", "samples", "membership", "confirmation"]
 SECRETS: Final[tuple[Secret, ...]] = ("gram", "samples", "membership", "confirmation")
 GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "membership")
 """What a gate looks at unless told otherwise: a guess of all of a client's data can be confirmed against any message
 without noise, so `confirmation` asks for differential privacy and nothing less."""
-RECONSTRUCTED: Final = 0.999
-"""Leakage from which one client of one run is called reconstructed, whatever the mean over seeds says: a thousandth of
-the baseline's error is no luck."""
-_MOST_SEEDS: Final = 0.8
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,7 @@ class OwnCell:
     @property
     def sighted(self) -> bool:
         """Whether its silence means anything: it ran on most seeds, and explained the messages that it did not open."""
-        enough = self.leakage.seeds >= _MOST_SEEDS * self.asked
-        return enough and (np.isnan(self.explained) or self.explained >= _MOST_SEEDS)
+        return self.leakage.seeds >= SIGHTED * self.asked and not self.explained < SIGHTED
 
     def __str__(self) -> str:
         found = f"{self.leakage.mean:5.2f} [{self.leakage.low:.2f}, {self.leakage.high:.2f}]"
@@ -77,6 +82,8 @@ class OwnCell:
         if self.verdict.word == NOT_DETECTED:
             power = f"a leak of {self.verdict.detectable:.2f} would have been"
             said.append("one seed: no power" if np.isnan(self.verdict.detectable) else power)
+        if self.verdict.word == INCONCLUSIVE and not self.explained < SIGHTED:
+            said.append("its results, or those of chance, scatter too much for any leak to be noticed")
         if self.leakage.seeds < self.asked:
             said.append(f"{self.leakage.seeds} of {self.asked} seeds")
         if self.explained < 1:
@@ -88,7 +95,8 @@ class OwnCell:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attack on one run: leakage of client `target`, and of the same attack on what says nothing about it."""
+    """One attack on one run: leakage of client `target`, and of the same attack on what says nothing about it; whether
+    either estimate explains its messages (`None` where the attack checks nothing)."""
 
     target: int
     leak: float
@@ -96,6 +104,8 @@ class Attempt:
     error: float = float("nan")
     tpr: float = float("nan")
     found: Reconstruction | None = None
+    explained: bool | None = None
+    null_explained: bool | None = None
 
 
 @dataclass
@@ -120,29 +130,31 @@ class Tally:
         return tuple(self._cell(key, group, seeds) for key, group in self.attempts.items())
 
     def _cell(self, key: tuple[str, str, Secret], group: list[Attempt], seeds: int) -> OwnCell:
-        leak, null = interval([a.leak for a in group]), interval([a.null for a in group])
+        fitted = [a.explained for a in group]
+        leaks, chance = offered(
+            [a.leak for a in group], [a.null for a in group], fitted, [a.null_explained for a in group]
+        )
+        leak, null = interval(leaks), interval(chance)
         found = [a.found for a in group if a.found is not None]
-        explained = [float(f.diagnostics["explained"]) for f in found if "explained" in f.diagnostics]
+        explained = _mean([float(known) for known in fitted if known is not None])
         top = max(group, key=lambda attempt: attempt.leak)
-        cell = OwnCell(
+        highest = top.leak if key[2] in ("gram", "samples") else -np.inf
+        return OwnCell(
             *key,
             leak,
             null,
-            verdict(leak, null),
+            verdict(leak, null, explained=explained, highest=highest),
             float(np.mean([a.error for a in group])),
             float(np.mean([a.tpr for a in group])),
             _mean([f.residual for f in found]),
             float(np.mean([f.rank for f in found])) if found else 0.0,
             found[0].unknowns if found else 0,
             _mean([f.condition for f in found]),
-            _mean(explained),
+            explained,
             top.leak,
             top.target,
             seeds,
         )
-        if cell.reconstructed and cell.verdict.word == NOT_DETECTED:
-            return replace(cell, verdict=replace(cell.verdict, word=PARTIAL))
-        return cell
 
 
 def _mean(values: list[Any]) -> float:

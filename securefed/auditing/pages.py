@@ -11,10 +11,10 @@ from securefed import catalogue
 from securefed.auditing import charts, plots
 from securefed.auditing.cells import AUDIT, CLIENT, FEDERATION, NOT_COVERED, Cell, Report
 from securefed.auditing.curves import Curve
-from securefed.auditing.finding import PLAIN, Remedy, finding, remedy, worst
+from securefed.auditing.finding import PLAIN, Remedy, finding, remedy, weight, worst
 from securefed.auditing.outcome import Artifact
 from securefed.auditing.pictures import pairs
-from securefed.auditing.statistics import EXPOSED, NOT_DETECTED, PARTIAL
+from securefed.auditing.statistics import FOUND, INCONCLUSIVE
 from securefed.auditing.words import DEFENSE_TITLES, leak_text, secret_title, short
 
 
@@ -53,7 +53,7 @@ def _remedies(report: Report, algorithm: str) -> list[str]:
 
 def _named(found: Remedy | None) -> str:
     if found is None:
-        return "none of the audited defences does it"
+        return "no audited defence is shown to do it"
     if found.defense == PLAIN:
         return "plain messages do, against the attacks here"
     return (
@@ -64,7 +64,7 @@ def _named(found: Remedy | None) -> str:
 
 def _carried(report: Report, algorithm: str) -> list[str]:
     """Which messages each attack that found something has read."""
-    found = [cell for cell in report.of(algorithm) if cell.verdict.word != NOT_DETECTED]
+    found = [cell for cell in report.of(algorithm) if cell.verdict.word in FOUND]
     names = dict.fromkeys(cell.attack for cell in sorted(found, key=lambda cell: -cell.leakage.mean))
     out = []
     for name in names:
@@ -80,7 +80,7 @@ def _recovered(report: Report, algorithm: str, artifacts: Sequence[Artifact]) ->
     out = []
     for secret, whose in ((CLIENT, "One client"), (FEDERATION, "Everybody")):
         found = _worst_artifact(report, algorithm, secret, artifacts)
-        if found is not None and (secret == CLIENT or found[0].verdict.word in (EXPOSED, PARTIAL)):
+        if found is not None and (secret == CLIENT or found[0].verdict.word in FOUND):
             cell, artifact = found
             text = (
                 f"{DEFENSE_TITLES[cell.defense]}, view “{cell.view}”, attack {cell.attack}: {cell.verdict.word}, "
@@ -95,14 +95,18 @@ def _worst_artifact(
     report: Report, algorithm: str, secret: str, artifacts: Sequence[Artifact]
 ) -> tuple[Cell, Artifact] | None:
     kept = {(a.defense, a.view, a.attack, a.secret): a for a in artifacts}
-    cells = sorted(
-        (cell for cell in report.of(algorithm) if cell.secret == secret), key=lambda cell: -cell.leakage.mean
-    )
+    cells = sorted((cell for cell in report.of(algorithm) if cell.secret == secret), key=_shown, reverse=True)
     for cell in cells:
         artifact = kept.get((cell.defense, cell.view, cell.attack, cell.secret))
         if artifact is not None:
             return cell, artifact
     return None
+
+
+def _shown(cell: Cell) -> tuple[int, float]:
+    """Of leaks that look the same the plainest view comes first, which is the first in the report."""
+    said, leak = weight(cell)
+    return said, round(leak, 2)
 
 
 def _spectra(report: Report, algorithm: str, artifacts: Sequence[Artifact]) -> list[Markup]:
@@ -163,6 +167,8 @@ def _judged(cell: Cell | None) -> str:
     if cell is None:
         return "not attacked"
     covered = ", not covered" if cell.epsilon == NOT_COVERED else ""
+    if cell.verdict.word == INCONCLUSIVE:
+        return f"inconclusive, misfit {cell.residual:.1g}{covered}"
     return f"{leak_text(cell.leakage.mean)} ({cell.verdict.word}{covered})"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from securefed.auditing.outcome import Artifact
+from securefed.auditing.words import secret_title
 from securefed.tensors import Array
 
 _SCALE = 12
@@ -26,10 +27,10 @@ class Pair:
 
 
 def pairs(artifact: Artifact, secret: str) -> list[Pair]:
-    """Pictures of one artifact: images of samples, or principal directions and the matrix of a Gram secret."""
+    """Pictures of one artifact: images of samples, or the matrix of another secret and its directions."""
     if secret == "samples":
         return _samples(artifact)
-    return _gram(artifact)
+    return _matrix(artifact, secret_title(secret))
 
 
 def _samples(artifact: Artifact) -> list[Pair]:
@@ -45,9 +46,9 @@ def _samples(artifact: Artifact) -> list[Pair]:
     ]
 
 
-def _gram(artifact: Artifact) -> list[Pair]:
+def _matrix(artifact: Artifact, caption: str) -> list[Pair]:
     high = float(np.abs(artifact.truth).max()) or 1.0
-    out = [Pair("Gram matrix", _png(artifact.truth, -high, high), _png(artifact.estimate, -high, high))]
+    out = [Pair(caption, _png(artifact.truth, -high, high), _png(artifact.estimate, -high, high))]
     if artifact.image_shape is not None:
         own, found = (_directions(gram, 3) for gram in (artifact.truth, artifact.estimate))
         for index, (a, b) in enumerate(zip(own, found, strict=True)):

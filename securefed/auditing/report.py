@@ -14,10 +14,10 @@ from markupsafe import Markup
 from securefed.auditing import charts
 from securefed.auditing.cells import AUDIT, CLIENT, FEDERATION, NOT_COVERED, Cell, Report
 from securefed.auditing.curves import Curve
-from securefed.auditing.finding import strongest, worst
+from securefed.auditing.finding import strongest, why, worst
 from securefed.auditing.outcome import Artifact
 from securefed.auditing.pages import anchor, kind, section
-from securefed.auditing.statistics import EXPOSED, PARTIAL
+from securefed.auditing.statistics import EXPOSED, FOUND, INCONCLUSIVE, PARTIAL, SIGHTED
 from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, leak_text, short
 from securefed.errors import StorageError
 
@@ -77,17 +77,23 @@ def headline(report: Report) -> str:
     open_ = [name for (name, *_), cell in bare.items() if cell.verdict.word == EXPOSED]
     first = f"In the clear, {len(open_)} of {len(algorithms)} algorithms give a client's data away to the server"
     first += f" ({', '.join(short(name) for name in open_)})." if open_ else "."
+    failed = [short(name) for (name, *_), cell in bare.items() if cell.verdict.word == INCONCLUSIVE]
+    first += f" Of {', '.join(failed)} nothing is known: the attacks failed." if failed else ""
     sums = strongest(c for c in report.cells if c.defense == "secure_aggregation" and c.view == "sum only")
     if not sums:
         return first
     leaking: dict[str, list[str]] = {CLIENT: [], FEDERATION: []}
     for (name, _, _, secret), cell in sums.items():
-        if cell.verdict.word in (EXPOSED, PARTIAL):
+        if cell.verdict.word in FOUND:
             leaking[secret].append(short(name))
     second = " Under secure aggregation, the sums alone still give away "
     parts = [f"one client's data in {', '.join(leaking[CLIENT])}"] if leaking[CLIENT] else []
     parts += [f"everybody's pooled data in {', '.join(leaking[FEDERATION])}"] if leaking[FEDERATION] else []
-    return first + (second + " and ".join(parts) + "." if parts else " Under secure aggregation no leak was detected.")
+    if parts:
+        return first + second + " and ".join(parts) + "."
+    if any(cell.verdict.word == INCONCLUSIVE for cell in sums.values()):
+        return f"{first} What secure aggregation hides is open: attacks on the sums failed."
+    return f"{first} Under secure aggregation no leak was detected."
 
 
 def _matrices(report: Report, algorithms: Sequence[str]) -> list[dict[str, Any]]:
@@ -132,6 +138,7 @@ def _matrix(report: Report, algorithms: Sequence[str], secret: str) -> dict[str,
 
 def _heat(cell: Cell) -> dict[str, str]:
     background, ink = charts.colour(cell.leakage.mean)
+    unsure = cell.verdict.word == INCONCLUSIVE
     extra = ""
     if cell.epsilon is not None:
         extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
@@ -140,25 +147,28 @@ def _heat(cell: Cell) -> dict[str, str]:
         "interval": f"{leak_text(cell.leakage.low)} to {leak_text(cell.leakage.high)}",
         "verdict": cell.verdict.word,
         "extra": extra,
+        "css": "unsure" if unsure else "",
         "colour": background,
         "ink": ink,
         "title": f"{cell.attack}; error {cell.error_median:.2g} (median) against {cell.baseline_error:.2g}; "
         f"null {cell.null_leakage.mean:.2f}; {cell.exposed_seeds} of {cell.leakage.seeds} seeds leak .9 or more. "
-        f"{cell.note}",
+        f"{f'Inconclusive: {why(cell)}. ' if unsure else ''}{cell.note}",
     }
 
 
 def _panel(report: Report, name: str) -> str:
-    points = []
+    dots = []
     for defense in dict.fromkeys(cell.defense for cell in report.of(name)):
         seen = worst(report, name, defense, CLIENT)
         if seen is not None:
-            points.append((defense, seen.utility, seen.leakage.mean, seen.leakage.low, seen.leakage.high))
-    return charts.panel(short(name), report.settings[name]["utility"], points)
+            leak, known = seen.leakage, seen.verdict.word != INCONCLUSIVE
+            dots.append(charts.Dot(defense, seen.utility, leak.mean, leak.low, leak.high, known))
+    return charts.panel(short(name), report.settings[name]["utility"], dots)
 
 
 def _row(cell: Cell) -> dict[str, str]:
     css = {EXPOSED: "exposed", PARTIAL: "partial"}.get(cell.verdict.word, "safe")
+    failed = cell.verdict.word == INCONCLUSIVE and cell.explained < SIGHTED
     epsilon = "" if cell.epsilon is None else cell.epsilon if isinstance(cell.epsilon, str) else f"{cell.epsilon:g}"
     return {
         "algorithm": short(cell.algorithm),
@@ -172,10 +182,11 @@ def _row(cell: Cell) -> dict[str, str]:
         "error": f"{cell.error_median:.1e}",
         "baseline": f"{cell.baseline_error:.2f}",
         "verdict": cell.verdict.word,
-        "detectable": f"{cell.verdict.detectable:.2f}",
+        "detectable": "" if failed or math.isnan(cell.verdict.detectable) else f"{cell.verdict.detectable:.2f}",
         "rank": f"{cell.rank:.0f} / {cell.unknowns}",
         "condition": _number(cell.condition),
         "residual": _number(cell.residual),
+        "explained": "" if math.isnan(cell.explained) else f"{cell.explained:.0%}",
         "epsilon": str(epsilon),
         "seeds": f"{cell.exposed_seeds} / {cell.leakage.seeds}",
         "css": css,

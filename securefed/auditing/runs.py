@@ -17,6 +17,7 @@ from securefed.attacks.scores import leakage
 from securefed.auditing.attacking import CHANGING_SURVIVORS, DIFFERENCE, Attacker, Attempt, finite, prefix_lengths
 from securefed.auditing.cases import Case, Preparation, Prepared, WideCase, case
 from securefed.auditing.cells import CLIENT, RunFacts, Score
+from securefed.auditing.misfit import explains, precision
 from securefed.auditing.outcome import Artifact, Outcome, Task, Trace, Tradeoff
 from securefed.auditing.scoring import Assessment, assess
 from securefed.datasets.loaders import Source, load
@@ -321,13 +322,14 @@ class _Seed:
     def _look(self, defense: str, result: Result, observed: Observed, attacker: Attacker | None = None) -> None:
         """Run every attack that applies to this view, and its null."""
         done, refused = (attacker or self.attacker).attempts(observed)
+        level = precision(observed, result.transcript)
         for attempt in done:
-            self._score(defense, result, observed, attempt)
+            self._score(defense, result, observed, attempt, level)
         if not done and self.task.first:
             where = f"{self.case.name}, {defense}, {observed.view}"
             self.skipped.append(f"{where}: no attack applies ({'; '.join(refused) or 'none chosen'})")
 
-    def _score(self, defense: str, result: Result, observed: Observed, attempt: Attempt) -> None:
+    def _score(self, defense: str, result: Result, observed: Observed, attempt: Attempt, level: float) -> None:
         found = attempt.found
         genuine = assess(self.prepared, observed, found, result, TARGET)
         nothing: dict[str, float] = {}
@@ -351,6 +353,8 @@ class _Seed:
                     rank=found.rank,
                     unknowns=found.unknowns,
                     condition=finite(found.condition),
+                    explained=explains(found, level),
+                    null_explained=False if attempt.null is None else explains(attempt.null, level),
                 )
             )
             if self.task.first:

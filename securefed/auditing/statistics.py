@@ -12,9 +12,16 @@ from scipy.special import stdtrit
 
 from securefed.errors import ConfigError
 
-EXPOSED, PARTIAL, NOT_DETECTED = "exposed", "partial", "not detected"
+EXPOSED, PARTIAL, NOT_DETECTED, INCONCLUSIVE = "exposed", "partial", "not detected", "inconclusive"
+FOUND: Final = (EXPOSED, PARTIAL)
+"""Words that say that something leaks; the others are silence, and only `NOT_DETECTED` says how much it means."""
 EXPOSED_FROM: Final = 0.9
 PARTIAL_FROM: Final = 0.05
+RECONSTRUCTED: Final = 0.999
+"""Leakage from which a single run is a reconstruction, whatever the mean says: a thousandth of the baseline's error is
+no luck."""
+SIGHTED: Final = 0.8
+"""Share of the runs whose messages an attack has to explain for its silence to mean anything."""
 _ENOUGH: Final = 10
 _POWER: Final = 0.8416  # the normal quantile of 8 in 10
 _RESAMPLES: Final = 4000
@@ -61,17 +68,26 @@ class Verdict:
     """What an interval says beside its null.
 
     Attributes:
-        word: `exposed`, `partial` or `not detected`.
+        word: `exposed`, `partial`, `not detected` or `inconclusive`.
         detectable: the power of the test: the smallest mean leakage that it would have called partial in 8 of 10
-            repetitions, given the spread that was seen; NaN for one seed, whose spread nobody knows.
+            repetitions, given the spread that was seen; NaN for one seed, whose spread nobody knows. Of an attack that
+            did not solve its problem it says nothing.
     """
 
     word: str
     detectable: float
 
 
-def verdict(leakage: Interval, null: Interval) -> Verdict:
+def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, highest: float = -math.inf) -> Verdict:
     """exposed: low >= .9, above the null. partial: low > max(.05, the null's high). Else not detected, with power.
+
+    Args:
+        explained: share of the runs whose messages the attack explains; NaN where it checks nothing.
+        highest: largest leakage of a single run, of a secret that is reconstructed.
+
+    Silence is inconclusive where fewer than 8 in 10 runs were explained, for a search that failed says nothing of the
+    others, and where no mean leakage would have been noticed (`detectable` >= 1). A run that was reconstructed to a
+    thousandth is partial at least.
 
     Designed for at most 2 % false positives where leakage and null follow one law (measured: .5 to 1.5 % at 10 seeds,
     on normal, skewed and rare-success laws). Below 10 seeds the bootstrap is too narrow (7 % at 3, 17 % at 2), so the
@@ -85,7 +101,9 @@ def verdict(leakage: Interval, null: Interval) -> Verdict:
         detectable = math.nan
     if low >= EXPOSED_FROM and low > high:
         return Verdict(EXPOSED, detectable)
-    return Verdict(PARTIAL if low > threshold else NOT_DETECTED, detectable)
+    if low > threshold or highest >= max(RECONSTRUCTED, high):
+        return Verdict(PARTIAL, detectable)
+    return Verdict(INCONCLUSIVE if explained < SIGHTED or detectable >= 1 else NOT_DETECTED, detectable)
 
 
 def _widened(found: Interval) -> float:

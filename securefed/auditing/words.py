@@ -23,7 +23,7 @@ ALGORITHM_TITLES: Final = {
     "losac": "LoSAC",
     "losac_prox": "LoSAC-Prox",
     "scaffold_prox": "SCAFFOLD-Prox",
-    "faps-guarded": "FAPS, guarded",
+    "faps-guarded": "guarded FAPS",
     "fedpe": "FedPE",
     "self": "self-learning PCA",
     "fedsaga": "FedSaga",
@@ -85,7 +85,9 @@ GLOSSARY: Final = (
     (
         "leakage",
         "1 - error / baseline error, averaged over seeds with its sign. 1: recovered exactly. 0: no better "
-        "than the baseline. Negative: the attack is worse than the baseline, so its user would not use it.",
+        "than the baseline. Negative: the attack is worse than the baseline, so its user would not use it. An attack "
+        "that explains the messages of some runs only counts with the baseline in the others, if that is better on "
+        "average.",
     ),
     (
         "error",
@@ -119,6 +121,12 @@ GLOSSARY: Final = (
     (
         "not detected",
         "Neither; the column “detectable” says how small a leak the test would have seen.",
+    ),
+    (
+        "inconclusive",
+        "Neither, and the silence says nothing about whether the data are safe: in more than 2 of 10 runs the estimate "
+        "does not explain the messages, so the search failed or they are not what the attack assumes (clipped, say); "
+        "or the results, or those of chance, scatter so much that no leak would have been noticed.",
     ),
     (
         "null",
@@ -172,6 +180,7 @@ GLOSSARY: Final = (
     ),
     (
         "residual",
-        "How well the reconstruction explains the messages; an attack that failed shows it here.",
+        "Relative misfit of the messages under the reconstruction, mean over seeds; an attack that failed shows it "
+        "here. “Explained” is the share of runs in which it is no more than numbers, rounding and noise allow.",
     ),
 )

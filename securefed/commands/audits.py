@@ -44,7 +44,8 @@ def audit(
     ] = 0.1,
     out: Annotated[Path, typer.Option(help="Folder for audit.html and audit.json.")] = Path("audit-report"),
     fail_above: Annotated[
-        float | None, typer.Option(help="Exit with code 3 if a cell's upper bound of leakage exceeds this.")
+        float | None,
+        typer.Option(help="Exit with code 3 if a cell's upper bound exceeds this, or attacks failed."),
     ] = None,
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
@@ -181,11 +182,18 @@ def compare(
 def _gate(report: Report, threshold: float | None) -> int:
     if threshold is None:
         return 0
+    from securefed.auditing.finding import strongest, why  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed.auditing.statistics import INCONCLUSIVE  # noqa: PLC0415
+
     above = [cell for cell in report.cells if cell.leakage.high > threshold]
     for cell in above:
         where = f"{cell.algorithm}, {cell.defense}, {cell.view}, {cell.attack}, {cell.secret}"
         errors.print(f"[bold red]above {threshold:g}[/]: {where}: up to {cell.leakage.high:.3f}", highlight=False)
-    return EXIT_LEAK if above else 0
+    blind = [cell for cell in strongest(report.cells).values() if cell.verdict.word == INCONCLUSIVE]
+    for cell in blind:
+        where = f"{cell.algorithm}, {cell.defense}, {cell.view}, {cell.secret}"
+        errors.print(f"[bold red]unknown[/]: {where}: {why(cell)}", highlight=False)
+    return EXIT_LEAK if above or blind else 0
 
 
 def _self_check() -> int:

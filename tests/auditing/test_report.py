@@ -30,6 +30,7 @@ SETTING = {
 
 def cell(algorithm: str, defense: str, view: str, leak: float, secret: str = CLIENT, **changes: object) -> Cell:
     found = Interval(leak, leak - 0.01, leak + 0.01, 10, 0.01)
+    explained = float(changes.get("explained", 1.0))  # type: ignore[arg-type]
     made = Cell(
         algorithm=algorithm,
         defense=defense,
@@ -41,7 +42,7 @@ def cell(algorithm: str, defense: str, view: str, leak: float, secret: str = CLI
         error=1 - leak,
         error_median=1 - leak,
         baseline_error=1.0,
-        verdict=verdict(found, NULL),
+        verdict=verdict(found, NULL, explained=explained),
         utility=0.9,
         bytes_per_client_round=100.0,
         seconds_per_round=0.1,
@@ -52,6 +53,7 @@ def cell(algorithm: str, defense: str, view: str, leak: float, secret: str = CLI
         rank=1.0,
         unknowns=1,
         condition=1.0,
+        explained=1.0,
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -129,6 +131,25 @@ def test_the_finding_names_what_plain_messages_give_away_and_what_defences_chang
     assert finding(SMALL, "pca/faps").startswith("From 10 rounds of plain messages of FAPS the server comes 40%")
     hidden = report(cell("pca/faps", "plain", "server", 0.0))
     assert "a leak of 6% would have been noticed" in finding(hidden, "pca/faps")
+
+
+def test_a_search_that_failed_is_no_safety_in_any_sentence() -> None:
+    stuck = cell("pca/faps", "plain", "server", -0.4, explained=0.0, residual=0.3)
+    text = finding(report(stuck), "pca/faps")
+    assert "the attack did not fit the messages, with a misfit of 0.3, which says nothing about whether" in text
+    assert "hidden" not in text
+    assert "guessed" not in text
+    assert remedy(report(stuck), "pca/faps", 0.1) is None
+    assert headline(report(stuck)).endswith("Of FAPS nothing is known: the attacks failed.")
+    html = render(report(stuck), [], [])
+    assert re.search(r'<td class="unsure"[^>]*><b>-0.40</b>', html)
+    assert 'fill="#fff" stroke="#b3201f" stroke-dasharray' in html  # hollow in the panel
+    blind = cell("pca/faps", "plain", "server", 0.0, attack="gram/consensus", explained=float("nan"))
+    assert strongest([stuck, blind]) == strongest([stuck])  # one that checks nothing does not make it good
+    sighted = cell("pca/faps", "plain", "server", -0.9, attack="gram/other")
+    assert strongest([stuck, sighted]) == strongest([sighted])
+    found = cell("pca/faps", "plain", "server", 0.2, attack="gram/third")
+    assert strongest([sighted, found]) == strongest([found])
 
 
 def test_the_remedy_is_the_cheapest_defence_that_holds_in_every_view_of_the_server_alone() -> None:

@@ -1,0 +1,118 @@
+"""Silence means something only where the attack explains the messages; its user falls back on the guess elsewhere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.pca import SSI
+from securefed.attacks import views
+from securefed.attacks.base import Reconstruction, Target
+from securefed.attacks.gram.power import PowerGram
+from securefed.auditing.cells import CLIENT, RunFacts, Score, gather
+from securefed.auditing.misfit import explains, offered, precision
+from securefed.auditing.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, interval, verdict
+from securefed.datasets.base import Dataset
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import clip, gaussian
+from securefed.defenses.fixed_point import Quantise
+from securefed.defenses.plain import Plain
+from securefed.federation import Federation
+
+CLIENTS = [Dataset(np.random.default_rng(k).uniform(0, 1, (5, 6))) for k in range(4)]
+
+
+def seen(defense, see, rank=2, rounds=3):
+    federation = Federation(SSI(rank=rank), CLIENTS, defense, seed=0)
+    transcript = federation.run(rounds).transcript
+    return Target(federation.algorithm, federation.public), see(transcript, 0), transcript
+
+
+def attack(target, observed):
+    return PowerGram().run(observed, target, np.random.default_rng(0))
+
+
+def test_an_exact_attack_explains_plain_and_rounded_messages_and_no_shuffled_ones() -> None:
+    for defense, see in ((chain(), views.server), (chain(Quantise(), Plain()), views.sum_only)):
+        target, observed, transcript = seen(defense, see)
+        level = precision(observed, transcript)
+        assert level < 1e-4
+        assert explains(attack(target, observed), level) is True
+        shuffled = views.shuffled(observed, np.random.default_rng(1))
+        assert explains(attack(target, shuffled), level) is False
+
+
+def test_messages_that_the_attack_does_not_model_are_not_explained_and_noise_of_known_size_is() -> None:
+    clipped = chain(clip(0.5), Quantise(), Plain())
+    target, observed, transcript = seen(clipped, views.sum_only)
+    assert explains(attack(target, observed), precision(observed, transcript)) is False
+    target, observed, transcript = seen(chain(clip(0.5), gaussian(5.0), Quantise(), Plain()), views.released)
+    assert precision(observed, transcript) > 0.5
+    assert explains(attack(target, observed), precision(observed, transcript)) is True
+    before = replace(observed, view=views.SUM_ONLY)  # seen before the noise, these numbers are taken at their word
+    assert precision(before, transcript) < 1e-4
+
+
+def test_an_attack_that_checks_nothing_and_one_that_says_so_itself() -> None:
+    bare = Reconstruction("samples", np.zeros((1, 2)))
+    assert explains(bare, 1e-6) is None
+    assert explains(replace(bare, residual=1.0, diagnostics={"explained": True}), 1e-6) is True
+    assert explains(replace(bare, residual=1e-5), 1e-6) is False
+    assert explains(replace(bare, residual=1e-5, condition=1e12), 1e-6) is True  # its round-off, amplified
+    assert explains(replace(bare, residual=1e-3, condition=1e20), 1e-6) is False
+
+
+def test_the_guess_replaces_failed_estimates_where_that_is_better_on_average() -> None:
+    known = [True, True, False]
+    assert offered([1.0, 1.0, -8.0], [-3.0, -3.0, -3.0], known, [False] * 3) == ([1.0, 1.0, 0.0], [0.0] * 3)
+    assert offered([1.0, 1.0, 0.7], [0.1, 0.1, 0.1], known, [False] * 3) == ([1.0, 1.0, 0.7], [0.1] * 3)
+    assert offered([-8.0, -8.0], [-3.0, -3.0], [False, False], [False, False]) == ([-8.0, -8.0], [-3.0, -3.0])
+    assert offered([-8.0, 0.5], [-3.0, 0.0], [None, None], [None, None]) == ([-8.0, 0.5], [-3.0, 0.0])
+
+
+def scores(leaks, explained):
+    made = Score("pca/ssi", "plain", "server", "gram/power", CLIENT, 0, 0.0, 1.0, 1.0, False, 0.1, 1, 1, 1.0)
+    return [
+        replace(made, seed=seed, error=1 - leak, explained=known, null_explained=False)
+        for seed, (leak, known) in enumerate(zip(leaks, explained, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("leaks", "explained", "word", "mean"),
+    [
+        ([1.0] * 7 + [-20.0] * 3, [True] * 7 + [False] * 3, PARTIAL, 0.7),  # the mean of what was offered is -5.3
+        ([1.0] + [0.0] * 9, [True] + [False] * 9, PARTIAL, 0.1),  # one reconstruction is no luck
+        ([0.9] + [0.0] * 9, [True] + [False] * 9, INCONCLUSIVE, 0.09),
+        ([-0.1] * 10, [False] * 10, INCONCLUSIVE, -0.1),
+        ([-0.1] * 10, [True] * 8 + [False] * 2, NOT_DETECTED, -0.08),
+        ([-0.1] * 10, [None] * 10, NOT_DETECTED, -0.1),
+    ],
+)
+def test_a_stuck_search_is_never_called_safety_and_hides_no_leak(leaks, explained, word, mean) -> None:
+    facts = [RunFacts("pca/ssi", "plain", seed, 1.0, 1.0, 1.0, 1) for seed in range(len(leaks))]
+    (cell,) = gather(scores(leaks, explained), facts, {})
+    assert (cell.verdict.word, cell.leakage.mean) == (word, pytest.approx(mean))
+
+
+def test_no_information_stays_silent_whatever_share_of_the_runs_is_explained() -> None:
+    """Leakage and null of one law, 300 pairs: 15 or more false positives have probability .001 at 2 %."""
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(300):
+        leak, null = rng.normal(-0.5, 0.5, (2, 10))
+        fits, chance = rng.random((2, 10)) < 0.5
+        found = offered(leak.tolist(), null.tolist(), fits.tolist(), chance.tolist())
+        wrong += verdict(*map(interval, found), explained=float(fits.mean())).word == PARTIAL
+    assert wrong < 15
+
+
+def test_without_power_silence_is_inconclusive() -> None:
+    wide = Interval(0.1, -0.8, 0.8, 10, 1.4)
+    assert verdict(wide, Interval(0.0, 0.0, 0.0, 10, 0.0)).word == INCONCLUSIVE
+    one = verdict(interval([-0.3]), interval([-0.2]))  # one seed: power unknown, and said so
+    assert one.word == NOT_DETECTED
+    assert math.isnan(one.detectable)
