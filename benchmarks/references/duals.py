@@ -110,8 +110,7 @@ def _limit(name: str) -> Figure:
         claim=f"{name}, C = 1, small steps: error after 8 participations over what rounding leaves of S",
         printed="",
         setting=_SETTING.format(*AUDIT, "C = 1, 8 participations")
-        + "; how far least squares lead away from the TRUE matrix (the reference states neither rho nor eta, and here "
-        "no 1e-8 is to be had after 8 participations)",
+        + "; how far least squares lead away from the TRUE matrix (the reference states neither rho nor eta)",
         measurement=_measured(name, 1, 8, AUDIT),
         key="over",
         unit="x",
