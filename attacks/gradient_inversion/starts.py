@@ -123,6 +123,8 @@ class Starts:
         """All that are found in one gradient, the likeliest first."""
         total, number = self.system.shape[0], classes(self.model, self.system.simulation.public)
         if total == 1 and not self.model.logistic:  # the label's entry of p - y is as large as all others together
+            if number == 2:  # as large as the other one: it is the negative one
+                return [np.eye(2, dtype=np.int64)[k] for k in np.argsort(self.model.offset(first.gradient))]
             label = int(np.argmax(np.linalg.norm(self.model.weight(first.gradient), axis=1)))
             return [np.eye(number, dtype=np.int64)[label]]
         p = self.model.probabilities(np.asarray(self.model.offset(first.point)) + np.zeros(self.model.outputs))
@@ -168,9 +170,12 @@ def _places(classes: int, left: int) -> Iterator[list[int]]:
 
 
 def _round_to(values: Array, total: int) -> Array:
-    """Non-negative integers near `values` that sum to `total` (largest remainders)."""
+    """Non-negative integers near `values` that sum to `total` (largest remainders); near equal ones where noise left
+    no value that is positive."""
     values = np.maximum(values, 0.0)
-    values = values * (total / max(values.sum(), 1e-12))
+    if not values.any():
+        values = np.ones(len(values))
+    values = total * (values / values.sum())
     floor = np.floor(values).astype(int)
     rest = np.argsort(values - floor)[::-1][: total - floor.sum()]
     floor[rest] += 1

@@ -106,6 +106,20 @@ def test_the_naive_attack_fails_on_what_the_others_open(name: str) -> None:
     assert 0.9 < np.mean(errors) < 1.3  # the start, uniform noise, is at 1.1
 
 
+@pytest.mark.parametrize("name", ["dsgd", "fedavg", "scaffold", "losac"])
+@pytest.mark.parametrize("label", [0, 1])
+def test_one_row_of_two_classes_is_recovered_with_either_label(name: str, label: int) -> None:
+    """Both entries of p - y are as large then."""
+    rng = np.random.default_rng(3)
+    clients = [Dataset(rng.uniform(0, 1, (1, 6)), np.array([k])) for k in (label, 1 - label, label)]
+    federation = Federation(methods(SoftmaxRegression())[name], clients, seed=0)
+    federation.run(5)
+    observed, target = views.server(federation.transcript, 0), Target(federation.algorithm, federation.public)
+    found = Fit().run(observed, target, np.random.default_rng(0))
+    assert found.labels is not None and list(found.labels) == [label]
+    assert sample_error(found.value, clients[0].x) < 1e-6
+
+
 def test_the_naive_attack_does_descend_and_recovers_a_gradient_given_the_steps() -> None:
     """The positive control: the same code with larger steps reduces its own distance tenfold."""
     method = methods(LogisticRegression())["dsgd"]
@@ -227,6 +241,17 @@ def test_under_noise_attacks_end_with_a_finite_estimate_and_a_large_residual(att
     assert found.value.shape == ((3 if pooled else 1), 64)
     assert np.isfinite(found.value).all() and np.abs(found.value).max() <= 1.0
     assert found.residual > 0.05
+
+
+def test_noise_that_leaves_no_class_a_row_still_leaves_labels_for_all() -> None:
+    rng = np.random.default_rng(0)
+    clients = [Dataset(rng.uniform(0, 1, (1, 4)), np.array([k % 2])) for k in range(5)]
+    federation = Federation(DSGD(), clients, seed=0)  # two classes: both counts turn out negative easily
+    federation.run(2)
+    noised = changed(views.sum_only(federation.transcript, None), lambda v: v + (20.0 if v.shape == (2,) else 0.0))
+    found = Fit().run(noised, Target(federation.algorithm, federation.public), rng)
+    assert found.labels is not None and found.labels.shape == (5,)
+    assert found.value.shape == (5, 4) and np.isfinite(found.value).all()
 
 
 @pytest.mark.parametrize("name", ["dsgd", "scaffold"])
