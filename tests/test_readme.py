@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from securefed import catalogue
+from securefed.auditing.cases import cases
 from securefed.cli import app
+from securefed.errors import UnknownNameError
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
@@ -32,6 +34,14 @@ def test_there_are_shell_examples_and_the_lists_are_complete() -> None:
     table = re.sub(r"[^a-z0-9]", "", README[README.index("## What is in it") :].lower())
     for entry in catalogue.algorithms:
         assert all(part in table for part in re.split("[-_]", entry.name.split("/")[1])), entry.name
+
+
+def test_the_audits_of_the_readme_name_algorithms_that_are_audited() -> None:
+    named = [name for names in re.findall(r"--algorithms (\S+)", README) for name in names.rstrip("`)").split(",")]
+    assert len(named) >= 4
+    assert {catalogue.algorithms[name].name for name in named if name != "all"} <= set(cases.names)
+    with pytest.raises(UnknownNameError):  # positive control: the last part of several
+        catalogue.algorithms["fedavg"]
 
 
 def test_the_two_line_example_runs() -> None:

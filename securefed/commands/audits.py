@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @app.command(
     epilog="Examples:\n\n"
     "securefed audit\n\n"
-    "securefed audit --algorithms ssi,fedavg --defenses plain,secure_aggregation --seeds 3\n\n"
+    "securefed audit --algorithms ssi,fedpg --defenses plain,secure_aggregation --seeds 3\n\n"
     "securefed audit --algorithms all   (every algorithm; the default takes a minute)\n\n"
     "securefed audit --algorithms fedpg --epsilons 1,8,64,512   (leakage and utility against epsilon)\n\n"
     "securefed audit --data mydata.npz --fail-above 0.2 --out report   (exit code 3 above the threshold)\n\n"
