@@ -77,31 +77,15 @@ class RegressRows:
                 "`calls`, or audit fewer clients or rounds"
             )
         rows, sent = _simulated(replay, rng, wanted)
-        mean, spread = sent.mean(axis=0), sent.std(axis=0)
-        told = spread > np.finfo(np.float64).eps * np.abs(mean)
-        unit = np.where(told, spread, 1.0) * np.sqrt(max(int(told.sum()), 1))
-        known = np.where(told, sent - mean, 0.0) / unit
-        centre = rows.mean(axis=0)
-        models = [_Ridge.of(known, rows - centre, quadratic) for quadratic in (False, True)]
-        best = min(models, key=lambda model: model.left)
-        variance = float(np.mean((rows - centre) ** 2)) or 1.0
-        return Learned(best, known, (mean, unit, told), centre, float(np.sqrt(best.left / variance)))
+        return Learned(Ridge.of(sent, rows))
 
 
 @dataclass(frozen=True)
 class Learned:
-    """An attack that has learned; see `RegressRows.learn`.
+    """An attack that has learned; see `RegressRows.learn`. The residual of what it finds is the error that it expects:
+    of simulated clients' rows by all others', relative to their spread, 1 where messages say nothing."""
 
-    Attributes:
-        expected: error of simulated clients' rows by those of all others, relative to their spread: 1 where messages
-            say nothing, 0 where they say all.
-    """
-
-    model: _Ridge
-    known: Array
-    units: tuple[Array, Array, Array]
-    centre: Array
-    expected: float
+    model: Ridge
     name: ClassVar[str] = RegressRows.name
     secret: ClassVar[str] = RegressRows.secret
 
@@ -110,18 +94,16 @@ class Learned:
 
     def attack(self, replay: Replay) -> Reconstruction:
         """The rows that the replay's messages speak for."""
-        mean, unit, told = self.units
-        seen = np.where(told, replay.seen - mean, 0.0) / unit
         bound = replay.target.public.feature_bound
-        rows = (self.centre + self.model(self.known, seen)).reshape(replay.rows, replay.features)
+        rows = self.model(replay.seen).reshape(replay.rows, replay.features)
         return Reconstruction(
             self.secret,
             np.clip(rows, -bound, bound),
-            residual=self.expected,
+            residual=self.model.expected,
             unknowns=rows.size,
             members=frozenset(replay.members),
             diagnostics={
-                "simulated clients": len(self.known),
+                "simulated clients": len(self.model.known),
                 "kernel": "quadratic" if self.model.quadratic else "linear",
                 # no rows explain what draws alone vary: there this attack sees what there is to be seen
                 **({"explained": True} if replay.units.drowned else {}),
@@ -130,30 +112,60 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class _Ridge:
-    """Kernel ridge regression: weights of simulated clients, and their mean squared error left out one by one."""
+class Ridge:
+    """Kernel ridge regression of values on messages, each message number in units of its spread.
+
+    Attributes:
+        weights: (clients, values) in the kernel's dual.      known: (clients, equations) their messages, scaled.
+        units: mean, unit and whether it varies at all, of each equation.      centre: (values,) their mean.
+        expected: error of a client's values by all other clients, relative to the values' spread.
+    """
 
     weights: Array
-    left: float
+    known: Array
+    units: tuple[Array, Array, Array]
+    centre: Array
+    expected: float
     quadratic: bool
 
     @classmethod
-    def of(cls, known: Array, rows: Array, quadratic: bool) -> _Ridge:
-        """The ridge of least left-out error; `known` (clients, equations), `rows` (clients, unknowns), centred."""
-        values, vectors = np.linalg.eigh(_kernel(known, known, quadratic))
-        values = np.maximum(values, 0.0)
-        turned, squared = vectors.T @ rows, vectors**2
-        best: tuple[float, Array] | None = None
-        for ridge in _RIDGES * (float(values[-1]) or 1.0):
-            weights = vectors @ (turned / (values + ridge)[:, None])
-            left = float(np.mean((weights / (squared @ (1 / (values + ridge)))[:, None]) ** 2))
-            if best is None or left < best[0]:
-                best = left, weights
-        assert best is not None
-        return cls(best[1], best[0], quadratic)
+    def of(cls, sent: Array, values: Array) -> Ridge:
+        """The kernel and ridge of least left-out error; `sent` (clients, equations), `values` (clients, values)."""
+        mean, spread = sent.mean(axis=0), sent.std(axis=0)
+        told = spread > np.finfo(np.float64).eps * np.abs(mean)
+        unit = np.where(told, spread, 1.0) * np.sqrt(max(int(told.sum()), 1))
+        known, centre = _scaled(sent, (mean, unit, told)), values.mean(axis=0)
+        found = [
+            (*_solved(_kernel(known, known, quadratic), values - centre), quadratic) for quadratic in (False, True)
+        ]
+        left, weights, quadratic = min(found, key=lambda model: model[0])
+        variance = float(np.mean((values - centre) ** 2)) or 1.0
+        return cls(weights, known, (mean, unit, told), centre, float(np.sqrt(left / variance)), quadratic)
 
-    def __call__(self, known: Array, seen: Array) -> Array:
-        return np.asarray(_kernel(seen[None], known, self.quadratic)[0] @ self.weights)
+    def __call__(self, seen: Array) -> Array:
+        """(values,) of one client's messages (equations,)."""
+        row = _kernel(_scaled(seen, self.units)[None], self.known, self.quadratic)[0]
+        return np.asarray(self.centre + row @ self.weights)
+
+
+def _scaled(sent: Array, units: tuple[Array, Array, Array]) -> Array:
+    mean, unit, told = units
+    return np.asarray(np.where(told, sent - mean, 0.0) / unit)
+
+
+def _solved(kernel: Array, values: Array) -> tuple[float, Array]:
+    """Mean squared error left out one by one, and weights, of the ridge for which the former is least."""
+    eigenvalues, vectors = np.linalg.eigh(kernel)
+    eigenvalues = np.maximum(eigenvalues, 0.0)
+    turned, squared = vectors.T @ values, vectors**2
+    best: tuple[float, Array] | None = None
+    for ridge in _RIDGES * (float(eigenvalues[-1]) or 1.0):
+        weights = vectors @ (turned / (eigenvalues + ridge)[:, None])
+        left = float(np.mean((weights / (squared @ (1 / (eigenvalues + ridge)))[:, None]) ** 2))
+        if best is None or left < best[0]:
+            best = left, weights
+    assert best is not None
+    return best
 
 
 def _kernel(some: Array, others: Array, quadratic: bool) -> Array:

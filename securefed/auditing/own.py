@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm
+from securefed.algorithms.base import Algorithm, Public
 from securefed.attacks import views
-from securefed.attacks.generic import Allowance, ClearRows, FitRows
+from securefed.attacks.generic import Allowance, ClearRows, FitRows, RegressRows
+from securefed.auditing.own_class import Rehearsal
 from securefed.auditing.own_function import Backend, Combine, Contribute, as_algorithm
 from securefed.auditing.own_run import OwnRun
 from securefed.auditing.own_tally import GATED, SECRETS, OwnCell, Secret, Tally
+from securefed.auditing.statistics import SIGHTED
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.tensors import Array, Tensors
@@ -50,10 +52,11 @@ class OwnAudit:
         """Why a leak of that kind would not have been seen; `None` where an attack looked for it and would have.
 
         Rows have a Gram matrix, and messages that depend on moments alone give away nothing else: who looks for one of
-        both looks for the other. An attack that reads rows off looks for nothing that does not stand there.
+        both looks for the other. An attack that reads rows off looks for nothing that does not stand there, and
+        regression sees all there is only where the clients' own draws leave nothing to fit.
         """
         alike = ("gram", "samples") if secret in ("gram", "samples") else (secret,)
-        cells = [c for c in self.cells if c.view == view and c.secret in alike and c.attack != ClearRows.name]
+        cells = [c for c in self.cells if c.view == view and c.secret in alike and _searches(c)]
         if any(cell.sighted for cell in cells):
             return None
         halting = [f"{cell.attack}{cell.remarks}" for cell in cells]
@@ -67,6 +70,10 @@ class OwnAudit:
         lines += [f"  {cell}" for cell in self.cells]
         lines += [f"  skipped: {reason}" for reason in self.skipped]
         return "\n".join([*lines, *(f"  assumed: {assumption}" for assumption in self.assumptions)])
+
+
+def _searches(cell: OwnCell) -> bool:
+    return cell.attack != ClearRows.name and (cell.attack != RegressRows.name or cell.explained >= SIGHTED)
 
 
 Clients = Sequence[Dataset | Array] | Callable[[int], Sequence[Dataset | Array]]
@@ -124,16 +131,20 @@ def audit_algorithm(
     is_algorithm = _checked(algorithm, start, combine)
     given = clients if callable(clients) else list(clients)
     tally, labelled, name, left = Tally(), False, "", seconds
+    rehearsal: Rehearsal | None = None
     for seed in range(seeds):
         data = _datasets(given(seed) if callable(given) else given)
         labelled = labelled or data[0].y is not None
         if is_algorithm:
             method: Any = algorithm
+            rehearsal = rehearsal or Rehearsal(method, data, Public.of(data, feature_bound=feature_bound))
         else:
             assert start is not None
             method = as_algorithm(algorithm, data[0], start, combine, backend)  # type: ignore[arg-type]
         name = getattr(method, "name", type(method).__name__)
         run = OwnRun(method, data, rounds, seed, population, feature_bound, fit or FitRows(), tally)
+        if rehearsal is not None and seed == 0:
+            rehearsal.again()
         for place, what in enumerate(looks):
             allowance = Allowance.of(left / ((seeds - seed) * len(looks) - place))
             run.look(what, allowance)

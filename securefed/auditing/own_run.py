@@ -10,10 +10,11 @@ import numpy as np
 from securefed.algorithms.base import Algorithm, Public
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.generic import Allowance, ClearRows, FitRows, ProbeGram, Replay
+from securefed.attacks.generic import Allowance, ClearRows, FitRows, Learned, ProbeGram, RegressRows, Replay
 from securefed.attacks.membership import Confirmation, ShadowMembership, rates
 from securefed.attacks.membership.lira import Candidate, Membership
 from securefed.attacks.scores import leakage, match, relative_error
+from securefed.auditing.own_class import broken
 from securefed.auditing.own_function import FunctionAlgorithm
 from securefed.auditing.own_tally import Attempt, Secret, Tally
 from securefed.datasets.base import Dataset
@@ -24,6 +25,7 @@ from securefed.tensors import Array
 
 _CANDIDATES: Final = 20
 _NOTHING: Final = 1e-12
+_Attack = ProbeGram | ClearRows | FitRows | Learned
 
 
 class OwnRun:
@@ -52,6 +54,10 @@ class OwnRun:
         except RoundVoid:
             self._blame()
             raise
+        except SecureFedError:
+            raise
+        except Exception as error:
+            raise broken(self.method, error, self.seed) from error
         self._blame()
         missing = {i for record in result.transcript.records for i in set(record.cohort) - set(record.survivors)}
         if missing:
@@ -92,8 +98,20 @@ class OwnRun:
                 self._reconstruct(attack, replay, null)
             for scorer in (ShadowMembership(), Confirmation()):
                 self._membership(scorer, replay)
+            if not probed:
+                self._regress(replay, null)
         except SecureFedError as refusal:
             self.tally.skip(f"{observed.view}, what is left", str(refusal))
+
+    def _regress(self, replay: Replay, null: Replay) -> None:
+        """Learned once: what chance gives is asked of the same model."""
+        rng = np.random.default_rng([self.seed, 9])
+        try:
+            learned = RegressRows(calls=self.fit.calls).learn(replay, rng)
+        except (SecureFedError, np.linalg.LinAlgError) as refusal:
+            self.tally.skip(f"{replay.observed.view}, {RegressRows.name}", str(refusal))
+            return
+        self._reconstruct(learned, replay, null)
 
     def _nothing_to_leak(self) -> str | None:
         for secret in ("gram", "samples"):
@@ -107,8 +125,8 @@ class OwnRun:
 
     # --- reconstruction -----------------------------------------------------------------------------------------
 
-    def _reconstruct(self, attack: ProbeGram | ClearRows | FitRows, replay: Replay, null: Replay) -> bool:
-        """Whether the attack ran."""
+    def _reconstruct(self, attack: _Attack, replay: Replay, null: Replay) -> bool:
+        """Whether the attack ran, and did not see itself that it failed."""
         where = f"{replay.observed.view}, {attack.name}"
         if (reason := attack.applies(replay.target, replay.observed)) is not None:
             self.tally.skip(where, reason)
@@ -131,13 +149,13 @@ class OwnRun:
             self.target, *leaks, error=error, found=found, explained=_explains(found), null_explained=fits
         )
         self.tally.add((replay.observed.view, attack.name, secret), attempt)
-        return True
+        return attempt.explained is not False
 
-    def _run(self, attack: ProbeGram | ClearRows | FitRows, replay: Replay) -> Reconstruction:
+    def _run(self, attack: _Attack, replay: Replay) -> Reconstruction:
         rng = np.random.default_rng([self.seed, 3])
         if isinstance(attack, ProbeGram):
             return attack.attack(replay, rng, self._pooled())
-        return attack.attack(replay) if isinstance(attack, ClearRows) else attack.attack(replay, rng)
+        return attack.attack(replay, rng) if isinstance(attack, FitRows) else attack.attack(replay)
 
     def _replay(self, observed: Observed, allowance: Allowance | None) -> Replay:
         labels = [self.data[client].y for client in sorted(observed.members)]

@@ -12,7 +12,7 @@ from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, RegressRows, Replay
 from securefed.attacks.generic.probe import departure
-from securefed.attacks.generic.regression import _Ridge, _rows
+from securefed.attacks.generic.regression import Ridge, _rows, _solved
 from securefed.attacks.scores import match, relative_error
 from securefed.auditing.own_function import as_algorithm
 from securefed.datasets.base import Dataset
@@ -101,19 +101,33 @@ def test_independent_noise_says_nothing_and_leaves_the_guess() -> None:
 
 def test_errors_left_out_are_those_of_models_without_that_client() -> None:
     rng = np.random.default_rng(0)
-    known, rows = rng.normal(size=(60, 4)), rng.normal(size=(60, 3))
-    rows += known[:, :3]
+    sent, values = rng.normal(size=(60, 4)), rng.normal(size=(60, 3))
+    values += sent[:, :3]
+    known = (sent - sent.mean(0)) / sent.std(0) / 2
+    values -= values.mean(0)
     for quadratic in (False, True):
-        model = _Ridge.of(known, rows, quadratic)
-        # the ridge that was chosen, from the weights: (K + ridge) weights = rows
         kernel = (1 + known @ known.T) ** 2 if quadratic else known @ known.T
-        ridge = np.linalg.lstsq(model.weights.reshape(-1, 1), (rows - kernel @ model.weights).reshape(-1, 1))[0].item()
+        error, weights = _solved(kernel, values)
+        # the ridge that was chosen: (K + ridge) weights = values
+        ridge = np.linalg.lstsq(weights.reshape(-1, 1), (values - kernel @ weights).reshape(-1, 1))[0].item()
         left = []
         for i in range(60):
             others = np.arange(60) != i
-            weights = np.linalg.solve(kernel[np.ix_(others, others)] + ridge * np.eye(59), rows[others])
-            left.append(np.mean((rows[i] - kernel[i, others] @ weights) ** 2))
-        assert model.left == pytest.approx(np.mean(left), rel=1e-6)
+            alone = np.linalg.solve(kernel[np.ix_(others, others)] + ridge * np.eye(59), values[others])
+            left.append(np.mean((values[i] - kernel[i, others] @ alone) ** 2))
+        assert error == pytest.approx(np.mean(left), rel=1e-6)
+
+
+def test_a_product_of_what_is_sent_takes_the_quadratic_kernel() -> None:
+    rng = np.random.default_rng(0)
+    sent = rng.normal(size=(300, 3))
+    product, total = sent[:, :1] * sent[:, 1:2], sent[:, :1] + sent[:, 1:2]
+    assert Ridge.of(sent, product).quadratic and not Ridge.of(sent, total).quadratic
+    here = np.array([0.5, -2.0, 1.0])
+    assert Ridge.of(sent, product)(here)[0] == pytest.approx(-1.0, abs=1e-5)
+    assert Ridge.of(sent, total)(here)[0] == pytest.approx(-1.5, abs=1e-9)
+    constant = np.column_stack([sent, np.full(300, 7.0)])  # says nothing, whatever it is
+    assert Ridge.of(constant, total)(np.append(here, 8.0))[0] == pytest.approx(-1.5, abs=1e-9)
 
 
 def test_simulated_rows_have_the_priors_mean_and_covariance_and_are_none_of_its_rows() -> None:
