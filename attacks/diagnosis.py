@@ -38,7 +38,7 @@ def explained(found: Reconstruction, observed: Observed) -> bool | None:
     """Whether the reconstruction explains the messages to their precision; `None` where the attack checks nothing."""
     if math.isnan(found.residual):
         return None
-    return found.residual <= max(EXPLAINED, 100 * resolution(observed))
+    return bool(found.residual <= max(EXPLAINED, 100 * resolution(observed)))  # whatever numbers an attack returns
 
 
 def diagnose(found: Reconstruction, observed: Observed, target: Target) -> tuple[str, ...]:

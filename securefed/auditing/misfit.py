@@ -48,7 +48,7 @@ def explains(found: Reconstruction, level: float) -> bool | None:
     if math.isnan(found.residual):
         return None
     excused = min(_AMPLIFIED, _DOUBLE * found.condition) if math.isfinite(found.condition) else 0.0
-    return found.residual <= max(level, excused)
+    return bool(found.residual <= max(level, excused))
 
 
 def offered(
