@@ -6,8 +6,9 @@ from securefed.attacks.base import attacks
 from securefed.attacks.duals.fedpe import FedPEDuals
 from securefed.attacks.duals.fedpg import FedPGDuals
 from securefed.attacks.duals.joint import JointDuals
+from securefed.attacks.duals.pooled import PooledDuals
 
-__all__ = ["FedPEDuals", "FedPGDuals", "JointDuals"]
+__all__ = ["FedPEDuals", "FedPGDuals", "JointDuals", "PooledDuals"]
 
 attacks.register(
     "duals/fedpg",
@@ -32,4 +33,12 @@ attacks.register(
     source="this package; fedpca_grassmann Algorithms 1 and 2 simulated, Levenberg-Marquardt",
     applies_to="pca/fedpg, pca/fedpe, sums of few clients with few features",
     reads="the sums of U_i + Y_i / rho of every round, the same clients in each, beside the Z that was sent",
+)
+attacks.register(
+    "duals/pooled",
+    PooledDuals,
+    summary="reads the mean of the clients as one client: the pooled Gram matrix, about",
+    source="this package; fedpca_grassmann Algorithm 2, its steps to first order",
+    applies_to="pca/fedpg with one local step, sums over the same clients",
+    reads="the sums of U_i + Y_i / rho of every round, beside the Z that was sent",
 )

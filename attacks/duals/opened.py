@@ -77,17 +77,8 @@ class Duals(ABC):
             return f"Fitting several local steps is limited to {self.fit_features} features here (`fit_features`)."
         if len(observed.rounds) < 2:
             return "Two participations are the least that show a gradient and its subspace."
-        return untold(observed.rounds) or self._no_room(target.algorithm.rank, target.public.features, observed)
-
-    def _no_room(self, rank: int, features: int, observed: Observed) -> str | None:
-        """For the elimination: blocks that are each other's transposes, combinations that vanish, and S itself."""
-        rounds = len(observed.rounds)
-        columns = rounds * rank * (rank + 1) // 2
-        equations = (rounds * rank) ** 2 // 2 + rounds * rank * features
-        return too_large(
-            8 * (3 * columns * equations + 8 * features**2),
-            self.memory,
-            f"Eliminating {features} x {features} entries from {rounds} rounds of rank {rank}",
+        return untold(observed.rounds) or no_room(
+            target.algorithm.rank, target.public.features, len(observed.rounds), self.memory
         )
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
@@ -119,3 +110,15 @@ class Duals(ABC):
             },
             members=observed.members,
         )
+
+
+def no_room(rank: int, features: int, rounds: int, memory: int) -> str | None:
+    """Why an elimination does not fit into `memory` bytes: of blocks that are each other's transposes, combinations
+    that vanish, and S itself."""
+    columns = rounds * rank * (rank + 1) // 2
+    equations = (rounds * rank) ** 2 // 2 + rounds * rank * features
+    return too_large(
+        8 * (3 * columns * equations + 8 * features**2),
+        memory,
+        f"Eliminating {features} x {features} entries from {rounds} rounds of rank {rank}",
+    )

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from securefed.algorithms.pca import FAPS, SSI, FedPE, FedPG
+from securefed.algorithms.pca.operators import orth
 from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
-from securefed.attacks.duals import JointDuals
+from securefed.attacks.duals import FedPGDuals, JointDuals, PooledDuals
 from securefed.attacks.duals.joint import ConsensusSender
 from securefed.attacks.gram import JointGram
 from securefed.attacks.gram.faps_sums import MaskedSender
 from securefed.attacks.gram.joint import rank_of
-from securefed.attacks.scores import relative_error
+from securefed.attacks.scores import relative_error, subspace_baseline
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks import consensus, subspaces
 
@@ -165,3 +166,44 @@ def test_registered_and_checked():
     for wrong in ({"fit_unknowns": -1}, {"starts": 0}, {"jacobians": 0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             JointGram(**wrong)
+
+
+@pytest.mark.parametrize(("parts", "features"), [(2, 10), (3, 20), (5, 20)])
+def test_the_mean_of_fedpg_clients_is_nearly_a_client(parts, features):
+    """Where they are alike it is one; elsewhere the pooled matrix is far nearer than what the output alone says."""
+    algorithm = FedPG(3, rho=1.0, step_size=0.01, local_steps=1)
+    clients = consensus.digits(features, 0, parts=parts)
+    pooled = sum(consensus.gram(data) for data in clients)
+    observed, target = consensus_sums(algorithm, clients, 13)
+    got = PooledDuals().run(observed, target, RNG)
+    assert relative_error(got.value, pooled) < 0.6 * subspace_baseline(pooled, orth(observed.output["basis"]))
+    assert got.members == frozenset(range(parts)) and 1e-6 < got.diagnostics["apart"] < 0.1
+    alike, target = consensus_sums(algorithm, [clients[0]] * parts, 13)
+    got = PooledDuals().run(alike, target, RNG)
+    assert got.diagnostics["apart"] < 1e-12
+    single, _, _ = consensus.observe(algorithm, [clients[0]] * parts, 13)
+    alone = FedPGDuals(trace=float(features)).run(single[0], target, RNG)
+    shift = np.trace(parts * alone.value - got.value) / features  # least rank, not the trace
+    np.testing.assert_allclose(got.value + shift * np.eye(features), parts * alone.value, atol=5e-3 * got.value.max())
+
+
+def test_where_the_mean_is_not_solved_it_says_why():
+    algorithm = FedPG(2, step_size=0.05, local_steps=1)
+    clients = consensus.digits(6, 0, parts=2)
+    observed, target = consensus_sums(algorithm, clients, 4)
+    attack = PooledDuals()
+    assert attack.applies(target, observed) is None
+    alone = replace(observed, rounds=tuple(replace(o, members=frozenset({0})) for o in observed.rounds))
+    first, *rest = observed.rounds
+    cases = [
+        (Target(SSI(2), target.public), observed, "no dual variables"),
+        (Target(replace(algorithm, local_steps=2), target.public), observed, "several local steps"),
+        (target, replace(observed, rounds=(first,)), "Two sums"),
+        (target, alone, "one client"),
+        (target, replace(observed, rounds=(replace(first, members=frozenset({0, 1, 2})), *rest)), "change"),
+    ]
+    for aim, view, words in cases:
+        assert words in attack.applies(aim, view)
+        with pytest.raises(TranscriptError, match=words):
+            attack.run(view, aim, RNG)
+    assert "limit" in PooledDuals(memory=10).applies(target, observed)
