@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from securefed.auditing.own import GATED, SECRETS, VIEWS, Clients, OwnAudit, Secret, audit_algorithm
-from securefed.auditing.statistics import FOUND
+from securefed.auditing.own import GATED, SECRETS, VIEWS, Clients, OwnAudit, OwnCell, Secret, audit_algorithm
+from securefed.auditing.statistics import FOUND, seeds_for
 from securefed.errors import ConfigError
 
 __all__ = ["assert_leakage_below"]
@@ -51,7 +51,7 @@ def assert_leakage_below(
     if not cells:
         raise ConfigError(f"no attack on {', '.join(sought)} ran: {'; '.join(found.skipped) or 'no such view'}")
     above = [
-        f"{cell.view}, {cell.secret}, {cell.attack}: up to {cell.leakage.high:.2f}"
+        f"{cell.view}, {cell.secret}, {cell.attack}: up to {cell.leakage.high:.2f}{_more(cell, limit)}"
         for cell in cells
         if cell.leakage.high >= limit
     ]
@@ -65,12 +65,25 @@ def assert_leakage_below(
     weak = [reason for view in looks for secret in sought if (reason := found.unseen(view, secret)) is not None]
     weak += [
         f"{cell.view}, {cell.secret}, {cell.attack}: only a leak of {cell.verdict.detectable:.2f} would have been seen"
+        f"{_more(cell, limit)}"
         for cell in cells
         if cell.verdict.word not in FOUND and not cell.verdict.detectable <= limit
     ]
     if weak:
-        raise AssertionError(f"the audit is too weak for {limit:g} (more seeds help): {'; '.join(weak)}\n{found}")
+        raise AssertionError(f"the audit is too weak for {limit:g}: {'; '.join(weak)}\n{found}")
     return found
+
+
+def _more(cell: OwnCell, limit: float) -> str:
+    """How many seeds would tell, of a cell in which nothing was found; empty where something was."""
+    if cell.verdict.word in FOUND:
+        return ""
+    if cell.leakage.seeds < 2:
+        return ", for one seed has no spread: give 10"
+    needed = seeds_for(cell.leakage, cell.null, limit)
+    if needed is None:
+        return f", which more seeds will not change (mean {cell.leakage.mean:.2f}, chance {cell.null.mean:.2f})"
+    return f", about {needed} seeds would tell" if needed > cell.leakage.seeds else ""
 
 
 def _names(given: Sequence[str], known: Sequence[str], what: str) -> tuple[Any, ...]:

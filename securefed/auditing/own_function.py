@@ -98,10 +98,9 @@ class FunctionAlgorithm:
         return replace(client, rounds=client.rounds + 1), sent
 
     def _sent(self, data: Dataset, broadcast: Tensors, rng: np.random.Generator) -> dict[str, Array]:
-        drawing = _drawing(int(rng.integers(2**32))) if self.seeded else nullcontext()
+        seed = int(rng.integers(2**32)) if self.seeded else None
         try:
-            with drawing:
-                found = self.call(data, deepcopy(dict(broadcast)), rng)
+            found = self._found(data, broadcast, rng, seed)
         except SecureFedError:
             raise
         except Exception as error:
@@ -114,6 +113,22 @@ class FunctionAlgorithm:
         if self.example:
             self._check_shapes(sent)
         return sent
+
+    def _found(self, data: Dataset, broadcast: Tensors, rng: np.random.Generator, seed: int | None) -> Any:
+        """What the function returns, with the global generators at a seed where there is one.
+
+        A call that was the first to load torch drew from a generator that nobody had set: it is made again.
+        """
+        if seed is None:
+            return self.call(data, deepcopy(dict(broadcast)), rng)
+        loaded = "torch" in sys.modules
+        again = None if loaded else deepcopy(rng)
+        with _drawing(seed):
+            found = self.call(data, deepcopy(dict(broadcast)), rng)
+        if again is None or "torch" not in sys.modules:
+            return found
+        with _drawing(seed):
+            return self.call(data, deepcopy(dict(broadcast)), again)
 
     def _numbers(self, name: str, value: Any) -> Array:
         try:

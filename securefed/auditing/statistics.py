@@ -24,6 +24,7 @@ SIGHTED: Final = 0.8
 """Share of the runs whose messages an attack has to explain for its silence to mean anything."""
 _ENOUGH: Final = 10
 _POWER: Final = 0.8416  # the normal quantile of 8 in 10
+_HALF: Final = 1.96  # half of a normal 95 % interval, in standard errors
 _RESAMPLES: Final = 4000
 _BOOTSTRAP_SEED: Final = 20240229
 
@@ -104,6 +105,28 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
     if low > threshold or highest >= max(RECONSTRUCTED, high):
         return Verdict(PARTIAL, detectable)
     return Verdict(INCONCLUSIVE if explained < SIGHTED or detectable >= 1 else NOT_DETECTED, detectable)
+
+
+def seeds_for(leakage: Interval, null: Interval, limit: float) -> int | None:
+    """About how many seeds bring the interval under `limit`, and would show a leak of that size in 8 of 10 repetitions.
+
+    With the means and the spread seen so far, at normal intervals; `None` where 10^4 would not do, for the mean itself
+    is too near, or chance reaches as far.
+    """
+
+    def enough(seeds: int) -> bool:
+        spread = leakage.deviation / math.sqrt(seeds)
+        chance = null.mean + (null.high - null.mean) * math.sqrt(null.seeds / seeds)
+        detectable = max(PARTIAL_FROM, chance) + (_HALF + _POWER) * spread
+        return detectable <= limit and leakage.mean + _HALF * spread < limit
+
+    low, high = _ENOUGH, 10_000
+    if not enough(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return low
 
 
 def _widened(found: Interval) -> float:
