@@ -8,9 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed.algorithms.graph.fedavg import FedAvg
 from securefed.algorithms.graph.method import GraphMethod, edges_of
+from securefed.algorithms.graph.mrmtl import MRMTL
 from securefed.algorithms.graph.ppgl import PPGL
 from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.distances.chain import Chain
+from securefed.attacks.distances.clear import Opened, open_client
 from securefed.attacks.distances.starts import starts
 from securefed.attacks.distances.system import System
 from securefed.attacks.levenberg import Geodesic, Patience, levenberg
@@ -31,10 +35,13 @@ class Fit:
     """z_i / N_i of every member, by Levenberg-Marquardt through all steps of all rounds, a few rounds at first.
 
     One client in the clear: with K = 1 a round is linear in z on the edges that stay positive, so the first step is
-    exact; with K > 1 a few are needed. An edge at 0 throughout shows only that its distance is large, and then the rank
-    falls short of the unknowns. Of a sum every member is simulated by itself: in the first round all have the same
-    weight, so it gives the pooled distances; from the second on the weights gamma_i tell PPGL's clients apart. Who is
-    who among clients with equally many rows is not established. IGL sends one number a round.
+    exact; with K > 1 a few are needed. Beyond `dense` distances each step is solved between vertices (`clear`). An edge
+    at 0 throughout shows only that its distance is large, and about a sum or two of such distances at each vertex: then
+    the rank falls short of the unknowns, and the rest is the completion of largest determinant, likely but not told.
+
+    Of a sum every member is simulated by itself: in the first round all have the same weight, so it gives the pooled
+    distances; from the second on the weights gamma_i tell PPGL's clients apart. Who is who among clients with equally
+    many rows is not established. IGL sends one number a round.
 
     The pooled start is a stationary point of the difference between members, so members start apart from it. N members
     are determined by N rounds, and a fit that begins with no more of them ends in wrong minima less often. A search
@@ -42,14 +49,20 @@ class Fit:
 
     Attributes:
         rounds: most rounds fitted.      starts: of PPGL's sums; a fit that explains them is the last.
-        steps: most evaluations of a stage.      limit: unknowns (members x edges) beyond which it is refused.
+        steps: most evaluations of a stage.      patience: the same of the other search.
+        limit: unknowns (members x edges) of sums, and of IGL, beyond which it is refused.
+        vertices: of one client in the clear, likewise; the time grows with the cube of them.
+        dense: distances of one client up to which the Jacobian is formed.
         memory: bytes that the simulation may take.
     """
 
     rounds: int = 14
     starts: int = 2
     steps: int = 100
+    patience: int = 12
     limit: int = 600
+    vertices: int = 60
+    dense: int = 60
     memory: int = 2 * 1024**3
 
     name: ClassVar[str] = "distances/fit"
@@ -63,7 +76,16 @@ class Fit:
         return (
             untold(observed.rounds)
             or too_large(needed, self.memory, f"The distances of {members} clients between {features} columns")
-            or self._too_many(members, features)
+            or (self._too_many(members, features) if not _clear(target, members) else self._too_wide(features))
+        )
+
+    def _too_wide(self, features: int) -> str | None:
+        if features <= self.vertices:
+            return None
+        return (
+            f"It would fit {features * (features - 1) // 2} distances between {features} columns; the limit is "
+            f"{self.vertices} columns: raise `vertices`, at a cost that grows with its cube. At 100 columns searches "
+            "ended in wrong minima, with a tenth of the distances' norm missed."
         )
 
     def _too_many(self, members: int, features: int) -> str | None:
@@ -83,9 +105,16 @@ class Fit:
         system = System.of(observed, target)
         if not all(np.isfinite(seen.total).all() for seen in system.rounds):
             raise TranscriptError("the view's messages are not finite")
+        chain = Chain.of(observed, target)
+        if chain is None or system.edges <= self.dense:
+            return self._search(system, rng)
+        return self._opened(system, open_client(chain, rng, self.patience))
+
+    def _search(self, system: System, rng: np.random.Generator) -> Reconstruction:
+        """All members by a dense Jacobian."""
         self._room(system)
         best: tuple[float, Array, Array] | None = None
-        tries = self.starts if len(system.members) > 1 and isinstance(target.algorithm, PPGL) else 1
+        tries = self.starts if len(system.members) > 1 and isinstance(system.method, PPGL) else 1
         for start in islice(starts(system, rng), tries):
             fitted = self._climb(system, start)
             if best is None or not fitted[0] >= best[0]:
@@ -124,16 +153,25 @@ class Fit:
         return float(np.linalg.norm(found)), point.reshape(start.shape), jacobian
 
     def _found(self, system: System, distances: Array, jacobian: Array) -> Reconstruction:
-        edges = edges_of(system.public.features)
-        largest = (2.0 * system.public.feature_bound) ** 2
-        inside = np.clip(np.nan_to_num(distances), 0.0, largest)
-        part = system.first(self.rounds)
-        residual = float(np.linalg.norm(part.misfit(distances, slope=False)[0]) / np.sqrt(len(part.rounds)))
         rank, condition = 0, float("nan")
         if jacobian.size and np.isfinite(jacobian).all():
             values = np.linalg.svd(jacobian, compute_uv=False)
             kept = values[values > _RANK_TOLERANCE * values[0]]
             rank, condition = int(kept.size), float(kept[0] / kept[-1]) if kept.size else float("nan")
+        return self._told(system, distances, rank, condition, {})
+
+    def _opened(self, system: System, opened: Opened) -> Reconstruction:
+        counts = {"bounded only": opened.unseen}
+        return self._told(system, opened.distances[None], opened.rank, float("nan"), counts)
+
+    def _told(
+        self, system: System, distances: Array, rank: int, condition: float, counts: dict[str, float]
+    ) -> Reconstruction:
+        edges = edges_of(system.public.features)
+        largest = (2.0 * system.public.feature_bound) ** 2
+        inside = np.clip(np.nan_to_num(distances), 0.0, largest)
+        part = system.first(self.rounds)
+        residual = float(np.linalg.norm(part.misfit(distances, slope=False)[0]) / np.sqrt(len(part.rounds)))
         return Reconstruction(
             self.secret,
             np.concatenate(edges.adjacency(inside)),
@@ -142,7 +180,7 @@ class Fit:
             unknowns=distances.size,
             condition=condition,
             members=frozenset(system.members),
-            diagnostics={"rounds": len(part.rounds)},
+            diagnostics={"rounds": len(part.rounds)} | counts,
         )
 
     def _room(self, system: System) -> None:
@@ -154,3 +192,8 @@ class Fit:
                 f"fitting {count} clients' distances on {edges} edges takes {needed / 1e9:.1f} GB, the limit is "
                 f"{self.memory / 1e9:.1f} GB; raise memory, or take fewer rounds"
             )
+
+
+def _clear(target: Target, members: int) -> bool:
+    """Whether one client's graphs are seen: `Chain.of` is not `None`."""
+    return members == 1 and isinstance(target.algorithm, (PPGL, FedAvg, MRMTL))

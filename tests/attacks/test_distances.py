@@ -145,6 +145,9 @@ def test_views_and_sizes_that_do_not_fit_are_refused_in_words() -> None:
     with pytest.raises(TranscriptError, match="lacks tensor"):
         Fit().run(lacking, target, np.random.default_rng(0))
     edges = target.public.features * (target.public.features - 1) // 2
-    with pytest.raises(TranscriptError, match=f"{edges} unknowns.*the limit is {edges - 1}: raise `limit`"):
-        Fit(limit=edges - 1).run(observed, target, np.random.default_rng(0))
-    assert Fit(limit=edges).applies(target, observed) is None
+    pooled = views.sum_only(federation.transcript, None)
+    with pytest.raises(TranscriptError, match=f"{2 * edges} unknowns.*the limit is {edges}: raise `limit`"):
+        Fit(limit=edges).run(pooled, target, np.random.default_rng(0))
+    assert Fit(limit=2 * edges).applies(target, pooled) is None
+    assert "the limit is 6 columns: raise `vertices`" in Fit(vertices=6).applies(target, observed)
+    assert Fit(vertices=VERTICES, limit=1).applies(target, observed) is None
