@@ -91,11 +91,11 @@ class FirstLayer:
         """
         assert self.rows is not None
         rows, seen = (torch.as_tensor(part, dtype=self.network.dtype) for part in (self.rows, self.slopes))
-        found = []
-        for part in torch.arange(len(rows)).split(max(1, _TOGETHER // (seen.shape[1] * len(targets)))):
+        found, chunk = [], max(1, _TOGETHER // (seen.shape[1] * len(targets)))
+        for part in (slice(start, start + chunk) for start in range(0, len(rows), chunk)):
             x = rows[part].repeat_interleave(len(targets), dim=0)
-            y = targets.repeat(len(part), *(1 for _ in targets.shape[1:]))
-            gap = self._simulated(x, y).reshape(len(part), len(targets), -1) - seen[part, None]
+            y = targets.repeat(len(rows[part]), *(1 for _ in targets.shape[1:]))
+            gap = self._simulated(x, y).reshape(-1, len(targets), seen.shape[1]) - seen[part, None]
             found.append(gap.norm(dim=2) / seen[part].norm(dim=1, keepdim=True).clamp_min(1e-30))
         return np.asarray(np.nan_to_num(torch.cat(found).double().numpy(), nan=1e30, posinf=1e30))
 
