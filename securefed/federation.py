@@ -15,6 +15,7 @@ from securefed.coordinator import HelperNode
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Helper
 from securefed.defenses.differential_privacy import Budget
+from securefed.errors import DataError
 from securefed.messages import PartyId
 from securefed.privacy import check_forgetful
 from securefed.sealing import Seal
@@ -74,6 +75,7 @@ class Federation(Server):
         reveal: bool | None = None,
         prepare: bool = False,
     ) -> None:
+        _check_clients(clients)
         terms = Terms.of(algorithm, public or Public.of(clients, cohort=cohort), defense, seed=seed, reveal=reveal)
         run = new_run()
         nodes = {index: terms.node(index, run, data, keep=keep) for index, data in enumerate(clients)}
@@ -91,3 +93,11 @@ class Federation(Server):
             checkpoint_every=checkpoint_every, seal=seal, keep=keep, max_void=max_void, timeout=timeout, budget=budget,
             nodes=nodes, prepare=prepare,
         )  # fmt: skip
+
+
+def _check_clients(clients: Sequence[Dataset]) -> None:
+    for index, data in enumerate(clients):
+        if not isinstance(data, Dataset):
+            raise DataError(
+                f"client {index} is a {type(data).__name__}; give securefed.Dataset(x), or Dataset(x, y) with labels"
+            )

@@ -25,6 +25,7 @@ from securefed.history import RoundHistory
 from securefed.registry import Registry
 from securefed.sealing import Seal
 from securefed.server import Progress, Result
+from securefed.terms import check_seed
 
 T = TypeVar("T")
 _DATA_STREAM = 0xDA7A
@@ -116,6 +117,7 @@ def prepare(run: Run) -> tuple[Source, list[Dataset], Dataset | None]:
     Raises:
         ConfigError, DataError: an unknown name, or a split that the data does not allow.
     """
+    check_seed(run.seed)
     rng = np.random.default_rng([run.seed, _DATA_STREAM])
     source = load(run.data)
     test = source.test if run.held_out else None

@@ -13,7 +13,7 @@ from securefed.algorithms.base import Algorithm, Public
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
 from securefed.defenses.compose import identity
-from securefed.errors import DataError
+from securefed.errors import ConfigError, DataError
 from securefed.messages import ClientId
 from securefed.node import ClientNode, Contract
 from securefed.selection import check_reveal
@@ -54,8 +54,9 @@ class Terms:
                 where nothing is hidden anyway.
 
         Raises:
-            ConfigError: parameters and data clash, or scalars would be revealed that nobody agreed to.
+            ConfigError: parameters and data clash, no whole number as seed, or scalars that nobody agreed to reveal.
         """
+        check_seed(seed)
         layer = defense or identity()
         reveals = check_reveal(algorithm, layer, reveal)
         return cls(algorithm, layer, public, seed, Contract.of(algorithm, public), reveals)
@@ -89,6 +90,12 @@ class Terms:
         """Fingerprint of the terms: parties that agree on it derive the same plan for every exchange."""
         facts = (repr(self.algorithm), repr(self.defense), repr(self.public), repr(self.seed), repr(self.reveals))
         return hashlib.sha256("\0".join(("securefed terms 1", *facts)).encode()).hexdigest()
+
+
+def check_seed(seed: object) -> None:
+    """Raise `ConfigError` unless it is a whole number from 0 on."""
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"a seed is a whole number from 0 on, not {seed!r}")
 
 
 def new_run() -> str:

@@ -175,6 +175,12 @@ def test_the_gate_exits_with_3_above_its_threshold_only(tmp_path) -> None:
     assert json.loads(passed.stdout)["cells"]
 
 
+def test_a_gate_that_nothing_could_exceed_is_refused(tmp_path) -> None:
+    refused = RUNNER.invoke(app, ["audit", *SMALL, "--out", str(tmp_path / "none"), "--fail-above", "nan"])
+    assert refused.exit_code == 2 and "--fail-above" in refused.output
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_recorded_run_is_attacked_from_its_file(tmp_path) -> None:
     rng = np.random.default_rng(0)
     clients = [Dataset(rng.uniform(0, 1, (5, 6))) for _ in range(3)]

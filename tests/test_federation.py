@@ -61,6 +61,11 @@ def test_bad_data_is_refused_by_name(clients, error, says) -> None:
 def test_a_rank_above_the_features_and_a_cohort_above_the_clients_are_refused() -> None:
     with pytest.raises(ConfigError, match="rank"):
         Federation(SSI(rank=7), data())
+    with pytest.raises(DataError, match=r"client 1 is a ndarray; give securefed\.Dataset"):
+        Federation(SSI(rank=2), [data()[0], np.ones((5, 6))])  # type: ignore[list-item]
+    for seed in (-1, 0.5, "a", None):
+        with pytest.raises(ConfigError, match="seed is a whole number"):
+            Federation(SSI(rank=2), data(), seed=seed)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"cohort must lie"):
         Federation(SSI(rank=2), data(), cohort=5)
     with pytest.raises(ConfigError, match=r"threshold|clients"):

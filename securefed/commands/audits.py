@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from securefed.commands.base import DATA_HELP, EXIT_LEAK, Names, Settings, app, guarded, numbers, split
+from securefed.errors import ConfigError
 from securefed.printing import console, errors, progress_bar, show_audit, show_comparison
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ def audit(
     def command() -> int:
         if check_itself:
             return _self_check()
+        if fail_above is not None and not math.isfinite(fail_above):
+            raise ConfigError(f"--fail-above takes a leakage, 1 where all is exact; {fail_above} would pass everything")
         if workers != 1:
             from securefed.auditing.processes import warm_up  # noqa: PLC0415 - not needed for --help
 
