@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed.algorithms.optimization.work import Draw
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.draws import Alternation, number
 from securefed.attacks.gradient_inversion.inversion import Fitting, Scene, finish, look
@@ -20,9 +21,10 @@ class Fit(Fitting):
     """Levenberg-Marquardt on several rounds together, labels unknown, in the row space of the messages.
 
     Every member is simulated by itself, so sums over clients with several local steps are modelled exactly.
-    One client's mini-batches and random blocks are searched for together with its rows (`draws`). Where that fails, and
-    of sums, full batches stand in for them: then the residual shows it, and `diagnostics["draws"]` says why. Such an
-    estimate is no evidence of protection.
+    One client's mini-batches and random blocks are searched for together with its rows (`draws`): then
+    `diagnostics["batches"]` holds the rows of every step of every round, numbered as they are estimated. Where that
+    fails, and of sums, full batches stand in for them: the residual shows it, and `diagnostics["draws"]` says why. Such
+    an estimate is no evidence of protection.
 
     Attributes:
         draws: the search for draws.
@@ -68,4 +70,10 @@ class Fit(Fitting):
         )
         known = replace(scene, system=system, repeatable=True)
         out = finish(known, found.fit.point.reshape(system.shape), found.labels, found)
-        return replace(out, diagnostics={**out.diagnostics, "draws": "found"})
+        batches = tuple(_batches(draw, int(system.shape[-2])) for draw in system.simulation.draws or ())
+        return replace(out, diagnostics={**out.diagnostics, "draws": "found", "batches": batches})
+
+
+def _batches(draw: Draw, rows: int) -> tuple[tuple[int, ...], ...]:
+    """The rows of each local step, numbered as they are estimated."""
+    return tuple(tuple(int(row) for row in np.arange(rows)[part]) for part in draw.parts)

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from securefed.attacks.gradient_inversion.simulate import System
 from securefed.attacks.gradient_inversion.starts import Start, Starts
-from securefed.attacks.levenberg import Fit, Nielsen, Patience, Stepper, levenberg
+from securefed.attacks.levenberg import Fit, Geodesic, Patience, Stepper, levenberg
 from securefed.tensors import Array
 
 EXACT = 1e-13
@@ -23,6 +23,10 @@ _PROMISING = 0.01
 """Least share of the squared misfit that a search far from a solution must expect of its best linear step: the patience
 of 40 such steps would not halve the misfit."""
 _ROUND_OFF = 1e-13
+_CORRECTIONS = 4
+_LEAST = 1e-4
+_SETTLED = 1e-11
+"""Misfit of messages in float64 that rounding may have left already: few more Jacobians go into the rest."""
 _ROUNDED = 3.0
 """A misfit of so many times what rounding leaves to the true samples counts as solved."""
 
@@ -85,55 +89,70 @@ class Race:
     def _open(self, system: System, start: Start) -> Fit:
         if self.descent:
             return _descend(system, start, self.opening)
-        return run(system, start.labels, start.samples.ravel(), self.opening, _Hopeful(_NEAR * system.signal))
+        return run(system, start.labels, start.samples.ravel(), self.opening, hopeful=True)
 
     def _close(self, system: System, labels: Array, fit: Fit) -> tuple[Fit, int]:
         """A finalist's second run, and the steps it took: none where it is exact, or where the first one gave up."""
         gave_up = not self.descent and fit.steps < self.opening
         if gave_up or fit.norm <= EXACT:
             return fit, 0
-        longer = run(system, labels, fit.point, self.closing, _Hopeful(_NEAR * system.signal))
+        longer = run(system, labels, fit.point, self.closing, hopeful=True)
         return longer, longer.steps
 
 
-def run(system: System, labels: Array, start: Array, steps: int, stepper: Stepper | None = None) -> Fit:
-    """Levenberg-Marquardt on a system with given labels; coordinates flattened."""
+def run(system: System, labels: Array, start: Array, steps: int, *, hopeful: bool = False) -> Fit:
+    """Levenberg-Marquardt on a system with given labels; coordinates flattened.
+
+    Args:
+        hopeful: go on only while the best linear step promises something.
+    """
+
+    def residual(point: Array) -> Array:
+        return system.misfit(point.reshape(system.shape), labels, slope=False)[0]
+
+    near = _NEAR * system.signal
+    stepper = Geodesic(residual, _CORRECTIONS)
     return levenberg(
         lambda p: system.misfit(p.reshape(system.shape), labels),
         start,
         steps=steps,
         goal=EXACT,
-        patience=Patience(_NEAR * system.signal, floor=_ROUNDED * system.floor),
-        stepper=stepper,
+        residual=residual,
+        patience=Patience(near, floor=max(_SETTLED, _ROUNDED * system.floor)),
+        stepper=_Hopeful(stepper, near) if hopeful else stepper,
+        least=_LEAST,
     )
 
 
-class _Hopeful(Nielsen):
-    """Nielsen's steps, but none from where a misfit above `near` is about as small as it gets."""
+class _Hopeful:
+    """Another's steps, but none from where a misfit above `near` is about as small as it gets."""
 
-    def __init__(self, near: float) -> None:
-        super().__init__()
-        self._near, self._over = near, False
+    def __init__(self, stepper: Stepper, near: float) -> None:
+        self._stepper, self._near, self._over = stepper, near, False
 
     def at(self, point: Array, residual: Array, jacobian: Array) -> None:
-        super().at(point, residual, jacobian)
-        self._over = self._norm > self._near and self._promise() < _PROMISING
+        self._stepper.at(point, residual, jacobian)
+        norm = float(np.linalg.norm(residual))
+        self._over = norm > self._near and self._promise(residual, jacobian) < _PROMISING * norm**2
 
     def step(self) -> Array | None:
-        return None if self._over else super().step()
+        return None if self._over else self._stepper.step()
+
+    def accepted(self, step: Array, norm: float, reached: float) -> None:
+        self._stepper.accepted(step, norm, reached)
 
     def rejected(self) -> bool:
-        return not self._over and super().rejected()
+        return not self._over and self._stepper.rejected()
 
-    def _promise(self) -> float:
-        """Share of the squared misfit that the undamped step would take away, were the system linear."""
-        self._normal = self._jacobian.T @ self._jacobian
-        slope = self._jacobian.T @ self._residual
-        firm = self._normal + _ROUND_OFF * np.trace(self._normal) * np.eye(len(slope))
+    @staticmethod
+    def _promise(residual: Array, jacobian: Array) -> float:
+        """What the undamped step would take off the squared misfit, were the system linear."""
+        normal, slope = jacobian.T @ jacobian, jacobian.T @ residual
+        firm = normal + _ROUND_OFF * np.trace(normal) * np.eye(len(slope))
         try:
-            return float(slope @ np.linalg.solve(firm, slope)) / self._norm**2
+            return float(slope @ np.linalg.solve(firm, slope))
         except LinAlgError:
-            return 1.0
+            return float("inf")
 
 
 def _polished(system: System, found: Found) -> Found:

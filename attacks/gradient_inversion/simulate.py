@@ -26,7 +26,7 @@ from securefed.messages import ClientId
 from securefed.tensors import Array
 
 _RANK_TOLERANCE = 1e-13
-_FAINTEST = 1e-3
+_FAINTEST = 1e-6
 _ROUNDING = 1e-12
 _CACHED = 1 << 17
 """Numbers in a vector of derivatives."""
@@ -149,19 +149,22 @@ def weights_of(draw: Draw, rows: int) -> Array:
 class System:
     """The equations `simulated sum = observed sum`, every part scaled to its share of the data's signal.
 
-    Samples of one class differ from each other only in the faint directions of the messages, so equations along a
-    direction are raised by the root of its singular value (down to a floor): searches then halve the valley's width
-    ratio and end in a third of the steps.
+    With G the messages' data (rounds * parts * outputs, features) and X the rows, G = R^T X: rows of one class have
+    nearly the same R, and what tells them apart are the faint left directions of G, and those that G leaves empty.
+    Equations along a left direction are raised by the root of its singular value (down to a floor: where noise begins),
+    which narrows the valley that a search has to follow.
 
     Attributes:
         simulation: in coordinates of `basis` (r, features).
         scales: by part, one over the norm of the observed messages less the part that is not data.
-        spectrum: singular values of the messages' rows, relative to the first.
+        left: (rounds * parts * outputs, r) left directions of the messages.
+        spectrum: singular values of the messages' rows, relative to the first; all of them.
     """
 
     simulation: Simulation
     basis: Array
     scales: dict[str, float]
+    left: Array
     spectrum: Array
 
     @classmethod
@@ -181,14 +184,14 @@ class System:
             part: _ROUNDING * max(float(np.linalg.norm(s.total[part])) for s in simulation.rounds) for part in norms
         }
         scales = {part: 1.0 / norm if norm > floors[part] else 0.0 for part, norm in norms.items()}
-        rows = np.concatenate([scales[part] * model.weight(s).reshape(-1, features) for part, s in signals.items()])
+        rows = np.stack([scales[part] * model.weight(s) for part, s in signals.items()], axis=1).reshape(-1, features)
         if is_proximal(simulation.method):
-            return cls(simulation, np.eye(features), scales, np.ones(features))
-        _, values, directions = np.linalg.svd(rows, full_matrices=False)
+            return cls(simulation, np.eye(features), scales, np.zeros((len(rows), 0)), np.ones(1))
+        left, values, directions = np.linalg.svd(rows, full_matrices=False)
         kept = int(np.sum(values > _RANK_TOLERANCE * max(values[0], np.finfo(float).tiny)))
-        basis = directions[: max(1, min(kept, int(simulation.sizes.sum())))]
+        kept = max(1, min(kept, int(simulation.sizes.sum())))
         spectrum = values / max(values[0], np.finfo(float).tiny)
-        return cls(simulation.restricted(basis), basis, scales, spectrum)
+        return cls(simulation.restricted(directions[:kept]), directions[:kept], scales, left[:, :kept], spectrum)
 
     def drawing(self, draws: tuple[Draw, ...]) -> System:
         """The same, for a client whose rounds drew these rows."""
@@ -201,20 +204,17 @@ class System:
 
     def relative(self, samples: Array, labels: Array) -> float:
         """Misfit of the observed data signal, 0 exact, 1 as bad as no samples at all."""
-        residual, _ = self.misfit(samples, labels, slope=False)
         parts = sum(scale > 0 for scale in self.scales.values())
-        return float(np.linalg.norm(residual / self.weights) / np.sqrt(parts)) if parts else float("nan")
+        if not parts:
+            return float("nan")
+        x, targets = self._slotted(samples, labels)
+        with np.errstate(all="ignore"):
+            return float(np.linalg.norm(self._gap(self.simulation.totals(x, targets)))) / np.sqrt(parts)
 
     @cached_property
     def signal(self) -> float:
         """Norm of the raised data signal: the misfit of a client without data."""
-        nobody = self.simulation.nobody(len(self.basis))
-        parts = [
-            scale * (out[part].sum(axis=0) - seen.total[part])
-            for seen, out in zip(self.simulation.rounds, nobody, strict=True)
-            for part, scale in self.scales.items()
-        ]
-        return float(np.linalg.norm(self.weights * np.concatenate(parts)))
+        return float(np.linalg.norm(self._raised(self._gap(self.simulation.nobody(len(self.basis))))))
 
     @cached_property
     def floor(self) -> float:
@@ -224,16 +224,51 @@ class System:
             for seen in self.simulation.rounds
             for part, scale in self.scales.items()
         ]
-        message = self.weights[: len(self.weights) // len(deviations)]  # the same for each message
-        return float(np.linalg.norm(message) * np.linalg.norm(deviations))
+        model, rest = self.simulation.model, self._rest
+        squares = rest**2 + self.left**2 @ (self._along**2 - rest**2)  # diagonal of the square of what raises
+        columns = len(self.basis) + model.bias
+        return float(np.sqrt(columns * np.repeat(deviations, model.outputs) ** 2 @ squares))
 
     @cached_property
-    def weights(self) -> Array:
-        """(equations,) how much each is raised."""
-        model = self.simulation.model
-        raised = np.maximum(self.spectrum[: len(self.basis)], _FAINTEST) ** -0.5
-        message = np.concatenate([np.tile(raised, model.outputs), np.ones(model.outputs * model.bias)])
-        return np.tile(message, len(self.simulation.rounds) * len(self.scales))
+    def _along(self) -> Array:
+        """(r,) how much equations are raised along each left direction."""
+        count = self.left.shape[1]
+        noise = float(self.spectrum[count]) if count < len(self.spectrum) else 0.0
+        return np.maximum(self.spectrum[:count], max(_FAINTEST, noise)) ** -0.5
+
+    @property
+    def _rest(self) -> float:
+        """The same along all others."""
+        return float(self._along[-1]) if len(self._along) else 1.0
+
+    def _raised(self, gap: Array) -> Array:
+        """(equations, ...) for a gap (rounds, parts, parameters, ...)."""
+        model, trailing = self.simulation.model, gap.shape[3:]
+        width = len(self.basis) * model.outputs
+        both = [gap[:, :, :width].reshape(len(self.left), -1)]
+        if model.bias:
+            both.append(gap[:, :, width:].reshape(len(self.left), -1))
+        out = [self._rest * g + self.left @ ((self._along - self._rest)[:, None] * (self.left.T @ g)) for g in both]
+        return np.concatenate([value.reshape(-1, *trailing) for value in out])
+
+    def _gap(self, sent: list[dict[str, Array]]) -> Array:
+        """(rounds, parts, parameters) simulated minus observed sums, scaled."""
+        members = len(self.simulation.members)
+        return np.stack(
+            [
+                [scale * (_summed(out[part], members) - seen.total[part]) for part, scale in self.scales.items()]
+                for seen, out in zip(self.simulation.rounds, sent, strict=True)
+            ]
+        )
+
+    def _slotted(self, samples: Array, labels: Array) -> tuple[Array, Array]:
+        """Rows (members, slots, width) and targets (members, slots, outputs)."""
+        simulation, slots = self.simulation, self.simulation.slots
+        x = np.zeros((*slots.shape, samples.shape[1]))
+        x[slots] = samples
+        targets = np.zeros((*slots.shape, simulation.model.outputs))
+        targets[slots] = simulation.model.targets(labels)
+        return x, targets
 
     def misfit(self, samples: Array, labels: Array, *, slope: bool = True) -> tuple[Array, Array]:
         """Raised residual vector and its Jacobian (equations, samples * coordinates; empty without `slope`).
@@ -241,33 +276,27 @@ class System:
         Args:
             samples: (samples, coordinates).      labels: (samples,).
         """
-        simulation, slots = self.simulation, self.simulation.slots
-        x = np.zeros((*slots.shape, samples.shape[1]))
-        x[slots] = samples
-        targets = np.zeros((*slots.shape, simulation.model.outputs))
-        targets[slots] = simulation.model.targets(labels)
+        x, targets = self._slotted(samples, labels)
         with np.errstate(all="ignore"):
-            sent = simulation.totals(x, targets)
-            residual = [
-                scale * (np.broadcast_to(out[part], (len(slots), out[part].shape[-1])).sum(axis=0) - seen.total[part])
-                for seen, out in zip(simulation.rounds, sent, strict=True)
-                for part, scale in self.scales.items()
-            ]
-            jacobian = self._jacobian(x, targets) if slope else np.zeros((0, 0))
-        return self.weights * np.concatenate(residual), jacobian
+            residual = self._raised(self._gap(self.simulation.totals(x, targets)))
+            return residual, self._jacobian(x, targets) if slope else np.zeros((0, 0))
 
     def _jacobian(self, x: Array, targets: Array) -> Array:
         """A few slots at a time: what each step computes then stays in the cache."""
         (members, widest, width), simulation = x.shape, self.simulation
         size = simulation.model.size(width)
-        turned = np.empty((members, widest, width, len(simulation.rounds), len(self.scales), size))
+        slopes = np.empty((len(simulation.rounds), len(self.scales), size, members, widest, width))
         few = max(1, _CACHED // (width * members * size))
         for start in range(0, widest, few):
             part = slice(start, min(start + few, widest))
             for k, out in enumerate(simulation.sensitive(x, targets, part)):
                 for which, (name, scale) in enumerate(self.scales.items()):
-                    slopes = out[name].slopes.reshape(-1, width, members, size)
-                    np.multiply(slopes.transpose(2, 0, 1, 3), scale, out=turned[:, part, :, k, which])
-        rows = turned.reshape(members, widest, width, -1)[simulation.slots].reshape(-1, len(self.weights))
-        rows *= self.weights
-        return rows.T
+                    here = out[name].slopes.reshape(-1, width, members, size).transpose(3, 2, 0, 1)
+                    np.multiply(here, scale, out=slopes[k, which, :, :, part])
+        used = slopes if simulation.slots.all() else slopes[:, :, :, simulation.slots]
+        return self._raised(used.reshape(*slopes.shape[:3], -1))
+
+
+def _summed(sent: Array, members: int) -> Array:
+    """Over the members, who all send the same where nothing depends on their rows."""
+    return np.broadcast_to(sent, (members, sent.shape[-1])).sum(axis=0)

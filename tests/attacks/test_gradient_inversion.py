@@ -213,7 +213,7 @@ def true_system(method):
     if len(system.basis) < len(rows):
         basis = np.linalg.svd(rows, full_matrices=False)[2]
         plain = Simulation(method, LinearModel.of(target), federation.public, seen, (0, 1))
-        system = System(plain.restricted(basis), basis, system.scales, system.spectrum)
+        system = System(plain.restricted(basis), basis, system.scales, system.left[:, :0], system.spectrum)
     return system, rows @ system.basis.T, np.concatenate([c.y for c in clients])
 
 
