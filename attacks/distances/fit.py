@@ -165,7 +165,7 @@ class Fit:
         return self._told(system, opened.distances[None], opened.rank, float("nan"), counts)
 
     def _told(
-        self, system: System, distances: Array, rank: int, condition: float, counts: dict[str, float]
+        self, system: System, distances: Array, rank: int, condition: float, counts: dict[str, int]
     ) -> Reconstruction:
         edges = edges_of(system.public.features)
         largest = (2.0 * system.public.feature_bound) ** 2

@@ -32,7 +32,7 @@ class Step:
     @property
     def rank(self) -> int:
         """Directions of the distances that the messages determine to first order."""
-        return len(self.changes[0]) - len(self.hidden) + self.told.shape[1]
+        return int(self.changes[0].size - self.hidden.size + self.told.shape[1])
 
 
 def newton(chain: Chain, course: Course, dampings: Sequence[float], weights: Array | None = None) -> Step:
@@ -61,9 +61,9 @@ def newton(chain: Chain, course: Course, dampings: Sequence[float], weights: Arr
     system[np.diag_indices(steps * vertices)] += (course.degrees**2 / chain.method.alpha).ravel()
     hidden = np.flatnonzero(~live)
     heads, tails = edges.ends[0][hidden], edges.ends[1][hidden]
-    acts, column = np.zeros((steps, vertices, len(hidden))), np.arange(len(hidden))
-    acts[:, heads, column] = acts[:, tails, column] = ahead[:, hidden]
-    acts = acts.reshape(steps * vertices, -1)
+    by_step, column = np.zeros((steps, vertices, len(hidden))), np.arange(len(hidden))
+    by_step[:, heads, column] = by_step[:, tails, column] = ahead[:, hidden]
+    acts = by_step.reshape(steps * vertices, -1)
     touched = np.flatnonzero(np.abs(acts).sum(axis=1) > 0)
     sides = np.zeros((steps * vertices, 1 + len(touched)))
     sides[:, 0] = edges.degrees(ahead * own).ravel()
