@@ -24,7 +24,7 @@ def test_a_known_leak_is_scored_as_one() -> None:
 
 
 def test_a_refusal_leaves_the_guess_and_its_reason() -> None:
-    found = leakage.measure(POINTS["sum/FedPG/2"], seed=0)
+    found = leakage.measure(POINTS["rounds/FedPG/1"], seed=0)
     assert found["leakage"] == 0.0
     assert "duals/fedpg" in found["refused"]
 
