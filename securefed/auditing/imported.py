@@ -33,6 +33,7 @@ OTHER_RUN: Final = "other hyper-parameters"
 UNSOLVED: Final = "not solved"
 UNCHECKED: Final = "not checked"
 _MOST: Final = 2**30
+_SHOWN: Final = 3
 _GENERIC: Final = (ProbeGram, FitRows, ClearRows)
 
 
@@ -69,6 +70,19 @@ class ImportedFinding:
             return RECOVERED if full else OPEN_DIRECTIONS
         return OTHER_RUN if self.control else UNSOLVED
 
+    @property
+    def draws(self) -> str:
+        """What was learned of the batches or blocks that the client drew, in a sentence; empty where it drew none."""
+        said = self.found.diagnostics.get("draws", "")
+        if not said:
+            return ""
+        if said != "found":
+            return f"The client draws batches, {said}; full ones stand in for them, so that a misfit is no protection."
+        batches = self.found.diagnostics.get("batches", ())
+        shown = "; ".join(" then ".join(_listed(step) for step in steps) for steps in batches[:_SHOWN])
+        more = f"; and so on, {len(batches)} rounds in all" if len(batches) > _SHOWN else ""
+        return f"Which rows each local step took was found with them (numbered as recovered): {shown}{more}."
+
     def to_json(self) -> dict[str, Any]:
         """Everything but the estimate itself."""
         found = self.found
@@ -82,6 +96,8 @@ class ImportedFinding:
             "rank": found.rank,
             "unknowns": found.unknowns,
             "lacks": list(self.lacks),
+            "draws": self.found.diagnostics.get("draws"),
+            "batches": self.found.diagnostics.get("batches"),
         } | {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
@@ -110,7 +126,7 @@ class TranscriptAudit:
                 f"  {item.view}, {item.found.secret} by {item.attack} from {item.rounds} rounds: {item.word} "
                 f"(misfit {item.found.residual:.1e}, rank {item.found.rank} of {item.found.unknowns}{known})"
             )
-            lines += [f"    {line}" for line in item.lacks]
+            lines += [f"    {line}" for line in (*item.lacks, item.draws) if line]
         return "\n".join([*lines, *(f"  not run: {reason}" for reason in self.skipped)])
 
     def to_json(self) -> dict[str, Any]:
@@ -314,6 +330,10 @@ def _as_seen(own: Sequence[Any], observed: Observed) -> Iterator[Any]:
             name: np.asarray(value, kinds.get(name, np.asarray(value).dtype)) for name, value in mine.message.items()
         }
         yield replace(mine, message=message)
+
+
+def _listed(rows: Sequence[int]) -> str:
+    return "+".join(map(str, rows))
 
 
 def _said(shapes: Mapping[str, tuple[int, ...]]) -> str:

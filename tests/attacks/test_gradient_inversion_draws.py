@@ -68,6 +68,11 @@ def test_rows_and_draws_are_found_together(name: str) -> None:
     assert found.residual < 1e-9 and found.rank == found.unknowns
     assert sample_error(found.value, truth.x) < 1e-8
     assert sorted(found.labels) == sorted(truth.y)
+    system = look(views.server(transcript, 1), target, rounds=len(found.diagnostics["batches"])).system
+    known = choose(system, Drawn.of(method, rows), truth.x @ system.basis.T, truth.y)
+    place = [int(np.argmin(((truth.x - row) ** 2).sum(axis=1))) for row in found.value]
+    for draw, steps in zip(known, found.diagnostics["batches"], strict=True):  # the rows of every step of every round
+        assert [{place[row] for row in step} for step in steps] == [set(part) for part in draw.parts]
 
 
 def test_what_is_not_searched_for_says_so_and_keeps_its_residual() -> None:

@@ -191,3 +191,15 @@ def test_a_search_that_fails_is_not_blamed_on_hyper_parameters_that_explain_anot
     words = {item.view: item.word for item in found.findings}
     assert words["server"] == RECOVERED
     assert words["sum only"] != OTHER_RUN
+
+
+def test_what_was_learned_of_a_clients_draws_is_said() -> None:
+    def said(**diagnostics) -> str:
+        found = Reconstruction("samples", np.zeros((3, 2)), residual=1e-15, diagnostics=diagnostics)
+        return ImportedFinding("server", "gradient_inversion/fit", 2, found, True, None, ()).draws
+
+    assert said() == ""
+    batches = (((0, 2), (0, 1)), ((1, 2), (0, 2)))
+    assert "(numbered as recovered): 0+2 then 0+1; 1+2 then 0+2." in said(draws="found", batches=batches)
+    assert said(draws="found", batches=batches * 2).endswith("; and so on, 4 rounds in all.")
+    assert "draws batches, not searched for: many; full ones stand in" in said(draws="not searched for: many")
