@@ -9,8 +9,9 @@ import pytest
 
 from securefed.algorithms.optimization import DSGD, FedAvg
 from securefed.algorithms.pca import SSI
+from securefed.attacks.base import Reconstruction
 from securefed.attacks.recording import Recording
-from securefed.auditing.imported import OTHER_RUN, RECOVERED, audit_transcript
+from securefed.auditing.imported import OTHER_RUN, RECOVERED, ImportedFinding, audit_transcript
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import secure_aggregation
