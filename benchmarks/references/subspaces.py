@@ -194,7 +194,7 @@ FIGURES = (
     ),
     Figure(
         where=WHERE,
-        claim="the same: error over what the rounding of the messages leaves",
+        claim="the same on digits: error over what the rounding of the messages leaves",
         printed="",
         setting="the same; first order, at the TRUE matrix of known rank",
         measurement=_FEW_DIGITS,
