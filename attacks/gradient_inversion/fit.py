@@ -9,11 +9,13 @@ import numpy as np
 
 from securefed.algorithms.optimization.work import Draw
 from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.gradient_inversion.between import between
 from securefed.attacks.gradient_inversion.draws import Alternation, number
+from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.inversion import Fitting, Scene, finish, look
 from securefed.attacks.gradient_inversion.proximal import is_proximal
-from securefed.attacks.gradient_inversion.rounds import why_not
-from securefed.attacks.gradient_inversion.search import SOLVED
+from securefed.attacks.gradient_inversion.rounds import method_of, read, why_not
+from securefed.attacks.gradient_inversion.search import SOLVED, run
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Fit(Fitting):
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         scene = look(observed, target, rounds=self.rounds)
         if scene.repeatable:
-            return self.solve(scene, rng)
+            return self._between(observed, target, scene, rng) or self.solve(scene, rng)
         reason = self._why_no_draws(scene)
         if reason is None:
             found = self._with_draws(observed, target, rng)
@@ -49,6 +51,21 @@ class Fit(Fitting):
             reason = f"searched for in vain: they leave a residual of {found.residual:.1e}"
         plain = self.solve(scene, rng)
         return replace(plain, diagnostics={**plain.diagnostics, "draws": reason})
+
+    def _between(
+        self, observed: Observed, target: Target, scene: Scene, rng: np.random.Generator
+    ) -> Reconstruction | None:
+        """Rows fitted to gradients at known points and then to the messages, or `None` where that explains nothing."""
+        model = LinearModel.of(target)
+        assert model is not None  # `look` refuses other models
+        known = between(method_of(target), model, target.public, read(observed, target), self.rounds)
+        if known is None or int(np.prod(known.system.shape)) > self.limit:
+            return None
+        found, system = self.race(known.system, known.starts, rng), scene.system
+        rows = found.fit.point.reshape(known.system.shape) @ known.system.basis @ system.basis.T
+        fit = run(system, found.labels, rows.ravel(), self.race.closing)
+        out = finish(scene, fit.point.reshape(system.shape), found.labels, replace(found, fit=fit))
+        return out if out.residual <= np.sqrt(SOLVED) else None
 
     def _why_no_draws(self, scene: Scene) -> str | None:
         simulation = scene.system.simulation

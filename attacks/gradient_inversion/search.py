@@ -18,6 +18,8 @@ SOLVED = 1e-9
 _POLISH = 4
 """Jacobians."""
 _HOPELESS = 0.2
+_STARTS_OF_A_BUDGET = 75
+"""Steps of the budget for each start that must have failed before a search is given up."""
 _NEAR = 0.03
 _PROMISING = 0.01
 """Least share of the squared misfit that a search far from a solution must expect of its best linear step: the patience
@@ -63,7 +65,7 @@ class Race:
     def __call__(self, system: System, starts: Starts, rng: np.random.Generator) -> Found:
         source, used, allotted, tried = starts(rng), 0, 0, 0
         solved = max(SOLVED, _ROUNDED * system.floor)
-        plausible = max(len(starts.label_counts()), self.entrants)
+        plausible = max(len(starts.label_counts()), self.entrants, self.budget // _STARTS_OF_A_BUDGET)
         best: Found | None = None
         while best is None or (best.fit.norm > solved and allotted < self.budget):
             if best is not None and tried >= plausible and best.fit.norm > _HOPELESS * system.signal:

@@ -15,6 +15,7 @@ from securefed.algorithms.optimization import (
     FedCM,
     FedProx,
     FedSaga,
+    LoSAC,
     LoSACProx,
     MimeSVRG,
     NoRegulariser,
@@ -25,6 +26,7 @@ from securefed.algorithms.personalized import FLAME, Ditto, PFedMe
 from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.gradient_inversion import DLG, Fit, Naive, Telescoping
+from securefed.attacks.gradient_inversion.between import between
 from securefed.attacks.gradient_inversion.dual import Dual
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.proximal import ThresholdedL1, ThresholdedNuclear
@@ -170,6 +172,32 @@ def test_derivatives_pass_through_proximal_operators(regulariser, shape) -> None
         np.testing.assert_allclose(slopes, times * (ahead - behind) / 2e-6, atol=1e-7)
     plain = {"ThresholdedL1": L1, "ThresholdedNuclear": Nuclear}[name(regulariser)](0.3)
     np.testing.assert_allclose(several.value, plain.prox(point, 1.0, layout), atol=1e-14)
+
+
+@pytest.mark.parametrize("rate", [0.02, 1.0])
+def test_two_local_steps_of_losac_are_gradients_at_known_points(rate: float) -> None:
+    """Which the true rows send and others do not; the steps overshoot at the larger rate, and the attack finds both."""
+    method = LoSAC(learning_rate=rate, local_steps=2, blocks=1)
+    observed, _, target, clients = scene(method, sizes=(4, 2))
+    model, seen = LinearModel.of(target), read(observed, target)
+    known = between(method, model, target.public, seen, 4)
+    samples = clients[0].x @ known.system.basis.T
+    assert (
+        known.system.relative(samples, clients[0].y) < 1e-9 < 1e-3 < known.system.relative(samples + 0.1, clients[0].y)
+    )
+    found = Fit().run(observed, target, np.random.default_rng(0))
+    assert sample_error(found.value, clients[0].x) < 1e-9
+
+
+def test_other_methods_and_sums_do_not_tell_where_their_gradients_stand() -> None:
+    for method in (LoSAC(local_steps=3, blocks=1), LoSAC(local_steps=2, blocks=2), FedAvg(local_steps=2)):
+        one, both, target, _ = scene(method, sizes=(2, 2))
+        assert between(method, LinearModel.of(target), target.public, read(one, target), 4) is None
+    method = LoSAC(local_steps=2, blocks=1)
+    one, both, target, _ = scene(method, sizes=(2, 2))
+    model = LinearModel.of(target)
+    assert between(method, model, target.public, read(both, target), 4) is None
+    assert between(method, model, target.public, read(one, target), 4) is not None
 
 
 def test_a_view_without_messages_is_refused() -> None:
