@@ -31,8 +31,8 @@ def assert_leakage_below(
         limit: 0 = nothing beyond public knowledge, 1 = exact.
         algorithm, clients, audit: as `securefed.audit_algorithm` takes them; or a finished `OwnAudit` alone.
         views: those that have to stay below: `("sum only",)` for a method that always runs under secure aggregation.
-        secrets: of gram, samples, membership, confirmation; confirmation is not asked for by default, since only noise
-            withstands it.
+        secrets: of gram, samples, labels, membership, confirmation; confirmation is not asked for by default, since
+            only noise withstands it.
 
     Returns:
         The audit, for further assertions.

@@ -8,8 +8,20 @@ from __future__ import annotations
 
 from securefed.attacks.generic.clear import ClearRows
 from securefed.attacks.generic.fit import FitRows
+from securefed.attacks.generic.labels import LearnedCounts, RegressCounts
 from securefed.attacks.generic.probe import ProbeGram
 from securefed.attacks.generic.regression import Learned, RegressRows
 from securefed.attacks.generic.replay import Allowance, Differentiable, Replay
 
-__all__ = ["Allowance", "ClearRows", "Differentiable", "FitRows", "Learned", "ProbeGram", "RegressRows", "Replay"]
+__all__ = [
+    "Allowance",
+    "ClearRows",
+    "Differentiable",
+    "FitRows",
+    "Learned",
+    "LearnedCounts",
+    "ProbeGram",
+    "RegressCounts",
+    "RegressRows",
+    "Replay",
+]

@@ -13,6 +13,7 @@ in closed form: Hastie, Tibshirani, Friedman, The Elements of Statistical Learni
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -43,7 +44,7 @@ class RegressRows:
     unlike the prior's. Steps that do not depend on the rows' order give the rows' mean alone.
     """
 
-    fewest: int = 300
+    fewest: int = 200
     most: int = 800
     calls: int = 20_000
     name: ClassVar[str] = "generic/regression"
@@ -69,6 +70,21 @@ class RegressRows:
         Raises:
             TranscriptError: too few client steps are allowed, or they fail on rows like the prior's, or take too long.
         """
+        rows, _, sent = self.simulated(replay, rng)
+        return Learned(Ridge.of(sent, rows))
+
+    def simulated(
+        self, replay: Replay, rng: np.random.Generator, labels: Array | None = None
+    ) -> tuple[Array, Array, Array]:
+        """Rows (clients, rows * features) like the prior's, labels (clients, rows), and messages (clients, equations).
+
+        Args:
+            labels: of the prior's rows, one each: drawn with the rows. The members' own where there are none; (clients,
+                0) where those are unknown too.
+
+        Raises:
+            TranscriptError: as `learn`.
+        """
         steps = sum(len(observation.members) for observation in replay.observed.rounds)
         wanted = min(self.most, max(self.fewest, _PER_EQUATION * len(replay.seen)), self.calls // max(steps, 1))
         if wanted < _FEWEST:
@@ -76,8 +92,11 @@ class RegressRows:
                 f"{_FEWEST} simulated federations take {_FEWEST * steps} client steps, more than {self.calls}; raise "
                 "`calls`, or audit fewer clients or rounds"
             )
-        rows, sent = _simulated(replay, rng, wanted)
-        return Learned(Ridge.of(sent, rows))
+        found = [client for client in _simulated(replay, rng, wanted, labels) if client is not None]
+        if len(found) < _FEWEST:
+            raise TranscriptError("the client step fails on rows like those that the attacker has")
+        rows, drawn, sent = zip(*found, strict=True)
+        return np.stack(rows).reshape(len(rows), -1), np.stack(drawn), np.stack(sent)
 
 
 @dataclass(frozen=True)
@@ -174,34 +193,39 @@ def _kernel(some: Array, others: Array, quadratic: bool) -> Array:
     return np.asarray((1 + product) ** 2 if quadratic else product)
 
 
-def _simulated(replay: Replay, rng: np.random.Generator, wanted: int) -> tuple[Array, Array]:
-    """Rows (clients, unknowns) like the prior's, and messages (clients, equations) under draws of their own."""
-    rows, sent = [], []
+def _simulated(
+    replay: Replay, rng: np.random.Generator, wanted: int, labels: Array | None
+) -> Iterator[tuple[Array, Array, Array] | None]:
+    """Rows, labels and messages under draws of their own; `None` where the client step fails. No more than twice the
+    fewest are tried where most fail."""
+    failed = 0
     for number in range(wanted):
-        own = _rows(replay, rng)
+        if failed > max(_FEWEST, number / 2):
+            return
+        rows, places = _rows(replay, rng)
+        drawn = replay.labels if labels is None else labels[places]
+        seed = None if replay.deterministic else int(rng.integers(2**62))
         try:
-            message = replay(own, seed=int(rng.integers(2**62)) if not replay.deterministic else None)
+            message = replay(rows, seed, drawn)
         except SecureFedError:
             if replay.allowance is not None:
                 replay.allowance.check()
-            if number >= _FEWEST and len(rows) < number / 2:
-                break
-            continue
+            message = np.full(1, np.nan)
         if np.isfinite(message).all():
-            rows.append(own.reshape(-1))
-            sent.append(message)
-    if len(rows) < _FEWEST:
-        raise TranscriptError("the client step fails on rows like those that the attacker has")
-    return np.stack(rows), np.stack(sent)
+            yield rows, np.zeros(0) if drawn is None else drawn, message
+        else:
+            failed += 1
+            yield None
 
 
-def _rows(replay: Replay, rng: np.random.Generator) -> Array:
-    """Rows whose mean and covariance are the prior's, and none of which is one of its rows."""
+def _rows(replay: Replay, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Rows whose mean and covariance are the prior's, and none of which is one of its rows; the row nearest to each."""
     if replay.prior is None:
-        return replay.sample(rng)
+        return replay.sample(rng), np.zeros(0, np.int64)
     centre = replay.prior.mean(axis=0)
     apart = replay.prior - centre
-    drawn = apart[rng.integers(len(apart), size=replay.rows)]
+    places = rng.integers(len(apart), size=replay.rows)
     normal = rng.normal(size=(replay.rows, len(apart))) @ apart / np.sqrt(len(apart))
     bound = replay.target.public.feature_bound
-    return np.asarray(np.clip(centre + np.sqrt(1 - _SMOOTH**2) * drawn + _SMOOTH * normal, -bound, bound))
+    mixed = centre + np.sqrt(1 - _SMOOTH**2) * apart[places] + _SMOOTH * normal
+    return np.asarray(np.clip(mixed, -bound, bound)), places

@@ -161,13 +161,16 @@ class Replay:
                 yield slice(begin, end)
                 begin = end
 
-    def __call__(self, rows: Array, seed: int | None = None) -> Array:
+    def __call__(self, rows: Array, seed: int | None = None, labels: Array | None = None) -> Array:
         """What members with these rows (rows, features) would have sent: (equations,).
+
+        Args:
+            seed: of the clients' draws, the attacker's own by default.      labels: the members' by default.
 
         Raises:
             SecureFedError: the client step fails on such rows, or the allowance is spent.
         """
-        parts = [self.alone(index, own, seed) for index, own in enumerate(self._split(rows))]
+        parts = [self.alone(index, own, seed) for index, own in enumerate(self._split(rows, labels))]
         return np.asarray(np.sum(parts, axis=0))
 
     def alone(self, index: int, data: Dataset, seed: int | None = None) -> Array:
@@ -288,10 +291,11 @@ class Replay:
         found = torch.func.jacrev(messages)(point)
         return np.asarray(found.detach().numpy(), np.float64).reshape(-1, rows.size)
 
-    def _split(self, rows: Array) -> list[Dataset]:
+    def _split(self, rows: Array, labels: Array | None = None) -> list[Dataset]:
         ends = np.cumsum(self.sizes)[:-1]
-        labels = [None] * len(self.sizes) if self.labels is None else np.split(self.labels, ends)
-        return [Dataset(x, y) for x, y in zip(np.split(np.asarray(rows), ends), labels, strict=True)]
+        known = self.labels if labels is None else labels
+        split = [None] * len(self.sizes) if known is None else np.split(known, ends)
+        return [Dataset(x, y) for x, y in zip(np.split(np.asarray(rows), ends), split, strict=True)]
 
 
 @contextmanager

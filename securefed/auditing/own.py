@@ -31,6 +31,7 @@ class OwnAudit:
     Attributes:
         name: of the algorithm.      cells: every attack that ran.      skipped: what did not, and why.
         seeds, rounds: of each run.      assumptions: what the attackers were given.
+        counted: whether clients have labels that are classes, and unlike ones, so that their numbers are a secret.
     """
 
     name: str
@@ -39,6 +40,7 @@ class OwnAudit:
     seeds: int
     rounds: int
     assumptions: tuple[str, ...]
+    counted: bool = False
 
     @property
     def worst(self) -> OwnCell:
@@ -55,6 +57,8 @@ class OwnAudit:
         both looks for the other. An attack that reads rows off looks for nothing that does not stand there, and
         regression sees all there is only where the clients' own draws leave nothing to fit.
         """
+        if secret == "labels" and not self.counted:
+            return None
         alike = ("gram", "samples") if secret in ("gram", "samples") else (secret,)
         cells = [c for c in self.cells if c.view == view and c.secret in alike and _searches(c)]
         if any(cell.sighted for cell in cells):
@@ -130,7 +134,7 @@ def audit_algorithm(
         raise ConfigError(f'views are "server" and "sum only", not {unknown[0]!r}')
     is_algorithm = _checked(algorithm, start, combine)
     given = clients if callable(clients) else list(clients)
-    tally, labelled, name, left = Tally(), False, "", seconds
+    tally, labelled, counted, name, left = Tally(), False, False, "", seconds
     rehearsal: Rehearsal | None = None
     for seed in range(seeds):
         data = _datasets(given(seed) if callable(given) else given)
@@ -143,6 +147,7 @@ def audit_algorithm(
             method = as_algorithm(algorithm, data[0], start, combine, backend)  # type: ignore[arg-type]
         name = getattr(method, "name", type(method).__name__)
         run = OwnRun(method, data, rounds, seed, population, feature_bound, fit or FitRows(), tally)
+        counted = counted or run.counted
         if rehearsal is not None and seed == 0:
             rehearsal.again()
         for place, what in enumerate(looks):
@@ -151,9 +156,11 @@ def audit_algorithm(
             left -= allowance.seconds - max(allowance.left, 0.0)
     known = ["the algorithm, its hyper-parameters, every broadcast and each client's number of rows are public"]
     known += ["what the rounds leave open is filled in from the pooled rows, which are every attack's baseline too"]
-    known += ["labels are known to the attacker"] if labelled else []
+    if labelled:
+        asked = "; what messages say of their number is a secret of its own" if counted else ", which nobody asks for"
+        known.append(f"labels are known to whoever attacks rows{asked}")
     known += [f"{seeds} of {len(data)} clients were targets, one a seed"] if seeds < len(data) else []
-    return OwnAudit(name, tally.cells(seeds), tally.reasons(seeds), seeds, rounds, tuple(known))
+    return OwnAudit(name, tally.cells(seeds), tally.reasons(seeds), seeds, rounds, tuple(known), counted)
 
 
 def _checked(algorithm: Any, start: Tensors | None, combine: Combine | None) -> bool:

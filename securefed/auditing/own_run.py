@@ -10,13 +10,23 @@ import numpy as np
 from securefed.algorithms.base import Algorithm, Public
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.generic import Allowance, ClearRows, FitRows, Learned, ProbeGram, RegressRows, Replay
+from securefed.attacks.generic import (
+    Allowance,
+    ClearRows,
+    FitRows,
+    Learned,
+    LearnedCounts,
+    ProbeGram,
+    RegressCounts,
+    RegressRows,
+    Replay,
+)
 from securefed.attacks.membership import Confirmation, ShadowMembership, rates
 from securefed.attacks.membership.lira import Candidate, Membership
 from securefed.attacks.scores import leakage, match, relative_error
 from securefed.auditing.own_class import broken
 from securefed.auditing.own_function import FunctionAlgorithm
-from securefed.auditing.own_tally import Attempt, Secret, Tally
+from securefed.auditing.own_tally import SECRETS, Attempt, Secret, Tally
 from securefed.datasets.base import Dataset
 from securefed.errors import DataError, RoundVoid, SecureFedError
 from securefed.federation import Federation
@@ -25,7 +35,7 @@ from securefed.tensors import Array
 
 _CANDIDATES: Final = 20
 _NOTHING: Final = 1e-12
-_Attack = ProbeGram | ClearRows | FitRows | Learned
+_Attack = ProbeGram | ClearRows | FitRows | Learned | LearnedCounts
 
 
 class OwnRun:
@@ -98,25 +108,30 @@ class OwnRun:
                 self._reconstruct(attack, replay, null)
             for scorer in (ShadowMembership(), Confirmation()):
                 self._membership(scorer, replay)
-            if not probed:
-                self._regress(replay, null)
+            self._regress(replay, null, rows=not probed)
         except SecureFedError as refusal:
             self.tally.skip(f"{observed.view}, what is left", str(refusal))
 
-    def _regress(self, replay: Replay, null: Replay) -> None:
+    def _regress(self, replay: Replay, null: Replay, *, rows: bool) -> None:
         """Learned once: what chance gives is asked of the same model."""
-        rng = np.random.default_rng([self.seed, 9])
-        try:
-            learned = RegressRows(calls=self.fit.calls).learn(replay, rng)
-        except (SecureFedError, np.linalg.LinAlgError) as refusal:
-            self.tally.skip(f"{replay.observed.view}, {RegressRows.name}", str(refusal))
-            return
-        self._reconstruct(learned, replay, null)
+        regression, labels = RegressRows(calls=self.fit.calls), self._labels()
+        learners: list[tuple[str, Callable[[np.random.Generator], Learned | LearnedCounts]]] = []
+        if rows:
+            learners.append((regression.name, lambda rng: regression.learn(replay, rng)))
+        if labels is not None and self.counted:
+            counts = RegressCounts(regression)
+            learners.append((counts.name, lambda rng: counts.learn(replay, labels, rng)))
+        for name, learn in learners:
+            try:
+                learned = learn(np.random.default_rng([self.seed, 9]))
+            except (SecureFedError, np.linalg.LinAlgError) as refusal:
+                self.tally.skip(f"{replay.observed.view}, {name}", str(refusal))
+                continue
+            self._reconstruct(learned, replay, null)
 
     def _nothing_to_leak(self) -> str | None:
         for secret in ("gram", "samples"):
-            truth, base = self._truth(secret)
-            if not np.linalg.norm(truth) > 0 or not base > _NOTHING:
+            if not np.linalg.norm(self._truth(secret)[0]) > 0 or not self._base(secret) > _NOTHING:
                 return (
                     f"client {self.target}'s rows are what everybody's pooled rows say of it, so that nothing could be "
                     "seen to leak; give clients that differ"
@@ -136,14 +151,14 @@ class OwnRun:
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self.tally.skip(where, str(refusal))
             return False
-        truth, base = self._truth(attack.secret)
+        truth, base = self._truth(attack.secret)[0], self._base(attack.secret)
         error = self._error(attack.secret, found, truth)
         try:
             chance = self._run(attack, null)
             nothing, fits = self._error(attack.secret, chance, truth), _explains(chance)
         except (SecureFedError, np.linalg.LinAlgError):
             nothing, fits = base, None  # it saw that nothing fits, and falls back on the guess
-        secret: Secret = "gram" if attack.secret == "gram" else "samples"
+        secret = next(name for name in SECRETS if name == attack.secret)
         leaks = _leak(error, base), _leak(nothing, base)
         attempt = Attempt(
             self.target, *leaks, error=error, found=found, explained=_explains(found), null_explained=fits
@@ -168,14 +183,35 @@ class OwnRun:
             allowance=allowance,
         )
 
-    def _truth(self, secret: str) -> tuple[Array, float]:
-        """The target's secret, and the error of a guess from everybody's pooled data and public sizes."""
-        own, pooled = self.data[self.target].x, self._pooled()
+    def _truth(self, secret: str) -> tuple[Array, Array]:
+        """The target's secret, and its guess from everybody's pooled data and public sizes."""
+        own, pooled = self.data[self.target], self._pooled()
+        share = own.rows / len(pooled)
         if secret == "gram":
-            truth, guess = own.T @ own, pooled.T @ pooled * (len(own) / len(pooled))
-        else:
-            truth, guess = own, np.broadcast_to(pooled.mean(axis=0), own.shape)
-        return truth, relative_error(guess, truth)
+            return own.x.T @ own.x, pooled.T @ pooled * share
+        if secret == "labels":
+            labels = self._labels()
+            assert labels is not None and own.y is not None
+            classes = int(labels.max()) + 1
+            return np.bincount(own.y, minlength=classes), np.bincount(labels, minlength=classes) * share
+        return own.x, np.broadcast_to(pooled.mean(axis=0), own.x.shape)
+
+    def _base(self, secret: str) -> float:
+        """Error of that guess."""
+        truth, guess = self._truth(secret)
+        return relative_error(guess, truth)
+
+    @property
+    def counted(self) -> bool:
+        """Whether the target's labels are classes, and otherwise shared out than everybody's."""
+        return self._labels() is not None and self._base("labels") > _NOTHING
+
+    def _labels(self) -> Array | None:
+        """Everybody's, in the order of the pooled rows, where they are classes."""
+        labels = [data.y for data in self.data if data.y is not None]
+        if len(labels) < len(self.data) or any(not np.issubdtype(y.dtype, np.integer) for y in labels):
+            return None
+        return np.concatenate(labels)
 
     def _pooled(self) -> Array:
         return np.concatenate([data.x for data in self.data])

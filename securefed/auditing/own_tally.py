@@ -20,9 +20,9 @@ from securefed.auditing.statistics import (
     verdict,
 )
 
-Secret = Literal["gram", "samples", "membership", "confirmation"]
-SECRETS: Final[tuple[Secret, ...]] = ("gram", "samples", "membership", "confirmation")
-GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "membership")
+Secret = Literal["gram", "samples", "labels", "membership", "confirmation"]
+SECRETS: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership", "confirmation")
+GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership")
 """What a gate looks at unless told otherwise: a guess of all of a client's data can be confirmed against any message
 without noise, so `confirmation` asks for differential privacy and nothing less."""
 
@@ -138,7 +138,7 @@ class Tally:
         found = [a.found for a in group if a.found is not None]
         explained = _mean([float(known) for known in fitted if known is not None])
         top = max(group, key=lambda attempt: attempt.leak)
-        highest = top.leak if key[2] in ("gram", "samples") else -np.inf
+        highest = top.leak if key[2] in ("gram", "samples", "labels") else -np.inf
         return OwnCell(
             *key,
             leak,

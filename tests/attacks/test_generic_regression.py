@@ -10,7 +10,7 @@ import pytest
 from securefed.algorithms.base import Public
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, RegressRows, Replay
+from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, RegressCounts, RegressRows, Replay
 from securefed.attacks.generic.probe import departure
 from securefed.attacks.generic.regression import Ridge, _rows, _solved
 from securefed.attacks.scores import match, relative_error
@@ -37,7 +37,7 @@ def errors(function, seed=0, rounds=1):
     """Of the attack, matched to the truth, and of the prior's mean."""
     data = drawn(seed)
     again = replay(function, data, rounds)
-    found = RegressRows().attack(again, np.random.default_rng(0))
+    found = RegressRows(fewest=400).attack(again, np.random.default_rng(0))
     truth = data[1].x
     guess = np.broadcast_to(again.prior.mean(axis=0), truth.shape)
     return relative_error(match(found.value, truth), truth), relative_error(guess, truth), found
@@ -133,7 +133,7 @@ def test_a_product_of_what_is_sent_takes_the_quadratic_kernel() -> None:
 def test_simulated_rows_have_the_priors_mean_and_covariance_and_are_none_of_its_rows() -> None:
     again = replay(bits, drawn(0))
     again = replace(again, target=Target(again.target.algorithm, replace(again.target.public, feature_bound=50.0)))
-    rows = np.concatenate([_rows(again, np.random.default_rng(i)) for i in range(4000)])
+    rows = np.concatenate([_rows(again, np.random.default_rng(i))[0] for i in range(4000)])
     np.testing.assert_allclose(rows.mean(axis=0), again.prior.mean(axis=0), atol=0.01)
     np.testing.assert_allclose(np.cov(rows.T), np.cov(again.prior.T, bias=True), atol=0.003)
     assert min(np.linalg.norm(rows - own, axis=1).min() for own in again.prior) > 0
@@ -168,3 +168,50 @@ def test_rows_that_a_message_lacks_are_the_priors_mean() -> None:
     found = ClearRows().attack(again).value
     np.testing.assert_array_equal(found[0], data[1].x[0])
     np.testing.assert_allclose(found[1:], np.broadcast_to(again.prior.mean(axis=0), (4, 3)))
+
+
+# Labels
+
+
+def labelled(seed):
+    """Three classes whose rows differ in their mean."""
+    rng = np.random.default_rng(seed)
+    labels = [rng.integers(0, 3, 8) for _ in range(4)]
+    return [Dataset(rng.uniform(0, 1, (8, 3)) + 0.3 * np.eye(3)[y], y) for y in labels]
+
+
+def counted(function, data, view=views.server):
+    again = replay(function, data, view=view)
+    again = replace(again, labels=np.concatenate([data[i].y for i in sorted(again.observed.members)]))
+    labels = np.concatenate([own.y for own in data])
+    learned = RegressCounts().learn(again, labels, np.random.default_rng(0))
+    truth = sum(np.bincount(data[i].y, minlength=3) for i in sorted(again.observed.members))
+    return learned.attack(again), truth
+
+
+def gradient(rows, broadcast, labels):
+    """Of softmax at zero weights, with a bias: the bias tells the counts."""
+    wrong = np.full((len(rows), 3), 1 / 3) - np.eye(3)[labels]
+    return {"w": rows.T @ wrong, "b": wrong.sum(0)}
+
+
+@pytest.mark.parametrize("view", [views.server, views.sum_only])
+def test_a_bias_tells_how_many_rows_each_class_has(view) -> None:
+    found, truth = counted(gradient, labelled(0), view)
+    np.testing.assert_allclose(found.value, truth, atol=1e-5)
+    assert found.residual < 1e-5
+
+
+def test_messages_without_labels_say_of_them_what_the_rows_say() -> None:
+    found, truth = counted(lambda rows, broadcast, labels: {"none": np.ones(2)}, labelled(0))
+    assert found.residual == pytest.approx(1, abs=0.05)
+    assert found.value.sum() == pytest.approx(truth.sum())
+    half = counted(lambda rows, broadcast, labels: {"sum": rows.sum(0)}, labelled(0))[0]
+    assert 0.2 < half.residual < 0.95
+
+
+def test_responses_and_very_many_classes_are_not_counted() -> None:
+    again = replay(bits, drawn(0))
+    for labels, words in ((np.zeros(20), "responses"), (np.arange(20) * 10, "191 classes")):
+        with pytest.raises(TranscriptError, match=words):
+            RegressCounts().learn(again, labels, np.random.default_rng(0))

@@ -14,7 +14,7 @@ from securefed.algorithms.optimization.dsgd import DSGD
 from securefed.algorithms.pca import SSI
 from securefed.attacks.generic import FitRows
 from securefed.auditing.selfcheck import PLANTED, check, failures
-from securefed.auditing.statistics import EXPOSED
+from securefed.auditing.statistics import EXPOSED, FOUND
 from securefed.catalogue import algorithms
 from securefed.cli import app
 from securefed.datasets.base import Dataset
@@ -72,7 +72,7 @@ def test_labelled_clients_of_a_registered_method_are_fitted() -> None:
     found = audit_algorithm(method, labelled, rounds=3, seeds=4, view=["server"])
     best = max((cell for cell in found.cells if cell.secret == "samples"), key=lambda cell: cell.leakage.mean)
     assert best.leakage.mean > 0.99
-    assert "labels are known to the attacker" in found.assumptions
+    assert any(line.startswith("labels are known to whoever attacks rows") for line in found.assumptions)
 
 
 def test_the_gate_passes_safety_and_fails_leaks_and_weak_audits() -> None:
@@ -298,3 +298,25 @@ def test_a_gate_does_not_pass_where_no_attack_could_have_seen() -> None:
     for wrong in ({"secrets": ["sampels"]}, {"secrets": []}, {"views": ["sum"]}):
         with pytest.raises(ConfigError, match="are "):
             assert_leakage_below(0.5, moments, **wrong)
+
+
+def test_labels_in_the_clear_fail_the_gate_that_is_asked_for_nothing_else() -> None:
+    def clients(seed):
+        rng = np.random.default_rng(seed)
+        return [Dataset(rng.uniform(0, 1, (6, 3)), rng.choice(3, 6, p=np.roll([0.7, 0.2, 0.1], i))) for i in range(4)]
+
+    def told(rows, broadcast, labels):
+        return {"y": labels}
+
+    def silent(rows, broadcast, labels):
+        return {"y": np.ones(3)}
+
+    start = {"round": np.zeros(1)}
+    found = audit_algorithm(told, clients, start=start, rounds=1, seeds=5)
+    cell = next(cell for cell in found.cells if (cell.view, cell.secret) == ("server", "labels"))
+    assert cell.verdict.word in FOUND and cell.leakage.low > 0.99
+    with pytest.raises(AssertionError, match="labels"):
+        assert_leakage_below(0.3, found)
+    quiet = audit_algorithm(silent, clients, start=start, rounds=1, seeds=5)
+    assert assert_leakage_below(0.3, quiet, secrets=["labels"]).counted
+    assert any("a secret of its own" in line for line in quiet.assumptions)
