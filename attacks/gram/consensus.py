@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -14,7 +15,7 @@ from securefed.algorithms.pca.guarded import BLOCK, GuardedFAPS
 from securefed.algorithms.pca.server import PRODUCT
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
 from securefed.attacks.gram.faps_chain import chain_client, is_chain, solved_exactly
-from securefed.attacks.gram.faps_fit import coordinates_of, fit_client
+from securefed.attacks.gram.faps_fit import estimate_within, fit_client
 from securefed.attacks.gram.near_consensus import ROUNDS, near_consensus, spread_out
 from securefed.attacks.gram.rounds import Members, by_members, most_seen, rows_of
 from securefed.attacks.requirements import untold
@@ -42,17 +43,19 @@ class ConsensusGram:
         fit_unknowns: largest number of unknowns u at which the fit is tried. A linearisation costs about 2.5 u^2
             (2 u + features rank) operations, u^3 in the main, and an attack takes up to `starts` x 100 of them:
             at u = 200 a second, at u = 600 one to two minutes where every start fails. A client of m rows has about
-            (features - rank) (m - rank) unknowns, and features^2 / 2 at most.
-        starts: starts of the fit.
+            (m + rank (rounds fitted - 1)) (m - rank) unknowns at any number of features, 66 at m = 8 and rank 5; of
+            m <= rank m (m + 1) / 2. Under noise it has (features - rank) (m - rank), and features^2 / 2 at most.
+        starts: starts of the fit; five times as many where the messages move in few directions (`faps_span`).
         largest: largest number of features at all: the estimate holds 60 matrices of features x features.
 
     The fit is proven only at a misfit of round-off with a Jacobian of full rank, the chain where a FAPS client that
-    holds its S sends the messages. A fit that leaves no more than even noise weighs every entry by its own error and
-    stays at the estimate where the noise hides S (`faps_noise`): "fit to noise, not proven", with the noise and the
-    error to be expected ("hidden error"; digits: the actual one was .5 to 1.7 times that) in the diagnostics. Otherwise
-    the estimate is reported, and `residual` is the misfit of a FAPS client that holds it (NaN for sums, which no
-    single client sends). `diagnostics["method"]` says which it was. Noise above about 1e-4 of the first message leaves
-    only the estimate.
+    holds its S sends the messages. A fit that leaves no more than even noise, of no more than the size that the first
+    message shows, weighs every entry by its own error and stays at the estimate where the noise hides S
+    (`faps_noise`): "fit to noise, not proven", with the noise and the error to be expected ("hidden error"; digits: the
+    actual one was .5 to 1.7 times that) in the diagnostics. Otherwise the estimate is reported, of exact messages of
+    few rows the one that `faps_estimate` sharpens, and `residual` is the misfit of a FAPS client that holds it (NaN for
+    sums, which no single client sends). `diagnostics["method"]` says which it was. Noise above about 1e-4 of the first
+    message leaves only the estimate.
     """
 
     fit_unknowns: int = 600
@@ -100,8 +103,7 @@ class ConsensusGram:
         if alone and estimate.distances[0] < _AT_CONSENSUS:
             found = self._chained(rounds, target, rows, estimate.gram) or self._fitted(rounds, target, rows)
         if found is None:
-            misfit = replay_misfit(estimate.gram, rounds, target) if alone else float("nan")
-            found = Solved(estimate.gram, "near consensus", misfit, 0, _entries(estimate.gram), float("nan"), {})
+            found = self._estimated(rounds, target, rows, estimate.gram) if alone else _unproven(estimate.gram)
         return Reconstruction(
             secret=self.secret,
             value=found.gram,
@@ -131,12 +133,21 @@ class ConsensusGram:
         notes = {"rounds solved": chain.rounds}
         return Solved(chain.gram, "round by round", misfit, chain.rank, chain.unknowns, chain.condition, notes)
 
+    def _estimated(self, rounds: Sequence[Observation], target: Target, rows: int, estimate: Array) -> Solved:
+        """Near consensus; with all that is known of few rows, where that explains the messages better."""
+        algorithm, guesses = cast(FAPS, target.algorithm), [estimate]
+        if algorithm.rank < target.public.features:
+            within = estimate_within(rounds, algorithm, rows, self.fit_unknowns)
+            guesses += [] if within is None else [within]
+        told = [_unproven(guess, replay_misfit(guess, rounds, target)) for guess in guesses]
+        return min(told, key=lambda one: one.misfit)
+
     def _fitted(self, rounds: Sequence[Observation], target: Target, rows: int) -> Solved | None:
         """All at once, where few unknowns are left."""
         algorithm = cast(FAPS, target.algorithm)
-        if not self._fits(algorithm.rank, target.public.features, rows) or solved_exactly(algorithm):
+        if not algorithm.rank < target.public.features or solved_exactly(algorithm):
             return None
-        fit = fit_client(rounds, algorithm, rows, self.starts)
+        fit = fit_client(rounds, algorithm, rows, self.starts, self.fit_unknowns)
         if fit is None:
             return None
         notes = {"misfit": fit.misfit, "starts": fit.starts, "inner counts": fit.counts.round(6).tolist()}
@@ -146,10 +157,6 @@ class ConsensusGram:
         misfit = replay_misfit(fit.gram, rounds, target)
         method = "fit to noise, not proven" if fit.noise else "exact fit"
         return Solved(fit.gram, method, misfit, fit.rank, fit.unknowns, fit.condition, notes)
-
-    def _fits(self, rank: int, features: int, rows: int) -> bool:
-        block = np.zeros((features - rank, rank))
-        return rank < features and coordinates_of(block, rows).count <= self.fit_unknowns
 
 
 @dataclass(frozen=True)
@@ -203,5 +210,5 @@ def runs_of_faps(rounds: Sequence[Observation], algorithm: FAPS) -> dict[Members
     return longest
 
 
-def _entries(gram: Array) -> int:
-    return len(gram) * (len(gram) + 1) // 2
+def _unproven(gram: Array, misfit: float = math.nan) -> Solved:
+    return Solved(gram, "near consensus", misfit, 0, len(gram) * (len(gram) + 1) // 2, math.nan, {})

@@ -12,6 +12,9 @@ import numpy as np
 from securefed.attacks.gram.tangents import left
 from securefed.tensors import Array
 
+_NO_RANK = 1e-9
+"""Singular values below this, relative to the largest, are none."""
+
 
 class Directions(Protocol):
     """The directions dS in which a Gram matrix moves, one for each parameter."""
@@ -219,6 +222,87 @@ class Anchored:
         L = np.zeros((p, p))
         L[np.tril_indices(p)] = x[: self._corner]
         return L
+
+
+@dataclass(frozen=True)
+class Cornered:
+    """S of rank m <= p whose block G below the first p rows is known and has that rank.
+
+    With G = Q T, Q orthonormal, (n - p, m), S = F F^T with F = [T^T L^-T; Q L]: the m (m + 1) / 2 entries of the lower
+    triangle of L are all that is open, at any n.
+
+    Attributes:
+        outside: Q.      inside: T, (m, p).
+    """
+
+    outside: Array
+    inside: Array
+
+    @classmethod
+    def of(cls, block: Array, rank: int) -> Cornered:
+        """Of G; where it has a smaller rank, S has."""
+        U, s, Vt = np.linalg.svd(block, full_matrices=False)
+        rank = min(rank, max(1, int(np.sum(s > _NO_RANK * s[0]))))
+        return cls(U[:, :rank], s[:rank, None] * Vt[:rank])
+
+    @property
+    def size(self) -> int:
+        return len(self.outside) + self.inside.shape[1]
+
+    @property
+    def count(self) -> int:
+        rank = len(self.inside)
+        return rank * (rank + 1) // 2
+
+    @property
+    def determined(self) -> int:
+        return self.count
+
+    def matrix(self, x: Array) -> Array:
+        F = self._factor(self._lower(x))
+        return np.asarray(F @ F.T)
+
+    def coordinates(self, matrix: Array) -> Array:
+        p = self.inside.shape[1]
+        values, vectors = np.linalg.eigh(self.outside.T @ matrix[p:, p:] @ self.outside)
+        root = vectors * np.sqrt(np.maximum(values, 1e-9 * max(values[-1], 1e-300)))
+        L = np.asarray(np.linalg.qr(root.T, mode="r")).T
+        return np.asarray(L[np.tril_indices(len(L))])
+
+    def at(self, x: Array) -> _Cornered:
+        L = self._lower(x)
+        inverse, (i, j) = np.linalg.inv(L), np.tril_indices(len(L))
+        every = np.arange(len(i))
+        lower = np.zeros((len(i), len(L), len(L)))
+        lower[every, i, j] = 1.0
+        above = -self.inside.T @ inverse.T @ lower.transpose(0, 2, 1) @ inverse.T
+        return _Cornered(self._factor(L), np.concatenate([above, self.outside @ lower], axis=1))
+
+    def _factor(self, L: Array) -> Array:
+        return np.vstack([np.linalg.solve(L, self.inside).T, self.outside @ L])
+
+    def _lower(self, x: Array) -> Array:
+        L = np.zeros((len(self.inside),) * 2)
+        L[np.tril_indices(len(L))] = x
+        return L
+
+
+@dataclass(frozen=True)
+class _Cornered:
+    """d(F F^T) where F moves so, (count, n, m)."""
+
+    F: Array
+    moves: Array
+
+    @property
+    def count(self) -> int:
+        return len(self.moves)
+
+    def times(self, V: Array) -> Array:
+        return np.asarray((self.moves @ (self.F.T @ V) + self.F @ (self.moves.mT @ V)).transpose(1, 0, 2))
+
+    def slopes(self, M: Array) -> Array:
+        return np.asarray(2 * np.tensordot(self.moves, M @ self.F, 2))
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,17 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.linalg import LinAlgError
 
-from securefed.algorithms.pca.faps import FAPS, PERIOD
+from securefed.algorithms.pca.faps import FAPS
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks.base import Observation
-from securefed.attacks.gram.coordinates import Anchored, Coordinates, LowRank, Symmetric
+from securefed.attacks.gram.coordinates import Coordinates
 from securefed.attacks.gram.faps_client import Course, course_of, messages, messages_and_tangents, rule_counts
+from securefed.attacks.gram.faps_estimate import within
 from securefed.attacks.gram.faps_noise import most_likely, single
+from securefed.attacks.gram.faps_plan import FEWEST, coordinates_of, is_full, known_rounds, needed_rounds
 from securefed.attacks.gram.faps_shooting import Shooting
-from securefed.attacks.gram.linear import nearest_psd
+from securefed.attacks.gram.faps_span import frame_of, is_exact, noise_shown, sizes
+from securefed.attacks.gram.faps_starts import Start, starts
 from securefed.attacks.gram.near_consensus import largest_eigenvalue, near_consensus, spread_out
 from securefed.attacks.levenberg import Geodesic, Patience, gauss_newton, levenberg, newton_step
 from securefed.errors import DivergenceError
@@ -34,30 +37,20 @@ from securefed.tensors import Array
 GOAL, PROOF, SINGLE_PROOF = 1e-11, 1e-9, 1e-6
 """The search stops at the first misfit, the rest is Gauss-Newton's. A fit counts as found below the second (norm of the
 relative misfits of all rounds), or below the third where the messages are float32 numbers."""
-_STAGES = (2, 3, 4, 5, 6, 8, 11)
-_LONGEST = 12
-"""Rounds that are read, where they are known; the first ones move most."""
+_STAGES = (FEWEST, 3, 4, 5, 6, 8, 11)
 _SHOTS, _HOLD = 30, 3.0
 _POLISHING = 6
 _HIDDEN = 1e-2
 """A fit counts only where its misfit, were it noise, would leave a smaller error than this."""
 _EARLY, _LATE = 30, 100
 _HOPELESS = 1e-2
-_PATIENCE, _NEAR = 6, 1e-2
-_FEW = 6
-"""Rounds to fit, below which a fit costs next to nothing, and a start by multiple shooting ten times as much."""
-_WAYS = (("shoot", 0.0), ("climb", 10.0), ("hold", 0.0), ("leap", 20.0), ("shoot", 0.0), ("climb", 6.0))
-_WAYS_FEW = (("climb", 3.0), ("leap", 2.0), ("climb", 20.0), ("shoot", 0.0), ("hold", 0.0), ("leap", 6.0))
-"""By start, in turn: the way, and what unknown counts start at, at most. A poor start would iterate to the cap, where
-its messages no longer depend on the count. Of 40 clients with few rounds to fit (digits, 8 rows, rank 5), climbing from
-counts of 3 solved 24, leaping from 2 eight more, climbing from 20 another, shooting 4 and the rest 3."""
-_UNDISTURBED, _UNDISTURBED_FEW = 3, 4
-"""Starts from the estimate itself."""
+_PATIENCE, _CLOSE, _NEAR = 6, 25, 1e-2
+"""Jacobians within which a misfit above the last must halve, and below, where other starts cost as little."""
 _FULL_RANK = 1e-11
-_REDUNDANCY = 2.5
-_UNEVEN, _FAR = 4.0, 0.5
+_UNEVEN, _FAR, _MORE = 4.0, 0.5, 10.0
 """Misfits pass for errors of the messages where no round's is further from what the others say than this (standard
-deviations), and S no further from the near-consensus estimate (relative): other minima are."""
+deviations), S no further from the near-consensus estimate (relative), and their size no larger than this many times
+that of the errors that the first message shows: other minima are."""
 _EIGENVALUE_WEIGHT = 0.1
 
 
@@ -83,43 +76,67 @@ class Found:
     noise: float = 0.0
 
 
-def known_rounds(algorithm: FAPS, rounds: int) -> int:
-    """Rounds whose beta is known: rule (25) always grows it at k = 5 (d^0 = 0), and decides anew at k = 10."""
-    return min(rounds, _LONGEST, 2 * PERIOD + 1) if algorithm.adaptive else min(rounds, _LONGEST)
-
-
-def fit_client(rounds: Sequence[Observation], algorithm: FAPS, rows: int, starts: int) -> Found | None:
+def fit_client(rounds: Sequence[Observation], algorithm: FAPS, rows: int, starts: int, limit: int) -> Found | None:
     """Fit a simulated client to the first messages of one client, starting from what is seen near consensus.
 
-    The fit reads as many rounds as determine S. Where S has many parameters the start needs all rounds; where it has
-    few, longer prefixes of one transcript are one question, answered once.
+    The fit reads as many rounds as determine S. Where S has many parameters the start needs all rounds. Where it has
+    few, those rounds alone are asked first, so that longer prefixes of one transcript are one question, answered once;
+    then all, which start nearer.
 
     Args:
         rounds: the client's messages from its first contribution on.      rows: public bound on the rank of S.
-        starts: largest number of starts; later ones disturb the first.
+        starts: largest number of starts; later ones disturb the first, and where they are cheap there are more.
+        limit: largest number of parameters of S.
     """
-    features, rank = rounds[0].broadcast[BASIS].shape
-    coordinates = coordinates_of(np.zeros((features - rank, rank)), rows)
-    count = needed_rounds(algorithm, len(rounds), coordinates)
-    if count < _STAGES[0]:
+    rank, exact = algorithm.rank, is_exact(rounds[0])
+    count, directions = needed_rounds(algorithm, rounds, rows)
+    coordinates = coordinates_of(np.eye(directions - rank, rank), rows, exact)
+    if count < FEWEST or coordinates.count > limit:
         return None
-    known = rounds if _is_full(coordinates) else rounds[:count]
-    return _answer(_Question(tuple(known), count, algorithm, rows, starts))
+    first, known = tuple(rounds[:count]), tuple(rounds)
+    if is_full(coordinates):
+        return _answer(_Question(known, count, False, algorithm, rows, starts))
+    found = _answer(_Question(first, count, True, algorithm, rows, 1 if exact else starts))
+    return _answer(_Question(known, count, True, algorithm, rows, starts)) if found is None and exact else found
+
+
+def estimate_within(rounds: Sequence[Observation], algorithm: FAPS, rows: int, limit: int) -> Array | None:
+    """The best guess of S without a simulation, for exact messages of a client of few rows; `None` for others.
+
+    Args:
+        limit: largest number of parameters of S.
+    """
+    count, _ = needed_rounds(algorithm, rounds, rows)
+    estimate = near_consensus(spread_out(rounds), algorithm.beta_scale, rows)
+    problem = _Problem.of(rounds[:count], algorithm, rows, estimate.scale)
+    if not problem.narrow or problem.coordinates.count > limit:
+        return None
+    return problem.whole(problem.guess(estimate.gram, rounds))
 
 
 @dataclass(frozen=True, eq=False)
 class _Question:
-    """All that an answer depends on, compared by its bytes; the first `count` rounds are fitted."""
+    """All that an answer depends on, compared by its bytes.
+
+    Attributes:
+        rounds: that are read.      count: of them to fit, at the end.      few: whether S has few parameters.
+    """
 
     rounds: tuple[Observation, ...]
     count: int
+    few: bool
     algorithm: FAPS
     rows: int
     starts: int
 
+    @property
+    def fitted(self) -> tuple[Observation, ...]:
+        """The rounds that are fitted; others, where there are any, say where to begin."""
+        return self.rounds[: self.count] if self.few else self.rounds
+
     @cached_property
     def _digest(self) -> bytes:
-        digest = hashlib.sha256(repr((self.algorithm, self.rows, self.starts, self.count)).encode())
+        digest = hashlib.sha256(repr((self.algorithm, self.rows, self.starts, self.count, self.few)).encode())
         for observation in self.rounds:
             for value in (observation.broadcast[BASIS], observation.message[PRODUCT], observation.message[CAPTURED]):
                 digest.update(f"{np.shape(value)}{np.asarray(value).dtype}".encode() + np.asarray(value).tobytes())
@@ -134,21 +151,21 @@ class _Question:
 
 @lru_cache(maxsize=8)
 def _answer(question: _Question) -> Found | None:
-    rounds, algorithm, rows, starts = question.rounds, question.algorithm, question.rows, question.starts
-    rng = np.random.default_rng(0)
+    rounds, algorithm, rows = question.rounds, question.algorithm, question.rows
     estimate = near_consensus(spread_out(rounds), algorithm.beta_scale, rows)
-    problem = _Problem.of(rounds, algorithm, rows, estimate.scale)
-    guess = problem.framed(estimate.gram)
-    undisturbed = _UNDISTURBED_FEW if question.count < _FEW else _UNDISTURBED
-    for attempt in range(starts):
-        start = guess if attempt < undisturbed else _disturbed(guess, rows, attempt / starts, rng)
-        x = _attempt(problem, attempt, start, question.count)
+    problem = _Problem.of(question.fitted, algorithm, rows, estimate.scale)
+    guess = problem.guess(estimate.gram, rounds)
+    noise = noise_shown(rounds[0])
+    tries = starts(guess, rows, question.starts, question.count, narrow=problem.narrow)
+    for attempt, start in enumerate(tries, start=1):
+        x = _attempt(problem, start, question.count)
         if x is None:
             continue
-        found = problem.accepted(x, attempt + 1)
+        found = problem.accepted(x, attempt)
         if found is not None and found.misfit < PROOF:
             return found
-        found = _weighted(problem, question, x, estimate.gram, attempt + 1) or found
+        if noise is None or not is_exact(rounds[0]):
+            found = _weighted(problem, question, x, estimate.gram, attempt) or found
         if found is not None:
             return found
     return None
@@ -161,6 +178,9 @@ def _weighted(problem: _Problem, question: _Question, x: Array, estimate: Array,
     rounds = question.rounds[: len(problem.probes)]
     likely = most_likely(rounds, question.algorithm, question.rows, gram, counts, estimate)
     if likely is None or likely.unevenness > _UNEVEN:
+        return None
+    shown = noise_shown(rounds[0])
+    if shown is not None and likely.noise > _MORE * shown:
         return None
     if np.linalg.norm(likely.gram - estimate) > _FAR * np.linalg.norm(estimate):
         return None
@@ -193,39 +213,12 @@ def error_allowed(rounds: Sequence[Observation], algorithm: FAPS, rows: int, gra
     return float(np.linalg.norm(moved - S) / np.linalg.norm(S))
 
 
-def _attempt(problem: _Problem, attempt: int, start: Array, count: int) -> Array | None:
+def _attempt(problem: _Problem, start: Start, count: int) -> Array | None:
     """Each way frees runs that the others leave stuck."""
-    ways = _WAYS_FEW if count < _FEW else _WAYS
-    way, first = ways[attempt % len(ways)]
-    if way in ("shoot", "hold"):
-        return problem.shoot(start, _HOLD if way == "hold" else 0.0)
+    if start.way in ("shoot", "hold"):
+        return problem.shoot(start.gram, _HOLD if start.way == "hold" else 0.0)
     stages = (*(stage for stage in _STAGES if stage < count), count)
-    return problem.climb(start, stages if way == "climb" else stages[-1:], first)
-
-
-def coordinates_of(block: Array, rows: int) -> Coordinates:
-    """Parameters of S in a frame whose first directions are Z_0; the first message gives the block beside them exactly.
-
-    Args:
-        block: (I - Z_0 Z_0^T) S Z_0 in that frame, (features - rank, rank).      rows: bound on the rank of S; 0: none.
-    """
-    others, rank = block.shape
-    if rows == 0 or 2 * (rows - rank) > others:
-        return Anchored(block, Symmetric.of(others))
-    return Anchored(block, LowRank(others, rows - rank)) if rows > rank else LowRank(others + rank, rows)
-
-
-def _is_full(coordinates: Coordinates) -> bool:
-    return isinstance(coordinates, Anchored) and isinstance(coordinates.rest, Symmetric)
-
-
-def needed_rounds(algorithm: FAPS, rounds: int, coordinates: Coordinates) -> int:
-    """Rounds to fit: of those whose beta is known, as many as say every unknown `_REDUNDANCY` times."""
-    return min(known_rounds(algorithm, rounds), _enough(coordinates, algorithm.rank))
-
-
-def _enough(coordinates: Coordinates, rank: int) -> int:
-    return max(_STAGES[0], 1 + math.ceil(_REDUNDANCY * coordinates.determined / (coordinates.size * rank)))
+    return problem.climb(start.gram, stages if start.way == "climb" else stages[-1:], start.counts)
 
 
 def proof(rounds: Sequence[Observation]) -> float:
@@ -237,28 +230,43 @@ class _Problem:
     """Residuals of the first K rounds in units of lambda_1(S)."""
 
     def __init__(
-        self, rounds: Sequence[Observation], algorithm: FAPS, scale: float, frame: Array, coordinates: Coordinates
+        self,
+        rounds: Sequence[Observation],
+        algorithm: FAPS,
+        scale: float,
+        frame: Array,
+        coordinates: Coordinates,
+        narrow: bool,
     ) -> None:
         self.algorithm, self.coordinates = algorithm, coordinates
         self._scale, self._frame = scale, frame
         self.floor = proof(rounds)
         self.probes = [frame.T @ o.broadcast[BASIS] for o in rounds]
         self.products = [frame.T @ o.message[PRODUCT] / scale for o in rounds]
-        self.norms = [float(np.linalg.norm(Y)) or 1.0 for Y in self.products]
+        self.narrow = narrow
+        norms = [np.full((1, 1), float(np.linalg.norm(Y)) or 1.0) for Y in self.products]
+        self.norms = sizes(self.products) if narrow else norms
         self.captured = np.array([float(o.message[CAPTURED]) for o in rounds]) / scale
 
     @classmethod
     def of(cls, rounds: Sequence[Observation], algorithm: FAPS, rows: int, scale: float) -> _Problem:
-        """In a frame that begins with Z_0; of all rounds whose beta is known."""
-        frame = np.linalg.qr(rounds[0].broadcast[BASIS], mode="complete")[0]
-        frame[:, : algorithm.rank] = rounds[0].broadcast[BASIS]
+        """Of all rounds whose beta is known, in a frame that begins with Z_0, of few directions where it can be."""
+        known, exact = rounds[: known_rounds(algorithm, len(rounds))], is_exact(rounds[0])
+        frame = frame_of(known, rows)
         block = (frame.T @ rounds[0].message[PRODUCT])[algorithm.rank :] / scale
-        known = rounds[: known_rounds(algorithm, len(rounds))]
-        return cls(known, algorithm, scale, frame, coordinates_of(block, rows))
+        coordinates = coordinates_of(block, rows, exact)
+        return cls(known, algorithm, scale, frame, coordinates, exact and not is_full(coordinates))
 
     def framed(self, gram: Array) -> Array:
         """S in the frame and the units of the problem."""
         return np.asarray(self._frame.T @ gram @ self._frame / self._scale)
+
+    def guess(self, estimate: Array, rounds: Sequence[Observation]) -> Array:
+        """S in the frame as near consensus it seems; of few parameters by all that is known of them."""
+        framed = self.framed(estimate)
+        if not self.narrow:
+            return framed
+        return within(self.coordinates, framed, rounds, self._frame, self._scale)
 
     def with_counts(self, x: Array, S: Array) -> Array:
         """Parameters completed by the counts that the rule gives, for rounds that have none yet."""
@@ -283,14 +291,19 @@ class _Problem:
         """S in its own units, and the counts of all rounds."""
         size = self.coordinates.count
         S = self.coordinates.matrix(x[:size])
-        return self._scale * self._frame @ S @ self._frame.T, self.with_counts(x, S)[size:]
+        return self.whole(S), self.with_counts(x, S)[size:]
+
+    def whole(self, S: Array) -> Array:
+        """Out of the frame, in its own units."""
+        return np.asarray(self._scale * self._frame @ S @ self._frame.T)
 
     def accepted(self, x: Array, starts: int) -> Found | None:
         """All rounds brought to round-off; `None` where that proves nothing."""
         size, rounds = self.coordinates.count, len(self.probes)
         x = self.with_counts(x, self.coordinates.matrix(x[:size]))
         fit = gauss_newton(lambda values: self.linearised(values, rounds), x, _POLISHING)
-        if not fit.norm < self.floor:
+        misfit = self._misfit(fit.point) if self.narrow and np.isfinite(fit.norm) else fit.norm
+        if not misfit < self.floor:
             return None
         jacobian = fit.jacobian
         lengths = np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300)
@@ -303,7 +316,7 @@ class _Problem:
         if rank < unknowns or not hidden < _HIDDEN:
             return None
         gram, counts = self.told(fit.point)
-        return Found(gram, counts, fit.norm, rank, unknowns, float(s[0] / s[rank - 1]), hidden, starts)
+        return Found(gram, counts, misfit, rank, unknowns, float(s[0] / s[rank - 1]), hidden, starts)
 
     def climb(self, start: Array, stages: Sequence[int], first: float) -> Array | None:
         """Fit the rounds stage by stage; `None` where it gets stuck. Unknown counts start at `first` at most."""
@@ -330,7 +343,7 @@ class _Problem:
             start,
             steps=steps,
             goal=GOAL,
-            patience=Patience(_NEAR, far=_PATIENCE, close=None, floor=self.floor),
+            patience=Patience(_NEAR, far=_PATIENCE, close=_CLOSE if self.narrow else None, floor=self.floor),
             residual=residual,
             stepper=Geodesic(residual),
         )
@@ -350,7 +363,8 @@ class _Problem:
         size = self.coordinates.count
         S, directions = self.coordinates.matrix(x[:size]), self.coordinates.at(x[:size])
         sent, tangents = messages_and_tangents(S, x[size:], self._course(count), directions)
-        rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=False)]
+        pairs = zip(tangents, self.norms, strict=False)
+        rows = [(T.transpose(0, 2, 1) / norm[..., None]).reshape(-1, len(x)) for T, norm in pairs]
         scalars, slopes = self._of_gram(x[:size], count)
         wide = np.hstack([slopes, np.zeros((len(slopes), len(x) - size))])
         return np.concatenate([*self._misfits(sent), scalars]), np.vstack([*rows, wide])
@@ -358,6 +372,13 @@ class _Problem:
     def _misfits(self, sent: Sequence[Array]) -> list[Array]:
         triples = zip(sent, self.products, self.norms, strict=False)
         return [((Y - seen) / norm).reshape(-1) for Y, seen, norm in triples]
+
+    def _misfit(self, x: Array) -> float:
+        """Norm of the relative misfits, all entries of a message alike."""
+        size = self.coordinates.count
+        sent = messages(self.coordinates.matrix(x[:size]), x[size:], self._course(len(self.probes)))
+        pairs = zip(sent, self.products, strict=True)
+        return float(np.linalg.norm([np.linalg.norm(Y - seen) / (np.linalg.norm(seen) or 1.0) for Y, seen in pairs]))
 
     def _scalars(self, S: Array, top: float, count: int) -> Array:
         """tr(Z_k^T S Z_k) and lambda_1(S), less what is known of them."""
@@ -375,14 +396,3 @@ class _Problem:
 
     def _course(self, count: int) -> Course:
         return course_of(self.probes[:count], self.algorithm)
-
-
-def _disturbed(guess: Array, rows: int, share: float, rng: np.random.Generator) -> Array:
-    """The guess mixed with a random positive semidefinite matrix of the same size, and of rank `rows` at most."""
-    size = len(guess)
-    factor = rng.normal(size=(size, min(size, rows or size))) * np.exp(
-        -rng.uniform(1, 3) * np.arange(min(size, rows or size)) / size
-    )
-    random = factor @ factor.T
-    random *= np.linalg.norm(guess) / np.linalg.norm(random)
-    return nearest_psd((1 - share) * guess + share * random, rows)

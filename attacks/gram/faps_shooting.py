@@ -59,13 +59,14 @@ class Shooting:
 
     Attributes:
         course: probes Z_k, beta_k and, where they are fixed, the inner steps.
-        products: Y_k.      norms: their sizes.      more: further residuals of S alone, and their derivative.
+        products: Y_k.      norms: what their entries count by, of a message or (features, 1).
+        more: further residuals of S alone, and their derivative.
     """
 
     algorithm: FAPS
     course: Course
     products: Sequence[Array]
-    norms: Sequence[float]
+    norms: Sequence[float | Array]
     coordinates: Coordinates
     more: Callable[[Array], tuple[Array, Array]]
     bases: Sequence[Array] = field(init=False)
@@ -126,7 +127,7 @@ class Shooting:
         rows, gaps, links = [], [], []
         for k, (X, dX, W, dW) in enumerate(zip(subspaces, dXs, masks, d_masks, strict=True)):
             dY = product_tangents(X, dX, W, dW, self.course.betas[k], self.course.probes[k])
-            rows.append(self._spread(dY / self.norms[k], k))
+            rows.append(self._spread(dY / np.expand_dims(self.norms[k], -1), k))
             if k:
                 H = self._operator(S, subspaces, masks, k)
                 moved = Moved(H, dXs[k - 1], d_masks[k - 1], directions)

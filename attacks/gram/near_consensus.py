@@ -54,9 +54,9 @@ def near_consensus(rounds: Sequence[Observation], beta_scale: float, rows: int) 
     Y = np.stack([o.message[PRODUCT] for o in rounds])
     captured = np.array([float(o.message[CAPTURED]) for o in rounds])
     scale = largest_eigenvalue(rounds[0], beta_scale)
-    features, rank = Z.shape[1:]
+    features = Z.shape[1]
     distances = _distances(Z, Y)
-    spread = _AMPLIFICATION * distances / np.sqrt(features * rank) + _FLOOR
+    spread = spreads(Z, Y)
     scalar_spread = max(_SCALAR_FLOOR, float(distances.min()))
     blocks = np.stack([off(z, y) for z, y in zip(Z, Y, strict=True)]) / scale
     pulled = np.einsum("kxp,kyp->xy", spread[:, None, None] ** -2 * blocks, Z, optimize=True)
@@ -65,6 +65,12 @@ def near_consensus(rounds: Sequence[Observation], beta_scale: float, rows: int) 
     system = Projected.of(Z, spread**-2, scalar_spread**-2, prior)
     solution, _ = system.solve((pulled + pulled.T) / 2 + traces)
     return Estimate(scale * nearest_psd(solution, rows), scale, distances)
+
+
+def spreads(Z: Array, Y: Array) -> Array:
+    """Standard deviations of the entries of (I - Z Z^T) Y as blocks of S, in units of lambda_1(S); (rounds,)."""
+    _, features, rank = Z.shape
+    return np.asarray(_AMPLIFICATION * _distances(Z, Y) / np.sqrt(features * rank) + _FLOOR)
 
 
 def spread_out(rounds: Sequence[Observation], count: int = ROUNDS) -> list[Observation]:
