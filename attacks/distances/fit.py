@@ -61,7 +61,7 @@ class Fit:
     steps: int = 100
     patience: int = 12
     limit: int = 600
-    vertices: int = 60
+    vertices: int = 40
     dense: int = 60
     memory: int = 2 * 1024**3
 
@@ -84,8 +84,8 @@ class Fit:
             return None
         return (
             f"It would fit {features * (features - 1) // 2} distances between {features} columns; the limit is "
-            f"{self.vertices} columns: raise `vertices`, at a cost that grows with its cube. At 100 columns searches "
-            "ended in wrong minima, with a tenth of the distances' norm missed."
+            f"{self.vertices} columns: raise `vertices`, at a cost that grows with its cube. At 50 columns searches "
+            "ended in wrong minima: that is a limit of the attack, not of the leak."
         )
 
     def _too_many(self, members: int, features: int) -> str | None:
