@@ -31,7 +31,7 @@ from securefed.tensors import Array
 
 SEEDS = range(int(os.environ.get("DETECTION_SEEDS", "10")))
 CLIENTS, CUT = 3, 10.0
-ATTACK = NetworkInversion(restarts=2, evaluations=1200)
+ATTACK = NetworkInversion(restarts=2, evaluations=1200, fits=16)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ EFFORTS: dict[tuple[str, str, int], Effort] = {
     ("relu", "single", 1): replace(
         DESCENT, evaluations=2000, restarts=2, widths=(0.3, 0.1, 0.03, 0.01, 0.001), balance=0.0, evenness=0.0
     ),
-    ("relu", "fedavg", 1): replace(DESCENT, evaluations=1000),
+    ("relu", "fedavg", 1): replace(DESCENT, evaluations=1000, restarts=8),
     ("relu", "batch", 4): replace(DESCENT, evaluations=2000),
     ("relu", "batch", 8): replace(DESCENT, evaluations=2600),
 }

@@ -29,6 +29,7 @@ class NetworkInversion:
 
     Attributes:
         restarts: random starts of each descent.      evaluations: of L-BFGS, each.
+        fits: starts of the fit in coordinates, which cost less than the descent that follows where they fail.
         signed_steps: of signed Adam with total variation, where L-BFGS fails; 0 leaves it out.
         low: smallest entry of a row, `None` for -feature_bound; 0 for images.
         largest: rows beyond which nothing is searched for (the exact stages run).
@@ -36,6 +37,7 @@ class NetworkInversion:
 
     restarts: int = 1
     evaluations: int = 300
+    fits: int = 8
     signed_steps: int = 0
     low: float | None = None
     largest: int = 16
@@ -84,7 +86,7 @@ class NetworkInversion:
             widths=_WIDTHS,
             balance=0.0,
             signed_steps=self.signed_steps,
-            fits=2,
+            fits=self.fits,
             counts=20,
         )
         cascade = Cascade(scene.network, scene.round, public.features, prior, effort)
