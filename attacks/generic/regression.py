@@ -124,8 +124,8 @@ class Learned:
             diagnostics={
                 "simulated clients": len(self.model.known),
                 "kernel": "quadratic" if self.model.quadratic else "linear",
-                # no rows explain what draws alone vary: there this attack sees what there is to be seen
-                **({"explained": True} if replay.units.drowned else {}),
+                # where noise is added and any rows would explain it, this attack sees what there is to be seen
+                **({"explained": replay.additive} if replay.units.drowned else {}),
             },
         )
 

@@ -25,6 +25,7 @@ from securefed.tensors import Array, Tensors
 
 _LIKELY, _DRAWS = 3, 8
 _AGREES = 0.1
+_ADDED = 1e-9
 _MOST = 2**30
 
 
@@ -215,6 +216,19 @@ class Replay:
         """Whether the client step draws nothing at random."""
         rows = self.likely(np.random.default_rng([self.seed, 5]))
         return bool(np.array_equal(self(rows, seed=1), self(rows, seed=2), equal_nan=True))
+
+    @cached_property
+    def additive(self) -> bool:
+        """Whether what the clients draw is added to what their rows make of themselves, as noise is: other draws move
+        the messages of all rows alike. A sketch along random directions, or a random half of the rows, does not."""
+        rng = np.random.default_rng([self.seed, 9])
+        some, others = self.likely(rng), self.likely(rng)
+        try:
+            first, second = (self(some, seed=k) - self(others, seed=k) for k in (1, 2))
+        except SecureFedError:
+            return False
+        moved = np.abs(self(some, seed=1)) + np.abs(self(others, seed=2))
+        return bool(np.all(np.abs(first - second) <= _ADDED * (moved + np.abs(first))))
 
     @cached_property
     def repeatable(self) -> bool:

@@ -99,6 +99,16 @@ def test_independent_noise_says_nothing_and_leaves_the_guess() -> None:
     assert "explained" not in errors(steps)[2].diagnostics
 
 
+def test_draws_that_are_not_added_leave_its_silence_without_meaning() -> None:
+    def sketch(rows, broadcast, rng):
+        direction = rng.normal(size=rows.shape[1])
+        return {"direction": direction, "along": rows @ direction}
+
+    found = errors(sketch, rounds=6)[2]
+    assert found.residual > 0.9  # it finds nothing, though six equations a row stand in the clear
+    assert found.diagnostics["explained"] is False
+
+
 def test_errors_left_out_are_those_of_models_without_that_client() -> None:
     rng = np.random.default_rng(0)
     sent, values = rng.normal(size=(60, 4)), rng.normal(size=(60, 3))
