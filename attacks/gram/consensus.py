@@ -45,7 +45,7 @@ class ConsensusGram:
             at u = 200 a second, at u = 600 one to two minutes where every start fails. A client of m rows has about
             (m + rank (rounds fitted - 1)) (m - rank) unknowns at any number of features, 66 at m = 8 and rank 5; of
             m <= rank m (m + 1) / 2. Under noise it has (features - rank) (m - rank), and features^2 / 2 at most.
-        starts: starts of the fit; five times as many where the messages move in few directions (`faps_span`).
+        starts: starts of the fit; twice as many where the messages move in few directions (`faps_span`).
         largest: largest number of features at all: the estimate holds 60 matrices of features x features.
 
     The fit is proven only at a misfit of round-off with a Jacobian of full rank, the chain where a FAPS client that

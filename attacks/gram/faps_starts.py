@@ -26,7 +26,7 @@ counts of 3 solved 24, leaping from 2 eight more, climbing from 20 another, shoo
 of few directions each way solves half to three quarters of the clients, `hold` those that others do not."""
 _UNDISTURBED, _UNDISTURBED_FEW = 3, 4
 """Starts from the estimate itself."""
-_CHEAPER = 5
+_CHEAPER = 2
 """In the span of few directions a start takes tenths of a second: there are so many for each of the others, and the
 second round of ways begins to mix the estimate with these shares of a random matrix."""
 _SHARES = (0.03, 0.1, 0.2, 0.3, 0.5)
