@@ -247,7 +247,7 @@ class Cornered:
 
     @property
     def size(self) -> int:
-        return len(self.outside) + self.inside.shape[1]
+        return len(self.outside) + int(self.inside.shape[1])
 
     @property
     def count(self) -> int:
