@@ -38,9 +38,9 @@ def assert_leakage_below(
         The audit, for further assertions.
 
     Raises:
-        AssertionError: the upper end of some interval reaches `limit`, or a single client was reconstructed; or the
-            audit was blind: a leak of `limit` would not have been detected, no attack on a secret ran, or the one that
-            did does not explain the messages. The message holds the whole table.
+        AssertionError: the upper end of some interval reaches `limit`, or a single client was reconstructed, or one row
+            or column; or the audit was blind: a leak of `limit` would not have been detected, no attack on a secret
+            ran, or the one that did does not explain the messages. The message holds the whole table.
         ConfigError: the limit is outside (0, 1), a view or secret is unknown, or nothing was audited.
     """
     if not 0 < limit < 1:
@@ -56,9 +56,9 @@ def assert_leakage_below(
         if cell.leakage.high >= limit
     ]
     above += [
-        f"{cell.view}, {cell.secret}, {cell.attack}: client {cell.client} was reconstructed"
+        f"{cell.view}, {cell.secret}, {cell.attack}: {cell.given_away} was reconstructed"
         for cell in cells
-        if cell.reconstructed
+        if cell.given_away
     ]
     if above:
         raise AssertionError(f"leakage is not below {limit:g}: {'; '.join(above)}\n{found}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -148,6 +148,19 @@ class Replay:
         except SecureFedError:
             likely, drawn, one = [self.seen], [], self.seen
         return Units.of(self.seen, list(self._blocks()), likely, drawn, one)
+
+    def told(self, message: Array) -> Observed:
+        """The same view with these numbers (equations,) in the place of the messages seen."""
+        rounds, begin = [], 0
+        for observation in self.observed.rounds:
+            tensors = {}
+            for name in sorted(observation.message):
+                shape = np.shape(observation.message[name])
+                end = begin + int(np.prod(shape))
+                tensors[name] = message[begin:end].reshape(shape)
+                begin = end
+            rounds.append(replace(observation, message=tensors))
+        return replace(self.observed, rounds=tuple(rounds))
 
     def apart(self, message: Array) -> float:
         """Distance of a message from the one seen, in units: about 1 where nothing is explained."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +27,7 @@ from securefed.attacks.scores import leakage, match, relative_error
 from securefed.auditing.own_class import broken
 from securefed.auditing.own_function import FunctionAlgorithm
 from securefed.auditing.own_tally import SECRETS, Attempt, Secret, Tally
+from securefed.auditing.parts import best_part
 from securefed.datasets.base import Dataset
 from securefed.errors import DataError, RoundVoid, SecureFedError
 from securefed.federation import Federation
@@ -97,22 +98,25 @@ class OwnRun:
             return
         replay = self._replay(observed, allowance)
         null = self._replay(views.shuffled(observed, np.random.default_rng([self.seed, 2])), allowance)
+        nulls = [null]
         try:
-            probed = self._reconstruct(ProbeGram(), replay, null)
+            probed = self._reconstruct(ProbeGram(), replay, nulls)
             if probed:
                 self.tally.skip(
                     f"{observed.view}, {self.fit.name}",
                     "the messages depend on the rows through their moments only; the probe recovers those",
                 )
-            for attack in (ClearRows(),) if probed else (self.fit, ClearRows()):
-                self._reconstruct(attack, replay, null)
+            if not probed:
+                self._reconstruct(self.fit, replay, nulls)
+            nulls += self._strangers(replay, allowance)  # too dear for searches
+            self._reconstruct(ClearRows(), replay, nulls)
             for scorer in (ShadowMembership(), Confirmation()):
                 self._membership(scorer, replay)
-            self._regress(replay, null, rows=not probed)
+            self._regress(replay, nulls, rows=not probed)
         except SecureFedError as refusal:
             self.tally.skip(f"{observed.view}, what is left", str(refusal))
 
-    def _regress(self, replay: Replay, null: Replay, *, rows: bool) -> None:
+    def _regress(self, replay: Replay, nulls: Sequence[Replay], *, rows: bool) -> None:
         """Learned once: what chance gives is asked of the same model."""
         regression, labels = RegressRows(calls=self.fit.calls), self._labels()
         learners: list[tuple[str, Callable[[np.random.Generator], Learned | LearnedCounts]]] = []
@@ -127,7 +131,8 @@ class OwnRun:
             except (SecureFedError, np.linalg.LinAlgError) as refusal:
                 self.tally.skip(f"{replay.observed.view}, {name}", str(refusal))
                 continue
-            self._reconstruct(learned, replay, null)
+            permuted = 1 if isinstance(learned, LearnedCounts) else 0  # the permuted numbers count alike
+            self._reconstruct(learned, replay, nulls[permuted:])
 
     def _nothing_to_leak(self) -> str | None:
         for secret in ("gram", "samples"):
@@ -140,7 +145,7 @@ class OwnRun:
 
     # --- reconstruction -----------------------------------------------------------------------------------------
 
-    def _reconstruct(self, attack: _Attack, replay: Replay, null: Replay) -> bool:
+    def _reconstruct(self, attack: _Attack, replay: Replay, nulls: Sequence[Replay]) -> bool:
         """Whether the attack ran, and did not see itself that it failed."""
         where = f"{replay.observed.view}, {attack.name}"
         if (reason := attack.applies(replay.target, replay.observed)) is not None:
@@ -153,18 +158,43 @@ class OwnRun:
             return False
         truth, base = self._truth(attack.secret)[0], self._base(attack.secret)
         error = self._error(attack.secret, found, truth)
-        try:
-            chance = self._run(attack, null)
-            nothing, fits = self._error(attack.secret, chance, truth), _explains(chance)
-        except (SecureFedError, np.linalg.LinAlgError):
-            nothing, fits = base, None  # it saw that nothing fits, and falls back on the guess
-        secret = next(name for name in SECRETS if name == attack.secret)
-        leaks = _leak(error, base), _leak(nothing, base)
+        chances = [self._chance(attack, null, truth, base) for null in nulls]
+        nothing, fits = min(chances, key=lambda chance: chance[0], default=(base, None))
         attempt = Attempt(
-            self.target, *leaks, error=error, found=found, explained=_explains(found), null_explained=fits
+            self.target,
+            _leak(error, base),
+            _leak(nothing, base),
+            error=error,
+            found=found,
+            explained=_explains(found),
+            null_explained=fits,
+            part=self._part(attack.secret, found),
         )
+        secret = next(name for name in SECRETS if name == attack.secret)
         self.tally.add((replay.observed.view, attack.name, secret), attempt)
         return attempt.explained is not False
+
+    def _chance(self, attack: _Attack, null: Replay, truth: Array, base: float) -> tuple[float, bool | None]:
+        """Error, and whether it explains, of the attack on messages that say nothing about the target."""
+        try:
+            found = self._run(attack, null)
+        except (SecureFedError, np.linalg.LinAlgError):
+            return base, None  # it saw that nothing fits, and falls back on the guess
+        return self._error(attack.secret, found, truth), _explains(found)
+
+    def _strangers(self, replay: Replay, allowance: Allowance | None) -> list[Replay]:
+        """The same rounds with messages of other clients' rows: what is found there is not the target's, though it may
+        be like it. No replay where the client step fails on them."""
+        rng = np.random.default_rng([self.seed, 10])
+        others = np.flatnonzero(np.repeat(np.arange(len(self.data)), [d.rows for d in self.data]) != self.target)
+        places = rng.choice(others, replay.rows)
+        known = [data.y for data in self.data if data.y is not None]
+        labels = np.concatenate(known)[places] if len(known) == len(self.data) else None
+        try:
+            sent = replay(self._pooled()[places], int(rng.integers(2**62)), labels)
+        except SecureFedError:
+            return []
+        return [self._replay(replay.told(sent), allowance)]
 
     def _run(self, attack: _Attack, replay: Replay) -> Reconstruction:
         rng = np.random.default_rng([self.seed, 3])
@@ -220,11 +250,20 @@ class OwnRun:
         if not np.isfinite(found.value).all():
             return float("inf")
         if secret == "samples":
-            bound = self.public.feature_bound  # what no data exceeds costs an attacker nothing to cut off
-            return relative_error(match(np.clip(found.value, -bound, bound), truth), truth)
+            return relative_error(self._matched(found, truth), truth)
         members = found.members or frozenset({self.target})
         share = self.public.rows[self.target] / sum(self.public.rows[client] for client in members)
         return relative_error(found.value * share, truth)
+
+    def _part(self, secret: str, found: Reconstruction) -> tuple[float, str]:
+        if secret != "samples" or not np.isfinite(found.value).all():
+            return -np.inf, ""
+        truth, guess = self._truth(secret)
+        return best_part(self._matched(found, truth), truth, guess, self._pooled())
+
+    def _matched(self, found: Reconstruction, truth: Array) -> Array:
+        bound = self.public.feature_bound  # what no data exceeds costs an attacker nothing to cut off
+        return match(np.clip(found.value, -bound, bound), truth)
 
     # --- membership ---------------------------------------------------------------------------------------------
 

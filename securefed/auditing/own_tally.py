@@ -25,6 +25,8 @@ SECRETS: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership",
 GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership")
 """What a gate looks at unless told otherwise: a guess of all of a client's data can be confirmed against any message
 without noise, so `confirmation` asks for differential privacy and nothing less."""
+_WHOLE: Final[tuple[Secret, ...]] = ("gram", "samples", "labels")
+_BEYOND: Final = 10
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class OwnCell:
         residual, rank, unknowns, condition: means, as the attack reported them (NaN or 0 where it reports none).
         explained: share of its runs in which the attack's estimate explains the messages; NaN for one that checks
             nothing. Where it is below 1 the search failed, and its silence says nothing about those runs.
-        highest: largest leakage of a single run.      client: the target of that run.
+        highest: largest leakage of a single run that chance does not reach.      client: the target of that run.
+        part: a column or a row of some client's that was read, where not all of its rows were; empty elsewhere.
         asked: seeds of the audit; `leakage.seeds` of them could be attacked.
     """
 
@@ -60,11 +63,17 @@ class OwnCell:
     highest: float = float("nan")
     client: int = 0
     asked: int = 0
+    part: str = ""
 
     @property
     def reconstructed(self) -> bool:
         """Whether some client was reconstructed in some run."""
-        return self.secret in ("gram", "samples") and self.highest >= RECONSTRUCTED
+        return self.secret in _WHOLE and self.highest >= RECONSTRUCTED
+
+    @property
+    def given_away(self) -> str:
+        """Who or what was reconstructed in some run; empty where nothing was."""
+        return f"client {self.client}" if self.reconstructed else self.part
 
     @property
     def sighted(self) -> bool:
@@ -90,6 +99,8 @@ class OwnCell:
             said.append(f"explained {self.explained:.0%} of the runs, misfit {self.residual:.1e}")
         if self.reconstructed and self.leakage.mean < RECONSTRUCTED:
             said.append(f"client {self.client} was reconstructed: {self.highest:.2f}")
+        elif self.part:
+            said.append(f"{self.part} was read")
         return f" ({'; '.join(said)})" * bool(said)
 
 
@@ -106,6 +117,12 @@ class Attempt:
     found: Reconstruction | None = None
     explained: bool | None = None
     null_explained: bool | None = None
+    part: tuple[float, str] = (-np.inf, "")
+
+
+def _told(leak: float, chance: float) -> bool:
+    """Whether a run gave something away: known to a thousandth, and ten times better than from what says nothing."""
+    return leak >= RECONSTRUCTED and 1 - chance >= _BEYOND * (1 - leak) and chance < RECONSTRUCTED
 
 
 @dataclass
@@ -137,8 +154,11 @@ class Tally:
         leak, null = interval(leaks), interval(chance)
         found = [a.found for a in group if a.found is not None]
         explained = _mean([float(known) for known in fitted if known is not None])
-        top = max(group, key=lambda attempt: attempt.leak)
-        highest = top.leak if key[2] in ("gram", "samples", "labels") else -np.inf
+        whole = [a for a in group if key[2] in _WHOLE and _told(a.leak, a.null)]
+        parts = [a for a in group if a.part[0] >= RECONSTRUCTED]
+        top = max(whole or group, key=lambda attempt: attempt.leak)
+        part = f"{parts[0].part[1]} of client {parts[0].target}" if parts and not whole else ""
+        highest = max([a.leak for a in whole] + [a.part[0] for a in parts], default=-np.inf)
         return OwnCell(
             *key,
             leak,
@@ -151,9 +171,10 @@ class Tally:
             found[0].unknowns if found else 0,
             _mean([f.condition for f in found]),
             explained,
-            top.leak,
+            top.leak if whole else float("nan"),
             top.target,
             seeds,
+            part,
         )
 
 
