@@ -196,7 +196,7 @@ CURVES: tuple[Curve, ...] = (
         "HAR: 561, 6. FedPG takes the 20 columns of highest variance, PPGL 8.",
         "Shape alone protects nobody: SSI, FedPG and PPGL are exact on all four sets. Where rows behind softmax are"
         " missed, the search fails, not the information: with two classes a round gives few equations for a row, "
-        "the Jacobian's condition is 1e5 and more, and some fits end in wrong minima, with a residual that says so. FAPS is "
+        "the Jacobian's condition is 1e5 and more, and some fits end in wrong minima, as residuals say. FAPS is "
         "fitted in the few directions that eight rows and three messages span, 23 whatever the set; where every start "
         "fails, what is seen near consensus among matrices of that rank stands.",
     ),
@@ -250,7 +250,7 @@ CURVES: tuple[Curve, ...] = (
         "Sums of SSI and LocalPower hide the client, down to the pooled matrix that the baseline knows already, and"
         " give that matrix away; FedPG's give .65 of it away at two clients and .43 at fifty, since the mean of its "
         "clients is nearly a client; of a single one that tells less than the baseline knows. Rows behind softmax are "
-        "not hidden by the sum: up to ten clients they are found exactly, and FedAvg's of twenty.",
+        "not hidden by the sum: up to ten clients they are found exactly, of twenty on four seeds of five.",
         fixed={"view": views.SUM_ONLY},
         own={name: {"rows": 1} for name in _SAMPLES},
         pooled=True,
