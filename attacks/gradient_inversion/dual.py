@@ -37,9 +37,9 @@ class Dual:
     def __rsub__(self, other: Array | float) -> Dual:
         return Dual(other - self.value, -self.slopes)
 
-    def __mul__(self, factor: Array | float) -> Dual:
+    def __mul__(self, factor: Dual | Array | float) -> Dual:
         if isinstance(factor, Dual):
-            return NotImplemented
+            raise TypeError("products of two dual numbers are not defined")
         return Dual(self.value * factor, self.slopes * factor)
 
     __rmul__ = __mul__

@@ -209,7 +209,7 @@ class System:
             return float("nan")
         x, targets = self._slotted(samples, labels)
         with np.errstate(all="ignore"):
-            return float(np.linalg.norm(self._gap(self.simulation.totals(x, targets)))) / np.sqrt(parts)
+            return float(np.linalg.norm(self._gap(self.simulation.totals(x, targets))) / np.sqrt(parts))
 
     @cached_property
     def signal(self) -> float:
@@ -299,4 +299,4 @@ class System:
 
 def _summed(sent: Array, members: int) -> Array:
     """Over the members, who all send the same where nothing depends on their rows."""
-    return np.broadcast_to(sent, (members, sent.shape[-1])).sum(axis=0)
+    return np.asarray(np.broadcast_to(sent, (members, sent.shape[-1])).sum(axis=0))

@@ -177,6 +177,8 @@ def test_wrong_hyper_parameters_show_in_the_misfit_or_change_nothing(algorithm: 
         right = attack.run(observed, target, np.random.default_rng(0))
         solved |= explained(right, observed) is True
         for name, wrong in mistaken(target):
+            if attack.applies(wrong, observed) is not None:
+                continue  # with these it is another attack's case, and it says so
             try:
                 found = attack.run(observed, wrong, np.random.default_rng(0))
             except TranscriptError as refusal:
