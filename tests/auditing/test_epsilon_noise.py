@@ -35,8 +35,8 @@ from securefed.errors import ConfigError, PlanError
 
 DELTA = 1e-5
 SURE = {"runs": 700, "confidence": 1 - 1e-6}
-"""Noise comes from the operating system: a test may be wrong once in 10^5 runs. With 450 a tenth of the noise went unseen
-three times in 10^4; with 700 the least bound of 3000 was 2.46, above every claim here."""
+"""Noise comes from the operating system: a test may be wrong once in 10^5 runs. With 450 a tenth of the noise went
+unseen three times in 10^4; with 700 the least bound of 3000 was 2.46, above every claim here."""
 NOISES = {
     "gaussian": gaussian(2.0),
     "local_gaussian": local_gaussian(2.0),
