@@ -14,6 +14,7 @@ from scipy.linalg import block_diag, lstsq
 from scipy.optimize import brentq
 
 from securefed.attacks.gram.linear import TAU, Solution, solve, span
+from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
 _NULL = 1e-10
@@ -105,8 +106,13 @@ def least_trace_shift(seen: Products, tau: float = TAU) -> float:
 
     With W = Q^T S Q = V diag(l) V^T and b_i = ||(I - Q Q^T) S Q v_i||^2 the completion has trace
     sum (l_i + c) + sum b_i / (l_i + c), convex in c > -l_min.
+
+    Raises:
+        TranscriptError: no direction is more than noise, as where messages do not belong to these broadcasts.
     """
     part = span(seen.probes, seen.products, tau)
+    if not part.basis.size:
+        raise TranscriptError("No direction of the probes shows more than noise: the messages are of no one matrix.")
     values, vectors = np.linalg.eigh(part.inner)
     energy = np.sum((part.outer @ vectors) ** 2, axis=0)
     scale = float(np.abs(values).max()) + float(np.sqrt(energy.max(initial=0.0))) or 1.0

@@ -67,8 +67,13 @@ def frame_of(rounds: Sequence[Observation], rows: int) -> Array:
     narrow = count + rank <= width(features, rank, rows, len(rounds)) < features
     if narrow and s[count - 1] > _FAINT * s[0] and s[count] < _GAP * s[count - 1]:
         return np.hstack([Z, U[:, :count]])
-    whole = np.linalg.qr(np.hstack([Z, U[:, :count]])[:, :features], mode="complete")[0]
-    whole[:, :rank] = Z
+    return complete(np.hstack([Z, U[:, :count]])[:, :features], rank)
+
+
+def complete(directions: Array, rank: int) -> Array:
+    """An orthonormal basis of all features whose first `rank` columns are those of `directions`, as they stand."""
+    whole = np.linalg.qr(directions, mode="complete")[0]
+    whole[:, :rank] = directions[:, :rank]
     return np.asarray(whole)
 
 

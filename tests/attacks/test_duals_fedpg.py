@@ -181,3 +181,13 @@ def test_registered_and_checked():
         FedPGDuals(fit_features=-1)
     with pytest.raises(ConfigError, match="jacobians"):
         FedPGDuals(jacobians=0)
+
+
+def test_messages_of_no_one_matrix_are_refused_where_every_direction_is_lost() -> None:
+    rng = np.random.default_rng(0)
+    probes = np.linalg.qr(rng.normal(size=(8, 4)))[0]
+    gram = probes @ np.diag([4.0, 3, 2, 1]) @ probes.T
+    skew = rng.normal(size=(8, 8))
+    assert least_trace_shift(Products(probes, gram @ probes, 4, 4, 1.0, 0.0)) < 1e-6  # the control
+    with pytest.raises(TranscriptError, match="no one matrix"):
+        least_trace_shift(Products(probes, (skew - skew.T) @ probes, 4, 4, 1.0, 0.0))
