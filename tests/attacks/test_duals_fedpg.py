@@ -14,7 +14,7 @@ from securefed.attacks.duals.fit import StepsProblem
 from securefed.attacks.duals.motion import Riemannian
 from securefed.attacks.duals.steps import opened
 from securefed.attacks.gram.coordinates import Symmetric
-from securefed.attacks.gram.elimination import eliminate, solve_shifted
+from securefed.attacks.gram.elimination import Products, eliminate, least_trace_shift, solve_shifted
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
