@@ -106,7 +106,8 @@ def _name(method: Any) -> str:
 
 
 def _attributes(method: Any) -> dict[str, bytes]:
-    """What the object holds, in a form that can be compared; without what cannot be written down."""
+    """What the object holds, in a form that can be compared; without what cannot be written down. Nothing is ever
+    unpickled: the bytes are compared, and thrown away."""
     out: dict[str, bytes] = {}
     for name, value in getattr(method, "__dict__", {}).items():
         with suppress(Exception):
