@@ -74,6 +74,7 @@ def test_plan_takes_the_parameters_of_the_defence() -> None:
         (["audit", "--data", "missing.npz"], "cannot read"),
         (["audit", "--clients", "2"], "at least 3 clients"),
         (["audit", "--seeds", "0"], "at least one seed"),
+        (["audit", "--workers", "0"], "workers must be at least 1"),
         (["audit", "--epsilon", "-1"], "epsilon"),
         (["audit", "--out", "/dev/null/x"], "cannot write"),
     ],

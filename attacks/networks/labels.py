@@ -31,12 +31,14 @@ def plausible(rows: int, weight: Array, bias: Array | None, at_weight: Array, at
         rows: B.
         weight, bias: mean gradients of the last layer (classes, width), (classes,).
         at_weight, at_bias: its parameters.
-    One only, and exact, for one row. For several the first is the better the less the rows' embeddings differ.
+    One only, and exact, for one row; both of two classes without a bias, whose slopes are as large and of unknown sign.
+    For several rows the first is the better the less their embeddings differ.
     """
     weight = np.asarray(weight, np.float64)
     slopes = np.asarray(bias, np.float64) if bias is not None else _slopes(weight)
     if rows == 1:
-        yield np.asarray(np.eye(len(weight), dtype=np.int64)[int(np.argmin(slopes))])
+        order = np.argsort(slopes)
+        yield from np.eye(len(weight), dtype=np.int64)[order[: 2 if bias is None and len(weight) == 2 else 1]]
         return
     safe = np.where(np.abs(slopes) > 1e-12 * np.abs(slopes).max(initial=1e-300), slopes, np.inf)
     embeddings = weight / safe[:, None]

@@ -89,6 +89,8 @@ def audit(
     require_clients(clients)
     if seeds < 1:
         raise ConfigError(f"an audit needs at least one seed, not {seeds}")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers must be at least 1, not {workers}; leave it out for all cores")
     if membership and seeds < 2:
         raise ConfigError("membership rates are over seeds: they need at least two seeds")
     if epsilons and DP not in under:

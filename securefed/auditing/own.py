@@ -157,8 +157,8 @@ def audit_algorithm(
     known = ["the algorithm, its hyper-parameters, every broadcast and each client's number of rows are public"]
     known += ["what the rounds leave open is filled in from the pooled rows, which are every attack's baseline too"]
     if labelled:
-        asked = "; what messages say of their number is a secret of its own" if counted else ", which nobody asks for"
-        known.append(f"labels are known to whoever attacks rows{asked}")
+        asked = "what messages say of their number is a secret of its own" if counted else "nobody asks for them"
+        known.append(f"labels are known to whoever attacks rows; {asked}")
     known += [f"{seeds} of {len(data)} clients were targets, one a seed"] if seeds < len(data) else []
     return OwnAudit(name, tally.cells(seeds), tally.reasons(seeds), seeds, rounds, tuple(known), counted)
 

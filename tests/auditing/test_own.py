@@ -99,6 +99,7 @@ def test_the_gate_passes_safety_and_fails_leaks_and_weak_audits() -> None:
         ({"algorithm": noise, "start": START, "backend": "torch"}, ConfigError, "rng"),
         ({"algorithm": lambda rows, b: rows, "start": START}, DataError, "tensors by name"),
         ({"algorithm": lambda rows, b: {"a": np.log(-1 * rows**2 - np.inf)}, "start": START}, DataError, "NaN"),
+        ({"algorithm": lambda rows, b: {"a": rows[:0]}, "start": START}, DataError, "no number at all"),
         ({"algorithm": product, "start": START, "combine": lambda b, t, n: {}}, DataError, "combine must return"),
         ({"algorithm": product, "start": START, "clients": [np.ones((2, 4))]}, ConfigError, "at least 2 clients"),
     ],
