@@ -399,9 +399,9 @@ class _Problem:
 
 
 def _frame(rounds: Sequence[Observation], rows: int, exact: bool) -> Array:
-    """Z_0 first. Where S has every symmetric entry, or messages carry noise, the others are in no order: with those that
-    move most in front, the same searches end in other minima (J = 2, digits, 20 columns: 8 of 10 clients instead of 10,
-    in four times the time)."""
+    """Z_0 first. Where S has every symmetric entry, or messages carry noise, the others are in no order: with those
+    that move most in front, the same searches end in other minima (J = 2, digits, 20 columns: 8 of 10 clients instead
+    of 10, in four times the time)."""
     first = rounds[0].broadcast[BASIS]
     features, rank = first.shape
     if not exact or is_full(coordinates_of(np.eye(features - rank, rank), rows, exact)):
