@@ -310,7 +310,7 @@ CURVES: tuple[Curve, ...] = (
         "rank nothing bounds, lose the directions that rounding hides and no others, 17 to 19 of 50 to float32 and 28 "
         "to 30 to float16: the leakage goes from .97 to .91 and .74 (LocalPower: .92, .82 and .50). FedPG's gradients, "
         "differences of messages over a step of .01, lose two digits more: float32 leaves .62 to .80, and float16 "
-        "nothing that opens. The 32-bit integers of secure aggregation cost nothing. FAPS' span of few directions shows "
+        "nothing that opens. The 32-bit integers of secure aggregation cost nothing. FAPS' few directions show "
         "in exact messages alone: at full width its fit takes 20 to 60 s, where it ends (float32: 4e-7, first seed).",
         table="error",
     ),
