@@ -25,9 +25,9 @@ from securefed.attacks.gram.coordinates import Coordinates
 from securefed.attacks.gram.faps_client import Course, course_of, messages, messages_and_tangents, rule_counts
 from securefed.attacks.gram.faps_estimate import within
 from securefed.attacks.gram.faps_noise import most_likely, single
-from securefed.attacks.gram.faps_plan import FEWEST, coordinates_of, is_full, known_rounds, needed_rounds
+from securefed.attacks.gram.faps_plan import FEWEST, coordinates_of, fitting_frame, is_full, known_rounds, needed_rounds
 from securefed.attacks.gram.faps_shooting import Shooting
-from securefed.attacks.gram.faps_span import complete, frame_of, is_exact, noise_shown, sizes
+from securefed.attacks.gram.faps_span import is_exact, noise_shown, sizes
 from securefed.attacks.gram.faps_starts import Start, starts
 from securefed.attacks.gram.near_consensus import largest_eigenvalue, near_consensus, spread_out
 from securefed.attacks.levenberg import Geodesic, Patience, gauss_newton, levenberg, newton_step
@@ -252,7 +252,7 @@ class _Problem:
     def of(cls, rounds: Sequence[Observation], algorithm: FAPS, rows: int, scale: float) -> _Problem:
         """Of all rounds whose beta is known, in a frame that begins with Z_0, of few directions where it can be."""
         known, exact = rounds[: known_rounds(algorithm, len(rounds))], is_exact(rounds[0])
-        frame = _frame(known, rows, exact)
+        frame = fitting_frame(known, rows, exact)
         block = (frame.T @ rounds[0].message[PRODUCT])[algorithm.rank :] / scale
         coordinates = coordinates_of(block, rows, exact)
         return cls(known, algorithm, scale, frame, coordinates, exact and not is_full(coordinates))
@@ -396,14 +396,3 @@ class _Problem:
 
     def _course(self, count: int) -> Course:
         return course_of(self.probes[:count], self.algorithm)
-
-
-def _frame(rounds: Sequence[Observation], rows: int, exact: bool) -> Array:
-    """Z_0 first. Where S has every symmetric entry, or messages carry noise, the others are in no order: with those
-    that move most in front, the same searches end in other minima (J = 2, digits, 20 columns: 8 of 10 clients instead
-    of 10, in four times the time)."""
-    first = rounds[0].broadcast[BASIS]
-    features, rank = first.shape
-    if not exact or is_full(coordinates_of(np.eye(features - rank, rank), rows, exact)):
-        return complete(first, rank)
-    return frame_of(rounds, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -97,8 +98,7 @@ class OwnRun:
             self.tally.skip(f"{observed.view}, every attack", reason)
             return
         replay = self._replay(observed, allowance)
-        null = self._replay(views.shuffled(observed, np.random.default_rng([self.seed, 2])), allowance)
-        nulls = [null]
+        nulls = [self._replay(views.shuffled(observed, np.random.default_rng([self.seed, 2])), allowance)]
         try:
             probed = self._reconstruct(ProbeGram(), replay, nulls)
             if probed:
@@ -106,7 +106,7 @@ class OwnRun:
                     f"{observed.view}, {self.fit.name}",
                     "the messages depend on the rows through their moments only; the probe recovers those",
                 )
-            if not probed:
+            else:
                 self._reconstruct(self.fit, replay, nulls)
             nulls += self._strangers(replay, allowance)  # too dear for searches
             self._reconstruct(ClearRows(), replay, nulls)
@@ -117,22 +117,24 @@ class OwnRun:
             self.tally.skip(f"{observed.view}, what is left", str(refusal))
 
     def _regress(self, replay: Replay, nulls: Sequence[Replay], *, rows: bool) -> None:
-        """Learned once: what chance gives is asked of the same model."""
-        regression, labels = RegressRows(calls=self.fit.calls), self._labels()
-        learners: list[tuple[str, Callable[[np.random.Generator], Learned | LearnedCounts]]] = []
+        rng = np.random.default_rng([self.seed, 9])
+        regression, labels = RegressRows(calls=self.fit.calls), self._labels
+        counts = RegressCounts(regression)
         if rows:
-            learners.append((regression.name, lambda rng: regression.learn(replay, rng)))
-        if labels is not None and self.counted:
-            counts = RegressCounts(regression)
-            learners.append((counts.name, lambda rng: counts.learn(replay, labels, rng)))
-        for name, learn in learners:
-            try:
-                learned = learn(np.random.default_rng([self.seed, 9]))
-            except (SecureFedError, np.linalg.LinAlgError) as refusal:
-                self.tally.skip(f"{replay.observed.view}, {name}", str(refusal))
-                continue
-            permuted = 1 if isinstance(learned, LearnedCounts) else 0  # the permuted numbers count alike
-            self._reconstruct(learned, replay, nulls[permuted:])
+            self._learned(regression.name, lambda: regression.learn(replay, rng), replay, nulls)
+        if labels is not None and self.counted:  # permuted numbers count alike, so that they are no null
+            self._learned(counts.name, lambda: counts.learn(replay, labels, rng), replay, nulls[1:])
+
+    def _learned(
+        self, name: str, learn: Callable[[], Learned | LearnedCounts], replay: Replay, nulls: Sequence[Replay]
+    ) -> None:
+        """Learned once: what chance gives is asked of the same model."""
+        try:
+            learned = learn()
+        except (SecureFedError, np.linalg.LinAlgError) as refusal:
+            self.tally.skip(f"{replay.observed.view}, {name}", str(refusal))
+        else:
+            self._reconstruct(learned, replay, nulls)
 
     def _nothing_to_leak(self) -> str | None:
         for secret in ("gram", "samples"):
@@ -191,7 +193,7 @@ class OwnRun:
         known = [data.y for data in self.data if data.y is not None]
         labels = np.concatenate(known)[places] if len(known) == len(self.data) else None
         try:
-            sent = replay(self._pooled()[places], int(rng.integers(2**62)), labels)
+            sent = replay(self._pooled[places], int(rng.integers(2**62)), labels)
         except SecureFedError:
             return []
         return [self._replay(replay.told(sent), allowance)]
@@ -199,7 +201,7 @@ class OwnRun:
     def _run(self, attack: _Attack, replay: Replay) -> Reconstruction:
         rng = np.random.default_rng([self.seed, 3])
         if isinstance(attack, ProbeGram):
-            return attack.attack(replay, rng, self._pooled())
+            return attack.attack(replay, rng, self._pooled)
         return attack.attack(replay, rng) if isinstance(attack, FitRows) else attack.attack(replay)
 
     def _replay(self, observed: Observed, allowance: Allowance | None) -> Replay:
@@ -209,18 +211,18 @@ class OwnRun:
             observed,
             Target(self.method, self.public),
             np.concatenate(known) if len(known) == len(labels) else None,
-            prior=self._pooled(),
+            prior=self._pooled,
             allowance=allowance,
         )
 
     def _truth(self, secret: str) -> tuple[Array, Array]:
         """The target's secret, and its guess from everybody's pooled data and public sizes."""
-        own, pooled = self.data[self.target], self._pooled()
+        own, pooled = self.data[self.target], self._pooled
         share = own.rows / len(pooled)
         if secret == "gram":
             return own.x.T @ own.x, pooled.T @ pooled * share
         if secret == "labels":
-            labels = self._labels()
+            labels = self._labels
             assert labels is not None and own.y is not None
             classes = int(labels.max()) + 1
             return np.bincount(own.y, minlength=classes), np.bincount(labels, minlength=classes) * share
@@ -234,8 +236,9 @@ class OwnRun:
     @property
     def counted(self) -> bool:
         """Whether the target's labels are classes, and otherwise shared out than everybody's."""
-        return self._labels() is not None and self._base("labels") > _NOTHING
+        return self._labels is not None and self._base("labels") > _NOTHING
 
+    @cached_property
     def _labels(self) -> Array | None:
         """Everybody's, in the order of the pooled rows, where they are classes."""
         labels = [data.y for data in self.data if data.y is not None]
@@ -243,6 +246,7 @@ class OwnRun:
             return None
         return np.concatenate(labels)
 
+    @cached_property
     def _pooled(self) -> Array:
         return np.concatenate([data.x for data in self.data])
 
@@ -259,7 +263,7 @@ class OwnRun:
         if secret != "samples" or not np.isfinite(found.value).all():
             return -np.inf, ""
         truth, guess = self._truth(secret)
-        return best_part(self._matched(found, truth), truth, guess, self._pooled())
+        return best_part(self._matched(found, truth), truth, guess, self._pooled)
 
     def _matched(self, found: Reconstruction, truth: Array) -> Array:
         bound = self.public.feature_bound  # what no data exceeds costs an attacker nothing to cut off
