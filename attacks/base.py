@@ -31,6 +31,8 @@ class Observation:
         survivors: all clients in that round's sum.
         followed: the broadcast that followed from this round's sum; empty where the view does not know it.
         step: unit of the fixed-point numbers each member rounded to, by tensor; empty where nothing was rounded.
+        clips: names of tensors that each member's contribution was clipped by, together, and their L2 norm.
+        noise: standard deviation of the noise that a defence added to an entry of `message`, by tensor.
     """
 
     round: int
@@ -40,6 +42,8 @@ class Observation:
     survivors: frozenset[ClientId]
     followed: Tensors = field(default_factory=dict)
     step: Mapping[str, float] = field(default_factory=dict)
+    clips: tuple[tuple[tuple[str, ...], float], ...] = ()
+    noise: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

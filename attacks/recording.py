@@ -11,6 +11,7 @@ Where single updates are not known (a run under secure aggregation), `sums` take
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -19,7 +20,7 @@ import numpy as np
 
 from securefed.algorithms.base import Public
 from securefed.errors import DataError, TranscriptError
-from securefed.messages import SERVER, ClientId, Message, RoundRecord, Sent, Transcript
+from securefed.messages import SERVER, ClientId, Distortion, Message, RoundRecord, Sent, Transcript
 from securefed.tensors import Array, Layout, Tensors, encode
 
 UPLOAD: Final = "upload"
@@ -53,13 +54,23 @@ class Recording:
         self._broadcast: Layout | None = None
         self._message: Layout | None = None
 
-    def round(self, broadcast: Tensors, updates: Mapping[ClientId, Tensors], *, nbytes: int | None = None) -> None:
+    def round(
+        self,
+        broadcast: Tensors,
+        updates: Mapping[ClientId, Tensors],
+        *,
+        nbytes: int | None = None,
+        clip: float | None = None,
+        noise: float = 0.0,
+    ) -> None:
         """One round in which single updates were seen.
 
         Args:
             broadcast: what clients started from; {} where it is unknown (attacks that need it will say so).
             updates: each survivor's message, as the server would sum it (times its weight, where it weights).
             nbytes: size of one upload on the wire; of our own encoding by default.
+            clip: L2 norm that clients clipped their updates to, all tensors together; `None` where they did not.
+            noise: standard deviation of what each client then added to every entry, where it added noise.
 
         Raises:
             DataError: names or shapes that change, entries that are not finite, a client that does not exist.
@@ -74,14 +85,25 @@ class Recording:
             message = Message(self._transcript.run, index, UPLOAD, client, SERVER, own[client])
             self._transcript.sent.append(Sent(message, len(encode(own[client])) if nbytes is None else nbytes))
             self._transcript.contributions[index, client] = own[client]
-        self._record(broadcast, total, own)
+        self._record(broadcast, total, own, clip, math.sqrt(len(own)) * noise)
 
-    def sums(self, broadcast: Tensors, total: Tensors, survivors: Iterable[ClientId]) -> None:
-        """One round of which only the sum is known, and who was in it. Raises `DataError` as `round` does."""
+    def sums(
+        self,
+        broadcast: Tensors,
+        total: Tensors,
+        survivors: Iterable[ClientId],
+        *,
+        clip: float | None = None,
+        noise: float = 0.0,
+    ) -> None:
+        """One round of which only the sum is known, and who was in it; `noise` is that of the sum.
+
+        Otherwise as `round`, and raises `DataError` as it does.
+        """
         present = tuple(survivors)
         if not present:
             raise DataError("a sum needs at least one survivor")
-        self._record(broadcast, self._checked(total, "sum"), present)
+        self._record(broadcast, self._checked(total, "sum"), present, clip, noise)
 
     def finish(self, output: Tensors) -> Transcript:
         """The transcript, with the final model.
@@ -94,7 +116,13 @@ class Recording:
         self._transcript.output = {name: np.array(value) for name, value in output.items()}
         return self._transcript
 
-    def _record(self, broadcast: Tensors, total: Tensors, survivors: Iterable[ClientId]) -> None:
+    def _record(
+        self, broadcast: Tensors, total: Tensors, survivors: Iterable[ClientId], clip: float | None, noise: float
+    ) -> None:
+        if clip is not None and not 0 < clip < math.inf:
+            raise DataError(f"a clip is a positive norm, or None where nothing was clipped, not {clip}")
+        if not 0 <= noise < math.inf:
+            raise DataError(f"noise is a standard deviation, 0 without noise, not {noise}")
         present = tuple(sorted(survivors))
         unknown = [client for client in present if client not in range(self.public.clients)]
         if unknown or len(set(present)) != len(present):
@@ -107,7 +135,11 @@ class Recording:
             self._broadcast.check(sent, where=f"broadcast of round {len(self._transcript.records)}")
         values = dict(total)
         index = len(self._transcript.records)
-        self._transcript.records.append(RoundRecord(index, "train", sent, present, present, values, {}, values, values))
+        deviations = dict.fromkeys(values, noise) if noise else {}
+        told = Distortion(() if clip is None else ((tuple(values), clip),), deviations, deviations)
+        self._transcript.records.append(
+            RoundRecord(index, "train", sent, present, present, values, {}, values, values, told)
+        )
 
     def _checked(self, tensors: Tensors, where: str) -> dict[str, Array]:
         if not isinstance(tensors, Mapping) or not tensors:

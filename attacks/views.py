@@ -6,6 +6,7 @@ clients that the viewer can single out. Collusion views read the colluders' own 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -71,7 +72,16 @@ def sum_only(transcript: Transcript, target: ClientId | None) -> Observed:
 def released(transcript: Transcript, target: ClientId | None) -> Observed:
     """What leaves the aggregator: the sums after the server's noise."""
     rounds = tuple(
-        Observation(r.round, r.broadcast, r.released, frozenset(r.survivors), frozenset(r.survivors), after)
+        Observation(
+            r.round,
+            r.broadcast,
+            r.released,
+            frozenset(r.survivors),
+            frozenset(r.survivors),
+            after,
+            clips=r.distortion.clips,
+            noise=r.distortion.released,
+        )
         for r, after in _training(transcript)
     )
     return Observed(RELEASED, target, rounds, transcript.output)
@@ -184,10 +194,16 @@ def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
 def _observation(
     transcript: Transcript, record: RoundRecord, followed: Tensors, encoded: Tensors, members: frozenset[ClientId]
 ) -> Observation:
-    message, step = decode(encoded, record.step), record.step
+    message, step, told = decode(encoded, record.step), record.step, record.distortion
     if order := transcript.meta.get(ROTATED):
         message, step = _unrotated(message, order, (transcript.run, record.round)), {}
-    return Observation(record.round, record.broadcast, message, members, frozenset(record.survivors), followed, step)
+    if told.units:
+        message = {name: np.asarray(value * told.units.get(name, 1.0)) for name, value in message.items()}
+        step = {name: unit * told.units.get(name, 1.0) for name, unit in step.items()}
+    share = math.sqrt(len(members) / len(record.survivors))  # of the noise, which every survivor adds alike
+    noise = {name: share * deviation for name, deviation in told.noise.items()}
+    survivors = frozenset(record.survivors)
+    return Observation(record.round, record.broadcast, message, members, survivors, followed, step, told.clips, noise)
 
 
 def decode(encoded: Tensors, step: Mapping[str, float]) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from securefed.errors import ConfigError, ContradictionError, PlanError
-from securefed.messages import Aggregate, ClientId, Message, PartyId
+from securefed.messages import Aggregate, ClientId, Distortion, Message, PartyId
 from securefed.registry import Registry
 from securefed.tensors import Layout, Ring, Tensors, TensorSpec
 
@@ -185,6 +185,15 @@ class Adaptive(Protocol):
 
 
 @runtime_checkable
+class Distorting(Protocol):
+    """A transform that changes numbers by more than rounding."""
+
+    def distortion(self, plan: Plan, count: int) -> Distortion:
+        """What it does to an exchange with `count` survivors, in public numbers."""
+        ...
+
+
+@runtime_checkable
 class Aggregation(Protocol):
     """How the sum comes about. Steps are pure: state in, state out, no I/O; states pack (`securefed.state`).
 
@@ -324,6 +333,21 @@ class Defense:
         for transform in reversed(self.transforms):
             total = transform.release(total, plan)
         return total
+
+    def distortion(self, plan: Plan, count: int) -> Distortion:
+        """What the transforms do to the numbers of an exchange with `count` survivors."""
+        parts = [t.distortion(plan, count) for t in self.transforms if isinstance(t, Distorting)]
+        units = {name: unit for part in parts for name, unit in part.units.items()}
+
+        def scaled(noise: Mapping[str, float]) -> dict[str, float]:  # added in the sum's units
+            return {name: deviation * units.get(name, 1.0) for name, deviation in noise.items()}
+
+        return Distortion(
+            tuple(clip for part in parts for clip in part.clips),
+            scaled({name: value for part in parts for name, value in part.noise.items()}),
+            scaled({name: value for part in parts for name, value in part.released.items()}),
+            units,
+        )
 
 
 defenses: Registry[Defense] = Registry("defense")

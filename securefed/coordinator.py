@@ -196,6 +196,7 @@ class Coordinator:
             plan.steps,
             total,
             self._defense.release(total, plan),
+            self._defense.distortion(plan, aggregate.count),
         )
         if self._keep:
             self._transcript.records.append(record)

@@ -108,6 +108,36 @@ ROTATED = "rotated"
 
 
 @dataclass(frozen=True)
+class Distortion:
+    """What a defence did to the numbers of an exchange beside rounding: public, so an attacker reckons with it.
+
+    Attributes:
+        clips: names of tensors that were clipped together, and their L2 norm, in units of the algorithm: applied to the
+            contribution of every client before the sum.
+        noise: by tensor, standard deviation of the noise in an entry of the sum.
+        released: the same of what leaves the aggregator.
+        units: by tensor, what 1 in the sum is worth in units of the algorithm; 1 where it is not named.
+    """
+
+    clips: tuple[tuple[tuple[str, ...], float], ...] = ()
+    noise: Mapping[str, float] = field(default_factory=dict)
+    released: Mapping[str, float] = field(default_factory=dict)
+    units: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        clips = [[list(names), norm] for names, norm in self.clips]
+        return {"clips": clips, "noise": dict(self.noise), "released": dict(self.released), "units": dict(self.units)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Distortion:
+        """Inverse of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
+        clips = tuple((tuple(map(str, names)), float(norm)) for names, norm in values["clips"])
+        parts = ({str(name): float(v) for name, v in values[p].items()} for p in ("noise", "released", "units"))
+        return cls(clips, *parts)
+
+
+@dataclass(frozen=True)
 class RoundRecord:
     """What the server held after one completed exchange.
 
@@ -120,6 +150,7 @@ class RoundRecord:
         step: value of one unit of `encoded`, by tensor; empty where `encoded` is in the clear.
         total: the decoded sum, before any noise the server adds.
         released: what leaves the aggregator: `total` plus the server's noise, if any.
+        distortion: what the defence did to the numbers.
     """
 
     round: int
@@ -131,6 +162,7 @@ class RoundRecord:
     step: Mapping[str, float]
     total: Tensors
     released: Tensors
+    distortion: Distortion = field(default_factory=Distortion)
 
 
 @dataclass(frozen=True)
@@ -189,6 +221,7 @@ class Transcript:
                     "cohort": record.cohort,
                     "survivors": record.survivors,
                     "step": dict(record.step),
+                    "distortion": record.distortion.to_json(),
                 }
             )
         for (round, client), contribution in self.contributions.items():
@@ -217,11 +250,12 @@ class Transcript:
                 body = groups.get(("record", str(index)), {})
                 parts: dict[str, Any] = {p: unnest(p, body) for p in ("broadcast", "encoded", "total", "released")}
                 item |= {"cohort": tuple(item["cohort"]), "survivors": tuple(item["survivors"])}
+                item |= {"distortion": Distortion.from_json(item["distortion"])}
                 out.records.append(RoundRecord(**item, **parts))
             for round, client in meta["contributions"]:
                 body = groups.get(("contribution", str(round)), {})
                 out.contributions[round, client] = unnest(str(client), body)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(f"transcript {path} lacks a field or holds one of a wrong type: {error!r}") from error
         return out
 

@@ -21,6 +21,7 @@ import numpy as np
 from securefed.defenses.base import Plan, TensorPlan
 from securefed.defenses.differential_privacy.clip import clipped, norm_of
 from securefed.errors import ConfigError
+from securefed.messages import Distortion
 from securefed.tensors import Array, Layout, Tensors
 
 BELOW = "clip.below"
@@ -128,6 +129,10 @@ class AdaptiveClip:
         steps = np.clip(self.rate * (within - self.quantile), -_LONGEST_STEP, _LONGEST_STEP)
         moved = np.clip(np.asarray(plan.learned) * np.exp(-steps), _SMALLEST, _LARGEST)  # their algorithm 1
         return tuple(float(clip) for clip in moved)
+
+    def distortion(self, plan: Plan, count: int) -> Distortion:
+        groups = self._groups(plan)
+        return Distortion(clips=tuple(groups), units={name: clip for names, clip in groups for name in names})
 
     def _groups(self, plan: Plan) -> list[tuple[tuple[str, ...], float]]:
         """Names that are clipped together, and C."""

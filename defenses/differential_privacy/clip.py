@@ -11,6 +11,7 @@ import numpy as np
 
 from securefed.defenses.base import Plan
 from securefed.errors import ConfigError, PlanError
+from securefed.messages import Distortion
 from securefed.tensors import Array, Tensors
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -57,6 +58,9 @@ class Clip:
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
         return total
+
+    def distortion(self, plan: Plan, count: int) -> Distortion:
+        return Distortion(clips=((plan.own.names, self.norm),))
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,9 @@ class ClipEach:
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
         return total
+
+    def distortion(self, plan: Plan, count: int) -> Distortion:
+        return Distortion(clips=tuple(((name,), self._limit(name)) for name in plan.own.names))
 
 
 def clip(norm: float) -> Clip:

@@ -31,6 +31,7 @@ from securefed.defenses.differential_privacy.rounding import round_conditionally
 from securefed.defenses.differential_privacy.stream import SecureStream
 from securefed.defenses.fixed_point import is_ring
 from securefed.errors import ConfigError, PlanError, RangeRefused
+from securefed.messages import Distortion
 from securefed.tensors import Array, Ring, Tensors
 
 LawName = Literal["skellam", "discrete_gaussian", "discrete_laplace"]
@@ -229,6 +230,11 @@ class DistributedNoise:
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
         return total
+
+    def distortion(self, plan: Plan, count: int) -> Distortion:
+        sizes = self.sizes(plan)
+        noise = dict.fromkeys(plan.wanted_rings, math.sqrt(count * sizes.share) * sizes.step)
+        return Distortion(noise=noise, released=noise)
 
 
 def skellam(

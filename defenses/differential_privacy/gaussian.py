@@ -30,6 +30,7 @@ from securefed.defenses.differential_privacy.accountant import (
 from securefed.defenses.differential_privacy.budget import Budget
 from securefed.defenses.differential_privacy.noise import secure_normal
 from securefed.errors import ConfigError, PlanError
+from securefed.messages import Distortion
 from securefed.tensors import Array, Tensors
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -131,6 +132,9 @@ class CentralGaussian:
         """The noised sum; fresh noise of the operating system in every call."""
         return _release(total, plan, secure_normal)
 
+    def distortion(self, plan: Plan, count: int) -> Distortion:
+        return Distortion(released=dict.fromkeys(plan.wanted_rings, _deviation(plan)))
+
 
 @dataclass(frozen=True)
 class InsecureGaussian:
@@ -164,6 +168,9 @@ class InsecureGaussian:
         digest = hashlib.sha256(plan.layout.flatten(total).tobytes()).digest()
         rng = np.random.default_rng([self.seed, *np.frombuffer(digest, np.uint32).tolist()])
         return _release(total, plan, rng.standard_normal)
+
+    def distortion(self, plan: Plan, count: int) -> Distortion:
+        return self.mechanism.distortion(plan, count)
 
 
 def gaussian(noise_multiplier: float, *, delta: float = DELTA, sampler: Sampler = "full") -> CentralGaussian:
@@ -210,11 +217,16 @@ def _grid(clip: float, noise_multiplier: float) -> float:
     return 2.0 ** (math.floor(math.log2(noise_multiplier * clip)) - _GRID_BITS)
 
 
+def _deviation(plan: Plan) -> float:
+    """Standard deviation of the noise in an entry of the sum."""
+    return plan.noise_multiplier * sensitivity(plan)
+
+
 def _release(total: Tensors, plan: Plan, normal: Callable[[int], Array]) -> dict[str, Array]:
     if plan.clip is None or not plan.noise_multiplier:
         raise ConfigError("the plan has no noise; it is not the plan of this chain")
     grid = _grid(plan.clip, plan.noise_multiplier)
-    sigma = plan.noise_multiplier * sensitivity(plan)
+    sigma = _deviation(plan)
     out = {}
     for tensor in plan.tensors:
         noise = np.rint(normal(tensor.size) * (sigma / grid)).reshape(tensor.shape)

@@ -8,10 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from securefed.attacks import views
 from securefed.attacks.base import Observed, Reconstruction
 from securefed.attacks.diagnosis import EXPLAINED, resolution
-from securefed.messages import Transcript
 
 _ROUNDINGS: Final = 100
 _STEPS, _NOISES = 3.0, 1.5
@@ -19,21 +17,19 @@ _AMPLIFIED: Final = 1e-4
 _DOUBLE: Final = float(np.finfo(np.float64).eps)
 
 
-def precision(observed: Observed, transcript: Transcript) -> float:
+def precision(observed: Observed) -> float:
     """Relative misfit that the right secret may leave: of the numbers' type, of fixed point, of noise.
 
     Of the noise the attacker knows the distribution; over as many numbers as a run sends its norm is that of the noise
     which was drawn.
     """
-    before = {r.round: r.total for r in transcript.records} if observed.view == views.RELEASED else {}
     size = rounded = noise = 0.0
     for o in observed.rounds:
         for name, value in o.message.items():
             seen = np.asarray(value, np.float64)
             size += float(np.vdot(seen, seen))
             rounded += seen.size * len(o.members) * o.step.get(name, 0.0) ** 2 / 12
-            if before:
-                noise += float(np.linalg.norm(seen - before[o.round][name])) ** 2
+            noise += seen.size * o.noise.get(name, 0.0) ** 2
     level = max(EXPLAINED, _ROUNDINGS * resolution(observed))
     return max(level, _STEPS * math.sqrt(rounded / size), _NOISES * math.sqrt(noise / size)) if size > 0 else level
 

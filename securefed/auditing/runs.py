@@ -322,7 +322,7 @@ class _Seed:
     def _look(self, defense: str, result: Result, observed: Observed, attacker: Attacker | None = None) -> None:
         """Run every attack that applies to this view, and its null."""
         done, refused = (attacker or self.attacker).attempts(observed)
-        level = precision(observed, result.transcript)
+        level = precision(observed)
         for attempt in done:
             self._score(defense, result, observed, attempt, level)
         if not done and self.task.first:
