@@ -39,7 +39,18 @@ class Entering:
 
     def factors(self, rows: int) -> tuple[Array, Array, Array]:
         """The leading singular triples, exact for a matrix of rank `rows` (Halko et al. 2011, algorithm 4.4)."""
-        weight, width = np.asarray(self.weight), rows + _SPARE
+        weight = np.asarray(self.weight)
+        reached = weight.any(axis=0)  # images have margins
+        if reached.all() or reached.sum() <= rows:
+            return self._factors(weight, rows)
+        left, values, inner = self._factors(weight[:, reached], rows)
+        right = np.zeros((len(inner), weight.shape[1]))
+        right[:, reached] = inner
+        return left, values, right
+
+    @staticmethod
+    def _factors(weight: Array, rows: int) -> tuple[Array, Array, Array]:
+        width = rows + _SPARE
         if 3 * width >= min(weight.shape):
             return np.linalg.svd(weight.astype(np.float64), full_matrices=False)
         probe = np.random.default_rng(0).normal(size=(weight.shape[1], width)).astype(weight.dtype)
@@ -166,7 +177,7 @@ class _Columns:
         """
         if any(self._within(rough, known) for _, known in found):
             return False
-        _, values, directions = np.linalg.svd(self.left[rough], full_matrices=False)
+        _, values, directions = np.linalg.svd(np.linalg.qr(self.left[rough], mode="r"))
         direction = directions[-1]
         if self.rows > 1 and values[-2] <= 10.0 * self.tolerance * np.sqrt(np.count_nonzero(rough)):
             return False  # outputs of fewer rows, parallel: many directions vanish on them
