@@ -218,17 +218,28 @@ def summary(ran: Ran) -> list[str]:
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """`name=value` pairs; values are JSON where they parse as JSON (numbers, true, null, lists), text otherwise."""
-    out: dict[str, Any] = {}
+    """`name=value` pairs; values are JSON where they parse as JSON (numbers, true, null, lists), text otherwise.
+
+    Raises:
+        ConfigError: what is no pair, or two values for one setting.
+    """
+    texts: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
+        name = name.strip()
         if not equals or not name:
             raise ConfigError(f"a setting is written name=value, not {pair!r}")
-        try:
-            out[name.strip()] = json.loads(value)
-        except json.JSONDecodeError:
-            out[name.strip()] = value
-    return out
+        if name in texts:
+            raise ConfigError(f"two values for one setting, {name}: {texts[name]!r} and {value!r}; give it once")
+        texts[name] = value
+    return {name: _read(value) for name, value in texts.items()}
+
+
+def _read(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:

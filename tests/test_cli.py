@@ -67,6 +67,9 @@ def test_plan_takes_the_parameters_of_the_defence() -> None:
     [
         (["plan", "fedag", "plain"], "nearest known ones are graph/fedavg, optimization/fedavg, private/fedavg"),
         (["plan", "ssi", "secureaggregation"], "nearest known one is 'secure_aggregation'"),
+        (["plan", "ssi", "plain", "--set", "rank=3", "--set", "rank=4"], "two values for one setting, rank"),
+        (["plan", "ssi", "dp", "--defense-set", "epsilon=3", "--defense-set", "epsilon=4"], "setting, epsilon"),
+        (["run", "ssi", "--set", "rank=3", "--set", "rank=4"], "two values for one setting, rank"),
         (["audit", "--algorithms", "sssi"], "nearest known one is 'pca/ssi'"),
         (["audit", "--attacks", "power2"], "nearest known one is 'gram/power'"),
         (["audit", "--defenses", "pailier"], "nearest known one is 'paillier'"),
@@ -200,6 +203,8 @@ def test_a_recorded_run_is_attacked_from_its_file(tmp_path) -> None:
         ([path, *rank, "--rows", str(truth)], "must be an .npz"),
         ([path, "ssi", "--set", "rnk=2"], "rnk"),
         ([path, *rank, "--target", "9"], "numbered 0 to 2"),
+        ([path, *rank, "--set", "rank=3"], "two values for one setting, rank"),
+        ([path, *rank, "--try", "rank=3"], "given as known (--set) and as a guess (--try)"),
         ([str(truth), *rank], "StorageError"),
     ):
         refused = RUNNER.invoke(app, ["attack", *arguments], env={"COLUMNS": "400"})

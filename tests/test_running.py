@@ -105,6 +105,13 @@ def test_settings_are_json_or_text() -> None:
         parse_settings(["=3"])
 
 
+@pytest.mark.parametrize("second", ["rank=4", "rank=3", " rank =4"])
+def test_a_setting_has_one_value(second) -> None:
+    with pytest.raises(ConfigError, match=r"two values for one setting, rank: '3' and .*; give it once"):
+        parse_settings(["rank=3", second])
+    assert parse_settings([" rank =4"]) == {"rank": 4}
+
+
 def test_sums_are_shown_as_ratios() -> None:
     shown = measures({"loss": 6.0, "correct": 3.0, "count": 4.0, "clients": 2.0})
     assert shown == {"loss": 1.5, "accuracy": 0.75}

@@ -19,7 +19,7 @@ from securefed.auditing.matrix import Progress, audit
 from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import load
 from securefed.defenses.base import Defense, Plan
-from securefed.errors import DataError, StorageError
+from securefed.errors import ConfigError, DataError, StorageError
 from securefed.messages import Transcript
 from securefed.running import Run, build, federation
 from securefed.selection import disclose
@@ -84,8 +84,11 @@ def attack_file(
 
     Raises:
         StorageError: the file is no transcript.      DataError: `rows` does not hold the clients' rows.
-        ConfigError, TranscriptError: as `audit_transcript`.
+        ConfigError: a setting is both given and tried; and as `audit_transcript`.      TranscriptError: likewise.
     """
+    twice = [name for name in settings if any(name in one for one in candidates)]
+    if twice:
+        raise ConfigError(f"{', '.join(twice)}: given as known (--set) and as a guess (--try); use one of the two")
     tried = [build(catalogue.algorithms, algorithm, {**settings, **one}) for one in candidates or ({},)]
     clients = None if rows is None else _clients(rows)
     return audit_transcript(Transcript.load(path), tried, clients=clients, **arguments)

@@ -26,6 +26,7 @@ TARGETS = ("labels", "responses", "rows")
 ESCAPED = {"%": "%25", "/": "%2F", ":": "%3A"}
 """Packing reserves '/' and ':'; torch reserves '.' alone."""
 REMEDY = "use GroupNorm or LayerNorm"
+MAKER = "pass what makes a module when called without arguments: its class, or functools.partial(Net, 784, 10)"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -54,6 +55,9 @@ class TorchModule(TorchProblem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        made = isinstance(self.module, nn.Module)  # callable too, but with rows
+        require(not made, f"module is an instance of {type(self.module).__name__}; {MAKER}")
+        require(callable(self.module), f"module is {self.module!r}; {MAKER}")
         known = (*_CRITERIA, "a function")
         require(callable(self.criterion) or self.criterion in _CRITERIA, f"criterion is one of {known}")
         require(self.compared_with in TARGETS, f"compared_with is one of {TARGETS}, not {self.compared_with!r}")
@@ -190,7 +194,12 @@ _CRITERIA: dict[str, RowLosses] = {"cross_entropy": _cross_entropy, "squared_err
 def _build(make: Build, precision: str, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return make().to(getattr(torch, precision))
+        try:
+            made = make()
+        except TypeError as error:
+            raise ConfigError(f"module failed when called without arguments ({error}); {MAKER}") from error
+        require(isinstance(made, nn.Module), f"module makes {type(made).__name__}, not a torch.nn.Module; {MAKER}")
+        return made.to(getattr(torch, precision))
 
 
 @lru_cache(maxsize=32)
