@@ -40,11 +40,11 @@ def rows(figures: Sequence[Figure], known: cells.Cells) -> list[Row]:
         values = cells.values(known, figure.measurement, figure.key)
         if not values:
             continue
-        verdict = figure.judge(values)
+        verdict = page.judged(figure, known)
         quantity = f"{figure.where}: {figure.claim}"
         unit = "share of seeds" if figure.counts else figure.unit or "relative error"
         spread = (min(values), max(values))
-        met = None if verdict in ("not run", "beside") else verdict != "missed"
+        met = None if verdict in ("not run", "beside", "corrected") else verdict != "missed"
         out.append(
             Row(
                 quantity,

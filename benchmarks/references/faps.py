@@ -23,8 +23,6 @@ from securefed.attacks.scores import relative_error
 from securefed.tensors import Array
 
 EXACT_SUBPROBLEMS = {"inner_tolerance": 1e-12, "inner_cap": 1000}
-_LARGEST_JACOBIAN = 40
-"""Features up to which the Jacobian at the true matrix is factorised."""
 _COUNTS_SEEN = 4
 """Inner counts that are compared: later the subspace hardly moves, and a count does not show."""
 
@@ -62,8 +60,8 @@ def in_the_clear(setting: Setting, seed: int) -> Cell:
 
 
 def _allowed(setting: Setting, view: Observed, run: Scene) -> dict[str, float | str]:
-    """The error that these messages' rounding or noise leaves at best; of fits with few enough unknowns."""
-    if setting.steps == 0 or setting.features > _LARGEST_JACOBIAN:
+    """The error that these messages' rounding or noise leaves at best; of those that are fitted."""
+    if setting.steps == 0:
         return {}
     rows = run.clients[run.client].rows
     return {"allowed": error_allowed(view.rounds, run.target.algorithm, rows, run.truth)}
@@ -153,7 +151,11 @@ _ONE_36 = (
     "matrix to first order (5.1e-9, 2e-9 to 1.4e-8): 40 columns for 36 features, singular values down to 1e-9. No "
     "attack does better at p = 4; the reference does not print p."
 )
-_ONE_64 = "Every seed is solved round by round; 80 columns for 64 features, singular values down to 1e-10."
+_ONE_64 = (
+    "Every seed is solved round by round, to the error that the messages' own rounding leaves at the true matrix or "
+    "below (4.8e-7, 2.3e-7 to 3.2e-6, to first order): 80 columns for 64 features, singular values down to 1e-10. No "
+    "attack does a thousand times better at p = 4; the reference does not print p."
+)
 _LABEL_MISSES = (
     "The seeds above 1e-6 are those where none of the six starts is accepted; the messages allow them too (2e-13)."
 )
@@ -180,14 +182,15 @@ def _noise(size: str, printed: str, evidence: str, own: bool) -> Figure:
         claim=f"relative noise on Y of {size}",
         printed=printed,
         setting=f"{TWO}, noise relative {kind}",
+        allowed="allowed",
         evidence="" if own else evidence,
         measurement=Measurement(name, partial(noised, TWO, float(size), own)),
     )
 
 
 FIGURES = (
-    _figure(_ONE[36], "one inner step, n = 36, k = 10", "5e-10", where=_ATTACKS, evidence=_ONE_36),
-    _figure(_ONE[64], "one inner step, n = 64, k = 20", "5e-10", where=_ATTACKS, evidence=_ONE_64),
+    _figure(_ONE[36], "one inner step, n = 36, k = 10", "5e-10", where=_ATTACKS, allowed="allowed", evidence=_ONE_36),
+    _figure(_ONE[64], "one inner step, n = 64, k = 20", "5e-10", where=_ATTACKS, allowed="allowed", evidence=_ONE_64),
     _figure(SMALL, "adaptive rule, fresh seeds, n = 20", "10 of 10", where=_ATTACKS),
     _figure(_EXACT["20"], "exact subproblems, n = 20, IID", "10 of 10"),
     _figure(_EXACT["20"], "the same: error", "1e-9"),
@@ -221,6 +224,7 @@ FIGURES = (
         claim="float32 messages (J = 2)",
         printed="1e-5",
         setting=f"{TWO}, float32",
+        allowed="allowed",
         evidence=_ROUNDED,
         measurement=Measurement("faps/float32", partial(rounded, TWO)),
     ),

@@ -2,7 +2,9 @@
 
 A figure stands as it was printed. Its digits say how exact it is: 5e-10 is anything from 4.5e-10 to 5.5e-10, a bare
 power of ten (1e-14) anything that is nearest to it, 3.2e-15 to 3.2e-14. A median inside is "met", on the better side
-"beaten", on the other "missed".
+"beaten", on the other "missed"; "corrected" where what was measured says that the figure cannot be had as stated: it
+lies below the error that the messages leave at best, which is computed seed by seed and reached, or a method that is
+said to fail fails less.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ EXACT = 1e-6
 """The relative error below which the references call a reconstruction exact."""
 FEWEST = 10
 """Seeds below which nothing is judged."""
-Verdict = Literal["met", "beaten", "missed", "not run", "beside"]
+REACHED = 3.0
+"""A median of at most so many times the one that the messages allow has reached it."""
+Verdict = Literal["met", "beaten", "corrected", "missed", "not run", "beside"]
 Cell = Mapping[str, float | str]
 
 
@@ -50,6 +54,8 @@ class Figure:
         better: which way is better; low for values and high for counts of seeds unless it says otherwise.
         counted: of a count of seeds, which values count.
         unit: of a value.
+        allowed: key of the error below which these messages let no attack get, in the seed's own values.
+        fails: whether the figure is of a method or setting that is said to fail.
         evidence: what is known about a figure that is missed, or about a setting that is not stated.
     """
 
@@ -62,14 +68,16 @@ class Figure:
     better: Literal["low", "high"] | None = None
     counted: Callable[[float], bool] = lambda value: value < EXACT
     unit: str = ""
+    allowed: str = ""
+    fails: bool = False
     evidence: str = ""
 
     @property
     def counts(self) -> bool:
         return " of " in self.printed
 
-    def judge(self, values: Sequence[float]) -> Verdict:
-        """The verdict on one value for each seed."""
+    def judge(self, values: Sequence[float], allowed: Sequence[float] = ()) -> Verdict:
+        """The verdict on one value for each seed, and on what is `allowed`, where that was computed for all."""
         if len(values) < FEWEST:
             return "not run"
         if not self.printed:
@@ -78,7 +86,10 @@ class Figure:
         ours = self.summary(values)
         lower = self.better == "low" or (self.better is None and not self.counts)
         better, worse = (ours < low, ours > high) if lower else (ours > high, ours < low)
-        return "missed" if worse or math.isnan(ours) else "beaten" if better else "met"
+        if worse or math.isnan(ours):
+            least = float(np.median(allowed)) if len(allowed) == len(values) else 0.0
+            return "corrected" if self.fails or (high < least and ours <= REACHED * least) else "missed"
+        return "beaten" if better else "met"
 
     def summary(self, values: Sequence[float]) -> float:
         """The median, or the share of seeds that count."""

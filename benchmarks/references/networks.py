@@ -229,6 +229,7 @@ FIGURES = (
     Figure(
         where=WHERE,
         claim="all-pixel L-BFGS 0 of 8 (a method that fails)",
+        fails=True,
         printed="0",
         setting="the same, labels known; rows above 30 dB",
         measurement=Measurement("networks/all pixels", all_pixels),
@@ -249,6 +250,7 @@ FIGURES = (
     Figure(
         where=WHERE,
         claim="the original recipe: 7 of 10 (a method that fails more often)",
+        fails=True,
         printed="7 of 10",
         better="low",
         setting=f"{_LENET.replace('known', 'fitted')}, no line search, 300 iterations; above 30 dB",
@@ -291,6 +293,7 @@ FIGURES = (
     Figure(
         where=WHERE,
         claim="one-gradient treatment 7.7 dB (a method that fails)",
+        fails=True,
         printed="7.7",
         unit="dB",
         setting="the same; the update over -5 x .1",

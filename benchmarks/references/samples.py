@@ -209,6 +209,7 @@ FIGURES = (
     Figure(
         where=_FLAME,
         claim="lambda (w_i - theta_i) taken for the gradient is wrong by 76 % at H = 5 (a reading that fails)",
+        fails=True,
         printed=".76",
         better="high",
         setting="digits, softmax, n_i = 20, lambda = 5, eta = .01 (the reference does not state it); mean of ten "
@@ -237,6 +238,7 @@ FIGURES = (
     Figure(
         where=_STOCHASTIC,
         claim="n_i = 1: the paper's naive attack ends at 1.14-1.17 (an attack that fails)",
+        fails=True,
         printed="10 of 10",
         better="high",
         setting=f"{_DIGITS}, 8 rounds; the median of the six; counted is what is no better than zeros, above .9",

@@ -149,6 +149,7 @@ FIGURES = (
     Figure(
         where=WHERE,
         claim="tau = 1e-8 stays at .3 (a setting that fails)",
+        fails=True,
         printed=".3",
         better="high",
         setting=f"{_SIZE}, 15 rounds, tau = 1e-8",
@@ -159,6 +160,7 @@ FIGURES = (
     Figure(
         where=WHERE,
         claim="the normal equations end at .3 and more (a method that fails)",
+        fails=True,
         printed=".3",
         better="high",
         setting=f"{_SIZE}, 11 rounds",
@@ -168,6 +170,7 @@ FIGURES = (
     Figure(
         where=WHERE,
         claim="m_i < n: exact after m_i / p rounds",
+        allowed="allowed",
         printed="1e-12",
         setting="n = 1000, m_1 = 500, p = 100, 2 clients, uniform entries, 5 rounds",
         evidence="500 probes for rank 500: the weakest decides. The next line: no digit is lost beyond it.",
@@ -185,6 +188,7 @@ FIGURES = (
     Figure(
         where=WHERE,
         claim="the same on digits",
+        allowed="allowed",
         printed="1e-12",
         setting=f"digits, n = 64, m_1 = {FEW}, p = 5, 5 clients, {FEW // 5} rounds",
         evidence=f"{FEW} probes for rank {FEW}: the weakest decides. The rows times the probes have condition 1e5 to "

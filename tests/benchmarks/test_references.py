@@ -78,6 +78,22 @@ def test_a_count_of_seeds_is_judged_by_its_share() -> None:
     assert none.judge([0.0] * 10) == "met" and none.judge([0.0] * 9 + [1.0]) == "missed"
 
 
+def test_a_figure_below_what_messages_allow_is_corrected_where_ours_reaches_that() -> None:
+    tight = figure("1e-9", allowed="least")
+    assert tight.judge([2e-8] * 10, [1e-8] * 10) == "corrected"
+    assert tight.judge([4e-8] * 10, [1e-8] * 10) == "missed"  # the attack falls short of it
+    assert tight.judge([2e-8] * 10, [1e-9] * 10) == "missed"  # the figure may well be had
+    assert tight.judge([2e-8] * 10, [1e-8] * 9) == "missed"  # not known for every seed
+    assert tight.judge([2e-8] * 10) == "missed"
+    assert tight.judge([1e-9] * 10, [1e-8] * 10) == "met"
+
+
+def test_a_method_that_fails_less_than_stated_corrects_the_figure() -> None:
+    assert figure("0 of 10", better="low", fails=True, counted=lambda v: v > 0).judge([1.0] * 10) == "corrected"
+    assert figure(".3", better="high", fails=True).judge([0.3] * 10) == "met"
+    assert figure(".3", better="high", fails=True).judge([0.9] * 10) == "beaten"
+
+
 def test_numbers_are_written_short() -> None:
     assert [compact(v) for v in (5e-10, 0.08, 1.3e-4, 66.6, 0.0, 12345.0)] == [
         "5e-10",
@@ -114,7 +130,7 @@ def test_the_page_names_what_was_missed_and_what_was_not_run(tmp_path: Path) -> 
     assert "**3 figures: 1 met, 1 missed, 1 not run.**" in text
     assert "| this \\| falls<br>*small* | exact | .001 (.001 to .001) | 10 | 2 | **missed** |" in text
     assert "| this waits<br>*small* | 1e-3 |  |  |  | not run |" in text
-    short = text.split("## What falls short")[1]
+    short = text.split("## What falls short")[1].split("## ")[0]
     assert "The rows are too few." in short and "By a/b." in short and "this holds" not in short
 
 
