@@ -142,13 +142,14 @@ def _costs(defense: Any, found: Any, clients: int | None) -> list[str]:
 
 def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:
     """The cells that changed, or all of them, and what makes the two audits differ beside the leaks."""
-    from securefed.auditing.words import short, short_defense  # noqa: PLC0415 - not needed for --help
+    from securefed.auditing.comparison import QUIET  # noqa: PLC0415 - not needed for --help
+    from securefed.auditing.words import short, short_defense  # noqa: PLC0415
 
-    shown = [row for row in rows if everything or row.change != "within the intervals"]
+    shown = [row for row in rows if everything or row.change not in QUIET]
     table = Table(title="Leakage before and after", title_justify="left", box=None, pad_edge=False)
     for name in ("algorithm, defence, view, attack, secret", "before", "after", "change", "utility", "bytes"):
         table.add_column(name)
-    style = {"grew": "bold red", "shrank": "green"}
+    style = {"grew": "bold red", "no longer known": "red", "shrank": "green"}
     for row in shown:
         attack = row.attack.rsplit("/", 1)[-1]
         where = f"{short(row.algorithm)}, {short_defense(row.defense)}, {row.view}, {attack}, {row.secret}"
@@ -159,6 +160,6 @@ def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everythi
         table.add_row(escape(where), *leaks, change, utility, traffic)
     if shown:
         console.print(table)
-    console.print(f"{len(rows)} cells compared, {len(rows) - len(shown)} within the intervals of both and not shown.")
+    console.print(f"{len(rows)} cells compared, {len(rows) - len(shown)} without a change that shows and left out.")
     for sentence in uneven:
         console.print(f"- not the same audit: {escape(sentence)}", soft_wrap=True)

@@ -1,9 +1,11 @@
-"""Two further SVG charts: the spectrum of a secret beside its reconstruction's, and leakage over epsilon."""
+"""Further SVG charts: a secret's spectrum beside its reconstruction's, leakage over epsilon, leakage in two audits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
+from typing import Literal
 
 import numpy as np
 
@@ -83,4 +85,31 @@ def tradeoff(
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         shift = -6 if name != "leakage" else 12
         parts.append(text(width - right + 8, y(values[-1]) + shift, name, fill=colour))
+    return "".join(parts) + "</svg>"
+
+
+def dumbbell(
+    label: str,
+    leaks: Sequence[tuple[float, float, float]],
+    known: Sequence[bool],
+    look: Literal["worse", "better", "same"],
+) -> str:
+    """Leakage (mean, low, high) of two audits on one line from 0 to 1: the earlier above, a ring, the later below,
+    a disc. Unknown ones are dashed. Coloured by the page's style (classes `dumbbell`, `before`, `after`, `unknown`)."""
+    width, height, edge = 220, 34, 8
+
+    def x(value: float) -> float:
+        return edge + min(max(value, 0.0), 1.0) * (width - 2 * edge)
+
+    parts = [
+        f'<svg class="dumbbell {look}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">',
+        *(f'<line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="2" y2="{height - 2}"/>' for t in (0.0, 0.5, 1.0)),
+    ]
+    rows = tuple(zip(("before", "after"), (10, 24), leaks, known, strict=True))
+    (_, top, before, _), (_, bottom, after, _) = rows
+    parts.append(f'<line class="moved" x1="{x(before[0]):.1f}" y1="{top}" x2="{x(after[0]):.1f}" y2="{bottom}"/>')
+    for name, y, (mean, low, high), sure in rows:
+        css = name if sure else f"{name} unknown"
+        parts.append(f'<line class="{css}" x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<circle class="{css}" cx="{x(mean):.1f}" cy="{y}" r="5"/>')
     return "".join(parts) + "</svg>"

@@ -76,6 +76,12 @@ def short_defense(defense: str) -> str:
     return SHORT_DEFENSES.get(defense) or DEFENSE_TITLES.get(defense, defense)
 
 
+def in_sentence(defense: str) -> str:
+    """A defence's title inside a sentence."""
+    title = DEFENSE_TITLES.get(defense, defense)
+    return title.lower() if defense == "secure_aggregation" else title
+
+
 def leak_text(value: float) -> str:
     """Two decimals without a negative zero; what lies far below zero reads as such."""
     return "< -9" if value < -9 else f"{round(value, 2) + 0.0:.2f}"

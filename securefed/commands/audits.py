@@ -154,6 +154,7 @@ def attack(
 
 @app.command(
     epilog="Examples:\n\nsecurefed compare before/audit.json after/audit.json\n\n"
+    "securefed compare before/audit.json after/audit.json --out compared   (also as a page, comparison.html)\n\n"
     "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew)"
 )
 def compare(
@@ -163,20 +164,28 @@ def compare(
     fail_on_growth: Annotated[
         bool, typer.Option("--fail-on-growth", help="Exit with code 3 if a leak grew beyond both intervals.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON instead of the table.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for comparison.html and comparison.json; none are written without it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of the table.")] = False,
 ) -> None:
     """Compare two audits: which leaks grew or shrank by more than their intervals, and what that cost."""
 
     def command() -> int:
-        from securefed.auditing import comparison  # noqa: PLC0415 - not needed for --help
+        from securefed.auditing import comparison, comparison_page  # noqa: PLC0415 - not needed for --help
 
         reports = comparison.read(before), comparison.read(after)
         rows = comparison.compare(*reports)
-        uneven = list(comparison.settings_that_differ(*reports))
+        if out is not None:
+            comparison_page.save(out, *reports)
         if as_json:
-            typer.echo(json.dumps({"cells": [row.to_json() for row in rows], "differences": uneven}, indent=1))
+            typer.echo(json.dumps(comparison_page.to_json(*reports), indent=1, allow_nan=False))
         else:
-            show_comparison(rows, uneven, everything=every)
+            show_comparison(rows, list(comparison.settings_that_differ(*reports)), everything=every)
+            console.print(f"\n{comparison_page.summary(*reports)}", highlight=False, markup=False)
+            if out is not None:
+                where = [escape(str(out / f"comparison.{kind}")) for kind in ("html", "json")]
+                console.print(f"\nPage: [bold]{where[0]}[/] (data: {where[1]})")
         grew = any(row.change == comparison.GREW for row in rows)
         return EXIT_LEAK if grew and fail_on_growth else 0
 

@@ -1,0 +1,189 @@
+"""Two audits on one page: what changed stands under the right heading, unlike runs say so, the file needs nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from securefed.auditing import comparison, plots
+from securefed.auditing.cells import CLIENT, FEDERATION, Cell
+from securefed.auditing.comparison_page import render, save, summary, to_json
+from securefed.auditing.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, Verdict
+from securefed.errors import StorageError
+from tests.auditing.test_report import cell, report
+
+
+def judged(leak: float, word: str, half: float = 0.01, **changes: Any) -> Cell:
+    made = cell("pca/ssi", "plain", "server", leak)
+    found = Interval(leak, leak - half, leak + half, 10, 0.01)
+    return replace(made, leakage=found, verdict=Verdict(word, 0.1), **changes)
+
+
+def audit(*cells: Cell) -> dict[str, Any]:
+    """As the JSON has it, infinities and all."""
+    return json.loads(json.dumps(report(*cells).to_json(), allow_nan=False))
+
+
+BEFORE = audit(
+    cell("pca/ssi", "plain", "server", 0.2),
+    cell("pca/ssi", "secure_aggregation", "sum only", 0.95, bytes_per_client_round=150.0),
+    cell("pca/ssi", "secure_aggregation", "changing survivors", 0.4),
+    cell("pca/ssi", "dp", "sum only", -0.5, explained=0.0),
+    cell("pca/ssi", "dp", "released", 0.055, epsilon=8.0),
+    cell("pca/faps", "plain", "server", 0.7),
+    cell("pca/faps", "plain", "server", 0.6, FEDERATION),
+)
+AFTER = audit(
+    cell("pca/ssi", "plain", "server", 0.6, utility=0.5),
+    cell("pca/ssi", "secure_aggregation", "sum only", 0.1, bytes_per_client_round=300.0),
+    cell("pca/ssi", "secure_aggregation", "changing survivors", -0.5, explained=0.0),
+    cell("pca/ssi", "dp", "sum only", 0.0),
+    cell("pca/ssi", "dp", "released", 0.07, epsilon=2.0),
+    cell("pca/faps", "plain", "server", 0.7),
+    cell("pca/faps", "paillier", "sum only", 0.5),
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change"),
+    [
+        (judged(0.2, PARTIAL), judged(0.4, PARTIAL), comparison.GREW),
+        (judged(0.4, PARTIAL), judged(0.2, PARTIAL), comparison.SHRANK),
+        (judged(0.2, PARTIAL), judged(0.215, PARTIAL), comparison.SAME),
+        (judged(-2.0, NOT_DETECTED), judged(-0.3, NOT_DETECTED), comparison.SAME),  # below the guess nothing is learned
+        (judged(0.9990, EXPOSED, 0.0), judged(0.9999, EXPOSED, 0.0), comparison.SAME),  # what two decimals do not show
+        (judged(-2.0, NOT_DETECTED), judged(0.3, PARTIAL), comparison.GREW),
+        (judged(0.3, PARTIAL), judged(-2.0, INCONCLUSIVE), comparison.LOST),
+        (judged(-2.0, INCONCLUSIVE), judged(-0.3, NOT_DETECTED), comparison.SETTLED),
+        (judged(-2.0, INCONCLUSIVE), judged(0.3, PARTIAL), comparison.GREW),
+        (judged(-2.0, INCONCLUSIVE), judged(0.3, INCONCLUSIVE), comparison.UNKNOWN),
+    ],
+)
+def test_a_leak_changes_beyond_both_intervals_and_no_failed_attack_is_an_improvement(old, new, change) -> None:
+    assert comparison.change_of(old, new) == change
+    cells = comparison.compare(audit(old), audit(new))
+    assert [row.change for row in cells] == [change]
+    assert (cells[0].moved > 0) == (new.leakage.mean > max(old.leakage.mean, 0))
+
+
+def test_a_stronger_attack_of_the_later_audit_counts_for_its_view() -> None:
+    weak, strong = cell("pca/ssi", "plain", "server", 0.2), cell("pca/ssi", "plain", "server", 0.9, attack="gram/new")
+    (row,) = comparison.compare_views(audit(weak), audit(weak, strong))
+    assert (row.before, row.after, row.change) == (0.2, 0.9, comparison.GREW)
+    assert row.attack == "gram/power, then gram/new"
+    each = comparison.compare(audit(weak), audit(weak, strong))
+    assert [item.change for item in each] == [comparison.SAME, comparison.ADDED]
+
+
+def sections(html: str) -> dict[str, str]:
+    """By heading, in order."""
+    parts = [part.split("</section>")[0] for part in html.split("<section")[1:]]
+    return {re.search("<h2[^>]*>([^<]+)<", part)[1].strip(): part for part in parts}  # type: ignore[index]
+
+
+def test_every_situation_stands_under_what_became_of_it_the_worst_first() -> None:
+    found = sections(render(BEFORE, AFTER))
+    seen = {name: re.findall("seen by “([^”]+)”", part) for name, part in found.items()}
+    assert list(seen.items())[:6] == [
+        ("Got worse", ["server"]),
+        ("No longer known", ["changing survivors"]),
+        ("Got better", ["sum only"]),
+        ("Known now", ["sum only"]),
+        ("Another verdict, the same leak", ["released"]),
+        ("Unchanged", ["server"]),
+    ]
+    assert "0.19 to 0.21" in found["Got worse"] and "0.59 to 0.61" in found["Got worse"]
+    assert "Paillier" in found["Only in the later audit"]
+    assert "everybody&#39;s pooled data" in found["Only in the earlier audit"]
+    for change in ("0.900 → 0.500", "150 → 300 (× 2.00)", "8 → 2"):
+        assert change in found["What it costs"]
+    assert "0.95" in sections(render(AFTER, BEFORE))["Got worse"]
+
+
+def test_the_summary_is_two_sentences_for_everybody() -> None:
+    said = summary(BEFORE, AFTER)
+    assert said == (
+        "Of 6 situations that both audits tried, 1 gives away more of the data than before (most: one client's data in "
+        "SSI with plain messages, from 0.20 to 0.60), 1 less, 1 can no longer be judged and 1 can be judged now that "
+        "could not before. Both ran under the same settings with the same version of securefed."
+    )
+    assert "none gives away more or less" in summary(BEFORE, BEFORE)
+    assert "nothing in common" in summary(audit(cell("pca/ssi", "plain", "server", 1.0)), audit())
+
+
+def test_audits_that_were_not_run_alike_say_so() -> None:
+    other = json.loads(json.dumps(AFTER))
+    assert "Not the same audit" not in sections(render(BEFORE, AFTER))
+    other["version"] = "9"
+    assert "different versions of securefed (0 and 9)" in summary(BEFORE, other)
+    other["settings"]["audit"]["clients"] = 5
+    other["settings"]["pca/ssi"]["hyper-parameters"]["rank"] = 9
+    assert "not run alike (they differ in: clients, rank), so a change may come from that" in summary(BEFORE, other)
+    said = list(comparison.settings_that_differ(BEFORE, other))
+    assert said == ["securefed 0 before, 9 after", "audit: clients was 8, is 5", "pca/ssi: rank was 5, is 9"]
+    warned = sections(render(BEFORE, other))["Not the same audit"]
+    assert re.search(r"<td>pca/ssi</td><td[^>]*>rank</td><td[^>]*>5</td><td[^>]*>9</td>", warned)
+
+
+def test_members_are_compared_by_their_intervals() -> None:
+    row = {"algorithm": "pca/ssi", "defense": "plain", "adversary": "informed", "auc": [0.6, 0.55, 0.65]}
+    near, other = row | {"verdict": PARTIAL}, row | {"adversary": "population", "verdict": PARTIAL}
+    before = BEFORE | {"membership": [near, other]}
+    far = row | {"auc": [0.9, 0.85, 0.95], "verdict": EXPOSED}
+    after = before | {"membership": [far, other]}
+    changes = [item.change for item in comparison.compare_members(before, after)]
+    assert changes == [comparison.GREW, comparison.SAME]
+    assert comparison.compare_members(after, before)[0].change == comparison.SHRANK
+    assert "partial → exposed" in sections(render(before, after))["Who was there"]
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_is_readable_without_eyes() -> None:
+    evil = json.loads(json.dumps(AFTER).replace("sum only", "<img src=x onerror=alert(1)>"))
+    for html in (render(BEFORE, AFTER), render(BEFORE, evil)):
+        assert not re.search(r"https?:|<script|<link|<img|@import|url\(", html)
+        assert "prefers-color-scheme: dark" in html and "max-width: 640px" in html
+        rows = html.count('<th role="rowheader" scope="row">')
+        assert rows == html.count('role="cell" class="plot"') == html.count('role="img" aria-label="Leakage before')
+        body = html.split("<body>")[1].split("</body>")[0].replace("&hellip;", "")
+        ElementTree.fromstring(f"<body>{body}</body>")  # noqa: S314 - our own page: every element is closed
+    label = re.search('aria-label="(Leakage before[^"]+)"', render(BEFORE, AFTER))
+    assert label is not None
+    assert label[1] == "Leakage before 0.20, 0.19 to 0.21, partial; after 0.60, 0.59 to 0.61, partial"
+
+
+def test_a_dumbbell_ends_at_0_and_1_and_marks_what_is_unknown() -> None:
+    drawn = plots.dumbbell("a & b", [(-2.0, -3.0, -1.0), (0.5, 0.25, 2.0)], [False, True], "worse")
+    assert 'aria-label="a &amp; b"' in drawn
+    circles = re.findall(r'<circle class="([^"]+)" cx="([^"]+)"', drawn)
+    assert circles == [("before unknown", "8.0"), ("after", "110.0")]
+    assert '<line class="after" x1="59.0" x2="212.0"' in drawn
+
+
+def test_the_json_beside_the_page_says_the_same(tmp_path) -> None:
+    save(tmp_path / "new", BEFORE, AFTER)
+    assert (tmp_path / "new" / "comparison.html").read_text() == render(BEFORE, AFTER)
+    held = json.loads((tmp_path / "new" / "comparison.json").read_text())
+    assert held == json.loads(json.dumps(to_json(BEFORE, AFTER)))
+    assert held["summary"] == summary(BEFORE, AFTER)
+    first = held["views"][0]
+    assert (first["change"], first["intervals"][1]) == ("grew", [0.59, 0.61])
+    assert held["views"][0].keys() == held["cells"][0].keys()
+    assert first["secret"] == CLIENT
+    with pytest.raises(StorageError, match="choose another folder"):
+        save(tmp_path / "new" / "comparison.html", BEFORE, AFTER)
+
+
+def test_an_audit_of_an_older_version_is_compared_too() -> None:
+    old = json.loads(json.dumps(BEFORE))
+    for values in old["cells"]:
+        for name in ("explained", "highest", "null_leakage", "epsilon", "seconds_per_round"):
+            del values[name]
+    for name in ("membership", "environment", "settings"):
+        del old[name]
+    assert render(old, AFTER).count("Got worse") == 2
+    json.dumps(to_json(old, AFTER), allow_nan=False)
