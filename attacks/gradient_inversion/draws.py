@@ -16,6 +16,7 @@ import numpy as np
 
 from securefed.algorithms.optimization.blocks import BlockMethod
 from securefed.algorithms.optimization.work import Draw, Work
+from securefed.attacks.gradient_inversion.clipping import clipped
 from securefed.attacks.gradient_inversion.rounds import LocalRound, local_steps
 from securefed.attacks.gradient_inversion.search import SOLVED, Found, run
 from securefed.attacks.gradient_inversion.simulate import System, weights_of
@@ -114,6 +115,7 @@ def choose(system: System, drawn: Drawn, samples: Array, labels: Array) -> tuple
     for seen in simulation.rounds:
         with np.errstate(all="ignore"):
             sent, fresh = method.steps(seen.received, memory, work)
+            sent = clipped(sent, seen.clips)
         gaps = sum(
             scale * np.linalg.norm(sent[part] - seen.total[part], axis=-1) for part, scale in system.scales.items()
         )

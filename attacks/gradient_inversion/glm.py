@@ -85,6 +85,16 @@ class LinearModel:
         flat = data.reshape(*data.shape[:-2], -1)
         return np.concatenate([flat, slope.sum(axis=-2)], axis=-1) if self.bias else flat
 
+    def weighed(self, vector: Array | Dual, x: Array, targets: Array, weights: Array) -> Dual:
+        """`gradient` with slopes (rows, ..., outputs): how much each row counts in the gradient of the weights.
+
+        They are its derivatives by an entry of the rows in which the vector is zero.
+        """
+        point = vector.value if isinstance(vector, Dual) else vector
+        slope = (self.probabilities(self.logits(point, x)) - targets) * weights[..., None]
+        own = np.moveaxis(slope, -2, 0)
+        return Dual(self._summed(point, x, slope), own + self.l2 * vector.slopes if isinstance(vector, Dual) else own)
+
     def sensitive(self, vector: Array | Dual, x: Array, targets: Array, weights: Array, slots: slice) -> Dual:
         """`gradient` for x (members, rows, width) with its derivatives by every entry of the rows in `slots`, those of
         all members side by side: slopes (slots * width, members, parameters). A dual `vector` depends on rows itself.

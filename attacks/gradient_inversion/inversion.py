@@ -111,6 +111,7 @@ def _telescopes(method: LocalRound, seen: tuple[Seen, ...]) -> bool:
     """Whether a client's stored gradient is that at the broadcast model, and all rounds are of the same clients."""
     anchored = isinstance(method, LoSAC | Scaffold) and method.local_steps == 1
     anchored |= isinstance(method, Scaffold) and method.option == "I"
+    anchored &= not any(item.clips for item in seen)  # what is clipped does not add up
     return anchored and len({item.members for item in seen}) == 1
 
 

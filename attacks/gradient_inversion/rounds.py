@@ -15,6 +15,7 @@ from securefed.algorithms.optimization.mimesvrg import GRADIENT, PHASE, MimeSVRG
 from securefed.algorithms.optimization.model import Model, label
 from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work
 from securefed.attacks.base import Observation, Observed, Target
+from securefed.attacks.gradient_inversion.clipping import Clip
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.proximal import differentiable, is_proximal
 from securefed.attacks.requirements import MEMORY, too_large, untold
@@ -46,12 +47,14 @@ class Seen:
 
     Attributes:
         rounding: by part, standard deviation of what rounding to fixed point added to an entry of the sum.
+        clips: what each member's contribution was scaled down to.
     """
 
     received: Mapping[str, Array]
     total: Mapping[str, Array]
     members: tuple[ClientId, ...]
     rounding: Mapping[str, float] = field(default_factory=dict)
+    clips: tuple[Clip, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,21 +137,20 @@ def read(observed: Observed, target: Target) -> tuple[Seen, ...]:
     model = Model(method.problem, target.public)
     mime = isinstance(target.algorithm, MimeSVRG)
 
-    def said(item: Observation) -> dict[str, Array]:
-        if mime:
-            return {"delta": -model.vector("direction", item.message)}
-        return {part: model.vector(part, item.message) for part in method.sent}
+    names = {"delta": "direction"} if mime else {part: part for part in method.sent}
+    sign = -1 if mime else 1
 
-    def rounding(item: Observation) -> dict[str, float]:
-        if mime:
-            return {"delta": _rounding(model, "direction", item)}
-        return {part: _rounding(model, part, item) for part in method.sent}
+    def seen(item: Observation) -> Seen:
+        return Seen(
+            method.read(model, item.broadcast),
+            {part: sign * model.vector(name, item.message) for part, name in names.items()},
+            tuple(sorted(item.members)),
+            {part: _rounding(model, name, item) for part, name in names.items()},
+            _clips(model, names, item),
+        )
 
     try:
-        return tuple(
-            Seen(method.read(model, item.broadcast), said(item), tuple(sorted(item.members)), rounding(item))
-            for item in _told(observed, target.algorithm)
-        )
+        return tuple(seen(item) for item in _told(observed, target.algorithm))
     except KeyError as error:
         raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
 
@@ -157,6 +159,17 @@ def _rounding(model: Model, part: str, item: Observation) -> float:
     """Of numbers rounded to the nearest of a grid: step / sqrt(12) a member, as a root mean square over the entries."""
     squares = [spec.size * item.step.get(label(part, spec.name), 0.0) ** 2 for spec in model.layout]
     return float(np.sqrt(len(item.members) * sum(squares) / (12 * model.layout.size)))
+
+
+def _clips(model: Model, names: Mapping[str, str], item: Observation) -> tuple[Clip, ...]:
+    """The clips of a round; none where one of them reckons with tensors that are not read."""
+    weights, *bias = model.layout
+    cut = -sum(spec.size for spec in bias) or None  # counted from the end, places hold in any coordinates of the rows
+    where = {weights.name: slice(None, cut)} | {spec.name: slice(cut, None) for spec in bias}
+    places = {label(name, of): (part, at) for part, name in names.items() for of, at in where.items()}
+    if not all(name in places for together, _ in item.clips for name in together):
+        return ()
+    return tuple(Clip(tuple(places[name] for name in together), norm) for together, norm in item.clips)
 
 
 def as_gradients(rounds: tuple[Seen, ...], method: LocalRound, public: Public, model: LinearModel) -> list[Gradients]:

@@ -8,7 +8,7 @@ run (`GradientMethod.steps`), with all members side by side, and on dual numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -18,6 +18,7 @@ import numpy as np
 from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Draw, Work
+from securefed.attacks.gradient_inversion.clipping import Clip, clipped, scaled, shares
 from securefed.attacks.gradient_inversion.dual import Dual, where
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.proximal import is_proximal
@@ -26,6 +27,7 @@ from securefed.messages import ClientId
 from securefed.tensors import Array
 
 _RANK_TOLERANCE = 1e-13
+_TINY = 1e-300
 _FAINTEST = 1e-6
 _ROUNDING = 1e-12
 _CACHED = 1 << 17
@@ -73,12 +75,28 @@ class Simulation:
             x: (members, slots, width), slots without a row ignored; no slots: the part that is not data.
             targets: (members, slots, outputs).
         """
-        return self._sent(x, targets, self.model.gradient)
+        return self._left(self._sent(x, targets, self.model.gradient))
 
     def sensitive(self, x: Array, targets: Array, slots: slice) -> list[dict[str, Dual]]:
         """`totals` with slopes (slots * width, members, parameters): of each member by the entries of its own rows in
         these slots."""
-        return self._sent(x, targets, partial(self.model.sensitive, slots=slots))
+        return self._left(self._sent(x, targets, partial(self.model.sensitive, slots=slots)))
+
+    def coefficients(self, x: Array, targets: Array) -> list[dict[str, Array]]:
+        """Per round and part (slots, members, outputs): how much each row counts in what its client sends, so that the
+        weights' part that is data is the sum over rows of coefficient times row."""
+        out = []
+        for seen, sent in zip(self.rounds, self._sent(x, targets, self.model.weighed), strict=True):
+            values, counts = {part: v.value for part, v in sent.items()}, {part: v.slopes for part, v in sent.items()}
+            for clip in seen.clips:
+                factors = clip.factors(values)[:, None]
+                counts |= {part: counts[part] * factors for part in clip.weights}
+            out.append(counts)
+        return out
+
+    def _left(self, sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """After what a defence clips of it."""
+        return [clipped(out, seen.clips) if seen.clips else out for seen, out in zip(self.rounds, sent, strict=True)]
 
     def _sent(self, x: Array, targets: Array, gradient: Callable[..., Any]) -> list[dict[str, Any]]:
         members = len(self.members)
@@ -118,9 +136,9 @@ class Simulation:
         return Work(gradient, whole, self.public, rows, draw.blocks, [float(n) for n in draw.sizes(x.shape[-2])])
 
     def nobody(self, width: int) -> list[dict[str, Array]]:
-        """`totals` of members without a row: the part of the messages that is not data."""
-        members = len(self.members)
-        return self.totals(np.zeros((members, 0, width)), np.zeros((members, 0, self.model.outputs)))
+        """Unclipped `totals` of members without a row: the part of the messages that is not data."""
+        members, outputs = len(self.members), self.model.outputs
+        return self._sent(np.zeros((members, 0, width)), np.zeros((members, 0, outputs)), self.model.gradient)
 
     def restricted(self, basis: Array) -> Simulation:
         """This simulation for rows in the span of `basis` (r, width), given by their coordinates."""
@@ -132,9 +150,25 @@ class Simulation:
             )
             for seen in self.rounds
         )
+        if any(seen.clips for seen in self.rounds):
+            nobody = self.nobody(basis.shape[1])
+            rounds = tuple(
+                replace(seen, clips=self._beyond(seen.clips, out, basis))
+                for seen, out in zip(rounds, nobody, strict=True)
+            )
         size = self.rounds[0].received["x"].size  # flags of a method's memory have no coordinates
         start = tuple(self.model.project(v, basis) if v.size == size else v for v in self.memory)
         return replace(self, rounds=rounds, start=start)
+
+    def _beyond(self, clips: tuple[Clip, ...], nobody: dict[str, Array], basis: Array) -> tuple[Clip, ...]:
+        """Clips in coordinates: no data is outside them, only what a client without rows sends."""
+        full = self.model.size(basis.shape[1])
+        outside = {}
+        for part, vector in nobody.items():
+            weight = self.model.weight(np.broadcast_to(vector, (len(self.members), full)))
+            outside[part] = np.sum((weight - weight @ basis.T @ basis) ** 2, axis=(1, 2))
+        nothing = np.zeros(len(self.members))
+        return tuple(replace(clip, beyond=sum((outside[part] for part in clip.weights), nothing)) for clip in clips)
 
 
 def weights_of(draw: Draw, rows: int) -> Array:
@@ -159,6 +193,7 @@ class System:
         scales: by part, one over the norm of the observed messages less the part that is not data.
         left: (rounds * parts * outputs, r) left directions of the messages.
         spectrum: singular values of the messages' rows, relative to the first; all of them.
+        apart: by round and part, what of the messages is not data.
     """
 
     simulation: Simulation
@@ -166,16 +201,15 @@ class System:
     scales: dict[str, float]
     left: Array
     spectrum: Array
+    apart: tuple[Mapping[str, Array], ...]
 
     @classmethod
     def build(cls, simulation: Simulation, features: int) -> System:
         """The system of a simulation in full coordinates."""
         model = simulation.model
-        nobody = simulation.nobody(features)
+        known = _known(simulation, features)
         signals = {
-            part: np.stack(
-                [seen.total[part] - out[part].sum(axis=0) for seen, out in zip(simulation.rounds, nobody, strict=True)]
-            )
+            part: np.stack([seen.total[part] - out[part] for seen, out in zip(simulation.rounds, known, strict=True)])
             for part in simulation.method.sent
         }
         norms = {part: float(np.linalg.norm(signal)) for part, signal in signals.items()}
@@ -186,12 +220,14 @@ class System:
         scales = {part: 1.0 / norm if norm > floors[part] else 0.0 for part, norm in norms.items()}
         rows = np.stack([scales[part] * model.weight(s) for part, s in signals.items()], axis=1).reshape(-1, features)
         if is_proximal(simulation.method):
-            return cls(simulation, np.eye(features), scales, np.zeros((len(rows), 0)), np.ones(1))
+            return cls(simulation, np.eye(features), scales, np.zeros((len(rows), 0)), np.ones(1), tuple(known))
         left, values, directions = np.linalg.svd(rows, full_matrices=False)
         kept = int(np.sum(values > _RANK_TOLERANCE * max(values[0], np.finfo(float).tiny)))
         kept = max(1, min(kept, int(simulation.sizes.sum())))
         spectrum = values / max(values[0], np.finfo(float).tiny)
-        return cls(simulation.restricted(directions[:kept]), directions[:kept], scales, left[:, :kept], spectrum)
+        basis = directions[:kept]
+        apart = tuple({part: model.project(value, basis) for part, value in out.items()} for out in known)
+        return cls(simulation.restricted(basis), basis, scales, left[:, :kept], spectrum, apart)
 
     def drawing(self, draws: tuple[Draw, ...]) -> System:
         """The same, for a client whose rounds drew these rows."""
@@ -209,12 +245,12 @@ class System:
             return float("nan")
         x, targets = self._slotted(samples, labels)
         with np.errstate(all="ignore"):
-            return float(np.linalg.norm(self._gap(self.simulation.totals(x, targets))) / np.sqrt(parts))
+            return float(np.linalg.norm(self._gap(self._sums(x, targets))) / np.sqrt(parts))
 
     @cached_property
     def signal(self) -> float:
         """Norm of the raised data signal: the misfit of a client without data."""
-        return float(np.linalg.norm(self._raised(self._gap(self.simulation.nobody(len(self.basis))))))
+        return float(np.linalg.norm(self._raised(self._gap(self.apart))))
 
     @cached_property
     def floor(self) -> float:
@@ -251,13 +287,16 @@ class System:
         out = [self._rest * g + self.left @ ((self._along - self._rest)[:, None] * (self.left.T @ g)) for g in both]
         return np.concatenate([value.reshape(-1, *trailing) for value in out])
 
-    def _gap(self, sent: list[dict[str, Array]]) -> Array:
+    def _sums(self, x: Array, targets: Array) -> list[dict[str, Array]]:
+        """By round and part, what the members send together."""
+        return _summed(self.simulation.totals(x, targets), len(self.simulation.members))
+
+    def _gap(self, sums: Sequence[Mapping[str, Array]]) -> Array:
         """(rounds, parts, parameters) simulated minus observed sums, scaled."""
-        members = len(self.simulation.members)
         return np.stack(
             [
-                [scale * (_summed(out[part], members) - seen.total[part]) for part, scale in self.scales.items()]
-                for seen, out in zip(self.simulation.rounds, sent, strict=True)
+                [scale * (out[part] - seen.total[part]) for part, scale in self.scales.items()]
+                for seen, out in zip(self.simulation.rounds, sums, strict=True)
             ]
         )
 
@@ -278,8 +317,23 @@ class System:
         """
         x, targets = self._slotted(samples, labels)
         with np.errstate(all="ignore"):
-            residual = self._raised(self._gap(self.simulation.totals(x, targets)))
+            residual = self._raised(self._gap(self._sums(x, targets)))
             return residual, self._jacobian(x, targets) if slope else np.zeros((0, 0))
+
+    def coefficients(self, samples: Array, labels: Array) -> Array:
+        """(rounds * parts * outputs, samples) how much each row counts in the equations of a coordinate, about here."""
+        simulation = self.simulation
+        counts = simulation.coefficients(*self._slotted(samples, labels))
+        stacked = np.stack([[scale * out[part] for part, scale in self.scales.items()] for out in counts])
+        by_row = stacked.transpose(0, 1, 4, 3, 2)[..., simulation.slots]
+        return np.asarray(by_row.reshape(-1, samples.shape[0]))
+
+    @cached_property
+    def data(self) -> tuple[Array, Array]:
+        """(rounds * parts * outputs, coordinates) the messages' weights less what is not data, and their bias."""
+        gap, model = -self._gap(self.apart), self.simulation.model
+        bias = gap[..., -model.outputs :].reshape(-1, 1) if model.bias else np.zeros((len(gap), 0))
+        return model.weight(gap).reshape(-1, len(self.basis)), bias
 
     def _jacobian(self, x: Array, targets: Array) -> Array:
         """A few slots at a time: what each step computes then stays in the cache."""
@@ -297,6 +351,36 @@ class System:
         return self._raised(used.reshape(*slopes.shape[:3], -1))
 
 
-def _summed(sent: Array, members: int) -> Array:
+def _summed(sent: list[dict[str, Array]], members: int) -> list[dict[str, Array]]:
     """Over the members, who all send the same where nothing depends on their rows."""
-    return np.asarray(np.broadcast_to(sent, (members, sent.shape[-1])).sum(axis=0))
+
+    def over(value: Array) -> Array:
+        return np.asarray(np.broadcast_to(value, (members, value.shape[-1])).sum(axis=0))
+
+    return [{part: over(value) for part, value in out.items()} for out in sent]
+
+
+def _known(simulation: Simulation, features: int) -> list[dict[str, Array]]:
+    """By round and part, what of the messages is not data, as much as clips leave of it.
+
+    Members whose part that is not data differs by more than a factor (rows that weigh) are taken for the mean one.
+    """
+    known = _summed(simulation.nobody(features), len(simulation.members))
+    clips = [(k, clip) for k, seen in enumerate(simulation.rounds) for clip in seen.clips if clip.weights]
+    if not clips or is_proximal(simulation.method):  # an operator mixes data with the rest
+        return known
+    model, parts = simulation.model, simulation.method.sent
+    sizes = {part: max(_TINY, *(float(np.linalg.norm(s.total[part])) for s in simulation.rounds)) for part in parts}
+
+    def rows(vectors: Sequence[Mapping[str, Array]]) -> Array:
+        return np.stack([model.weight(out[part]) / sizes[part] for out in vectors for part in parts])
+
+    groups = np.full((len(known), len(parts)), -1)
+    for group, (k, clip) in enumerate(clips):
+        groups[k, [parts.index(part) for part in clip.weights]] = group
+    left = shares(rows([s.total for s in simulation.rounds]), rows(known), groups.ravel(), int(simulation.sizes.sum()))
+    out = [dict(vectors) for vectors in known]
+    for share, (k, clip) in zip(left, clips, strict=True):
+        for part, block in clip.blocks:
+            out[k][part] = scaled(out[k][part], block, share)
+    return out

@@ -10,12 +10,15 @@ from math import comb
 import numpy as np
 
 from securefed.attacks.gradient_inversion.glm import LinearModel, classes
+from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import Gradients, local_steps
 from securefed.attacks.gradient_inversion.simulate import System
 from securefed.tensors import Array
 
 _CANDIDATES = 12
 _FEW = 8
+_TURNS = 4
+_SHARES = 0.05, 2.0
 _PLACEMENTS = 60
 _ROUND_OFF = 1e-9
 _SCALES = 0.4 * 1.12 ** np.arange(28)
@@ -93,6 +96,9 @@ class Starts:
 
     def samples(self, labels: Array) -> Array:
         """Least squares through R X = G with R = p - y, p from the samples found before; ties stay equal."""
+        simulation = self.system.simulation
+        if any(seen.clips for seen in simulation.rounds) and not is_proximal(simulation.method):
+            return self._clipped_samples(labels)
         targets = self.model.targets(labels)
         x = np.zeros((len(labels), len(self.system.basis)))
         for _ in range(3):
@@ -101,6 +107,22 @@ class Starts:
                 residuals.append((self.model.probabilities(self.model.logits(item.point, x)) - targets).T)
                 sums.append(self.model.weight(item.gradient))
             x = np.linalg.lstsq(np.concatenate(residuals), np.concatenate(sums), rcond=1e-3)[0]
+        return x
+
+    def _clipped_samples(self, labels: Array) -> Array:
+        """Least squares through the messages themselves: how much rows count in them follows from the rows found
+        before. Where a bias tells how much each counts indeed, a row that is too small for its norm is not scaled up
+        twice."""
+        (rows, bias), clips = self.system.data, [clip for seen in self.system.simulation.rounds for clip in seen.clips]
+        if not all(clip.weights and len(clip.blocks) > len(clip.weights) for clip in clips):
+            bias = bias[:, :0]  # which is clipped by itself, and tells nothing
+        x = np.zeros((len(labels), len(self.system.basis)))
+        for _ in range(_TURNS):
+            counts = self.system.coefficients(x, labels)
+            both = np.linalg.lstsq(counts, np.concatenate([rows, bias], axis=1), rcond=1e-3)[0]
+            x = both[:, : x.shape[1]]
+            if bias.shape[1]:
+                x = x / np.clip(both[:, -1:], *_SHARES)
         return x
 
     def label_counts(self) -> list[Array]:

@@ -1,0 +1,115 @@
+"""Clips and noise, which an attacker knows: simulated and weighed, so that they cost him what they must and no more."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.optimization import DSGD, FedADMM, FedAvg, FedCM, LoSAC, MimeSVRG, Scaffold
+from securefed.algorithms.personalized import FLAME
+from securefed.attacks import views
+from securefed.attacks.base import Target
+from securefed.attacks.gradient_inversion import Fit, Telescoping
+from securefed.attacks.gradient_inversion.clipping import shares
+from securefed.attacks.gradient_inversion.inversion import look
+from securefed.attacks.scores import sample_error
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import InsecureGaussian, clip, clip_each, gaussian
+from securefed.defenses.fixed_point import Quantise
+from securefed.problems import SoftmaxRegression
+from tests.attacks.test_gradient_inversion import scene
+
+METHODS = [  # with a norm that most contributions exceed
+    (DSGD(), 1.0),
+    (FedAvg(learning_rate=0.4), 1.0),
+    (Scaffold(), 0.5),
+    (LoSAC(learning_rate=0.1, local_steps=2), 1.0),
+    (FedCM(learning_rate=0.4), 0.2),
+    (MimeSVRG(local_steps=2), 1.0),
+    (FedADMM(learning_rate=0.05), 0.05),
+    (FLAME(problem=SoftmaxRegression(), learning_rate=0.01, local_steps=3, anchor="global"), 0.05),
+    (DSGD(problem=SoftmaxRegression(l2=0.1, initial_scale=0.3)), 1.0),
+]
+EVERY = pytest.mark.parametrize(("method", "norm"), METHODS, ids=[type(method).__name__ for method, _ in METHODS])
+KINDS = pytest.mark.parametrize("kind", [clip, clip_each])
+
+
+def clipped(norm, kind=clip):
+    """The server sees the sums before the noise, but its models, and so what is broadcast, hold it."""
+    return chain(kind(norm), InsecureGaussian(gaussian(0.1), 0), Quantise())
+
+
+def view(method, defence, see=views.sum_only, sizes=(1, 1, 2), seed=0):
+    federation, clients = scene(method, sizes=sizes, seed=seed, defence=defence)
+    rows, labels = np.vstack([c.x for c in clients]), np.concatenate([c.y for c in clients])
+    return Target(method, federation.public), see(federation.transcript, None), rows, labels
+
+
+def without(observed, **fields):
+    return replace(observed, rounds=tuple(replace(o, **fields) for o in observed.rounds))
+
+
+@KINDS
+@EVERY
+def test_true_rows_explain_clipped_sums_and_only_with_the_clip(method, norm, kind):
+    target, observed, rows, labels = view(method, clipped(norm, kind))
+    misfits = []
+    for seen in (observed, without(observed, clips=())):
+        system = look(seen, target, rounds=6).system
+        misfits.append(system.relative(rows @ system.basis.T, labels))
+    assert misfits[0] < 1e-5
+    assert misfits[1] > 0.1
+
+
+@KINDS
+@pytest.mark.parametrize(("method", "norm"), [METHODS[1], METHODS[3]], ids=["FedAvg", "LoSAC"])
+def test_derivatives_pass_through_the_clip(method, norm, kind):
+    target, observed, rows, labels = view(method, clipped(norm, kind))
+    system = look(observed, target, rounds=4).system
+    point = rows @ system.basis.T + np.random.default_rng(0).normal(0, 0.1, (len(rows), len(system.basis)))
+    jacobian = system.misfit(point, labels)[1]
+    step = 1e-6
+    for k in range(point.size):
+        ahead, back = point.copy().ravel(), point.copy().ravel()
+        ahead[k] += step
+        back[k] -= step
+        ends = [system.misfit(p.reshape(point.shape), labels, slope=False)[0] for p in (ahead, back)]
+        np.testing.assert_allclose(jacobian[:, k], (ends[0] - ends[1]) / (2 * step), atol=1e-6)
+
+
+@EVERY
+def test_clipped_sums_give_the_rows_away(method, norm):
+    target, observed, rows, _ = view(method, clipped(norm), sizes=(1,) * 5, seed=1)
+    assert sample_error(Fit().run(observed, target, np.random.default_rng(0)).value, rows) < 1e-3
+    blind = Fit().run(without(observed, clips=()), target, np.random.default_rng(0))
+    assert sample_error(blind.value, rows) > 0.1
+
+
+def test_stored_gradients_do_not_add_up_from_clipped_changes():
+    target, observed, rows, _ = view(Scaffold(local_steps=1), clipped(0.5), sizes=(1,) * 5, seed=1)
+    found = Telescoping().run(observed, target, np.random.default_rng(0))
+    assert not found.diagnostics["known points"]
+    assert sample_error(found.value, rows) < 1e-3
+
+
+def test_a_clip_that_nothing_reaches_changes_nothing():
+    target, observed, rows, labels = view(LoSAC(learning_rate=0.02), chain(clip(1e3), Quantise()), sizes=(1,) * 5)
+    known, blind = (look(seen, target, rounds=4).system for seen in (observed, without(observed, clips=())))
+    point = (rows + np.random.default_rng(0).normal(0, 0.1, rows.shape)) @ known.basis.T
+    turn = known.basis @ blind.basis.T
+    for ours, theirs in zip(known.misfit(point, labels), blind.misfit(point @ turn, labels), strict=True):
+        np.testing.assert_allclose(np.linalg.norm(ours), np.linalg.norm(theirs), rtol=1e-6)
+
+
+def test_shares_are_found_where_known_and_unknown_lie_in_the_same_space():
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(8, 10, 3)) @ rng.normal(size=(3, 64))
+    known, true = rng.normal(size=(8, 10, 64)), rng.uniform(0.2, 1.0, 4)
+    groups = np.repeat(np.arange(4), 2)
+    known[:2] = 0.0  # the first round, before anything was broadcast
+    true[0] = 1.0  # of which nothing tells
+    np.testing.assert_allclose(shares(data + true[groups][:, None, None] * known, known, groups, 3), true, atol=1e-12)
+    groups[4:] = -1
+    true[2:] = 1.0
+    scale = np.append(true, 1.0)[groups][:, None, None]
+    np.testing.assert_allclose(shares(data + scale * known, known, groups, 3), true[:2], atol=1e-12)
