@@ -10,7 +10,7 @@ from typing import Final
 from securefed.auditing.attacking import CHANGING_SURVIVORS
 from securefed.auditing.cells import CLIENT, FEDERATION, Cell, Report, Secret
 from securefed.auditing.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, SIGHTED
-from securefed.auditing.words import DEFENSE_TITLES, secret_words, short
+from securefed.auditing.words import in_sentence, secret_words, short
 
 ALONE: Final = ("server", "sum only", CHANGING_SURVIVORS)
 """Views of the server alone, without any client or key holder beside it."""
@@ -91,7 +91,7 @@ def _remedy(report: Report, cell: Cell, leak: float) -> Remedy:
 
 
 def finding(report: Report, algorithm: str) -> str:
-    """Two sentences: what plain messages give away, and what the audited defences change."""
+    """What plain messages give away, and what the audited defences change: a sentence each."""
     return f"{_in_the_clear(report, algorithm)} {_defended(report, algorithm)}".strip()
 
 
@@ -135,38 +135,47 @@ def why(cell: Cell) -> str:
 
 
 def _defended(report: Report, algorithm: str) -> str:
-    parts = []
+    """One sentence for all defences that come to the same."""
+    alike: dict[str, list[str]] = {}
     for defense in dict.fromkeys(cell.defense for cell in report.of(algorithm)):
-        if defense != PLAIN:
-            parts += _effect(report, algorithm, defense)
-    if not parts:
-        return ""
-    text = "; ".join(parts)
-    return text[0].upper() + text[1:] + "."
+        effect = "" if defense == PLAIN else _effect(report, algorithm, defense)
+        if effect:
+            alike.setdefault(effect, []).append(in_sentence(defense))
+    return " ".join(f"Under {_listed(names)}, {effect}." for effect, names in alike.items())
 
 
-def _effect(report: Report, algorithm: str, defense: str) -> list[str]:
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _effect(report: Report, algorithm: str, defense: str) -> str:
     one, all_ = (worst(report, algorithm, defense, secret) for secret in (CLIENT, FEDERATION))
-    if one is None and all_ is None:
-        return []
-    words = [_leaks(one, "one client's share")] if one is not None else []
-    if all_ is not None and all_.verdict.word in FOUND:
-        words.append(_leaks(all_, "everybody's pooled data"))
     cell = one or all_
-    assert cell is not None
+    if cell is None:
+        return ""
+    client, pooled = "one client's data", "everybody's pooled data"
+    words = [_leaks(one, client)] if one is not None else []
+    if all_ is not None and (one is None or all_.verdict.word in FOUND):
+        words.append(_leaks(all_, pooled))
+    if words == [_leaks(cell, client), _leaks(cell, pooled)]:
+        words = [_leaks(cell, f"{client} and {pooled}")]
     plain = worst(report, algorithm, PLAIN, CLIENT)
     cost = ""
     if plain is not None and plain.utility - cell.utility >= 0.01:
-        cost = f" and takes {report.settings[algorithm]['utility']} from {plain.utility:.2f} to {cell.utility:.2f}"
-    return [f"{DEFENSE_TITLES[defense]} leaves {' and '.join(words)}{cost}"]
+        measure = report.settings[algorithm]["utility"]
+        cost = f", at the price of {measure}: {cell.utility:.2f} and not {plain.utility:.2f}"
+    return " and ".join(words) + cost
 
 
 def _leaks(cell: Cell, whose: str) -> str:
+    how = " from sums over different sets of clients" if cell.view == CHANGING_SURVIVORS else ""
     if cell.verdict.word == NOT_DETECTED:
-        return f"{whose} hidden as far as the attacks here can tell"
+        return f"the attacks here learnt nothing of {whose}"
     if cell.verdict.word == INCONCLUSIVE:
-        return f"{whose} undecided ({why(cell)})"
-    return f"{whose} open" if cell.verdict.word == EXPOSED else f"{cell.leakage.mean:.0%} of {whose} open"
+        return f"it is open whether {whose} leak ({why(cell)})"
+    if cell.verdict.word == EXPOSED:
+        return f"{whose} can still be computed{how}"
+    return f"the server still comes {cell.leakage.mean:.0%} of the way to {whose}{how}"
 
 
 def _power(cell: Cell) -> str:

@@ -44,21 +44,23 @@ def anchor(algorithm: str) -> str:
 
 def _remedies(report: Report, algorithm: str) -> list[str]:
     level = report.settings[AUDIT]["acceptable"]
-    out = []
-    for whose, secrets in (("one client's secret", (CLIENT,)), ("that and the pooled one", (CLIENT, FEDERATION))):
+    out: list[str] = []
+    both = "both that and the leakage of everybody's pooled data"
+    for whose, secrets in (("the leakage of one client's data", (CLIENT,)), (both, (CLIENT, FEDERATION))):
         found = remedy(report, algorithm, level, secrets)
-        out.append(f"To keep {whose} under {level:g} against the server alone: {_named(found)}.")
+        if found is None:
+            missed = f"No audited defence is shown to keep {whose} at {level:g} or less"
+            return [*out, f"{missed}, even where the server has no help."]
+        out.append(f"To keep {whose} at {level:g} or less, where the server has no help: {_named(found)}.")
     return out
 
 
-def _named(found: Remedy | None) -> str:
-    if found is None:
-        return "no audited defence is shown to do it"
+def _named(found: Remedy) -> str:
     if found.defense == PLAIN:
         return "plain messages do, against the attacks here"
     return (
         f"{DEFENSE_TITLES[found.defense]} (leaves at most {leak_text(found.leakage)}, at {found.bytes:.2f} times the "
-        f"bytes of plain messages and {max(found.lost, 0.0):.2f} of utility)"
+        f"bytes of plain messages and {max(found.lost, 0.0):.2f} less utility)"
     )
 
 
@@ -166,7 +168,7 @@ def _costs(report: Report, algorithm: str) -> list[dict[str, str]]:
 def _judged(cell: Cell | None) -> str:
     if cell is None:
         return "not attacked"
-    covered = ", not covered" if cell.epsilon == NOT_COVERED else ""
+    covered = ", not covered by epsilon" if cell.epsilon == NOT_COVERED else ""
     if cell.verdict.word == INCONCLUSIVE:
         return f"inconclusive, misfit {cell.residual:.1g}{covered}"
     return f"{leak_text(cell.leakage.mean)} ({cell.verdict.word}{covered})"

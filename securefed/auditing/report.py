@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from securefed.auditing import charts
+from securefed.auditing.attacking import CHANGING_SURVIVORS
 from securefed.auditing.cells import AUDIT, CLIENT, FEDERATION, NOT_COVERED, Cell, Report
 from securefed.auditing.curves import Curve
-from securefed.auditing.finding import strongest, why, worst
+from securefed.auditing.finding import ALONE, strongest, why, worst
 from securefed.auditing.outcome import Artifact
 from securefed.auditing.pages import anchor, kind, section
 from securefed.auditing.statistics import EXPOSED, FOUND, INCONCLUSIVE, PARTIAL, SIGHTED
-from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, leak_text, short
+from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, leak_text, secret_title, short
 from securefed.errors import StorageError
 
 
@@ -47,8 +48,10 @@ def render(report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve
         title=f"{shared['data']}, {shared['clients']} clients",
         headline=headline(report),
         setup=(
-            f"{len(algorithms)} algorithms on {shared['data']}, {shared['clients']} clients, "
-            f"{shared['seeds']} seeds for each cell; the target is client 0. Took {report.seconds:.0f} s."
+            f"{_algorithms(len(algorithms))} on {shared['data']} with {shared['clients']} clients, each run "
+            f"{shared['seeds']} times from other seeds; the attacks aim at client 0. Differential privacy (DP): "
+            f"epsilon {shared['epsilon']:g}, delta {shared['delta']:g} for all rounds together. "
+            f"Took {report.seconds:.0f} s."
         ),
         matrices=_matrices(report, algorithms),
         sections=[section(report, name, artifacts, curves) for name in algorithms],
@@ -71,43 +74,54 @@ def render(report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve
 
 
 def headline(report: Report) -> str:
-    """The finding in two sentences."""
-    algorithms = report.algorithms
+    """The finding for a reader who reads no further: messages in the clear, and what sums alone give away."""
     bare = strongest(c for c in report.cells if c.view == "server" and c.secret == CLIENT)
-    open_ = [name for (name, *_), cell in bare.items() if cell.verdict.word == EXPOSED]
-    first = f"In the clear, {len(open_)} of {len(algorithms)} algorithms give a client's data away to the server"
-    first += f" ({', '.join(short(name) for name in open_)})." if open_ else "."
-    failed = [short(name) for (name, *_), cell in bare.items() if cell.verdict.word == INCONCLUSIVE]
-    first += f" Of {', '.join(failed)} nothing is known: the attacks failed." if failed else ""
-    sums = strongest(c for c in report.cells if c.defense == "secure_aggregation" and c.view == "sum only")
-    if not sums:
-        return first
-    leaking: dict[str, list[str]] = {CLIENT: [], FEDERATION: []}
-    for (name, _, _, secret), cell in sums.items():
-        if cell.verdict.word in FOUND:
-            leaking[secret].append(short(name))
-    second = " Under secure aggregation, the sums alone still give away "
-    parts = [f"one client's data in {', '.join(leaking[CLIENT])}"] if leaking[CLIENT] else []
-    parts += [f"everybody's pooled data in {', '.join(leaking[FEDERATION])}"] if leaking[FEDERATION] else []
-    if parts:
-        return first + second + " and ".join(parts) + "."
-    if any(cell.verdict.word == INCONCLUSIVE for cell in sums.values()):
-        return f"{first} What secure aggregation hides is open: attacks on the sums failed."
-    return f"{first} Under secure aggregation no leak was detected."
+    open_, part, failed = (_said(bare.values(), word) for word in (EXPOSED, PARTIAL, INCONCLUSIVE))
+    first = f"In the clear, the server can compute a client's data in {len(open_)} of {_algorithms(len(bare))}"
+    first += f" ({', '.join(open_)})" if open_ else ""
+    first += f", and a part of it in {len(part)} more ({', '.join(part)})" if part else ""
+    first += f". Of {', '.join(failed)} nothing is known: the attacks failed." if failed else "."
+    first = first if bare else "Messages in the clear were not attacked."
+    defended = [c for c in report.cells if c.defense == "secure_aggregation" and c.view in ALONE]
+    return f"{first} {_sums(strongest(defended).values())}" if defended else first
+
+
+def _sums(cells: Collection[Cell]) -> str:
+    """What secure aggregation leaves open to the server alone."""
+    found = [cell for cell in cells if cell.verdict.word in FOUND]
+    groups = (
+        ("one client's data", [c for c in found if c.secret == CLIENT and c.view != CHANGING_SURVIVORS]),
+        ("everybody's pooled data", [c for c in found if c.secret == FEDERATION]),
+        ("where clients come and go, one client's data", [c for c in found if c.view == CHANGING_SURVIVORS]),
+    )
+    parts = [f"{what} in {', '.join(short(c.algorithm) for c in held)}" for what, held in groups if held]
+    known = _said([cell for cell in found if cell.secret == CLIENT])
+    failed = [name for name in _said([c for c in cells if c.secret == CLIENT], INCONCLUSIVE) if name not in known]
+    unknown = f" Whether one client's data are hidden in {', '.join(failed)} is open: attacks failed." if failed else ""
+    seen = f"which still give away all or part of {'; '.join(parts)}"
+    if not parts:
+        blind = all(cell.verdict.word == INCONCLUSIVE for cell in cells)
+        seen = "and the attacks on them failed" if blind else "in which no leak was detected"
+    return f"Under secure aggregation the server sees only sums, {seen}.{unknown}"
+
+
+def _said(cells: Iterable[Cell], word: str = "") -> list[str]:
+    """The algorithms of cells, or of those with one verdict."""
+    return list(dict.fromkeys(short(cell.algorithm) for cell in cells if word in ("", cell.verdict.word)))
 
 
 def _matrices(report: Report, algorithms: Sequence[str]) -> list[dict[str, Any]]:
     client = _matrix(report, algorithms, CLIENT)
     client |= {
         "title": "One client's secret",
-        "text": "How much of one client's data each view gives away: 1 is exact, 0 is no better than knowing everybody "
-        "else's average. Rows are algorithms, columns are defences and who looks.",
+        "text": "How much of one client's data can be computed from the messages: 1 is all of it, 0 no more than could "
+        "be guessed without them. A row is an algorithm; a column is a defence and, below it, who looks on.",
     }
     federation = _matrix(report, algorithms, FEDERATION)
     federation |= {
         "title": "The federation's pooled secret",
-        "text": "What the sum itself gives away of all clients' data together, beyond the final model. Hiding single "
-        "messages does not change it.",
+        "text": "What the sums give away of all clients' data together, beyond the final model. A defence that hides "
+        "single messages and opens their sum cannot change that.",
     }
     return [matrix for matrix in (client, federation) if matrix["groups"]]
 
@@ -151,8 +165,8 @@ def _heat(cell: Cell) -> dict[str, str]:
         "colour": background,
         "ink": ink,
         "title": f"{cell.attack}; error {cell.error_median:.2g} (median) against {cell.baseline_error:.2g}; "
-        f"null {cell.null_leakage.mean:.2f}; {cell.exposed_seeds} of {cell.leakage.seeds} seeds leak .9 or more. "
-        f"{f'Inconclusive: {why(cell)}. ' if unsure else ''}{cell.note}",
+        f"null {cell.null_leakage.mean:.2f}; {cell.exposed_seeds} of {cell.leakage.seeds} seeds leak .9 or more."
+        f"{f' Inconclusive: {why(cell)}.' if unsure else ''}",
     }
 
 
@@ -177,6 +191,7 @@ def _row(cell: Cell) -> dict[str, str]:
         "attack": cell.attack,
         "secret": cell.secret,
         "leakage": leak_text(cell.leakage.mean),
+        "highest": "" if math.isnan(cell.highest) else leak_text(cell.highest),
         "interval": f"{leak_text(cell.leakage.low)} to {leak_text(cell.leakage.high)}",
         "null": leak_text(cell.null_leakage.mean),
         "error": f"{cell.error_median:.1e}",
@@ -206,10 +221,18 @@ def _member(row: Mapping[str, Any]) -> dict[str, str]:
         "tpr": ranged("tpr"),
         "null": "{:.2f} to {:.2f}".format(*row["null"]),
         "scores": f"{row['members']} / {row['others']}",
+        "detectable": _detectable(row.get("detectable")),
         "epsilon": "" if row["epsilon"] is None else f"{row['epsilon']:.3g}",
         "verdict": row["verdict"],
         "css": {EXPOSED: "exposed", PARTIAL: "partial"}.get(row["verdict"], "safe"),
     }
+
+
+def _detectable(leak: float | None) -> str:
+    """The smallest AUC that would have been called partial, from the leakage 2 AUC - 1."""
+    if leak is None or math.isnan(leak):
+        return ""
+    return "none" if leak >= 1 else f"{(1 + leak) / 2:.2f}"
 
 
 def _notes(report: Report) -> list[str]:
@@ -225,12 +248,18 @@ def _notes(report: Report) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
+def _algorithms(count: int) -> str:
+    return f"{count} algorithm{'s' * (count != 1)}"
+
+
 def _setting(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     parameters = ", ".join(f"{key} = {value}" for key, value in values["hyper-parameters"].items())
     return {
         "name": name,
         "parameters": parameters,
         "data": values["data"],
+        "secret": secret_title(values["secret"]),
+        "also": values.get("also attacked", ""),
         "rounds": values["rounds"],
         "clip": values["clip"],
     }

@@ -46,7 +46,10 @@ FAMILY_TITLES: Final = {"graph": "graphs", "personalized": "personalised"}
 SHARED: Final = ("fedavg", "fedprox", "fedadmm", "ditto")
 """Names that several families have."""
 SECRETS: Final = {
-    "gram": ("Gram matrix", "all second moments of a client's rows (of few rows: the rows up to a rotation)"),
+    "gram": (
+        "Gram matrix",
+        "all second moments of a client's rows (how its columns vary together; of few rows, the rows up to a rotation)",
+    ),
     "samples": ("samples", "a client's rows themselves"),
     "personal": ("personal model", "a client's personal model"),
     "distances": ("distances", "the distances between a client's signals (its data up to a rotation)"),
@@ -90,10 +93,32 @@ def leak_text(value: float) -> str:
 GLOSSARY: Final = (
     (
         "leakage",
-        "1 - error / baseline error, averaged over seeds with its sign. 1: recovered exactly. 0: no better "
-        "than the baseline. Negative: the attack is worse than the baseline, so its user would not use it. An attack "
-        "that explains the messages of some runs only counts with the baseline in the others, if that is better on "
-        "average.",
+        "How much of the way from a guess (the baseline) to the secret an attack comes: 1 - error / baseline error, "
+        "averaged over seeds with its sign. 1: recovered exactly. 0: no better than the guess. Negative: worse than "
+        "the guess, so nobody would use it. An attack that explains the messages of some runs only counts with the "
+        "guess in the others, if that is better on average.",
+    ),
+    (
+        "plain",
+        "No protection: the server reads every message of every client.",
+    ),
+    (
+        "secure aggregation",
+        "Clients mask their messages so that the masks cancel in the sum, which is all that the server can read.",
+    ),
+    (
+        "Paillier",
+        "Clients encrypt their messages; the server adds what it cannot read, and a key holder opens the sum alone.",
+    ),
+    (
+        "DP on secure aggregation",
+        "Differential privacy: every message is clipped to a largest size, summed under secure aggregation, and noise "
+        "is added to the sum before anybody but the server sees it.",
+    ),
+    (
+        "utility",
+        "How good the final model is on held-out rows, by the algorithm's own measure (accuracy, captured variance and "
+        "the like): more is better.",
     ),
     (
         "error",
@@ -109,8 +134,8 @@ GLOSSARY: Final = (
     ),
     (
         "client, federation",
-        "Two secrets. One client's own data; and everybody's data together, which a sum may give away even "
-        "where it hides each client.",
+        "Whose secret: one client's own data; or everybody's data together, which a sum may give away even where it "
+        "hides each client.",
     ),
     (
         "Gram matrix",
@@ -118,15 +143,17 @@ GLOSSARY: Final = (
     ),
     (
         "exposed",
-        "The interval's low end is at least .9.",
+        "The data can be computed, all but exactly: the interval's low end is at least .9, and above chance.",
     ),
     (
         "partial",
-        "The interval's low end exceeds .05 and the high end of the null's interval.",
+        "Something of the data can be computed: the interval's low end exceeds .05 and what chance reaches (the high "
+        "end of the null's interval), or a single run was reconstructed.",
     ),
     (
         "not detected",
-        "Neither; the column “detectable” says how small a leak the test would have seen.",
+        "Neither, though nothing says that the attacks failed. The column “detectable” says how small a leak the test "
+        "would have seen; an attack that nobody has thought of may see more.",
     ),
     (
         "inconclusive",
@@ -142,7 +169,8 @@ GLOSSARY: Final = (
     ),
     (
         "interval",
-        "95 % percentile bootstrap of the mean over seeds.",
+        "How sure the mean is: made so that it holds the true mean in 95 of 100 repetitions of the audit (percentile "
+        "bootstrap over seeds).",
     ),
     (
         "server",

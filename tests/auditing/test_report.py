@@ -86,8 +86,8 @@ SMALL = report(
 def columns(html: str) -> list[tuple[str, str]]:
     """(defence, view) of each column of the first matrix, from its two header rows."""
     head = html.split("<tbody>", maxsplit=1)[0]
-    groups = re.findall(r'<th colspan="(\d+)">([^<]+)</th>', head)
-    views = re.findall(r"<th><small>([^<]+)</small></th>", head)
+    groups = re.findall(r'<th scope="colgroup" colspan="(\d+)">([^<]+)</th>', head)
+    views = re.findall(r'<th scope="col"><small>([^<]+)</small></th>', head)
     defenses = [title for count, title in groups for _ in range(int(count))]
     return list(zip(defenses, views, strict=True))
 
@@ -122,12 +122,40 @@ def _series() -> dict[str, list[float]]:
     return {"rounds": [1, 2], "middle": [1.0, 0.1], "low": [0.9, 0.05], "high": [1.1, 0.2]}
 
 
+def test_the_page_shows_what_the_json_says_of_a_cell_a_member_and_a_setting() -> None:
+    quiet = cell("pca/ssi", "plain", "server", 0.01, highest=0.97)
+    row = {
+        "algorithm": "pca/ssi",
+        "defense": "plain",
+        "adversary": "informed",
+        "epsilon": None,
+        "verdict": "not detected",
+    }
+    counts = {"auc": [0.6, 0.5, 0.7], "tpr": [0.1, 0, 0.2], "null": [0.3, 0.7], "members": 12, "others": 12}
+    rows = tuple(row | counts | {"detectable": value} for value in (0.5, 1.2, None))
+    made = replace(report(quiet), membership=rows)
+    made.settings["pca/ssi"] = SETTING | {"also attacked": "personal/network"}  # type: ignore[index]
+    html = render(made, [], [])
+    assert "<td>0.97</td>" in html and '<th scope="col">highest</th>' in html
+    members = html.split("<h2>Who was there</h2>")[1].split("</section>")[0]
+    assert re.findall(r"not detected</td><td>([^<]*)</td>", members) == ["0.75", "none", ""]
+    assert "personal/network</td>" in html
+    assert "epsilon 8, delta 1e-05 for all rounds" in html
+
+
 def test_the_finding_names_what_plain_messages_give_away_and_what_defences_change() -> None:
     text = finding(SMALL, "pca/ssi")
     assert text.startswith("Whoever runs the server of SSI can compute all second moments")
-    assert "62% of one client's share open" in text
-    assert "everybody's pooled data open" in text
-    assert "takes captured variance from 0.90 to 0.50" in text
+    hiding = (
+        "Under secure aggregation, the server still comes 62% of the way to one client's data from sums over different"
+    )
+    assert f"{hiding} sets of clients and everybody's pooled data can still be computed." in text
+    assert "learnt nothing of one client's data, at the price of captured variance: 0.50 and not 0.90." in text
+    other = [replace(c, defense="paillier") for c in SMALL.cells if c.defense == "secure_aggregation"]
+    assert "Under secure aggregation and Paillier, " in finding(report(*SMALL.cells, *other), "pca/ssi")
+    open_ = [cell("pca/ssi", "dp", "sum only", 1.0, secret) for secret in (CLIENT, FEDERATION)]
+    both = "one client's data and everybody's pooled data can still be computed."
+    assert finding(report(*open_), "pca/ssi").endswith(f"Under DP on secure aggregation, {both}")
     assert finding(SMALL, "pca/faps").startswith("From 10 rounds of plain messages of FAPS the server comes 40%")
     hidden = report(cell("pca/faps", "plain", "server", 0.0))
     assert "a leak of 6% would have been noticed" in finding(hidden, "pca/faps")
@@ -175,7 +203,22 @@ def test_a_collusion_does_not_count_against_a_remedy_for_the_server_alone() -> N
 
 
 def test_the_headline_counts_what_is_exposed() -> None:
-    assert headline(SMALL).startswith("In the clear, 1 of 2 algorithms give a client's data away to the server (SSI).")
+    assert headline(SMALL) == (
+        "In the clear, the server can compute a client's data in 1 of 2 algorithms (SSI), and a part of it in 1 more "
+        "(FAPS). Under secure aggregation the server sees only sums, which still give away all or part of everybody's "
+        "pooled data in SSI; where clients come and go, one client's data in SSI."
+    )
+    quiet = cell("pca/ssi", "secure_aggregation", "sum only", 0.0)
+    assert headline(report(quiet)) == (
+        "Messages in the clear were not attacked. Under secure aggregation the server sees only sums, in which no leak "
+        "was detected."
+    )
+    stuck = cell("pca/ssi", "secure_aggregation", "sum only", 0.0, explained=0.0)
+    assert headline(report(stuck)).endswith(
+        "and the attacks on them failed. Whether one client's data are hidden in SSI is open: attacks failed."
+    )
+    pooled = cell("pca/ssi", "secure_aggregation", "sum only", 0.5, FEDERATION)
+    assert "pooled data in SSI. Whether one client's data are hidden in SSI is open" in headline(report(stuck, pooled))
     assert len(strongest(SMALL.cells)) == len(SMALL.cells)
 
 
