@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from securefed.algorithms.base import require
-from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.gram.linear import ESTIMATORS, TAU, Estimator, solve
+from securefed.attacks.base import Observation, Observed, Reconstruction, Target
+from securefed.attacks.diagnosis import EXPLAINED
+from securefed.attacks.gram.linear import ESTIMATORS, TAU, Estimator, Solution, solve
+from securefed.attacks.gram.private import Disturbed, Recovered, disturbed
 from securefed.attacks.gram.rounds import (
     by_members,
     errors,
@@ -40,6 +43,11 @@ class PowerGram:
     rounds. What few digits or noise hide of a direction shows in its asymmetry: directions that hold nothing else are
     left out and counted (`diagnostics["directions lost to noise"]`). LocalPower's rounds with more than one local step
     are left out.
+
+    Noise and clips that the view tells (`Observation.noise`, `clips`) are reckoned with where the estimator is `psd`:
+    S is shrunk by what the noise may be (`shrinkage`), and the clip undone (`private`): exactly for one client, of
+    which some round was not clipped; else for clients with shares of S by their rows, and
+    `diagnostics["clipped to"]` is the mean of what remained of the sums.
     """
 
     estimator: Estimator = "psd"
@@ -71,24 +79,37 @@ class PowerGram:
         groups = by_members(linear(observed))
         members = most_seen(groups, observed.target)
         assert members is not None
-        probes, products = stacked(groups[members])
+        own = groups[members]
+        probes, products = stacked(own)
         rows = rows_of(members, target.public)
-        sizes = errors(groups[members])
-        solution = solve(probes, products, estimator=self.estimator, tau=self.tau, rows=rows, errors=sizes)
+        solution = solve(probes, products, estimator=self.estimator, tau=self.tau, rows=rows, errors=errors(own))
+        private = self._private(own, target, rows, solution)
         directions = min(target.public.features, rows or target.public.features)  # that many determine S
+        notes = {
+            "rounds": len(own),
+            "rounds observed": len(observed.rounds),
+            "estimator": self.estimator,
+            "noise": solution.noise if private is None else private.noise,
+            "directions lost to noise": solution.lost,
+        }
+        if private is not None:
+            notes |= {"clipped to": float(private.factors.mean()), "explained": private.explained}
         return Reconstruction(
             secret=self.secret,
-            value=solution.gram,
-            residual=solution.residual,
+            value=solution.gram if private is None else private.gram,
+            residual=solution.residual if private is None else private.residual,
             rank=min(solution.rank, directions),
             unknowns=directions,
             condition=solution.condition,
-            diagnostics={
-                "rounds": len(groups[members]),
-                "rounds observed": len(observed.rounds),
-                "estimator": self.estimator,
-                "noise": solution.noise,
-                "directions lost to noise": solution.lost,
-            },
+            diagnostics=notes,
             members=members,
         )
+
+    def _private(self, rounds: Sequence[Observation], target: Target, rows: int, plain: Solution) -> Recovered | None:
+        """S, with what a defence did to the products taken into account; `None` where it did nothing to them."""
+        if self.estimator != "psd" or not disturbed(rounds):
+            return None
+        seen = Disturbed.of(rounds, target.public)
+        if not seen.noise.any() and (not seen.seen_clipped or (len(rounds) > 1 and plain.residual < EXPLAINED)):
+            return None
+        return seen.recovered(rows)

@@ -1,0 +1,203 @@
+"""S from products that a defence clipped, or added noise of known size to, before they were seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed.algorithms.base import Public
+from securefed.algorithms.pca.server import BASIS, CAPTURED, GRAM_PRODUCT, PRODUCT
+from securefed.attacks.base import Observation
+from securefed.attacks.diagnosis import EXPLAINED
+from securefed.attacks.gram.clipping import Clips, limit
+from securefed.attacks.gram.linear import solve
+from securefed.attacks.gram.shrinkage import Noisy, shrunk
+from securefed.tensors import Array
+
+_TURNS, _STEPS = 8, 4
+"""So often S and the factors are taken in turn, with so many steps for S."""
+_UNCLIPPED, _DIFFERING = 1 - 1e-6, 0.95
+"""A client's norm below this share of the clip's was not clipped, a sum's divided by the rows below the other."""
+_CLOSE, _ALIKE, _NOISES = 0.01, 0.1, 1.5
+"""Clients are not quite alike: in clipped sums the first share of the messages counts as noise, and what no symmetric S
+explains up to the second. A residual is explained by noise that it exceeds by no more than the third, a factor."""
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """S from disturbed products.
+
+    Attributes:
+        gram: S.      factors: what the clip multiplied the sums by, (K,); 1 without one.
+        residual: relative, of the clipped S Z_k.      noise: standard deviation of an entry of the products.
+        explained: whether the residual is no more than noise that is known, or that no symmetric S explains.
+    """
+
+    gram: Array
+    factors: Array
+    residual: float
+    noise: float
+    explained: bool
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """Rounds of products S Z_k, and what was done to them.
+
+    Attributes:
+        bases, products: Z_k and Y_k, (K, features, rank).
+        traces: tr(Z_k^T S Z_k), clipped as the products were, (K,); empty where they were clipped apart.
+        noise, trace_noise: standard deviations of the defence's noise in their entries, (K,).
+        clips: of the sums; `None` where nothing was clipped.
+    """
+
+    bases: Array
+    products: Array
+    traces: Array
+    noise: Array
+    trace_noise: Array
+    clips: Clips | None
+
+    @classmethod
+    def of(cls, rounds: Sequence[Observation], public: Public) -> Disturbed:
+        """Of rounds that show products."""
+        name = product_of(rounds[0])
+        together = [limit(o, (name, CAPTURED)) for o in rounds]
+        apart = np.isinf(together) & np.array([bool(o.clips) for o in rounds])
+        limits = np.array([limit(o, (name,)) for o in rounds] if apart.any() else together)
+        used = [] if apart.any() else rounds
+        return cls(
+            np.stack([o.broadcast[BASIS] for o in rounds]),
+            np.stack([o.message[name] for o in rounds]),
+            np.array([float(o.message[CAPTURED]) for o in used]),
+            np.array([o.noise.get(name, 0.0) for o in rounds]),
+            np.array([o.noise.get(CAPTURED, 0.0) for o in used]),
+            Clips.of(limits, [o.members for o in rounds], public) if np.isfinite(limits).any() else None,
+        )
+
+    @property
+    def seen_clipped(self) -> bool:
+        """Whether the norms leave room for a clip that did something: without, each client sent its share of them."""
+        if self.clips is None:
+            return False
+        squares, errors = self.squares()
+        largest = self.clips.shares.max(axis=1) / self.clips.shares.sum(axis=1)
+        certain = _UNCLIPPED if self.clips.shares.shape[1] == 1 else _DIFFERING
+        return bool(np.any(largest * np.sqrt(np.maximum(squares + 2 * errors, 0.0)) >= certain * self.clips.limits))
+
+    def squares(self) -> tuple[Array, Array]:
+        """Squared norms of what was clipped together, less the noise's, and their standard deviations, (K,)."""
+        count, noise = self.products[0].size, self.noise
+        seen = np.sum(self.products**2, axis=(1, 2)) - count * noise**2
+        if len(self.traces):
+            seen = seen + self.traces**2 - self.trace_noise**2
+        return seen, noise * np.sqrt(2 * count * noise**2 + 4 * np.maximum(seen, 0.0))
+
+    def without_clip(self, factors: Array) -> Noisy:
+        """The rounds as they would be without the clip, with the noise that is known, or shows."""
+        smallest = np.finfo(float).eps * max(float(np.abs(self.products).max()), np.finfo(float).tiny)
+        shown = smallest if self.clips is None else max(self.asymmetry(factors), smallest)
+        traces = len(self.traces)
+        return Noisy(
+            self.bases,
+            self.products / factors[:, None, None],
+            np.maximum(self.noise, shown) / factors,
+            self.traces / factors[:traces],
+            np.maximum(self.trace_noise, 0.0 if self.trace_noise.any() else shown) / factors[:traces],
+        )
+
+    def asymmetry(self, factors: Array) -> float:
+        """Standard deviation of an entry of the products, by what is not symmetric in Z_j^T Y_k / f_k.
+
+        Without neighbours in time: a basis is made of the sum before it, noise and all.
+        """
+        flat = np.hstack(list(self.bases)).T @ np.hstack(list(self.products / factors[:, None, None]))
+        sizes = np.repeat(factors**-2, self.bases.shape[2])
+        round_of = np.repeat(np.arange(len(factors)), self.bases.shape[2])
+        apart = np.abs(round_of - round_of[:, None]) != 1
+        used = np.triu(apart, 1)
+        return float(np.sqrt(np.sum(((flat - flat.T) ** 2 / (sizes + sizes[:, None]))[used]) / max(used.sum(), 1)))
+
+    def recovered(self, rows: int) -> Recovered:
+        """S, of rank at most `rows`.
+
+        One client without noise is solved exactly, but for its size where all rounds were clipped.
+        """
+        if self.clips is None or not self.seen_clipped:
+            factors = np.ones(len(self.bases))
+            return self._judged(shrunk(self.without_clip(factors), rows), factors)
+        if self.clips.shares.shape[1] == 1 and not self.noise.any():
+            return self._single(self.clips, rows)
+        return self._turned(self.clips, rows)
+
+    def _single(self, clips: Clips, rows: int) -> Recovered:
+        norms = np.sqrt(self.squares()[0])
+        factors = ratios(self.bases, self.products)
+        free = norms < _UNCLIPPED * clips.limits
+        factors = factors / (factors[free].mean() if free.any() else factors.max())
+        factors = np.where(free, 1.0, np.minimum(factors, 1.0))
+        probes, products = np.hstack(list(self.bases)), np.hstack(list(self.products / factors[:, None, None]))
+        gram = solve(probes, products, rows=rows).gram
+        if not free.any():
+            scale = max(clips.factors(norms / factors, norms**2, 1e-6 * norms**2, float(np.trace(gram)))[0], 1.0)
+            gram, factors = scale * gram, factors / scale
+        return self._judged(gram, factors)
+
+    def _turned(self, clips: Clips, rows: int) -> Recovered:
+        """S and the factors in turn."""
+        factors, gram = np.ones(len(self.bases)), None
+        squares, errors = self.squares()
+        errors = errors + 1e-9 * np.abs(squares).max()
+        for _ in range(_TURNS):
+            gram = shrunk(self.without_clip(factors), rows, start=gram, steps=_STEPS)
+            sizes = self._sizes(gram)
+            if not sizes.any():
+                break
+            scale, factors = clips.factors(sizes, squares, errors, float(np.trace(gram)))
+            gram = scale * gram
+        assert gram is not None
+        return self._judged(gram, factors)
+
+    def _sizes(self, gram: Array) -> Array:
+        """Norms of the sums, had nobody been clipped."""
+        images = gram @ self.bases
+        traces = np.einsum("knp,knp->k", self.bases, images) if len(self.traces) else 0.0
+        sizes = np.hypot(np.linalg.norm(images, axis=(1, 2)), traces)
+        return np.asarray(np.maximum(sizes, 1e-3 * sizes.max()))
+
+    def _judged(self, gram: Array, factors: Array) -> Recovered:
+        size = float(np.linalg.norm(self.products)) or 1.0
+        residual = float(np.linalg.norm(self.products - factors[:, None, None] * (gram @ self.bases))) / size
+        known = float(np.sqrt(np.mean(self.noise**2)))
+        shown = 0.0 if self.clips is None else self.asymmetry(factors)
+        share = float(np.sqrt(self.products.size)) / size
+        several = self.clips is not None and self.clips.shares.shape[1] > 1
+        level = max(known * share, min(max(shown * share, _CLOSE), _ALIKE) if several else 0.0)
+        return Recovered(gram, factors, residual, max(known, shown), residual <= max(_NOISES * level, EXPLAINED))
+
+
+def product_of(observation: Observation) -> str:
+    """The tensor that holds S Z."""
+    return GRAM_PRODUCT if GRAM_PRODUCT in observation.message else PRODUCT
+
+
+def disturbed(rounds: Sequence[Observation]) -> bool:
+    """Whether a defence says that it did something to the products."""
+    return any(o.noise.get(product_of(o), 0.0) > 0 or o.clips for o in rounds)
+
+
+def ratios(bases: Array, products: Array) -> Array:
+    """f_k up to one factor, of products f_k S Z_k: Z_j^T Y_k / f_k is the transpose of Z_k^T Y_j / f_j.
+
+    The 1 / f_k that violate this least, in the sum of squares, are an eigenvector.
+    """
+    sizes = np.linalg.norm(products, axis=(1, 2))
+    inner = np.einsum("jna,knb->jkab", bases, products / np.maximum(sizes, np.finfo(float).tiny)[:, None, None])
+    squares = np.sum(inner**2, axis=(2, 3))
+    np.fill_diagonal(squares, 0.0)
+    crossed = np.einsum("jkab,kjba->jk", inner, inner)
+    np.fill_diagonal(crossed, 0.0)
+    inverse = np.abs(np.linalg.eigh(np.diag(squares.sum(axis=0)) - crossed)[1][:, 0])
+    return np.asarray(sizes / np.maximum(inverse, 1e-12 * inverse.max()))

@@ -1,0 +1,134 @@
+"""Gram matrices from messages that were clipped, or noised: the attacker knows by how much."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.base import Public
+from securefed.algorithms.pca import SSI
+from securefed.attacks import views
+from securefed.attacks.base import Target
+from securefed.attacks.gram import PowerGram
+from securefed.attacks.gram.private import ratios
+from securefed.attacks.gram.shrinkage import Likelihood, Noisy, shrunk
+from securefed.attacks.scores import relative_error
+from securefed.datasets.base import Dataset
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import InsecureGaussian, clip, clip_each, gaussian
+from securefed.federation import Federation
+
+FEATURES, RANK, ROWS = 12, 3, (30, 150, 150, 150)
+
+
+def clients():
+    rng = np.random.default_rng(5)
+    mixing = rng.uniform(0, 1, (4, FEATURES))
+    rows = [
+        np.clip(rng.uniform(0, 0.4, (count, 4)) @ mixing + rng.normal(0, 0.05, (count, FEATURES)), 0, 1)
+        for count in ROWS
+    ]
+    return [Dataset(own) for own in rows]
+
+
+def gram(parts):
+    return sum(data.x.T @ data.x for data in parts)
+
+
+def run(defense, rounds=8, parts=None):
+    parts = clients() if parts is None else parts
+    public = Public.of(parts, feature_bound=1.0)
+    transcript = Federation(SSI(RANK, tolerance=0.0), parts, defense, seed=1, public=public).run(rounds).transcript
+    return transcript, Target(SSI(RANK, tolerance=0.0), public)
+
+
+def attacked(observed, target):
+    return PowerGram().run(observed, target, np.random.default_rng(0))
+
+
+def told_nothing(observed):
+    return replace(observed, rounds=tuple(replace(o, clips=(), noise={}) for o in observed.rounds))
+
+
+@pytest.mark.parametrize("norm", [clip(60.0), clip_each(60.0)])
+def test_one_clipped_client_is_exact_where_a_round_was_not_clipped(norm):
+    transcript, target = run(chain(norm))
+    observed, truth = views.server(transcript, 0), gram(clients()[:1])
+    found = attacked(observed, target)
+    assert relative_error(found.value, truth) < 1e-9 and found.residual < 1e-9
+    assert found.diagnostics["clipped to"] < 0.9 and found.diagnostics["explained"]
+    assert relative_error(attacked(told_nothing(observed), target).value, truth) > 0.05
+
+
+def test_always_clipped_only_the_size_of_one_client_is_open():
+    transcript, target = run(chain(clip(1.0)))
+    found, truth = attacked(views.server(transcript, 0), target), gram(clients()[:1])
+    best = np.vdot(found.value, truth) / np.vdot(found.value, found.value)
+    assert relative_error(best * found.value, truth) < 1e-9
+    assert 0.1 < best < 10
+
+
+def test_a_clip_that_did_nothing_changes_nothing():
+    transcript, target = run(chain(clip(1e4)))
+    for observed in (views.server(transcript, 0), views.sum_only(transcript, 0)):
+        np.testing.assert_array_equal(attacked(observed, target).value, attacked(told_nothing(observed), target).value)
+
+
+def test_a_clipped_sum_gives_the_pooled_matrix_and_its_size():
+    """The small client is below the norm, the others are not: the norms of the sums grow by its own."""
+    transcript, target = run(chain(clip(80.0)))
+    observed, truth = views.sum_only(transcript, 0), gram(clients())
+    found = attacked(observed, target)
+    assert relative_error(found.value, truth) < 0.2 and found.diagnostics["explained"]
+    assert relative_error(attacked(told_nothing(observed), target).value, truth) > 0.5
+
+
+def test_noise_of_known_size_is_never_amplified():
+    truth = gram(clients())
+    errors, plain = [], []
+    for multiplier in (10.0, 0.3, 0.1, 1e-2, 1e-3):
+        transcript, target = run(chain(clip(600.0), InsecureGaussian(gaussian(multiplier), 3)))
+        observed = views.released(transcript, 0)
+        errors.append(relative_error(attacked(observed, target).value, truth))
+        plain.append(relative_error(attacked(told_nothing(observed), target).value, truth))
+    assert all(own < 1.1 * other + 1e-7 for own, other in zip(errors, plain, strict=True))
+    assert errors[0] < 1.1 and errors[3] < 0.8 * plain[3] and errors[-1] < 0.01
+
+
+def noisy(seed=0, rounds=4, size=0.3):
+    rng = np.random.default_rng(seed)
+    factor = rng.normal(size=(FEATURES, 2))
+    S = factor @ factor.T
+    Z = np.stack([np.linalg.qr(rng.normal(size=(FEATURES, RANK)))[0] for _ in range(rounds)])
+    errors = size * rng.uniform(0.5, 2, rounds)
+    Y = S @ Z + errors[:, None, None] * rng.normal(size=Z.shape)
+    return Noisy(Z, Y, errors, np.einsum("knp,knp->k", Z, S @ Z) + errors * rng.normal(size=rounds), errors), S
+
+
+def test_shrinkage_is_the_minimum():
+    """First-order conditions over S >= 0: the gradient is positive semidefinite, and vanishes on the range of S."""
+    seen, S = noisy()
+    likelihood, got = Likelihood.of(seen), shrunk(seen, steps=400)
+    weights = seen.errors**-2
+    pull = np.einsum("k,knp,kmp->nm", weights, got @ seen.bases - seen.products, seen.bases)
+    projectors = seen.bases @ seen.bases.mT
+    traces = np.einsum("kab,ab->k", projectors, got) - seen.traces
+    slope = (pull + pull.T) / 2 + np.einsum("k,kab->ab", weights * traces, projectors)
+
+    def violation(penalty):
+        gradient = (
+            slope
+            + likelihood.vectors @ (penalty / np.outer(likelihood.scales, likelihood.scales)) @ likelihood.vectors.T
+        )
+        return max(-np.linalg.eigvalsh(gradient)[0], np.linalg.norm(gradient @ got)) / np.linalg.norm(slope)
+
+    assert min(violation(penalty) for penalty in likelihood.penalties()) < 1e-9  # of the one that was taken
+    assert 0 < np.linalg.matrix_rank(got, tol=1e-6) < FEATURES
+    assert seen.misfit(got) <= seen.excused and relative_error(got, S) < 0.3
+
+
+def test_the_ratios_of_factors_follow_from_symmetry():
+    seen, S = noisy(size=0.0 + 1e-9)
+    factors = np.array([1.0, 0.5, 0.1, 0.9])
+    found = ratios(seen.bases, factors[:, None, None] * (S @ seen.bases))
+    np.testing.assert_allclose(found / found[0], factors, rtol=1e-9)
