@@ -77,8 +77,10 @@ def headline(report: Report) -> str:
     """The finding for a reader who reads no further: messages in the clear, and what sums alone give away."""
     bare = strongest(c for c in report.cells if c.view == "server" and c.secret == CLIENT)
     open_, part, failed = (_said(bare.values(), word) for word in (EXPOSED, PARTIAL, INCONCLUSIVE))
-    first = f"In the clear, the server can compute a client's data in {len(open_)} of {_algorithms(len(bare))}"
-    first += f" ({', '.join(open_)})" if open_ else ""
+    everywhere = _in(open_, len(bare))
+    if not everywhere.startswith("all"):
+        everywhere = f"{len(open_)} of {_algorithms(len(bare))}" + (f" ({everywhere})" if open_ else "")
+    first = f"In the clear, the server can compute a client's data in {everywhere}"
     first += f", and a part of it in {len(part)} more ({', '.join(part)})" if part else ""
     first += f". Of {', '.join(failed)} nothing is known: the attacks failed." if failed else "."
     first = first if bare else "Messages in the clear were not attacked."
@@ -94,7 +96,7 @@ def _sums(cells: Collection[Cell]) -> str:
         ("everybody's pooled data", [c for c in found if c.secret == FEDERATION]),
         ("where clients come and go, one client's data", [c for c in found if c.view == CHANGING_SURVIVORS]),
     )
-    parts = [f"{what} in {', '.join(short(c.algorithm) for c in held)}" for what, held in groups if held]
+    parts = [f"{what} in {_in(_said(held), len(_said(cells)))}" for what, held in groups if held]
     known = _said([cell for cell in found if cell.secret == CLIENT])
     failed = [name for name in _said([c for c in cells if c.secret == CLIENT], INCONCLUSIVE) if name not in known]
     unknown = f" Whether one client's data are hidden in {', '.join(failed)} is open: attacks failed." if failed else ""
@@ -103,6 +105,11 @@ def _sums(cells: Collection[Cell]) -> str:
         blind = all(cell.verdict.word == INCONCLUSIVE for cell in cells)
         seen = "and the attacks on them failed" if blind else "in which no leak was detected"
     return f"Under secure aggregation the server sees only sums, {seen}.{unknown}"
+
+
+def _in(names: Sequence[str], of: int) -> str:
+    """Algorithms by name, or all of several."""
+    return f"all {of} algorithms" if len(names) == of > 2 else ", ".join(names)
 
 
 def _said(cells: Iterable[Cell], word: str = "") -> list[str]:

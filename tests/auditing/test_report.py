@@ -208,6 +208,8 @@ def test_the_headline_counts_what_is_exposed() -> None:
         "(FAPS). Under secure aggregation the server sees only sums, which still give away all or part of everybody's "
         "pooled data in SSI; where clients come and go, one client's data in SSI."
     )
+    many = [cell(f"pca/{name}", "plain", "server", 1.0) for name in ("ssi", "faps", "fedpg")]
+    assert headline(report(*many)) == "In the clear, the server can compute a client's data in all 3 algorithms."
     quiet = cell("pca/ssi", "secure_aggregation", "sum only", 0.0)
     assert headline(report(quiet)) == (
         "Messages in the clear were not attacked. Under secure aggregation the server sees only sums, in which no leak "
