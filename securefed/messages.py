@@ -250,7 +250,8 @@ class Transcript:
                 body = groups.get(("record", str(index)), {})
                 parts: dict[str, Any] = {p: unnest(p, body) for p in ("broadcast", "encoded", "total", "released")}
                 item |= {"cohort": tuple(item["cohort"]), "survivors": tuple(item["survivors"])}
-                item |= {"distortion": Distortion.from_json(item["distortion"])}
+                if "distortion" in item:  # writers of other frameworks need not know it
+                    item["distortion"] = Distortion.from_json(item["distortion"])
                 out.records.append(RoundRecord(**item, **parts))
             for round, client in meta["contributions"]:
                 body = groups.get(("contribution", str(round)), {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from securefed import storage
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
 from securefed.attacks.recording import Recording
@@ -21,7 +22,7 @@ from securefed.defenses.differential_privacy import (
 )
 from securefed.defenses.differential_privacy.clip import clipped, norm_of
 from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.errors import DataError
+from securefed.errors import DataError, StorageError
 from securefed.federation import Federation
 from securefed.messages import Distortion, Transcript
 
@@ -83,6 +84,19 @@ def test_it_is_kept_in_files(tmp_path) -> None:
     transcript = run(NOISY["adaptive, distributed"])
     transcript.save(tmp_path / "t")
     assert Transcript.load(tmp_path / "t").records[0].distortion == transcript.records[0].distortion
+
+
+def test_files_of_others_need_not_have_it_and_one_of_a_wrong_form_is_refused(tmp_path, monkeypatch) -> None:
+    transcript = run(chain())
+    monkeypatch.setattr(Distortion, "to_json", lambda self: {"clips": 3})
+    transcript.save(tmp_path / "wrong")
+    with pytest.raises(StorageError, match="wrong type"):
+        Transcript.load(tmp_path / "wrong")
+    meta, tensors = storage.load(tmp_path / "wrong", "transcript")
+    for record in meta["records"]:
+        del record["distortion"]
+    storage.save(tmp_path / "without", "transcript", meta, tensors)
+    assert Transcript.load(tmp_path / "without").records[0].distortion == Distortion()
 
 
 def test_imported_rounds_may_state_it() -> None:
