@@ -29,7 +29,7 @@ _MODEL = 0.004
 
 @dataclass(frozen=True)
 class Clips:
-    """What is public of the clip.
+    """What is public of the sums.
 
     Attributes:
         limits: C of the part of a message that is looked at, by round, (K,); infinite without a clip.
@@ -50,14 +50,15 @@ class Clips:
         return cls(limits, shares, whole * public.features * public.feature_bound**2 / 3)
 
     def factors(self, sizes: Array, seen: Array, errors: Array, trace: float) -> tuple[float, Array]:
-        """By how much S is larger than its estimate, and what the clip multiplied the sums by, (K,).
+        """By how much S is larger than its estimate, and what part of the larger one the sums show, by client, (K,
+        clients).
 
         Args:
-            sizes: norms of the sums, had nobody been clipped, by the estimate, (K,).
+            sizes: norms of a sum of all clients, had nobody been clipped, by the estimate, (K,).
             seen: squares of those there were, less the noise's, (K,).      errors: standard deviations of these.
             trace: of the estimate.
         """
-        each = self.shares * (sizes / self.shares.sum(axis=1))[:, None]
+        each = self.shares * sizes[:, None]
         expected = np.stack([np.minimum(size * each, self.limits[:, None]).sum(axis=1) for size in _SIZES]) ** 2
         weights = 1 / (errors**2 + (2 * _MODEL * seen) ** 2)
         # the sums are shorter by one share in all rounds, likely small and never negative
@@ -67,8 +68,7 @@ class Clips:
         cost += np.log(_SIZES[:, 0] * trace / self.trace) ** 2
         odds = np.exp((cost.min() - cost) / 2)
         scale = float(np.sum(odds / _SIZES[:, 0]) / np.sum(odds / _SIZES[:, 0] ** 2))  # of least relative error
-        clipped = np.minimum(scale * each, self.limits[:, None]).sum(axis=1)
-        return scale, np.asarray(clipped / (scale * sizes))
+        return scale, np.minimum(self.shares, (self.limits / (scale * sizes))[:, None])
 
 
 def limit(observation: Observation, looked_at: Sequence[str]) -> float:

@@ -14,7 +14,9 @@ import numpy as np
 from securefed.algorithms.base import Public, require
 from securefed.algorithms.pca.server import BASIS
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
+from securefed.attacks.gram.deviations import deviations
 from securefed.attacks.gram.linear import nearest_psd, solve
+from securefed.attacks.gram.private import Disturbed, disturbed
 from securefed.attacks.gram.rounds import (
     Members,
     by_members,
@@ -42,6 +44,10 @@ class DifferenceGram:
     starts: the pooled Gram matrix of each set of members, differenced; and shares of one common matrix,
     proportional to the public rows, with the least deviations. The estimate is the mean of the two results, which
     lies in the set too.
+
+    Sums that a defence clipped, or added noise of known size to, say little of single clients: there the estimate is
+    the group's share of the pooled matrix (`private`), and by how much it deviates as far as the noise shows it
+    (`deviations`).
 
     Attributes:
         sweeps: projections from each start.
@@ -82,10 +88,15 @@ class DifferenceGram:
             raise TranscriptError(reason)
         rounds = linear(observed)
         groups = coming_together(rounds)
+        index = next(a for a, group in enumerate(groups) if observed.target in group)
+        return self._private(rounds, groups, index, target) or self._exact(rounds, groups, index, target)
+
+    def _exact(
+        self, rounds: Sequence[Observation], groups: Sequence[Members], index: int, target: Target
+    ) -> Reconstruction:
         system = System.of(rounds, groups, target.public)
         starts = system.differences(rounds, groups, target.public), system.shares()
         grams = np.mean([system.project(start, self.sweeps) for start in starts], axis=0)
-        index = next(a for a, group in enumerate(groups) if observed.target in group)
         return Reconstruction(
             secret=self.secret,
             value=grams[index],
@@ -94,6 +105,39 @@ class DifferenceGram:
             unknowns=len(groups) * target.public.features,
             condition=float(system.weights[0] / system.weights[-1]) if len(system.weights) else float("nan"),
             diagnostics={"rounds": len(rounds), "groups": len(groups), "noise": system.noise},
+            members=groups[index],
+        )
+
+    def _private(
+        self, rounds: Sequence[Observation], groups: Sequence[Members], index: int, target: Target
+    ) -> Reconstruction | None:
+        """Where a defence did something to the sums: shares of the pooled matrix, and deviations that the noise shows.
+
+        `None` where no defence did anything, or a clip left the sums as they are.
+        """
+        if not disturbed(rounds):
+            return None
+        seen = Disturbed.of(rounds, target.public)
+        if not seen.noise.any() and not seen.seen_clipped:
+            return None
+        clients = sorted(frozenset().union(*groups))
+        pooled = seen.recovered(rows_of(frozenset(clients), target.public))
+        places = [[clients.index(client) for client in sorted(group)] for group in groups]
+        found, residual = deviations(seen, pooled, places)
+        rows = rows_of(groups[index], target.public)
+        share = rows / rows_of(frozenset(clients), target.public)
+        return Reconstruction(
+            secret=self.secret,
+            value=nearest_psd(share * pooled.gram + found[index], rows),
+            residual=residual,
+            unknowns=len(groups) * target.public.features,
+            diagnostics={
+                "rounds": len(rounds),
+                "groups": len(groups),
+                "noise": pooled.noise,
+                "deviation": float(np.linalg.norm(found[index]) / (share * np.linalg.norm(pooled.gram) or 1.0)),
+                **({"explained": True} if pooled.explained else {}),
+            },
             members=groups[index],
         )
 

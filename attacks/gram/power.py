@@ -93,7 +93,7 @@ class PowerGram:
             "directions lost to noise": solution.lost,
         }
         if private is not None:
-            notes |= {"clipped to": float(private.factors.mean()), "explained": private.explained}
+            notes |= {"clipped to": float(private.parts.sum(axis=1).mean()), "explained": private.explained}
         return Reconstruction(
             secret=self.secret,
             value=solution.gram if private is None else private.gram,

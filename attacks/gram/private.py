@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -30,13 +31,13 @@ class Recovered:
     """S from disturbed products.
 
     Attributes:
-        gram: S.      factors: what the clip multiplied the sums by, (K,); 1 without one.
+        gram: S.      parts: of it that the sums show, by client, (K, clients): their shares, where nothing was clipped.
         residual: relative, of the clipped S Z_k.      noise: standard deviation of an entry of the products.
         explained: whether the residual is no more than noise that is known, or that no symmetric S explains.
     """
 
     gram: Array
-    factors: Array
+    parts: Array
     residual: float
     noise: float
     explained: bool
@@ -50,7 +51,7 @@ class Disturbed:
         bases, products: Z_k and Y_k, (K, features, rank).
         traces: tr(Z_k^T S Z_k), clipped as the products were, (K,); empty where they were clipped apart.
         noise, trace_noise: standard deviations of the defence's noise in their entries, (K,).
-        clips: of the sums; `None` where nothing was clipped.
+        clips: whose sums they are, and how they were clipped.
     """
 
     bases: Array
@@ -58,7 +59,7 @@ class Disturbed:
     traces: Array
     noise: Array
     trace_noise: Array
-    clips: Clips | None
+    clips: Clips
 
     @classmethod
     def of(cls, rounds: Sequence[Observation], public: Public) -> Disturbed:
@@ -74,17 +75,15 @@ class Disturbed:
             np.array([float(o.message[CAPTURED]) for o in used]),
             np.array([o.noise.get(name, 0.0) for o in rounds]),
             np.array([o.noise.get(CAPTURED, 0.0) for o in used]),
-            Clips.of(limits, [o.members for o in rounds], public) if np.isfinite(limits).any() else None,
+            Clips.of(limits, [o.members for o in rounds], public),
         )
 
-    @property
+    @cached_property
     def seen_clipped(self) -> bool:
         """Whether the norms leave room for a clip that did something: without, each client sent its share of them."""
-        if self.clips is None:
-            return False
         squares, errors = self.squares()
         largest = self.clips.shares.max(axis=1) / self.clips.shares.sum(axis=1)
-        certain = _UNCLIPPED if self.clips.shares.shape[1] == 1 else _DIFFERING
+        certain = _DIFFERING if self._several else _UNCLIPPED
         return bool(np.any(largest * np.sqrt(np.maximum(squares + 2 * errors, 0.0)) >= certain * self.clips.limits))
 
     def squares(self) -> tuple[Array, Array]:
@@ -98,7 +97,7 @@ class Disturbed:
     def without_clip(self, factors: Array) -> Noisy:
         """The rounds as they would be without the clip, with the noise that is known, or shows."""
         smallest = np.finfo(float).eps * max(float(np.abs(self.products).max()), np.finfo(float).tiny)
-        shown = smallest if self.clips is None else max(self.asymmetry(factors), smallest)
+        shown = max(self.asymmetry(factors), smallest) if self.seen_clipped else smallest
         traces = len(self.traces)
         return Noisy(
             self.bases,
@@ -125,40 +124,45 @@ class Disturbed:
 
         One client without noise is solved exactly, but for its size where all rounds were clipped.
         """
-        if self.clips is None or not self.seen_clipped:
-            factors = np.ones(len(self.bases))
-            return self._judged(shrunk(self.without_clip(factors), rows), factors)
-        if self.clips.shares.shape[1] == 1 and not self.noise.any():
-            return self._single(self.clips, rows)
-        return self._turned(self.clips, rows)
+        if not self.seen_clipped:
+            return self._judged(shrunk(self.without_clip(self._present), rows), self.clips.shares)
+        return self._turned(rows) if self._several or self.noise.any() else self._single(rows)
 
-    def _single(self, clips: Clips, rows: int) -> Recovered:
+    @property
+    def _several(self) -> bool:
+        return self.clips.shares.shape[1] > 1
+
+    @property
+    def _present(self) -> Array:
+        return np.asarray(self.clips.shares.sum(axis=1))
+
+    def _single(self, rows: int) -> Recovered:
         norms = np.sqrt(self.squares()[0])
         factors = ratios(self.bases, self.products)
-        free = norms < _UNCLIPPED * clips.limits
+        free = norms < _UNCLIPPED * self.clips.limits
         factors = factors / (factors[free].mean() if free.any() else factors.max())
         factors = np.where(free, 1.0, np.minimum(factors, 1.0))
         probes, products = np.hstack(list(self.bases)), np.hstack(list(self.products / factors[:, None, None]))
         gram = solve(probes, products, rows=rows).gram
         if not free.any():
-            scale = max(clips.factors(norms / factors, norms**2, 1e-6 * norms**2, float(np.trace(gram)))[0], 1.0)
+            scale = max(self.clips.factors(norms / factors, norms**2, 1e-6 * norms**2, float(np.trace(gram)))[0], 1.0)
             gram, factors = scale * gram, factors / scale
-        return self._judged(gram, factors)
+        return self._judged(gram, factors[:, None])
 
-    def _turned(self, clips: Clips, rows: int) -> Recovered:
+    def _turned(self, rows: int) -> Recovered:
         """S and the factors in turn."""
-        factors, gram = np.ones(len(self.bases)), None
+        parts, gram = self.clips.shares, None
         squares, errors = self.squares()
         errors = errors + 1e-9 * np.abs(squares).max()
         for _ in range(_TURNS):
-            gram = shrunk(self.without_clip(factors), rows, start=gram, steps=_STEPS)
+            gram = shrunk(self.without_clip(parts.sum(axis=1)), rows, start=gram, steps=_STEPS)
             sizes = self._sizes(gram)
             if not sizes.any():
                 break
-            scale, factors = clips.factors(sizes, squares, errors, float(np.trace(gram)))
+            scale, parts = self.clips.factors(sizes, squares, errors, float(np.trace(gram)))
             gram = scale * gram
         assert gram is not None
-        return self._judged(gram, factors)
+        return self._judged(gram, parts)
 
     def _sizes(self, gram: Array) -> Array:
         """Norms of the sums, had nobody been clipped."""
@@ -167,15 +171,16 @@ class Disturbed:
         sizes = np.hypot(np.linalg.norm(images, axis=(1, 2)), traces)
         return np.asarray(np.maximum(sizes, 1e-3 * sizes.max()))
 
-    def _judged(self, gram: Array, factors: Array) -> Recovered:
+    def _judged(self, gram: Array, parts: Array) -> Recovered:
+        factors = parts.sum(axis=1)
         size = float(np.linalg.norm(self.products)) or 1.0
         residual = float(np.linalg.norm(self.products - factors[:, None, None] * (gram @ self.bases))) / size
         known = float(np.sqrt(np.mean(self.noise**2)))
-        shown = 0.0 if self.clips is None else self.asymmetry(factors)
+        shown = self.asymmetry(factors) if self.seen_clipped else 0.0
         share = float(np.sqrt(self.products.size)) / size
-        several = self.clips is not None and self.clips.shares.shape[1] > 1
-        level = max(known * share, min(max(shown * share, _CLOSE), _ALIKE) if several else 0.0)
-        return Recovered(gram, factors, residual, max(known, shown), residual <= max(_NOISES * level, EXPLAINED))
+        unlike = min(max(shown * share, _CLOSE), _ALIKE) if self._several and self.seen_clipped else 0.0
+        level = max(known * share, unlike)
+        return Recovered(gram, parts, residual, max(known, shown), residual <= max(_NOISES * level, EXPLAINED))
 
 
 def product_of(observation: Observation) -> str:

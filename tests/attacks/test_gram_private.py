@@ -9,7 +9,7 @@ from securefed.algorithms.base import Public
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.gram import PowerGram
+from securefed.attacks.gram import DifferenceGram, PowerGram
 from securefed.attacks.gram.private import ratios
 from securefed.attacks.gram.shrinkage import Likelihood, Noisy, shrunk
 from securefed.attacks.scores import relative_error
@@ -132,3 +132,47 @@ def test_the_ratios_of_factors_follow_from_symmetry():
     factors = np.array([1.0, 0.5, 0.1, 0.9])
     found = ratios(seen.bases, factors[:, None, None] * (S @ seen.bases))
     np.testing.assert_allclose(found / found[0], factors, rtol=1e-9)
+
+
+def changing(defense, rounds=24):
+    """The first client stays away in every second round."""
+    parts = clients()
+    public = Public.of(parts, feature_bound=1.0)
+    everyone = tuple(range(len(parts)))
+    federation = Federation(
+        SSI(RANK, tolerance=0.0),
+        parts,
+        defense,
+        seed=1,
+        public=public,
+        schedule=lambda k: everyone if k % 2 == 0 else everyone[1:],
+    )
+    return federation.run(rounds).transcript, Target(SSI(RANK, tolerance=0.0), public)
+
+
+def differenced(observed, target):
+    return DifferenceGram().run(observed, target, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("multiplier", "close"), [(3.0, 1.1), (0.02, 0.2), (1e-4, 0.05)])
+def test_differences_shrink_to_the_share_of_the_pooled_matrix(multiplier, close):
+    transcript, target = changing(chain(clip(600.0), InsecureGaussian(gaussian(multiplier), 3)))
+    observed, truth = views.released(transcript, 0), gram(clients()[:1])
+    found = differenced(observed, target)
+    assert found.members == {0}
+    assert relative_error(found.value, truth) < close
+    assert relative_error(found.value, truth) < relative_error(differenced(told_nothing(observed), target).value, truth)
+
+
+def test_differences_of_clipped_sums_stay_near_the_share():
+    transcript, target = changing(chain(clip(60.0)))
+    observed, truth = views.sum_only(transcript, 0), gram(clients()[:1])
+    assert relative_error(differenced(observed, target).value, truth) < 0.5
+    assert relative_error(differenced(told_nothing(observed), target).value, truth) > 1
+
+
+def test_differences_of_sums_that_no_clip_touched_are_what_they_were():
+    transcript, target = changing(chain(clip(1e4)))
+    observed = views.sum_only(transcript, 0)
+    found, plain = differenced(observed, target), differenced(told_nothing(observed), target)
+    np.testing.assert_array_equal(found.value, plain.value)
