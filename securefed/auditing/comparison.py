@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from securefed.auditing.cells import AUDIT, Cell
 from securefed.auditing.finding import strongest
-from securefed.auditing.statistics import INCONCLUSIVE, Interval, Verdict
+from securefed.auditing.statistics import INCONCLUSIVE, Interval, Verdict, widened
 from securefed.errors import DataError
 
 Change = Literal[
@@ -210,10 +210,12 @@ def compare_members(before: Mapping[str, Any], after: Mapping[str, Any]) -> list
 def change_of(old: Cell, new: Cell) -> Change:
     """What became of a leak.
 
-    It grew or shrank where the two 95 % intervals do not overlap, which errs on the side of "same": both audits' own
-    seeds say how small a change would have been seen. Below 0 nothing is learned, so that -2 and -.3 are the same, and
-    a mean that moves less than `VISIBLE` did not move. Where the later attacks failed, a leak that looks smaller is no
-    longer known; where the earlier ones failed, whatever is smaller is known now.
+    It grew or shrank where the two 95 % intervals do not overlap, which errs on the side of "same"; below 10 seeds
+    they are widened to Student's, as for verdicts, and one seed has none. Of 1000 pairs of one normal law .2, .6, .6
+    and 1.8 % differ at 2, 3, 5 and 10 seeds (bootstrapped alone: 31, 12, 6 and 2 %). Below 0 nothing is learned, so
+    that -2 and -.3 are the same, and a mean that moves less than `VISIBLE` did not move. Where the later attacks
+    failed, a leak that looks smaller is no longer known; where the earlier ones failed, whatever is smaller is known
+    now.
     """
     blind = [cell.verdict.word == INCONCLUSIVE for cell in (old, new)]
     if all(blind):
@@ -339,7 +341,8 @@ def _ends(cell: Cell | None) -> tuple[float, float] | None:
 def _beyond(old: Cell, new: Cell) -> bool:
     """Whether the leak of `new` lies above that of `old`."""
     a, b = old.leakage, new.leakage
-    return max(b.low, 0.0) > max(a.high, 0.0) and max(b.mean, 0.0) - max(a.mean, 0.0) >= VISIBLE
+    low, high = b.mean - widened(b), max(a.high, a.mean + widened(a))
+    return max(low, 0.0) > max(high, 0.0) and max(b.mean, 0.0) - max(a.mean, 0.0) >= VISIBLE
 
 
 def _ratio(values: Iterable[float]) -> float | None:

@@ -16,7 +16,7 @@ from securefed.auditing import comparison as compared
 from securefed.auditing.cells import AUDIT, CLIENT, NOT_COVERED
 from securefed.auditing.comparison import ADDED, GONE, GREW, LOST, SAME, SETTLED, SHRANK, Compared, Cost, Member
 from securefed.auditing.finding import PLAIN
-from securefed.auditing.statistics import EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
+from securefed.auditing.statistics import ENOUGH, EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
 from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, in_sentence, leak_text, short
 from securefed.errors import StorageError
 
@@ -27,11 +27,11 @@ GROUPS: Final = (
     (
         LOST,
         "No longer known",
-        "The later audit's attacks failed here. That says nothing about whether the data are safe, so a smaller figure "
-        "is no improvement.",
+        "The later audit's attacks failed here, or scatter too much to tell. That says nothing about whether the data "
+        "are safe, so a smaller figure is no improvement.",
     ),
     (SHRANK, "Got better", "The messages give away less than before: the later interval lies below the earlier."),
-    (SETTLED, "Known now", "The earlier audit's attacks failed here, so that its figure said nothing; the later's do."),
+    (SETTLED, "Known now", "The earlier audit's attacks failed here, so that its figure said nothing."),
     (
         SAME,
         "Another verdict, the same leak",
@@ -42,6 +42,8 @@ GROUPS: Final = (
 WORDS: Final = ("leakage", "exposed", "partial", "not detected", "inconclusive", "interval", "client, federation")
 WHOSE: Final[Mapping[str, str]] = {CLIENT: "one client's data"}
 POOLED: Final = "everybody's pooled data"
+LARGE: Final = 0.1
+"""Change of a mean that is worth a word where the intervals leave it open."""
 Report = Mapping[str, Any]
 
 
@@ -81,6 +83,7 @@ def render(before: Report, after: Report) -> str:
     style = environment.from_string((folder / "report.css").read_text()).render(ramp=", ".join(charts.RAMP))
     views = compared.compare_views(before, after)
     both = [row for row in views if row.change not in (ADDED, GONE)]
+    still = sorted((row for row in both if _group(row) is None), key=lambda row: -abs(row.moved))
     costs = compared.compare_costs(before, after)
     members = compared.compare_members(before, after)
     moved = [row for row in members if row.change != SAME or row.verdicts[0] != row.verdicts[1]]
@@ -90,13 +93,16 @@ def render(before: Report, after: Report) -> str:
         differences=compared.differences(before, after),
         machines=_machines(before, after),
         groups=_groups(both),
-        unchanged=[_row(row) for row in both if _group(row) is None],
+        unchanged=[_row(row) for row in still],
+        unsure=sum(abs(row.moved) >= LARGE for row in still),
+        large=LARGE,
         lonely=_lonely(views),
         costs=[_cost(row) for row in costs if row.changed],
         steady=[_cost(row) for row in costs if not row.changed],
         members=[_member(row) for row in sorted(moved, key=lambda row: row.auc[0][0] - row.auc[1][0])],
         members_in_all=len(members),
         cells=[_row(row) for row in compared.compare(before, after) if row.change not in (ADDED, GONE)],
+        few=_few(before, after),
         glossary=[(word, meaning) for word, meaning in GLOSSARY if word in WORDS],
         runs=[(name, _made(report)) for name, report in (("Earlier", before), ("Later", after))],
     )
@@ -245,6 +251,21 @@ def _member(row: Member) -> dict[str, str]:
         "verdict": " → ".join(dict.fromkeys(row.verdicts)),
         "look": LOOKS.get(row.change, ""),
     }
+
+
+def _few(before: Report, after: Report) -> str:
+    """How much the seeds of either audit say, where they are few."""
+    least = min(
+        (cell.leakage.seeds for report in (before, after) for cell in compared.cells_of(report)), default=ENOUGH
+    )
+    if least >= ENOUGH:
+        return ""
+    if least < 2:
+        return "One seed says nothing of the spread: every difference counts as a change, and chance may have made it."
+    return (
+        f"With fewer than {ENOUGH} seeds (here {least}) the intervals shown are too narrow; wider ones decide what "
+        "counts as a change, so that only large changes do."
+    )
 
 
 def _machines(before: Report, after: Report) -> list[str]:

@@ -22,7 +22,8 @@ RECONSTRUCTED: Final = 0.999
 no luck."""
 SIGHTED: Final = 0.8
 """Share of the runs whose messages an attack has to explain for its silence to mean anything."""
-_ENOUGH: Final = 10
+ENOUGH: Final = 10
+"""Seeds from which the bootstrap is wide enough."""
 _POWER: Final = 0.8416  # the normal quantile of 8 in 10
 _HALF: Final = 1.96  # half of a normal 95 % interval, in standard errors
 _RESAMPLES: Final = 4000
@@ -95,7 +96,7 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
     leakage's interval is widened to Student's; the null's is not, for attacks on nothing fail wildly downwards. One
     seed has no spread: its verdict is that of the point, and no rate holds.
     """
-    low, high = leakage.mean - _widened(leakage), null.high
+    low, high = leakage.mean - widened(leakage), null.high
     threshold = max(PARTIAL_FROM, high)
     detectable = threshold + leakage.mean - low + _POWER * leakage.deviation / math.sqrt(leakage.seeds)
     if leakage.seeds < 2:
@@ -105,6 +106,14 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
     if low > threshold or highest >= max(RECONSTRUCTED, high):
         return Verdict(PARTIAL, detectable)
     return Verdict(INCONCLUSIVE if explained < SIGHTED or detectable >= 1 else NOT_DETECTED, detectable)
+
+
+def widened(found: Interval) -> float:
+    """Distance of the low end from the mean; below `ENOUGH` seeds, that of Student's interval if larger."""
+    distance = found.mean - found.low
+    if found.seeds < 2 or found.seeds >= ENOUGH:
+        return distance
+    return max(distance, float(stdtrit(found.seeds - 1, 0.975)) * found.deviation / math.sqrt(found.seeds))
 
 
 def seeds_for(leakage: Interval, null: Interval, limit: float) -> int | None:
@@ -120,18 +129,10 @@ def seeds_for(leakage: Interval, null: Interval, limit: float) -> int | None:
         detectable = max(PARTIAL_FROM, chance) + (_HALF + _POWER) * spread
         return detectable <= limit and leakage.mean + _HALF * spread < limit
 
-    low, high = _ENOUGH, 10_000
+    low, high = ENOUGH, 10_000
     if not enough(high):
         return None
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle + 1, high)
     return low
-
-
-def _widened(found: Interval) -> float:
-    """Distance of the low end from the mean; below `_ENOUGH` seeds, that of Student's interval if larger."""
-    distance = found.mean - found.low
-    if found.seeds < 2 or found.seeds >= _ENOUGH:
-        return distance
-    return max(distance, float(stdtrit(found.seeds - 1, 0.975)) * found.deviation / math.sqrt(found.seeds))

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from securefed.auditing import comparison, plots
 from securefed.auditing.cells import CLIENT, FEDERATION, Cell
 from securefed.auditing.comparison_page import render, save, summary, to_json
-from securefed.auditing.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, Verdict
+from securefed.auditing.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, Verdict, interval
 from securefed.errors import StorageError
 from tests.auditing.test_report import cell, report
 
@@ -71,6 +72,28 @@ def test_a_leak_changes_beyond_both_intervals_and_no_failed_attack_is_an_improve
     assert (cells[0].moved > 0) == (new.leakage.mean > max(old.leakage.mean, 0))
 
 
+def test_two_audits_of_one_law_rarely_differ_at_few_seeds_and_a_large_change_shows() -> None:
+    """Bootstrapped alone, 2 pairs of 20 differ at 3 seeds, for then the interval is the range: 20 +- 4 in 200."""
+    rng = np.random.default_rng(4)
+
+    def drawn(mean: float) -> Cell:
+        return replace(judged(mean, PARTIAL), leakage=interval(rng.normal(mean, 0.05, 3)))
+
+    pairs = [(drawn(0.5), drawn(0.5)) for _ in range(200)]
+    apart = sum(a.leakage.high < b.leakage.low or b.leakage.high < a.leakage.low for a, b in pairs)
+    assert apart > 10
+    assert sum(comparison.change_of(*pair) != comparison.SAME for pair in pairs) < 6
+    large = [comparison.change_of(drawn(0.2), drawn(0.7)) for _ in range(50)]
+    assert large.count(comparison.GREW) > 40
+    few = [
+        audit(replace(cell("pca/ssi", "plain", "server", 0.5), leakage=interval(rng.normal(0.5, 0.05, n))))
+        for n in (1, 3)
+    ]
+    assert "One seed says nothing" in render(few[0], BEFORE)
+    assert "fewer than 10 seeds (here 3)" in render(few[1], BEFORE)
+    assert "seeds (here" not in render(BEFORE, AFTER)
+
+
 def test_a_stronger_attack_of_the_later_audit_counts_for_its_view() -> None:
     weak, strong = cell("pca/ssi", "plain", "server", 0.2), cell("pca/ssi", "plain", "server", 0.9, attack="gram/new")
     (row,) = comparison.compare_views(audit(weak), audit(weak, strong))
@@ -103,6 +126,12 @@ def test_every_situation_stands_under_what_became_of_it_the_worst_first() -> Non
     for change in ("0.900 → 0.500", "150 → 300 (× 2.00)", "8 → 2"):
         assert change in found["What it costs"]
     assert "0.95" in sections(render(AFTER, BEFORE))["Got worse"]
+
+
+def test_a_large_move_within_wide_intervals_is_said_to_be_open() -> None:
+    wide, moved = (audit(judged(leak, PARTIAL, 0.3)) for leak in (0.3, 0.6))
+    assert "In 1 the mean moved by 0.1 or more, but the intervals are too wide" in render(wide, moved)
+    assert "too wide to tell" not in render(wide, wide)
 
 
 def test_the_summary_is_two_sentences_for_everybody() -> None:
