@@ -12,6 +12,7 @@ from securefed.algorithms.personalized.admm import ConsensusADMM
 from securefed.algorithms.personalized.flame import FLAME
 from securefed.algorithms.personalized.pfedme import PFedMe
 from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.personal.restored import restored
 from securefed.attacks.requirements import too_long, untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
@@ -64,7 +65,7 @@ def read_opened(observed: Observed, target: Target) -> Opened:
     """
     if (reason := why_not_opened(observed, target)) is not None:
         raise TranscriptError(reason)
-    method, public = target.algorithm, target.public
+    observed, method, public = restored(observed, target), target.algorithm, target.public
     assert isinstance(method, ConsensusADMM)
     model = Model(method.problem, public)
     count = len(observed.members)
@@ -116,7 +117,7 @@ class Recursion:
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
         if isinstance(target.algorithm, PFedMe):
-            value, rounds = self._pfedme(target.algorithm, observed, target), 1
+            value, rounds = self._pfedme(target.algorithm, restored(observed, target), target), 1
         else:
             value, rounds = read_opened(observed, target).personal[-1], len(observed.rounds)
         if not np.isfinite(value).all():

@@ -23,6 +23,7 @@ from securefed.attacks.gradient_inversion.rounds import (
     why_not,
 )
 from securefed.attacks.gradient_inversion.search import SOLVED
+from securefed.attacks.personal.restored import restored
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
@@ -52,7 +53,7 @@ class Replay:
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
-        model, seen = LinearModel.of(target), read(observed, target)
+        model, seen = LinearModel.of(target), read(restored(observed, target), target)
         assert model is not None  # `applies` refuses other models
         alone = len(observed.members) == 1
         found = self.fit.run(observed, target, rng) if alone else None
