@@ -17,6 +17,8 @@ from securefed.attacks.base import Observation, Observed, Reconstruction, Target
 from securefed.attacks.gram.faps_chain import chain_client, is_chain, solved_exactly
 from securefed.attacks.gram.faps_fit import estimate_within, fit_client
 from securefed.attacks.gram.near_consensus import ROUNDS, near_consensus, spread_out
+from securefed.attacks.gram.private import Disturbed, disturbed
+from securefed.attacks.gram.private_consensus import Masked
 from securefed.attacks.gram.rounds import Members, by_members, most_seen, rows_of
 from securefed.attacks.requirements import untold
 from securefed.datasets.base import Dataset
@@ -55,7 +57,8 @@ class ConsensusGram:
     actual one was .5 to 1.7 times that) in the diagnostics. Otherwise the estimate is reported, of exact messages of
     few rows the one that `faps_estimate` sharpens, and `residual` is the misfit of a FAPS client that holds it (NaN for
     sums, which no single client sends). `diagnostics["method"]` says which it was. Noise above about 1e-4 of the first
-    message leaves only the estimate.
+    message leaves only the estimate; noise and clips that the view tells (`Observation.noise`, `clips`) are reckoned
+    with in it ("shrunk", `private_consensus`).
     """
 
     fit_unknowns: int = 600
@@ -99,8 +102,8 @@ class ConsensusGram:
         rows = rows_of(members, target.public)
         estimate = near_consensus(spread_out(rounds), algorithm.beta_scale, rows)
         alone = len(members) == 1
-        found = None
-        if alone and estimate.distances[0] < _AT_CONSENSUS:
+        found = _private(rounds, target, rows, estimate.distances[0])
+        if found is None and alone and estimate.distances[0] < _AT_CONSENSUS:
             found = self._chained(rounds, target, rows, estimate.gram) or self._fitted(rounds, target, rows)
         if found is None:
             found = self._estimated(rounds, target, rows, estimate.gram) if alone else _unproven(estimate.gram)
@@ -208,6 +211,22 @@ def runs_of_faps(rounds: Sequence[Observation], algorithm: FAPS) -> dict[Members
         if blocks:
             longest[members] = max(blocks.values(), key=len)
     return longest
+
+
+def _private(rounds: Sequence[Observation], target: Target, rows: int, distance: float) -> Solved | None:
+    """Where a defence clipped the messages, or its noise keeps even the first from consensus."""
+    if not disturbed(rounds):
+        return None
+    seen = spread_out(rounds)
+    masked = Masked(Disturbed.of(seen, target.public, PRODUCT), cast(FAPS, target.algorithm).beta_scale)
+    noised = masked.seen.noise.any() and distance >= _AT_CONSENSUS
+    if not len(masked.seen.traces) or not (noised or masked.seen.seen_clipped):
+        return None
+    found = masked.recovered(rows)
+    notes = {"noise": found.noise, "clipped to": float(found.parts.sum(axis=1).mean())}
+    return Solved(
+        found.gram, "shrunk", found.residual, 0, len(found.gram) * (len(found.gram) + 1) // 2, math.nan, notes
+    )
 
 
 def _unproven(gram: Array, misfit: float = math.nan) -> Solved:

@@ -23,7 +23,7 @@ ROUNDS = 60
 """Rounds that an estimate is made from; more say little that is new."""
 _FLOOR = 1e-6
 _SCALAR_FLOOR = 1e-4
-_AMPLIFICATION = 4.0
+AMPLIFICATION = 4.0
 """(I - Z Z^T) Y is off by about this times the relative distance that Z^T Y shows (measured 3 to 8 on digits)."""
 
 
@@ -70,7 +70,7 @@ def near_consensus(rounds: Sequence[Observation], beta_scale: float, rows: int) 
 def spreads(Z: Array, Y: Array) -> Array:
     """Standard deviations of the entries of (I - Z Z^T) Y as blocks of S, in units of lambda_1(S); (rounds,)."""
     _, features, rank = Z.shape
-    return np.asarray(_AMPLIFICATION * _distances(Z, Y) / np.sqrt(features * rank) + _FLOOR)
+    return np.asarray(AMPLIFICATION * _distances(Z, Y) / np.sqrt(features * rank) + _FLOOR)
 
 
 def spread_out(rounds: Sequence[Observation], count: int = ROUNDS) -> list[Observation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,8 @@ from securefed.attacks.gram.linear import solve
 from securefed.attacks.gram.shrinkage import Noisy, shrunk
 from securefed.tensors import Array
 
-_TURNS, _STEPS = 8, 4
+_ROUNDS = 400
+_TURNS, _STEPS = 6, 4
 """So often S and the factors are taken in turn, with so many steps for S."""
 _UNCLIPPED, _DIFFERING = 1 - 1e-6, 0.95
 """A client's norm below this share of the clip's was not clipped, a sum's divided by the rows below the other."""
@@ -62,9 +63,12 @@ class Disturbed:
     clips: Clips
 
     @classmethod
-    def of(cls, rounds: Sequence[Observation], public: Public) -> Disturbed:
-        """Of rounds that show products."""
-        name = product_of(rounds[0])
+    def of(cls, rounds: Sequence[Observation], public: Public, name: str = "") -> Disturbed:
+        """Of the tensor `name` of these rounds, by default the one that shows S Z; of very many rounds, of some."""
+        name = name or product_of(rounds[0])
+        rounds = [
+            rounds[k] for k in np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _ROUNDS)).round().astype(int))
+        ]
         together = [limit(o, (name, CAPTURED)) for o in rounds]
         apart = np.isinf(together) & np.array([bool(o.clips) for o in rounds])
         limits = np.array([limit(o, (name,)) for o in rounds] if apart.any() else together)
@@ -125,7 +129,7 @@ class Disturbed:
         One client without noise is solved exactly, but for its size where all rounds were clipped.
         """
         if not self.seen_clipped:
-            return self._judged(shrunk(self.without_clip(self._present), rows), self.clips.shares)
+            return self._judged(shrunk(self.without_clip(self._present), rows).gram, self.clips.shares)
         return self._turned(rows) if self._several or self.noise.any() else self._single(rows)
 
     @property
@@ -151,18 +155,18 @@ class Disturbed:
 
     def _turned(self, rows: int) -> Recovered:
         """S and the factors in turn."""
-        parts, gram = self.clips.shares, None
         squares, errors = self.squares()
         errors = errors + 1e-9 * np.abs(squares).max()
+        parts, found = self.clips.shares, None
         for _ in range(_TURNS):
-            gram = shrunk(self.without_clip(parts.sum(axis=1)), rows, start=gram, steps=_STEPS)
-            sizes = self._sizes(gram)
+            found = shrunk(self.without_clip(parts.sum(axis=1)), rows, start=found, steps=_STEPS)
+            sizes = self._sizes(found.gram)
             if not sizes.any():
                 break
-            scale, parts = self.clips.factors(sizes, squares, errors, float(np.trace(gram)))
-            gram = scale * gram
-        assert gram is not None
-        return self._judged(gram, parts)
+            scale, parts = self.clips.factors(sizes, squares, errors, float(np.trace(found.gram)))
+            found = replace(found, gram=scale * found.gram)
+        assert found is not None
+        return self._judged(found.gram, parts)
 
     def _sizes(self, gram: Array) -> Array:
         """Norms of the sums, had nobody been clipped."""

@@ -27,8 +27,8 @@ _METRIC = 1e-6
 _FLOORS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
 """The penalty is the same in all directions but for those of precision above this share of the best. Precisions that
 span decades excuse less of it in the directions seen badly, and the misfit tells."""
-_SCALARS = 60
-"""Rounds whose scalars are used, at most."""
+_SCALARS, _ENTRIES = 60, 2**23
+"""Rounds whose scalars are used, at most, and numbers that their projectors may hold."""
 
 
 @dataclass(frozen=True)
@@ -57,26 +57,36 @@ class Noisy:
         return float(1 + 2 * np.sqrt(2 / self.products.size))
 
 
-def shrunk(seen: Noisy, rows: int = 0, *, start: Array | None = None, steps: int = 30) -> Array:
-    """S, positive semidefinite of rank at most `rows` (0: any).
+@dataclass(frozen=True)
+class Shrunk:
+    """S, positive semidefinite, and the multiplier of that constraint, from which to go on."""
+
+    gram: Array
+    dual: Array
+
+
+def shrunk(seen: Noisy, rows: int = 0, *, start: Shrunk | None = None, steps: int = 30, relax: bool = True) -> Shrunk:
+    """S of rank at most `rows` (0: any).
 
     Args:
-        start: to begin with.      steps: at each penalty; the first that leaves no more than the noise is taken.
+        start: to begin with, of similar rounds.      steps: at each penalty.
+        relax: lower the penalty until what is left is no more than the noise; else the first one is taken.
     """
     likelihood = Likelihood.of(seen)
-    point, dual = (np.zeros_like(likelihood.right) if start is None else likelihood.scaled(start)), 0.0
-    best, least = np.zeros_like(likelihood.right), np.inf
+    point = dual = np.zeros_like(likelihood.right)
+    if start is not None:
+        point, dual = likelihood.scaled(start.gram), likelihood.scaled_dual(start.dual)
+    best, least = Shrunk(np.zeros_like(point), np.zeros_like(point)), np.inf
     for penalty in likelihood.penalties():
-        dual = np.zeros_like(point)
         for _ in range(steps):
             explained = likelihood.step(point - dual)
             point = nearest_psd(explained + dual - penalty, rows)
             dual = dual + explained - point
-        gram = likelihood.gram(point)
-        misfit = seen.misfit(gram)
-        if misfit < least:
-            best, least = gram, misfit
-        if misfit <= seen.excused:
+        found = Shrunk(likelihood.gram(point), likelihood.dual(dual))
+        misfit = seen.misfit(found.gram)
+        if misfit < least or not relax:
+            best, least = found, misfit
+        if misfit <= seen.excused or not relax:
             break
     return best
 
@@ -106,7 +116,8 @@ class Likelihood:
         scales = np.maximum(precisions, _METRIC * precisions[-1]) ** -0.25
         pulled = vectors.T @ np.tensordot(seen.products, weighted, ((0, 2), (0, 2))) @ vectors
         right = (pulled + pulled.T) / 2 * np.outer(scales, scales)
-        used = np.unique(np.linspace(0, len(seen.traces) - 1, min(_SCALARS, len(seen.traces))).round().astype(int))
+        count = min(_SCALARS, len(seen.traces), max(1, _ENTRIES // len(vectors) ** 2))
+        used = np.unique(np.linspace(0, len(seen.traces) - 1, count).round().astype(int))
         bases = (vectors.T @ seen.bases[used]) * scales[:, None]
         return cls(vectors, precisions, scales, right, bases, seen.traces[used], seen.trace_errors[used] ** 2)
 
@@ -129,6 +140,14 @@ class Likelihood:
     def gram(self, point: Array) -> Array:
         """Inverse of `scaled`."""
         return np.asarray(self.vectors @ (point * np.outer(self.scales, self.scales)) @ self.vectors.T)
+
+    def scaled_dual(self, dual: Array) -> Array:
+        """A multiplier of a matrix in these coordinates."""
+        return np.asarray((self.vectors.T @ dual @ self.vectors) * np.outer(self.scales, self.scales))
+
+    def dual(self, scaled: Array) -> Array:
+        """Inverse of `scaled_dual`."""
+        return np.asarray(self.vectors @ (scaled / np.outer(self.scales, self.scales)) @ self.vectors.T)
 
     @cached_property
     def _diagonal(self) -> Array:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from securefed.algorithms.base import Public
-from securefed.algorithms.pca import SSI
+from securefed.algorithms.pca import FAPS, SSI
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.gram import DifferenceGram, PowerGram
+from securefed.attacks.gram import ConsensusGram, DifferenceGram, PowerGram
 from securefed.attacks.gram.private import ratios
 from securefed.attacks.gram.shrinkage import Likelihood, Noisy, shrunk
 from securefed.attacks.scores import relative_error
@@ -108,7 +108,7 @@ def noisy(seed=0, rounds=4, size=0.3):
 def test_shrinkage_is_the_minimum():
     """First-order conditions over S >= 0: the gradient is positive semidefinite, and vanishes on the range of S."""
     seen, S = noisy()
-    likelihood, got = Likelihood.of(seen), shrunk(seen, steps=400)
+    likelihood, got = Likelihood.of(seen), shrunk(seen, steps=400).gram
     weights = seen.errors**-2
     pull = np.einsum("k,knp,kmp->nm", weights, got @ seen.bases - seen.products, seen.bases)
     projectors = seen.bases @ seen.bases.mT
@@ -176,3 +176,30 @@ def test_differences_of_sums_that_no_clip_touched_are_what_they_were():
     observed = views.sum_only(transcript, 0)
     found, plain = differenced(observed, target), differenced(told_nothing(observed), target)
     np.testing.assert_array_equal(found.value, plain.value)
+
+
+def masked(defense, rounds=8):
+    parts = clients()
+    public = Public.of(parts, feature_bound=1.0)
+    algorithm = FAPS(RANK, tolerance=0.0)
+    transcript = Federation(algorithm, parts, defense, seed=1, public=public).run(rounds).transcript
+    return transcript, Target(algorithm, public)
+
+
+@pytest.mark.parametrize(("norm", "multiplier"), [(80.0, 0.01), (600.0, 0.02)])
+def test_masked_products_are_shrunk_and_the_clip_undone(norm, multiplier):
+    transcript, target = masked(chain(clip(norm), InsecureGaussian(gaussian(multiplier), 3)))
+    observed, truth = views.released(transcript, 0), gram(clients())
+    found = ConsensusGram().run(observed, target, np.random.default_rng(0))
+    plain = ConsensusGram().run(told_nothing(observed), target, np.random.default_rng(0))
+    assert found.diagnostics["method"] == "shrunk"
+    assert relative_error(found.value, truth) < 0.75 * relative_error(plain.value, truth)
+
+
+def test_masked_products_that_no_clip_touched_are_read_as_ever():
+    transcript, target = masked(chain(clip(1e4)))
+    for observed in (views.server(transcript, 0), views.sum_only(transcript, 0)):
+        found, plain = (
+            ConsensusGram().run(view, target, np.random.default_rng(0)) for view in (observed, told_nothing(observed))
+        )
+        np.testing.assert_array_equal(found.value, plain.value)
