@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
 
@@ -15,8 +15,10 @@ from securefed.algorithms.graph.ppgl import PPGL
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.distances.chain import Chain
 from securefed.attacks.distances.clear import Opened, open_client
+from securefed.attacks.distances.posterior import likeliest
 from securefed.attacks.distances.starts import starts
 from securefed.attacks.distances.system import System
+from securefed.attacks.distances.unclipped import unclipped
 from securefed.attacks.levenberg import Geodesic, Patience, levenberg
 from securefed.attacks.requirements import too_large, untold
 from securefed.errors import TranscriptError
@@ -28,6 +30,8 @@ _NEAR = 0.03
 _RANK_TOLERANCE = 1e-12
 _STAGES = (1, 3, 6, 14)
 _CRAWLS, _HOPELESS = 1e-2, 0.3
+_QUIET = 0.3
+"""Noise, relative to what the messages say, up to which a search that knows of none may come near."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class Fit:
     The pooled start is a stationary point of the difference between members, so members start apart from it. N members
     are determined by N rounds, and a fit that begins with no more of them ends in wrong minima less often. A search
     that crawls at the end goes on along the valley's curve.
+
+    Clips are simulated. Under noise, and where clips leave less than is sought, the likeliest distances are returned
+    (`posterior`), and `diagnostics["explained"]` says whether the noise is as large as was stated.
 
     Attributes:
         rounds: most rounds fitted.      starts: of PPGL's sums; a fit that explains them is the last.
@@ -102,16 +109,20 @@ class Fit:
         """Raises `TranscriptError` where the simulation would not fit into `memory`, before anything is allocated."""
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
+        observed = unclipped(observed, target)
         system = System.of(observed, target)
         if not all(np.isfinite(seen.total).all() for seen in system.rounds):
             raise TranscriptError("the view's messages are not finite")
+        if any(item.clips or any(item.noise.values()) for item in observed.rounds):
+            return self._guarded(system, rng)
         chain = Chain.of(observed, target)
         if chain is None or system.edges <= self.dense:
-            return self._search(system, rng)
+            _, distances, jacobian = self._search(system, rng)
+            return self._found(system, distances, jacobian)
         return self._opened(system, open_client(chain, rng, self.patience))
 
-    def _search(self, system: System, rng: np.random.Generator) -> Reconstruction:
-        """All members by a dense Jacobian."""
+    def _search(self, system: System, rng: np.random.Generator) -> tuple[float, Array, Array]:
+        """All members by a dense Jacobian: (misfit, distances, Jacobian)."""
         self._room(system)
         best: tuple[float, Array, Array] | None = None
         tries = self.starts if len(system.members) > 1 and isinstance(system.method, PPGL) else 1
@@ -122,7 +133,21 @@ class Fit:
             if best[0] <= SOLVED:
                 break
         assert best is not None
-        return self._found(system, best[1], best[2])
+        return best
+
+    def _guarded(self, system: System, rng: np.random.Generator) -> Reconstruction:
+        """Under clips or noise: exactly where that works out, else the likeliest."""
+        system = system.first(self.rounds)
+        others: tuple[Array, ...] = ()
+        if system.determined and system.loudness < _QUIET:
+            misfit, distances, jacobian = self._search(system, rng)
+            if misfit <= SOLVED:
+                return self._found(system, distances, jacobian)
+            others = (distances,)
+        self._room(system)
+        end = likeliest(system, rng, self.steps, others)
+        found = self._found(system, end.distances, system.misfit(end.distances)[1])
+        return replace(found, diagnostics={**found.diagnostics, **(end.told() if system.loudness else {})})
 
     def _climb(self, system: System, start: Array) -> tuple[float, Array, Array]:
         """(misfit, distances, Jacobian) from one start, more and more rounds together."""

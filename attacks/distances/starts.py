@@ -9,7 +9,7 @@ import numpy as np
 
 from securefed.algorithms.graph.igl import IGL
 from securefed.algorithms.graph.ppgl import PPGL
-from securefed.attacks.distances.system import Seen, System
+from securefed.attacks.distances.system import System
 from securefed.attacks.levenberg import Patience, levenberg
 from securefed.tensors import Array
 
@@ -58,6 +58,6 @@ def pooled(system: System) -> Array:
     guess = np.maximum(still - (seen.total[: system.edges] / weight - method.start_weight) / length, 0.0)
     one = seen.members[:1]
     own = float(system.sent(system.still)[0][0, 0]) / float(weight[0] * method.start_weight)  # its part of the sum
-    alone = replace(system, rounds=(Seen(seen.consensus, own * seen.total, one),), members=one)
+    alone = replace(system, rounds=(replace(seen, total=own * seen.total, members=one),), members=one)
     fit = levenberg(lambda p: alone.misfit(p[None]), guess, steps=20, goal=1e-13, patience=Patience(1.0))
     return fit.point if np.isfinite(fit.norm) else guess

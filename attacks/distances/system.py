@@ -7,7 +7,8 @@ NumPy compares complex numbers by their real parts first, so that projections an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from securefed.algorithms.base import Public
 from securefed.algorithms.graph.method import OBJECTIVE, GraphMethod, Own, edges_of
 from securefed.algorithms.graph.ppgl import PPGL
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Observation, Observed, Target
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
 from securefed.tensors import Array
@@ -25,11 +26,41 @@ _STEP = 1e-30
 
 @dataclass(frozen=True)
 class Seen:
-    """One round: what was broadcast, the sum of what the members sent as one vector, and who they are."""
+    """One round.
+
+    Attributes:
+        consensus: what was broadcast.      total: the sum of what the members sent, as one vector (size,).
+        members: who they are.
+        clips: entries of a member's vector that were clipped together, and their L2 norm.
+        noise: (size,) standard deviation of the noise in an entry of `total`.
+    """
 
     consensus: Array
     total: Array
     members: tuple[ClientId, ...]
+    clips: tuple[tuple[Array, float], ...] = ()
+    noise: Array = field(default_factory=lambda: np.zeros(()))
+
+    @classmethod
+    def of(cls, item: Observation, consensus: Array, names: Sequence[str]) -> Seen:
+        """Raises `KeyError` where the message lacks a tensor."""
+        parts = [np.ravel(item.message[name]) for name in names]
+        sizes = [part.size for part in parts]
+        owner = np.repeat(names, sizes)
+        clips = tuple((np.flatnonzero(np.isin(owner, together)), norm) for together, norm in item.clips)
+        noise = [float(item.noise.get(name, 0.0)) for name in names]
+        return cls(consensus, np.concatenate(parts), tuple(sorted(item.members)), clips, np.repeat(noise, sizes))
+
+    def clipped(self, sent: Array) -> Array:
+        """What the clips leave of members' vectors (..., size); analytic in complex ones."""
+        for places, norm in self.clips:
+            own = sent[..., places]
+            margin = 1 + (places.size + 8) * np.finfo(float).eps  # of the defence, for its round-off
+            length = margin * np.sqrt((own**2).sum(axis=-1, keepdims=True))
+            scale = np.where(length.real > norm, norm / np.where(length == 0, 1.0, length), 1.0)
+            sent = sent.copy()
+            sent[..., places] = own * scale
+        return sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +102,7 @@ class System:
         assert isinstance(method, GraphMethod)
         names = [spec.name for spec in method.specs(target.public)]
         try:
-            rounds = tuple(
-                Seen(
-                    method.read(item.broadcast),
-                    np.concatenate([np.ravel(item.message[name]) for name in names]),
-                    tuple(sorted(item.members)),
-                )
-                for item in observed.rounds
-            )
+            rounds = tuple(Seen.of(item, method.read(item.broadcast), names) for item in observed.rounds)
         except KeyError as error:
             raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
         return cls(analytic(method), target.public, rounds, tuple(sorted(observed.members)))
@@ -108,7 +132,7 @@ class System:
             parts = [told[name][..., None] if name == OBJECTIVE else told[name] for name in names]
             lead = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
             joined = np.concatenate([np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts], axis=-1)
-            out.append(np.where(present, joined, 0.0))
+            out.append(np.where(present, seen.clipped(joined), 0.0))
             memory = tuple(np.where(present, new, old) for new, old in zip(fresh, memory, strict=True))
             first = first & ~present
         return out
@@ -129,24 +153,43 @@ class System:
             for seen, value in pairs
         )
 
-    def misfit(self, distances: Array, *, slope: bool = True) -> tuple[Array, Array]:
+    def misfit(
+        self, distances: Array, *, slope: bool = True, units: Sequence[Array] | None = None
+    ) -> tuple[Array, Array]:
         """Residual, every round relative to its message, and its Jacobian (equations, members * edges).
 
         Args:
             distances: (members, edges).
+            units: of each round, (size,) each, in place of how far its message is from one that says nothing.
         """
+        units = (
+            [np.full(seen.total.size, unit) for seen, unit in zip(self.rounds, self.signals, strict=True)]
+            if units is None
+            else units
+        )
         if slope:
             directions = np.eye(self.edges)[:, None, :]
             sent = self.sent(distances + 1j * _STEP * directions)
         else:
             sent = [value[None] for value in self.sent(distances)]
         residual, jacobian = [], []
-        for seen, value, unit in zip(self.rounds, sent, self.signals, strict=True):
+        for seen, value, unit in zip(self.rounds, sent, units, strict=True):
             residual.append((value[0].real.sum(axis=0) - seen.total) / unit)
             if slope:
                 full = np.broadcast_to(value, (self.edges, *value.shape[1:]))
-                jacobian.append(full.imag.transpose(2, 1, 0).reshape(value.shape[-1], -1) / (_STEP * unit))
+                jacobian.append(full.imag.transpose(2, 1, 0).reshape(value.shape[-1], -1) / (_STEP * unit)[:, None])
         return np.concatenate(residual), np.concatenate(jacobian) if slope else np.zeros((0, 0))
+
+    @property
+    def determined(self) -> bool:
+        """Whether there are as many equations as unknowns."""
+        return sum(seen.total.size for seen in self.rounds) >= len(self.members) * self.edges
+
+    @property
+    def loudness(self) -> float:
+        """The noise, relative to what the messages say: of the loudest round."""
+        pairs = zip(self.rounds, self.signals, strict=True)
+        return max(float(np.linalg.norm(seen.noise)) / unit for seen, unit in pairs)
 
     def first(self, rounds: int) -> System:
         """The same for the first `rounds` rounds."""

@@ -1,0 +1,174 @@
+"""Distances under clips and noise: exact as they vanish, a constant where they drown everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.graph import IGL, MRMTL, PPGL, FedAvg
+from securefed.algorithms.graph.edges import Edges
+from securefed.attacks import views
+from securefed.attacks.base import Target
+from securefed.attacks.distances import Fit
+from securefed.attacks.distances.posterior import Prior, likeliest
+from securefed.attacks.distances.system import System
+from securefed.attacks.distances.unclipped import unclipped
+from securefed.attacks.scores import relative_error
+from securefed.datasets.base import Dataset
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import InsecureGaussian, clip, clip_each, gaussian
+from securefed.defenses.differential_privacy.clip import clipped
+from securefed.federation import Federation
+
+VERTICES = 7
+EDGES = Edges(VERTICES)
+
+
+def scene(method, *parts, seed=0, clients=2, rounds=6):
+    """(federation, the clients' distances, target) on correlated signals."""
+    rng = np.random.default_rng(seed)
+    shared = rng.normal(0, 0.4, (VERTICES, VERTICES))
+    mixed = [shared + rng.normal(0, 0.1, shared.shape) for _ in range(clients)]
+    data = [Dataset(rng.normal(size=(30 + 5 * k, VERTICES)) @ own, None) for k, own in enumerate(mixed)]
+    federation = Federation(method, data, chain(*parts), seed=seed)
+    federation.run(rounds)
+    truth = np.stack([EDGES.distances(own.x) / own.rows for own in data])
+    return federation, truth, Target(method, federation.public)
+
+
+def noisy(norm, multiplier, seed=0):
+    return clip(norm), InsecureGaussian(gaussian(multiplier), seed)
+
+
+def undistorted(observed):
+    """The same numbers, by an attacker who does not know the defence."""
+    return replace(observed, rounds=tuple(replace(item, clips=(), noise={}) for item in observed.rounds))
+
+
+def found(observed, target, attack=None):
+    return (attack or Fit()).run(observed, target, np.random.default_rng(0))
+
+
+def apart(value, truth):
+    """Relative error, whoever is who."""
+    blocks, whole = value.reshape(len(truth), VERTICES, VERTICES), EDGES.adjacency(truth)
+    return min(relative_error(blocks[list(order)], whole) for order in permutations(range(len(truth))))
+
+
+def pooled(value, truth):
+    mean = value.reshape(len(truth), VERTICES, VERTICES).mean(axis=0)
+    return relative_error(mean, EDGES.adjacency(truth.mean(axis=0)))
+
+
+@pytest.mark.parametrize("defence", [clip(0.5), clip_each(0.4)])
+def test_simulated_clips_are_the_defences_and_their_slope_is_the_derivative(defence) -> None:
+    federation, truth, target = scene(PPGL(), defence, clients=3)
+    system = System.of(views.sum_only(federation.transcript, None), target)
+    assert np.linalg.norm(system.misfit(truth)[0]) < 1e-11
+    free = System.of(undistorted(views.sum_only(federation.transcript, None)), target)
+    assert np.linalg.norm(free.misfit(truth)[0]) > 0.1  # the clip did something
+    along = np.random.default_rng(0).normal(size=truth.shape)
+    _, jacobian = system.misfit(1.1 * truth)
+    ahead, behind = (system.misfit(1.1 * truth + s * along, slope=False)[0] for s in (1e-5, -1e-5))
+    np.testing.assert_allclose(jacobian @ along.ravel(), (ahead - behind) / 2e-5, rtol=1e-4, atol=1e-5)
+
+
+def test_a_clip_scales_tensors_together_as_the_message_layer_does() -> None:
+    federation, _, target = scene(PPGL(), clip(0.5))
+    seen = System.of(views.sum_only(federation.transcript, None), target).rounds[0]
+    for size in (1e-3, 1.0, 1e3):
+        sent = size * np.random.default_rng(0).normal(size=seen.total.size)
+        np.testing.assert_allclose(seen.clipped(sent), clipped({"all": sent}, 0.5)["all"], rtol=1e-14)
+
+
+def test_one_clipped_client_and_clipped_sums_are_opened_exactly_where_unclipped_ones_are() -> None:
+    exact = 0
+    for seed in range(2):
+        for method in (PPGL(local_steps=1), MRMTL(local_steps=1)):
+            federation, truth, target = scene(method, clip(0.3), seed=seed, rounds=3)
+            own = found(views.server(federation.transcript, 1), target)
+            exact += relative_error(own.value, EDGES.adjacency(truth[1])) < 1e-10
+        federation, truth, target = scene(PPGL(local_steps=1), clip(0.3), seed=seed)
+        both = found(views.sum_only(federation.transcript, None), target)
+        exact += apart(both.value, truth) < 1e-8
+    assert exact >= 5
+
+
+def test_one_clipped_client_of_ppgl_is_read_as_an_unclipped_one() -> None:
+    federation, _, target = scene(PPGL(), clip(0.3))
+    whole = scene(PPGL(), clip(100.0))[0]  # its broadcasts differ, its first round does not
+    observed = unclipped(views.server(federation.transcript, 1), target)
+    for name, value in views.server(whole.transcript, 1).rounds[0].message.items():
+        np.testing.assert_allclose(observed.rounds[0].message[name], value, rtol=1e-12)
+    state = federation.nodes[1].state.committed.memory
+    np.testing.assert_allclose(observed.rounds[-1].message["weight"], state[2][0], rtol=1e-12)
+    np.testing.assert_allclose(observed.rounds[-1].message["weighted"], state[2] * state[0], rtol=1e-12, atol=1e-15)
+    apart = scene(PPGL(), clip_each(0.3))[0]
+    view = views.server(apart.transcript, 1)
+    assert unclipped(view, target) is view
+
+
+def test_the_priors_coordinates_are_the_likeliest_ones() -> None:
+    federation, truth, target = scene(PPGL(), clients=3)
+    prior = Prior.of(System.of(views.sum_only(federation.transcript, None), target))
+    point = prior.point(truth)
+    np.testing.assert_allclose(prior(point), truth, rtol=1e-12)
+    slope = prior.slope(np.eye(truth.size))
+    np.testing.assert_allclose(slope @ point, truth.ravel() - prior.level, rtol=1e-10)
+    np.testing.assert_allclose(point, np.linalg.lstsq(slope, truth.ravel() - prior.level)[0], atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("method", "most"),
+    [(PPGL(), 0.2), (MRMTL(), 3.0), (FedAvg(), 3.0)],  # much noise drives PPGL out of its domain
+    ids=["ppgl", "mrmtl", "fedavg"],
+)
+def test_less_noise_tells_more_and_much_noise_leaves_about_the_guess(method, most) -> None:
+    errors, guesses, seeds = [], [], range(2)
+    for multiplier in (1e-4, 0.03, most):
+        shown = [_released(method, multiplier, seed) for seed in seeds]
+        errors.append(np.mean([pooled(found(view, target).value, truth) for view, truth, target in shown]))
+    naive = np.mean([pooled(found(undistorted(view), target).value, truth) for view, truth, target in shown])
+    for view, truth, target in shown:
+        level = Prior.of(System.of(view, target)).level
+        guesses.append(pooled(EDGES.adjacency(np.full_like(truth, level)), truth))
+    assert errors[0] < errors[1] < errors[2] < 1.3 * np.mean(guesses)
+    assert errors[2] < 0.6 * naive
+
+
+def _released(method, multiplier, seed):
+    federation, truth, target = scene(method, *noisy(1.0, multiplier, seed), seed=seed, clients=4, rounds=3)
+    return views.released(federation.transcript, None), truth, target
+
+
+def test_little_noise_costs_little() -> None:
+    federation, truth, target = scene(PPGL(local_steps=1), *noisy(1.0, 1e-5), seed=1)
+    both = found(views.released(federation.transcript, None), target)
+    assert apart(both.value, truth) < 0.1 and pooled(both.value, truth) < 1e-2
+    assert both.diagnostics["explained"]
+
+
+def test_what_a_clip_cuts_off_whole_leaves_the_guess() -> None:
+    federation, _, target = scene(IGL(), clip(0.1))
+    observed = views.sum_only(federation.transcript, None)
+    system = System.of(observed, target)
+    end = likeliest(system, np.random.default_rng(0), 10)
+    np.testing.assert_allclose(end.distances, Prior.of(system).level)
+    assert found(observed, target).residual < 1e-6
+
+
+def test_a_wrong_noise_is_seen_in_the_misfit() -> None:
+    federation, _, target = scene(PPGL(), *noisy(1.0, 1.0), clients=4)
+    observed = views.released(federation.transcript, None)
+    told = [
+        found(replace(observed, rounds=tuple(_louder(item, factor) for item in observed.rounds)), target).diagnostics
+        for factor in (1.0, 0.3)
+    ]
+    assert told[0]["explained"] and not told[1]["explained"]
+
+
+def _louder(item, factor):
+    return replace(item, noise={name: factor * deviation for name, deviation in item.noise.items()})
