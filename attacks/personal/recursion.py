@@ -12,7 +12,7 @@ from securefed.algorithms.personalized.admm import ConsensusADMM
 from securefed.algorithms.personalized.flame import FLAME
 from securefed.algorithms.personalized.pfedme import PFedMe
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.personal.restored import restored
+from securefed.attacks.personal.restored import distorted, restored, rowless
 from securefed.attacks.requirements import too_long, untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
@@ -99,6 +99,8 @@ class Recursion:
     theta = w + delta / (eta_w lambda).
 
     Needs every broadcast, and every message from the first round on: what was sent before is lost for good.
+    Under clips and noise, of messages as they most likely were before (`restored`); `diagnostics["without rows"]` is
+    then what the broadcasts alone tell of it, noise of theirs included.
     It solves and checks nothing: with wrong hyper-parameters it is wrong, and only a fit of rows (`personal/path`)
     shows that by its residual.
     """
@@ -116,10 +118,7 @@ class Recursion:
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
-        if isinstance(target.algorithm, PFedMe):
-            value, rounds = self._pfedme(target.algorithm, restored(observed, target), target), 1
-        else:
-            value, rounds = read_opened(observed, target).personal[-1], len(observed.rounds)
+        value = self._personal(restored(observed, target), target)
         if not np.isfinite(value).all():
             raise TranscriptError("the view's messages lead to numbers that are not finite")
         return Reconstruction(
@@ -129,8 +128,17 @@ class Recursion:
             unknowns=value.size,
             condition=1.0,
             members=observed.members,
-            diagnostics={"method": "exact", "rounds": rounds},
+            diagnostics={
+                "method": "exact",
+                "rounds": 1 if isinstance(target.algorithm, PFedMe) else len(observed.rounds),
+            }
+            | ({"without rows": self._personal(rowless(observed, target), target)} if distorted(observed) else {}),
         )
+
+    def _personal(self, observed: Observed, target: Target) -> Array:
+        if isinstance(target.algorithm, PFedMe):
+            return self._pfedme(target.algorithm, observed, target)
+        return np.asarray(read_opened(observed, target).personal[-1])
 
     @staticmethod
     def _pfedme(method: PFedMe, observed: Observed, target: Target) -> Array:

@@ -23,7 +23,7 @@ from securefed.attacks.gradient_inversion.rounds import (
     why_not,
 )
 from securefed.attacks.gradient_inversion.search import SOLVED
-from securefed.attacks.personal.restored import restored
+from securefed.attacks.personal.restored import distorted, restored, rowless
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
@@ -32,7 +32,8 @@ from securefed.tensors import Array
 class Replay:
     """The rows by `gradient_inversion/fit`; where they explain the messages, all rounds are replayed with them and the
     personal model is the client's, exactly. Otherwise every round's gradient is taken to be constant along its steps,
-    which is the better the shorter they are: `diagnostics["method"]` says which.
+    which is the better the shorter they are: `diagnostics["method"]` says which. Under clips and noise, of messages as
+    they most likely were before (`restored`); `diagnostics["without rows"]` is then what the broadcasts alone tell.
 
     Attributes:
         fit: how the rows are fitted.
@@ -54,6 +55,7 @@ class Replay:
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
         model, seen = LinearModel.of(target), read(restored(observed, target), target)
+        guess = read(rowless(observed, target), target) if distorted(observed) else ()
         assert model is not None  # `applies` refuses other models
         alone = len(observed.members) == 1
         found = self.fit.run(observed, target, rng) if alone else None
@@ -72,7 +74,8 @@ class Replay:
             unknowns=found.unknowns if found else 0,
             condition=found.condition if found else float("nan"),
             members=observed.members,
-            diagnostics={"method": how},
+            diagnostics={"method": how}
+            | ({"without rows": _constant(target, model, guess)} if distorted(observed) else {}),
         )
 
 

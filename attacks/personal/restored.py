@@ -45,21 +45,48 @@ def restored(observed: Observed, target: Target) -> Observed:
     Raises:
         TranscriptError: the view lacks a tensor of the method.
     """
-    if not any(item.clips or any(item.noise.values()) for item in observed.rounds):
+    if not distorted(observed):
         return observed
-    method = target.algorithm
-    assert isinstance(method, GradientMethod)
-    model, (part,) = Model(method.problem, target.public), method.sent
+    method, model, received, steps = _read(observed, target)
     try:
         arrived = Arrived.of(observed, method, model)
-        received = [method.read(model, item.broadcast) for item in observed.rounds]
     except KeyError as error:
         raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
-    steps = Steps.of(method, model, target.public, observed)
-    found = arrived.restored(steps.known(received), steps.response(received))
+    return _with(observed, method, model, arrived.restored(steps.known(received), steps.response(received)))
+
+
+def rowless(observed: Observed, target: Target) -> Observed:
+    """The view with messages of clients without rows: what an attack makes of it, anybody knows from the broadcasts.
+
+    Raises:
+        TranscriptError: the view lacks a broadcast of the method.
+    """
+    method, model, received, steps = _read(observed, target)
+    return _with(observed, method, model, steps.known(received))
+
+
+def distorted(observed: Observed) -> bool:
+    """Whether a defence clipped or noised a message."""
+    return any(item.clips or any(item.noise.values()) for item in observed.rounds)
+
+
+def _read(observed: Observed, target: Target) -> tuple[GradientMethod, Model, list[Vectors], Steps]:
+    method = target.algorithm
+    assert isinstance(method, GradientMethod)
+    model = Model(method.problem, target.public)
+    try:
+        received: list[Vectors] = [method.read(model, item.broadcast) for item in observed.rounds]
+    except KeyError as error:
+        raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
+    return method, model, received, Steps.of(method, model, target.public, observed)
+
+
+def _with(observed: Observed, method: GradientMethod, model: Model, messages: Array) -> Observed:
+    """The view with these messages (rounds, parameters) of the mean member, as they were before any defence."""
+    (part,) = method.sent
     rounds = tuple(
         replace(item, message={**item.message, **model.name(part, len(item.members) * own)}, clips=(), noise={})
-        for item, own in zip(observed.rounds, found, strict=True)
+        for item, own in zip(observed.rounds, messages, strict=True)
     )
     return replace(observed, rounds=rounds)
 

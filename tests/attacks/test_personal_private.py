@@ -110,6 +110,19 @@ def test_under_noise_estimates_are_exact_in_the_limit_and_no_worse_than_without_
             assert np.mean(mended) < 0.6 * np.mean(naive) and max(mended) < 1.05
 
 
+@pytest.mark.parametrize("name", OPENED)
+def test_what_broadcasts_alone_tell_is_stated_beside_and_is_the_limit_of_much_noise(name) -> None:
+    """Noise in the broadcasts draws personal models along: an estimate near to them may tell nothing of a client."""
+    method, attack = OPENED[name]
+    federation, target = scene(method, *noisy(5.0, 30.0))
+    found = attack.run(views.released(federation.transcript, None), target, np.random.default_rng(0))
+    assert relative_error(found.value[0], found.diagnostics["without rows"]) < 1e-2
+    assert relative_error(found.diagnostics["without rows"], mean_model(federation)) < 0.1
+    clear, target = scene(method)
+    found = attack.run(views.sum_only(clear.transcript, None), target, np.random.default_rng(0))
+    assert "without rows" not in found.diagnostics
+
+
 def test_a_clip_is_undone_where_it_shows_what_was_expected() -> None:
     """Noise in the broadcast makes messages long and known, so that only the clip's factor is to be found."""
     for seed in range(3):
