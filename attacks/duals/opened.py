@@ -14,6 +14,7 @@ from securefed.algorithms.base import require
 from securefed.algorithms.pca.consensus import ConsensusPCA
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.duals.steps import Step, opened
+from securefed.attacks.duals.unclipped import unclipped
 from securefed.attacks.requirements import MEMORY, too_large, untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
@@ -88,7 +89,8 @@ class Duals(ABC):
         algorithm = cast(ConsensusPCA, target.algorithm)
         (client,) = observed.members
         rows = target.public.rows[client]
-        steps = opened(observed.rounds, algorithm.rho, orthonormal=self.orthonormal)
+        rounds = unclipped(observed.rounds)[0] if self.orthonormal else observed.rounds
+        steps = opened(rounds, algorithm.rho, orthonormal=self.orthonormal)
         if len(steps) < 2:
             raise TranscriptError(
                 "The broadcasts that followed do not fit the messages, or these have fewer than six digits: fewer than "

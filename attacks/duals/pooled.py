@@ -19,12 +19,14 @@ from securefed.algorithms.pca.operators import orth
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
 from securefed.attacks.duals.fedpg import gradient_block
 from securefed.attacks.duals.opened import no_room
+from securefed.attacks.duals.shrunk import from_blocks
 from securefed.attacks.duals.steps import Step, opened
+from securefed.attacks.duals.unclipped import unclipped
 from securefed.attacks.gram.elimination import Products, eliminate, solve_shifted
-from securefed.attacks.gram.linear import Solution
 from securefed.attacks.gram.rounds import rows_of
 from securefed.attacks.requirements import MEMORY, untold
 from securefed.errors import TranscriptError
+from securefed.tensors import Array
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class PooledDuals:
     single client beyond its share: that is what `duals/joint` is for.
 
     Where the algorithm normalises, the mean of S_i / rows_i is taken times all rows.
+
+    Sums that a defence clipped are put back first (`unclipped`), and where that or noise of known size is in the steps
+    the estimate is shrunk (`shrunk`).
 
     Attributes:
         memory: bytes that the solve may take; more is refused before anything is allocated.
@@ -68,12 +73,19 @@ class PooledDuals:
             raise TranscriptError(reason)
         algorithm = cast(FedPG, target.algorithm)
         members = observed.rounds[0].members
-        steps = mean_steps(observed.rounds, algorithm)
+        rounds, clipped = unclipped(observed.rounds)
+        steps = mean_steps(rounds, algorithm)
         rows = rows_of(members, target.public)
-        seen, solution = mean_gram(steps, algorithm, rows)
+        error = _error(observed.rounds, algorithm)
+        largest = target.public.feature_bound**2 * (1 if algorithm.normalise else rows / len(members))
+        if error > largest:
+            raise TranscriptError(
+                f"Noise of {error:.1g} hides an entry of the mean Gram matrix, which is {largest:.1g} at most."
+            )
+        seen, gram = mean_gram(steps, algorithm, rows, error, disturbed=clipped or error > 0)
         return Reconstruction(
             secret=self.secret,
-            value=solution.gram * (rows if algorithm.normalise else len(members)),
+            value=gram * (rows if algorithm.normalise else len(members)),
             residual=seen.residual,
             rank=seen.rank,
             unknowns=seen.unknowns,
@@ -90,12 +102,28 @@ def mean_steps(rounds: Sequence[Observation], algorithm: FedPG) -> list[Step]:
     return opened(means, algorithm.rho, orthonormal=False)
 
 
-def mean_gram(steps: Sequence[Step], algorithm: FedPG, rows: int) -> tuple[Products, Solution]:
+def mean_gram(
+    steps: Sequence[Step], algorithm: FedPG, rows: int, error: float = 0.0, *, disturbed: bool = False
+) -> tuple[Products, Array]:
     """The mean of S_i (over the rows, where the algorithm normalises), of rank at most `rows`, and what it follows
-    from."""
+    from.
+
+    Args:
+        error: of an entry of its blocks.      disturbed: whether there is any, known or to be told from their misfit.
+    """
     near = [replace(step, start=orth(step.start)) for step in steps]
-    seen = eliminate([step.start for step in near], [gradient_block(step, algorithm.step_size) for step in near])
-    return seen, solve_shifted(seen, rows=rows)[0]
+    blocks = [gradient_block(step, algorithm.step_size) for step in near]
+    seen = eliminate([step.start for step in near], blocks)
+    if not disturbed:
+        return seen, solve_shifted(seen, rows=rows)[0].gram
+    told = seen.residual * float(np.sqrt(np.mean(np.square(blocks))))
+    return seen, from_blocks([step.start for step in near], blocks, error or max(told, np.finfo(float).tiny), rows)
+
+
+def _error(rounds: Sequence[Observation], algorithm: FedPG) -> float:
+    """Standard deviation of a block's entry: half a second difference of means over the step size."""
+    noise = max(o.noise.get(POINT, 0.0) / len(o.members) for o in rounds)
+    return float(np.sqrt(6) * noise / (2 * algorithm.step_size))
 
 
 def _apart(step: Step) -> float:

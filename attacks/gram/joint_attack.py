@@ -72,7 +72,7 @@ class JointAttack(ABC):
         return grams, 1.0
 
     def applies(self, target: Target, observed: Observed) -> str | None:
-        reason = self.foreign(target.algorithm) or untold(observed.rounds)
+        reason = self.foreign(target.algorithm) or untold(observed.rounds) or _noised(observed)
         if reason is not None:
             return reason
         members = observed.rounds[0].members
@@ -111,3 +111,10 @@ class JointAttack(ABC):
             },
             members=frozenset(members),
         )
+
+
+def _noised(observed: Observed) -> str | None:
+    """Why there is nothing to fit: no search tells single clients apart in noise."""
+    if any(o.noise.get(name) for o in observed.rounds for name in o.message):
+        return "Noise was added to the messages, which hides by what single clients differ."
+    return None

@@ -157,6 +157,6 @@ class Likelihood:
     @cached_property
     def _scalars(self) -> tuple[Array, Array, Array]:
         """P_k, flat; the same over the diagonal; the inverse of their capacitance matrix."""
-        flat = (self.bases @ self.bases.mT).reshape(len(self.bases), -1)
+        flat = (self.bases @ self.bases.mT).reshape(len(self.bases), self.right.size)
         solved = flat / self._diagonal.reshape(-1)
         return flat, solved, np.linalg.inv(np.diag(self.variances) + solved @ flat.T)

@@ -1,0 +1,82 @@
+"""FedPG's messages under a clip, or with noise of known size."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.base import Public
+from securefed.algorithms.pca import FedPG
+from securefed.attacks import views
+from securefed.attacks.base import Target
+from securefed.attacks.duals import FedPGDuals, JointDuals, PooledDuals
+from securefed.attacks.scores import relative_error
+from securefed.datasets.base import Dataset
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import InsecureGaussian, clip, gaussian
+from securefed.errors import TranscriptError
+from securefed.federation import Federation
+
+FEATURES, RANK, CLIENTS = 10, 2, 4
+ALGORITHM = FedPG(RANK, local_steps=1, tolerance=0.0)
+
+
+def clients():
+    rng = np.random.default_rng(2)
+    mixing = rng.normal(size=(FEATURES, FEATURES))
+    rows = [rng.normal(size=(60, FEATURES)) @ mixing for _ in range(CLIENTS)]
+    return [Dataset((own - own.mean(axis=0)) / own.std(axis=0)) for own in rows]
+
+
+def run(norm, multiplier, rounds=12):
+    parts = clients()
+    public = Public.of(parts)
+    defense = chain(clip(norm), InsecureGaussian(gaussian(multiplier), 4))
+    transcript = Federation(ALGORITHM, parts, defense, seed=1, public=public).run(rounds).transcript
+    return transcript, Target(ALGORITHM, public)
+
+
+def attacked(attack, observed, target):
+    return attack.run(observed, target, np.random.default_rng(0))
+
+
+def told_nothing(observed):
+    return replace(observed, rounds=tuple(replace(o, clips=(), noise={}) for o in observed.rounds))
+
+
+def gram(parts):
+    return sum(data.x.T @ data.x for data in parts)
+
+
+def test_a_clipped_client_is_exact():
+    """Noise on the sums drives the duals, and the messages, beyond the norm."""
+    transcript, target = run(2.0, 1.0)
+    observed, truth = views.server(transcript, 0), gram(clients()[:1])
+    assert relative_error(attacked(FedPGDuals(), observed, target).value, truth) < 1e-8
+    with pytest.raises(TranscriptError, match="do not fit the messages"):
+        attacked(FedPGDuals(), told_nothing(observed), target)
+
+
+def test_a_clip_that_did_nothing_changes_nothing():
+    transcript, target = run(1e3, 1e-4)
+    observed = views.sum_only(transcript, 0)
+    found, plain = (attacked(PooledDuals(), view, target) for view in (observed, told_nothing(observed)))
+    np.testing.assert_array_equal(found.value, plain.value)
+
+
+def test_clipped_sums_are_put_back_and_shrunk():
+    transcript, target = run(2.0, 1.0)
+    observed, truth = views.sum_only(transcript, 0), gram(clients())
+    assert relative_error(attacked(PooledDuals(), observed, target).value, truth) < 0.9
+
+
+def test_noise_is_not_amplified_and_refused_where_it_hides_everything():
+    transcript, target = run(4.0, 2e-3)
+    observed, truth = views.released(transcript, 0), gram(clients())
+    shrunk = relative_error(attacked(PooledDuals(), observed, target).value, truth)
+    assert shrunk < 1.0 < relative_error(attacked(PooledDuals(), told_nothing(observed), target).value, truth)
+    transcript, target = run(4.0, 1.0)
+    with pytest.raises(TranscriptError, match="hides an entry"):
+        attacked(PooledDuals(), views.released(transcript, 0), target)
+    many = JointDuals(fit_unknowns=10_000)
+    assert "Noise was added" in many.applies(target, views.released(transcript, 0))
