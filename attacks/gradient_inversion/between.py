@@ -27,7 +27,9 @@ def between(
     """One client's rounds, two gradients each, or `None` where they do not follow from what it sent."""
     if not isinstance(method, LoSAC) or is_proximal(method) or (method.local_steps, method.blocks) != (2, 1):
         return None
-    if any(len(item.members) > 1 or item.clips for item in seen) or len({item.members for item in seen}) > 1:
+    if any(len(item.members) > 1 or item.clips or item.noise for item in seen):
+        return None
+    if len({item.members for item in seen}) > 1:
         return None
     eta, clients, stored, out = method.learning_rate, public.clients, np.zeros_like(seen[0].received["x"]), []
     for item in seen:

@@ -71,6 +71,8 @@ class Fit(Fitting):
         simulation = scene.system.simulation
         if len(simulation.members) > 1:
             return "not searched for: the view shows a sum of several clients"
+        if any(seen.noise for seen in simulation.rounds):
+            return "not searched for: noise hides them"
         if is_proximal(simulation.method):
             return "not searched for: local steps pass through a proximal operator"
         if int(np.prod(scene.system.shape)) > self.limit:

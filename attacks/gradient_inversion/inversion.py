@@ -15,6 +15,7 @@ from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.scaffold import Scaffold
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.private import Guess, noisy
 from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import (
     Gradients,
@@ -43,6 +44,7 @@ class Scene:
 
     Attributes:
         system: what has to hold.      starts: where to begin.
+        whole: the same simulation in all of the rows' coordinates.
         known_points: whether the system is about exact gradients at known points instead of simulated local steps.
         repeatable: whether the clients' steps drew nothing at random; if not, full batches are simulated for them.
     """
@@ -51,6 +53,7 @@ class Scene:
     starts: Starts
     known_points: bool
     repeatable: bool
+    whole: Simulation
 
 
 def look(observed: Observed, target: Target, *, rounds: int, telescope: bool = False, plain: bool = False) -> Scene:
@@ -95,6 +98,8 @@ def scene_of(
     # A round holds outputs * (B + 1) equations for B * B coordinates: about 2.5 times as many equations are asked for.
     rounds = max(rounds, min(_MOST_ROUNDS, 2 + -(-5 * sum(sizes) // (2 * model.outputs))))
     rounds += len({item.members for item in seen}) - 1  # members that come and go are seen less often
+    if any(item.noise for item in seen):  # of which every round holds other noise
+        rounds = max(rounds, _MOST_ROUNDS)
     if method.memory(Model(method.problem, public)):
         chosen = list(range(min(rounds, len(seen))))
     else:
@@ -104,14 +109,14 @@ def scene_of(
     simulation = Simulation(method, model, public, seen, present)
     system = System.build(simulation, public.features)
     starts = Starts.of(system, [gradients[k] for k in chosen])
-    return Scene(system, starts, known, repeatable)
+    return Scene(system, starts, known, repeatable, simulation)
 
 
 def _telescopes(method: LocalRound, seen: tuple[Seen, ...]) -> bool:
     """Whether a client's stored gradient is that at the broadcast model, and all rounds are of the same clients."""
     anchored = isinstance(method, LoSAC | Scaffold) and method.local_steps == 1
     anchored |= isinstance(method, Scaffold) and method.option == "I"
-    anchored &= not any(item.clips for item in seen)  # what is clipped does not add up
+    anchored &= not any(item.clips or item.noise for item in seen)  # what is clipped does not add up, and noise does
     return anchored and len({item.members for item in seen}) == 1
 
 
@@ -163,6 +168,8 @@ class Fitting:
             TranscriptError: the messages lead to numbers that are not finite.
         """
         system, limit = scene.system, self.limit
+        if noisy(scene.whole):
+            return self._posterior(scene, rng)
         if not all(np.isfinite(item.gradient).all() for item in scene.starts.gradients):
             raise TranscriptError("the view's messages lead to numbers that are not finite")
         if is_proximal(system.simulation.method):  # in full coordinates, through an operator: evaluations cost more
@@ -174,6 +181,22 @@ class Fitting:
             found = self.race(system, scene.starts, rng)
             coordinates, labels = found.fit.point.reshape(system.shape), found.labels
         return finish(scene, coordinates, labels, found)
+
+    def _posterior(self, scene: Scene, rng: np.random.Generator) -> Reconstruction:
+        """Rows under noise of a known size: the posterior mean; a fit where that leaves more than noise."""
+        guess = Guess.of(scene.whole, scene.starts.label_counts())
+        small = int(np.prod(scene.system.shape)) <= self.limit
+        if not guess.explained and small:
+            found = self.race(scene.system, scene.starts, rng)
+            rows = found.fit.point.reshape(scene.system.shape) @ scene.system.basis
+            guess = min(guess, guess.fitted(rows, found.labels), key=lambda one: one.objective)
+        system = replace(guess.system, scales=scene.system.scales)
+        out = finish(replace(scene, system=system), guess.coordinates, guess.labels, None)
+        return replace(
+            out,
+            unknowns=guess.rows.size,
+            diagnostics={**out.diagnostics, "explained": guess.explained, "certain labels": guess.certain},
+        )
 
 
 def finish(scene: Scene, coordinates: Array, labels: Array, found: Found | None) -> Reconstruction:

@@ -48,6 +48,7 @@ class Seen:
     Attributes:
         rounding: by part, standard deviation of what rounding to fixed point added to an entry of the sum.
         clips: what each member's contribution was scaled down to.
+        noise: by part, standard deviation of the noise in an entry of the sum.
     """
 
     received: Mapping[str, Array]
@@ -55,6 +56,7 @@ class Seen:
     members: tuple[ClientId, ...]
     rounding: Mapping[str, float] = field(default_factory=dict)
     clips: tuple[Clip, ...] = ()
+    noise: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ def read(observed: Observed, target: Target) -> tuple[Seen, ...]:
             tuple(sorted(item.members)),
             {part: _rounding(model, name, item) for part, name in names.items()},
             _clips(model, names, item),
+            {part: _noise(model, name, item) for part, name in names.items()} if item.noise else {},
         )
 
     try:
@@ -159,6 +162,12 @@ def _rounding(model: Model, part: str, item: Observation) -> float:
     """Of numbers rounded to the nearest of a grid: step / sqrt(12) a member, as a root mean square over the entries."""
     squares = [spec.size * item.step.get(label(part, spec.name), 0.0) ** 2 for spec in model.layout]
     return float(np.sqrt(len(item.members) * sum(squares) / (12 * model.layout.size)))
+
+
+def _noise(model: Model, part: str, item: Observation) -> float:
+    """As a root mean square over the entries."""
+    squares = [spec.size * item.noise.get(label(part, spec.name), 0.0) ** 2 for spec in model.layout]
+    return float(np.sqrt(sum(squares) / model.layout.size))
 
 
 def _clips(model: Model, names: Mapping[str, str], item: Observation) -> tuple[Clip, ...]:

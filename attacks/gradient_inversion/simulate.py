@@ -207,7 +207,7 @@ class System:
     def build(cls, simulation: Simulation, features: int) -> System:
         """The system of a simulation in full coordinates."""
         model = simulation.model
-        known = _known(simulation, features)
+        known = apart(simulation, features)
         signals = {
             part: np.stack([seen.total[part] - out[part] for seen, out in zip(simulation.rounds, known, strict=True)])
             for part in simulation.method.sent
@@ -220,14 +220,24 @@ class System:
         scales = {part: 1.0 / norm if norm > floors[part] else 0.0 for part, norm in norms.items()}
         rows = np.stack([scales[part] * model.weight(s) for part, s in signals.items()], axis=1).reshape(-1, features)
         if is_proximal(simulation.method):
-            return cls(simulation, np.eye(features), scales, np.zeros((len(rows), 0)), np.ones(1), tuple(known))
+            return cls.plain(simulation, np.eye(features), scales, known)
         left, values, directions = np.linalg.svd(rows, full_matrices=False)
         kept = int(np.sum(values > _RANK_TOLERANCE * max(values[0], np.finfo(float).tiny)))
         kept = max(1, min(kept, int(simulation.sizes.sum())))
         spectrum = values / max(values[0], np.finfo(float).tiny)
-        basis = directions[:kept]
-        apart = tuple({part: model.project(value, basis) for part, value in out.items()} for out in known)
-        return cls(simulation.restricted(basis), basis, scales, left[:, :kept], spectrum, apart)
+        out = cls.plain(simulation, directions[:kept], scales, known)
+        return replace(out, left=left[:, :kept], spectrum=spectrum)
+
+    @classmethod
+    def plain(
+        cls, simulation: Simulation, basis: Array, scales: dict[str, float], known: Sequence[Mapping[str, Array]]
+    ) -> System:
+        """With no equation raised, in coordinates of a basis; `known` is the messages' part that is not data."""
+        outputs = len(simulation.rounds) * len(scales) * simulation.model.outputs
+        if basis.shape[0] < basis.shape[1] or not np.array_equal(basis, np.eye(len(basis))):
+            simulation = simulation.restricted(basis)
+            known = [{part: simulation.model.project(value, basis) for part, value in out.items()} for out in known]
+        return cls(simulation, basis, scales, np.zeros((outputs, 0)), np.ones(1), tuple(known))
 
     def drawing(self, draws: tuple[Draw, ...]) -> System:
         """The same, for a client whose rounds drew these rows."""
@@ -254,9 +264,9 @@ class System:
 
     @cached_property
     def floor(self) -> float:
-        """Norm of the raised misfit that rounding to fixed point leaves to the true samples; 0 where nothing was."""
+        """Norm of the raised misfit that rounding to fixed point and noise leave to the true samples; 0 without."""
         deviations = [
-            scale * seen.rounding.get(part, 0.0)
+            scale * float(np.hypot(seen.rounding.get(part, 0.0), seen.noise.get(part, 0.0)))
             for seen in self.simulation.rounds
             for part, scale in self.scales.items()
         ]
@@ -332,7 +342,7 @@ class System:
     def data(self) -> tuple[Array, Array]:
         """(rounds * parts * outputs, coordinates) the messages' weights less what is not data, and their bias."""
         gap, model = -self._gap(self.apart), self.simulation.model
-        bias = gap[..., -model.outputs :].reshape(-1, 1) if model.bias else np.zeros((len(gap), 0))
+        bias = gap[..., -model.outputs :].reshape(-1, 1) if model.bias else np.zeros((len(self.left), 0))
         return model.weight(gap).reshape(-1, len(self.basis)), bias
 
     def _jacobian(self, x: Array, targets: Array) -> Array:
@@ -360,7 +370,7 @@ def _summed(sent: list[dict[str, Array]], members: int) -> list[dict[str, Array]
     return [{part: over(value) for part, value in out.items()} for out in sent]
 
 
-def _known(simulation: Simulation, features: int) -> list[dict[str, Array]]:
+def apart(simulation: Simulation, features: int) -> list[dict[str, Array]]:
     """By round and part, what of the messages is not data, as much as clips leave of it.
 
     Members whose part that is not data differs by more than a factor (rows that weigh) are taken for the mean one.

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
 
 from securefed.algorithms.optimization import DSGD, FedADMM, FedAvg, FedCM, LoSAC, MimeSVRG, Scaffold
 from securefed.algorithms.personalized import FLAME
@@ -12,6 +13,7 @@ from securefed.attacks.base import Target
 from securefed.attacks.gradient_inversion import Fit, Telescoping
 from securefed.attacks.gradient_inversion.clipping import shares
 from securefed.attacks.gradient_inversion.inversion import look
+from securefed.attacks.gradient_inversion.posterior import Linear, Prior, label_counts, whitened
 from securefed.attacks.scores import sample_error
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import InsecureGaussian, clip, clip_each, gaussian
@@ -113,3 +115,94 @@ def test_shares_are_found_where_known_and_unknown_lie_in_the_same_space():
     true[2:] = 1.0
     scale = np.append(true, 1.0)[groups][:, None, None]
     np.testing.assert_allclose(shares(data + scale * known, known, groups, 3), true[:2], atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------- noise
+
+
+def noised(multiplier, norm=1.0, seed=0):
+    return chain(clip(norm), InsecureGaussian(gaussian(multiplier), seed), Quantise())
+
+
+def normal_messages(prior, each, rng, features=5):
+    """Messages that count rows so much, of one federation, and the covariance of all their entries."""
+    counts, bias = rng.normal(size=(7, len(each))), rng.normal(size=(7, 1))
+    turn = np.linalg.qr(np.column_stack([np.ones(features), rng.normal(size=(features, features - 1))]))[0]
+    level = prior.level * np.ones((features, features)) + prior.mean * np.eye(features)
+    cov = np.kron(np.outer(each, each), level) + np.kron(np.diag(each), prior.own * np.eye(features))
+    messages = rng.normal(size=(7, features))
+    return Linear(features, counts, messages @ turn, bias), cov, messages, turn
+
+
+def test_the_posterior_mean_is_that_of_the_joint_normal_law():
+    rng, prior, each = np.random.default_rng(0), Prior(0.3, 0.2, 0.1), np.ones(3)
+    linear, cov, messages, turn = normal_messages(prior, each, rng)
+    forward = np.kron(linear.counts, np.eye(5))
+    gain = cov @ forward.T @ np.linalg.inv(forward @ cov @ forward.T + np.eye(35))
+    found = linear.rows(prior)
+    np.testing.assert_allclose(found[:, :-1] @ turn.T, (gain @ messages.ravel()).reshape(3, 5), atol=1e-12)
+    spread = np.diag(cov - gain @ forward @ cov).reshape(3, 5).sum(axis=1)
+    np.testing.assert_allclose(found[:, -1] ** 2, spread, atol=1e-12)
+
+
+def test_messages_are_as_probable_as_the_joint_normal_law_has_it():
+    values = []
+    each = np.array([2.0, 1.0, 0.0])
+    for prior in (Prior(0.3, 0.2, 0.1), Prior(0.01, 0.5, 0.3)):
+        linear, cov, messages, _ = normal_messages(prior, each, np.random.default_rng(2))
+        forward = np.kron(linear.counts, np.eye(5))
+        law = multivariate_normal(np.zeros(35), forward @ cov @ forward.T + np.eye(35))
+        off = np.sum((linear.bias[:, 0] - linear.counts @ each) ** 2) / 2
+        values.append(linear.likelihood(prior, each) - law.logpdf(messages.ravel()) + off)
+    assert values[0] == pytest.approx(values[1], abs=1e-9)  # up to a constant
+
+
+@pytest.mark.parametrize("index", [0, 3, 5, 7], ids=["DSGD", "LoSAC", "MimeSVRG", "FLAME"])
+def test_errors_fall_with_the_noise_and_are_never_far_above_those_of_saying_nothing(index):
+    method, norm = METHODS[index]
+    errors = []
+    for multiplier in (5.0, 0.2, 0.01):
+        target, observed, rows, _ = view(method, noised(multiplier, norm), views.released, sizes=(1,) * 5, seed=1)
+        found = Fit().run(observed, target, np.random.default_rng(0))
+        errors.append(sample_error(found.value, rows))
+        assert found.diagnostics["explained"]
+    assert max(errors) < 1.15  # rows of zeros: 1
+    assert errors[2] < min(errors[:2])
+    assert errors[2] < 0.45
+    blind = Fit().run(without(observed, noise={}), target, np.random.default_rng(0))
+    assert sample_error(blind.value, rows) > errors[2]
+
+
+def test_an_attack_blind_to_strong_noise_amplifies_it():
+    target, observed, rows, _ = view(FedAvg(), noised(1.0), views.released, sizes=(1,) * 5, seed=1)
+    known, blind = (
+        Fit().run(seen, target, np.random.default_rng(0)) for seen in (observed, without(observed, noise={}))
+    )
+    assert sample_error(known.value, rows) < 1.15
+    assert sample_error(blind.value, rows) > 1.5
+
+
+def test_labels_are_counted_under_noise_and_are_sure_where_it_is_weak():
+    certain = []
+    for multiplier in (0.05, 5.0):
+        target, observed, _, labels = view(DSGD(), noised(multiplier), views.released, sizes=(1,) * 5, seed=1)
+        system = whitened(look(observed, target, rounds=6).whole, 64)
+        counts, sure = label_counts(system)
+        if multiplier < 1:
+            np.testing.assert_array_equal(counts, np.bincount(labels, minlength=10))
+        certain.append(float(sure @ counts) / 5)
+    assert certain[0] > 0.99
+    assert certain[1] < 0.5
+
+
+def test_shuffled_messages_under_weak_noise_are_not_explained():
+    target, observed, _, _ = view(DSGD(), noised(0.01), views.released, sizes=(1,) * 5, seed=1)
+    nothing = views.shuffled(observed, np.random.default_rng(0))
+    assert not Fit().run(nothing, target, np.random.default_rng(0)).diagnostics["explained"]
+
+
+def test_several_rows_each_and_no_bias():
+    method = DSGD(problem=SoftmaxRegression(bias=False))
+    target, observed, rows, _ = view(method, noised(0.02), views.released, sizes=(2, 1, 2), seed=1)
+    found = Fit().run(observed, target, np.random.default_rng(0))
+    assert sample_error(found.value, rows) < 0.75

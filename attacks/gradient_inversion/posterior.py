@@ -1,0 +1,200 @@
+"""Noise of a known size: rows by their posterior, where a fit of the messages alone would amplify what is not there.
+
+Given how much each row counts in the messages, these are linear in the rows, feature by feature, with Gaussian noise:
+the posterior mean of a Gaussian prior is a ridge regression. What rows count follows from the rows, so the two take
+turns. The prior's variances, and the labels, are those under which the messages are most probable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+from scipy.special import gammaln
+
+from securefed.attacks.gradient_inversion.glm import classes
+from securefed.attacks.gradient_inversion.simulate import Simulation, System, apart
+from securefed.tensors import Array
+
+_SQUARES = 1 / 3, 1 / 4, 1 / 6, 1 / 10, 1 / 20, 1 / 50
+"""Mean squares of an entry, in units of the squared feature bound; the first is that of a uniform law."""
+_USUAL = 1 / 5
+_NEIGHBOURS = 8
+_OWN = 0.8, 0.4, 0.2, 0.1
+_LEVEL = 0.1, 0.5
+"""Shares of the mean square: of what rows have of their own, and of the rest."""
+_TURNS = 4
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Rows x_i = level 1 + mean + own_i, all three normal around 0: variances of their entries."""
+
+    level: float
+    mean: float
+    own: float
+
+    def covariance(self, counts: Array, features: int) -> Array:
+        """(2, k, k) of sums of so many rows each, (k,): along (1, ..., 1), and in any other direction of length 1."""
+        rest = self.own * np.diag(counts) + self.mean * np.outer(counts, counts)
+        return np.stack([rest + features * self.level * np.outer(counts, counts), rest])
+
+    def root(self, rows: int) -> Array:
+        """(rows, rows) a root of the precision of an entry of single rows, the common level among what they share."""
+        values, vectors = np.linalg.eigh(self.covariance(np.ones(rows), 1)[0])
+        return np.asarray((vectors / np.sqrt(values)).T)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Messages as they depend on rows that count so much: data = counts rows + noise of variance 1.
+
+    Attributes:
+        features: number of all coordinates.
+        counts: (equations, rows).      data: (equations, coordinates), the first along (1, ..., 1).
+        bias: (equations, 0 or 1) counts summed over the rows, with noise.
+    """
+
+    features: int
+    counts: Array
+    data: Array
+    bias: Array
+
+    @cached_property
+    def _reduced(self) -> tuple[Array, Array]:
+        turn, root = np.linalg.qr(self.counts)
+        return root, turn.T @ self.data
+
+    def likelihood(self, prior: Prior, each: Array) -> float:
+        """Logarithm, up to a constant, of the messages' probability, each unknown a sum of so many rows."""
+        root, data = self._reduced
+        out = np.sum(data**2) - np.sum(self.data**2) - np.sum((self.bias - (self.counts @ each)[:, None]) ** 2)
+        for cov, part, width in zip(prior.covariance(each, self.features), *self._split(data), strict=True):
+            values, vectors = np.linalg.eigh(root @ cov @ root.T)
+            values = 1.0 + np.maximum(values, 0.0)
+            out -= width * np.sum(np.log(values)) + np.sum((vectors.T @ part) ** 2 / values[:, None])
+        return float(out / 2)
+
+    def _split(self, data: Array) -> tuple[tuple[Array, Array], tuple[int, int]]:
+        """Along (1, ..., 1), and in all other directions; how many directions that are."""
+        return (data[:, :1], data[:, 1:]), (1, self.features - 1)
+
+    def best(self, square: float, each: Array) -> tuple[float, Prior]:
+        """Of the priors with this mean square of an entry, the one under which the messages are most probable."""
+        tried = [
+            Prior(square * level * (1 - own), square * (1 - level) * (1 - own), square * own)
+            for own, level in product(_OWN, _LEVEL)
+        ]
+        found = max((self.likelihood(prior, each), -k) for k, prior in enumerate(tried))
+        return found[0], tried[-found[1]]
+
+    def rows(self, prior: Prior) -> Array:
+        """Single rows, (rows, coordinates + 1): their posterior mean, and the root of what is expected of their squared
+        length beyond that of the mean."""
+        (root, data), out, spread = self._reduced, [], np.zeros(self.counts.shape[1])
+        covariances = prior.covariance(np.ones(len(spread)), self.features)
+        for cov, part, width in zip(covariances, *self._split(data), strict=True):
+            gain = cov @ root.T
+            kept = gain @ np.linalg.inv(root @ gain + np.eye(len(root)))
+            out.append(kept @ part)
+            spread += width * np.diag(cov - kept @ gain.T)
+        return np.concatenate([*out, np.sqrt(np.maximum(spread, 0.0))[:, None]], axis=1)
+
+
+def whitened(simulation: Simulation, features: int) -> System:
+    """All equations, in units of their noise, in coordinates of what they say of the rows.
+
+    The first one is along (1, ..., 1). The last one is beside all features: what is not known of a row counts in its
+    norm, and nowhere else.
+    """
+    known, parts, model = apart(simulation, features), simulation.method.sent, simulation.model
+    sizes = {part: np.sqrt(np.mean([seen.noise[part] ** 2 for seen in simulation.rounds])) for part in parts}
+    rows = [np.ones((1, features))]
+    for seen, out in zip(simulation.rounds, known, strict=True):
+        rows += [model.weight(seen.total[part] - out[part]) for part in parts]
+    basis = np.linalg.qr(np.concatenate(rows).T)[0].T
+    basis = np.concatenate([basis, np.zeros((1, features))])
+    return System.plain(simulation, basis, {part: 1.0 / sizes[part] for part in parts}, known)
+
+
+def linear(system: System, rows: Array, labels: Array) -> Linear:
+    """About these rows."""
+    data, bias = system.data
+    return Linear(system.basis.shape[1], system.coefficients(rows, labels), data[:, :-1], bias)
+
+
+def ridge(system: System, labels: Array) -> tuple[float, Prior, Array]:
+    """Rows of these labels: how probable the messages are with them, the prior, and the rows."""
+    bound, count = system.simulation.public.feature_bound, system.shape[0]
+    each, found = np.ones(count), []
+    for k, square in enumerate(_SQUARES):
+        now = linear(system, gray(system, square), labels)
+        likelihood, prior = now.best(bound**2 * square, each)
+        found.append((likelihood, -k, prior, now))
+    likelihood, _, prior, now = max(found)
+    rows = now.rows(prior)
+    for _ in range(_TURNS):
+        rows = linear(system, rows, labels).rows(prior)
+    return likelihood, prior, rows
+
+
+def gray(system: System, square: float) -> Array:
+    """Rows of entries of this mean square, in units of the squared bound, of which nothing else is known."""
+    public, (count, width) = system.simulation.public, system.shape
+    rows = np.zeros((count, width))
+    rows[:, -1] = public.feature_bound * np.sqrt(square * public.features)
+    return rows
+
+
+def label_counts(system: System) -> tuple[Array, Array]:
+    """Rows per class, as all rounds together suggest, and how probable it is by class that such a row is of no other.
+
+    By exchanges from an even share: of classes as rows of one size first; the best and its neighbours by single rows.
+    """
+    simulation, total = system.simulation, system.shape[0]
+    number, square = classes(simulation.model, simulation.public), simulation.public.feature_bound**2 * _USUAL
+    rows, each = gray(system, _USUAL), np.ones(total)
+    columns = [linear(system, rows, np.full(total, label)).counts.mean(axis=1) for label in range(number)]
+    by_class = replace(linear(system, rows, np.zeros(total, np.int64)), counts=np.stack(columns, axis=1))
+
+    def value(prior: Prior, counts: Array) -> float:
+        return by_class.likelihood(prior, counts) + orders(counts)
+
+    def single(counts: Array) -> float:
+        now = linear(system, rows, np.repeat(np.arange(number), counts))
+        return now.best(square, each)[0] + orders(counts)
+
+    counts = np.bincount(np.arange(total) % number, minlength=number)
+    while True:
+        prior = by_class.best(square, counts)[1]
+        best, near = value(prior, counts), _exchanges(counts)
+        near.sort(key=lambda other: value(prior, other), reverse=True)
+        if value(prior, near[0]) <= best:
+            break
+        counts = near[0]
+    judged = {tuple(one): single(one) for one in (counts, *near[:_NEIGHBOURS])}
+    counts, odds = np.array(max(judged, key=judged.__getitem__)), np.zeros(number)
+    for other in _exchanges(counts):
+        known = judged.get(tuple(other))
+        less = value(prior, other) - best if known is None else known - judged[tuple(counts)]
+        odds[np.argmin(other - counts)] += np.exp(min(less, 0.0))
+    return counts, 1.0 / (1.0 + odds)
+
+
+def orders(counts: Array) -> float:
+    """Logarithm of in how many orders the rows may come."""
+    return float(-np.sum(gammaln(counts + 1.0)))
+
+
+def _exchanges(counts: Array) -> list[Array]:
+    """All counts with one row in another class."""
+    out = []
+    for one, other in product(np.flatnonzero(counts), range(len(counts))):
+        if one != other:
+            moved = counts.copy()
+            moved[one] -= 1
+            moved[other] += 1
+            out.append(moved)
+    return out
