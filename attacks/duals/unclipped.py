@@ -57,4 +57,4 @@ def _factor(sent: Array, pull: Array, before: Array) -> float:
     inside = max(along**2 - square * (float(np.vdot(pull, pull)) - before.shape[1]), 0.0)
     roots = [(along + sign * np.sqrt(inside)) / square for sign in (-1.0, 1.0)]
     nearest = min(roots, key=lambda root: float(np.linalg.norm(root * sent - pull - before)))
-    return max(nearest, 1.0)
+    return max(float(nearest), 1.0)

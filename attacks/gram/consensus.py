@@ -214,7 +214,8 @@ def runs_of_faps(rounds: Sequence[Observation], algorithm: FAPS) -> dict[Members
 
 
 def _private(rounds: Sequence[Observation], target: Target, rows: int, distance: float) -> Solved | None:
-    """Where a defence clipped the messages, or its noise keeps even the first from consensus."""
+    """Where a defence clipped the messages, or its noise keeps even the first from consensus; a clip whose undoing is
+    not consistent is left."""
     if not disturbed(rounds):
         return None
     seen = spread_out(rounds)
@@ -223,6 +224,8 @@ def _private(rounds: Sequence[Observation], target: Target, rows: int, distance:
     if not len(masked.seen.traces) or not (noised or masked.seen.seen_clipped):
         return None
     found = masked.recovered(rows)
+    if not noised and not found.explained:
+        return None
     notes = {"noise": found.noise, "clipped to": float(found.parts.sum(axis=1).mean())}
     return Solved(
         found.gram, "shrunk", found.residual, 0, len(found.gram) * (len(found.gram) + 1) // 2, math.nan, notes

@@ -134,7 +134,7 @@ class Disturbed:
 
     @property
     def _several(self) -> bool:
-        return self.clips.shares.shape[1] > 1
+        return bool(self.clips.shares.shape[1] > 1)
 
     @property
     def _present(self) -> Array:
@@ -184,7 +184,7 @@ class Disturbed:
         share = float(np.sqrt(self.products.size)) / size
         unlike = min(max(shown * share, _CLOSE), _ALIKE) if self._several and self.seen_clipped else 0.0
         level = max(known * share, unlike)
-        return Recovered(gram, parts, residual, max(known, shown), residual <= max(_NOISES * level, EXPLAINED))
+        return Recovered(gram, parts, residual, max(known, shown), bool(residual <= max(_NOISES * level, EXPLAINED)))
 
 
 def product_of(observation: Observation) -> str:

@@ -19,6 +19,8 @@ from securefed.tensors import Array
 _TURNS, _STEPS = 12, 4
 _FURTHER = 0.5
 """The block goes on by this share of its last step: over-relaxed, the turns converge sooner."""
+_SPREAD = 1.5
+"""beta may seem to differ so much between rounds, away from consensus; wrong factors showed twice as much."""
 _CLOSE = 0.01
 """Messages are at consensus to this share at best: clients of a sum are not alike."""
 
@@ -35,7 +37,7 @@ class Masked:
     beta_scale: float
 
     def recovered(self, rows: int) -> Recovered:
-        """S, of rank at most `rows`; no more than an estimate: it is never `explained`."""
+        """An estimate of S, of rank at most `rows`; `explained` where all sums show about the beta that S has."""
         seen, clipped = self.seen, self.seen.seen_clipped
         squares, errors = seen.squares()
         errors = errors + 1e-9 * np.abs(squares).max()
@@ -53,7 +55,18 @@ class Masked:
             now = seen.bases.mT @ (found.gram @ seen.bases)
             inner = now + _FURTHER * (now - inner)
         assert found is not None
-        return Recovered(found.gram, parts, float("nan"), float(np.sqrt(np.mean(seen.noise**2))), False)
+        noise = float(np.sqrt(np.mean(seen.noise**2)))
+        return Recovered(found.gram, parts, float("nan"), noise, self._consistent(parts.sum(axis=1), found.gram))
+
+    def _consistent(self, factors: Array, gram: Array) -> bool:
+        """Whether tr(Z_k^T Y_k) / rank is the beta of S throughout, as it is at consensus."""
+        shown = np.einsum("knp,knp->k", self.seen.bases, self.seen.products) / self.seen.bases.shape[2] / factors
+        level = self.beta_scale * float(np.linalg.eigvalsh(gram)[-1])
+        return bool(
+            shown.min() > 0
+            and shown.max() < _SPREAD * shown.min()
+            and level < _SPREAD * shown.mean() < _SPREAD**2 * level
+        )
 
     def _evenly(self, factors: Array) -> Array:
         """Z_k^T S Z_k of the traces that are seen, with all diagonal entries the same."""
