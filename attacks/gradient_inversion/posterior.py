@@ -16,6 +16,7 @@ from scipy.special import gammaln
 
 from securefed.attacks.gradient_inversion.glm import classes
 from securefed.attacks.gradient_inversion.simulate import Simulation, System, apart
+from securefed.attacks.gradient_inversion.starts import round_to
 from securefed.tensors import Array
 
 _SQUARES = 1 / 3, 1 / 4, 1 / 6, 1 / 10, 1 / 20, 1 / 50
@@ -25,7 +26,7 @@ _NEIGHBOURS = 8
 _OWN = 0.8, 0.4, 0.2, 0.1
 _LEVEL = 0.1, 0.5
 """Shares of the mean square: of what rows have of their own, and of the rest."""
-_TURNS = 4
+_TURNS = 5
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,17 @@ class Linear:
         """Along (1, ..., 1), and in all other directions; how many directions that are."""
         return (data[:, :1], data[:, 1:]), (1, self.features - 1)
 
-    def best(self, square: float, each: Array) -> tuple[float, Prior]:
-        """Of the priors with this mean square of an entry, the one under which the messages are most probable."""
-        tried = [
+    def priors(self, square: float, each: Array) -> list[tuple[float, Prior]]:
+        """How probable the messages are under priors with this mean square of an entry."""
+        tried = (
             Prior(square * level * (1 - own), square * (1 - level) * (1 - own), square * own)
             for own, level in product(_OWN, _LEVEL)
-        ]
-        found = max((self.likelihood(prior, each), -k) for k, prior in enumerate(tried))
-        return found[0], tried[-found[1]]
+        )
+        return [(self.likelihood(prior, each), prior) for prior in tried]
+
+    def best(self, square: float, each: Array) -> tuple[float, Prior]:
+        """The one of them under which the messages are most probable."""
+        return max(self.priors(square, each), key=lambda one: one[0])
 
     def rows(self, prior: Prior) -> Array:
         """Single rows, (rows, coordinates + 1): their posterior mean, and the root of what is expected of their squared
@@ -126,18 +130,20 @@ def linear(system: System, rows: Array, labels: Array) -> Linear:
 
 
 def ridge(system: System, labels: Array) -> tuple[float, Prior, Array]:
-    """Rows of these labels: how probable the messages are with them, the prior, and the rows."""
+    """Rows of these labels: how probable the messages are with them at best, the mean prior, and the rows."""
     bound, count = system.simulation.public.feature_bound, system.shape[0]
-    each, found = np.ones(count), []
-    for k, square in enumerate(_SQUARES):
-        now = linear(system, gray(system, square), labels)
-        likelihood, prior = now.best(bound**2 * square, each)
-        found.append((likelihood, -k, prior, now))
-    likelihood, _, prior, now = max(found)
-    rows = now.rows(prior)
+    found = list[tuple[float, Prior]]()
+    for square in _SQUARES:
+        about = linear(system, gray(system, square), labels)
+        found += about.priors(bound**2 * square, np.ones(count))
+    likelihoods, priors = zip(*found, strict=True)
+    weights = np.exp(np.array(likelihoods) - max(likelihoods))
+    weights /= weights.sum()
+    prior = Prior(*(float(weights @ [getattr(one, of) for one in priors]) for of in ("level", "mean", "own")))
+    rows = gray(system, (prior.level + prior.mean + prior.own) / bound**2)
     for _ in range(_TURNS):
         rows = linear(system, rows, labels).rows(prior)
-    return likelihood, prior, rows
+    return max(likelihoods), prior, rows
 
 
 def gray(system: System, square: float) -> Array:
@@ -151,36 +157,49 @@ def gray(system: System, square: float) -> Array:
 def label_counts(system: System) -> tuple[Array, Array]:
     """Rows per class, as all rounds together suggest, and how probable it is by class that such a row is of no other.
 
-    By exchanges from an even share: of classes as rows of one size first; the best and its neighbours by single rows.
+    By exchanges, of classes as rows of one size: from an even share and from what the bias says, and again from the
+    opposite of where that led, for with the opposite labels rows turned around explain the weights as well. The best
+    and its neighbours are then judged by single rows.
     """
     simulation, total = system.simulation, system.shape[0]
     number, square = classes(simulation.model, simulation.public), simulation.public.feature_bound**2 * _USUAL
     rows, each = gray(system, _USUAL), np.ones(total)
     columns = [linear(system, rows, np.full(total, label)).counts.mean(axis=1) for label in range(number)]
     by_class = replace(linear(system, rows, np.zeros(total, np.int64)), counts=np.stack(columns, axis=1))
-
-    def value(prior: Prior, counts: Array) -> float:
-        return by_class.likelihood(prior, counts) + orders(counts)
+    starts = [np.full(number, total / number)]
+    if by_class.bias.size:
+        starts.append(np.linalg.lstsq(by_class.counts, by_class.bias[:, 0], rcond=None)[0])
+    climbed = [_climb(by_class, square, round_to(start, total)) for start in starts]
+    climbed += [_climb(by_class, square, round_to(counts.max() - counts, total)) for _, _, counts, _ in climbed]
+    best, prior, counts, near = max(climbed, key=lambda one: one[0])
 
     def single(counts: Array) -> float:
         now = linear(system, rows, np.repeat(np.arange(number), counts))
         return now.best(square, each)[0] + orders(counts)
 
-    counts = np.bincount(np.arange(total) % number, minlength=number)
-    while True:
-        prior = by_class.best(square, counts)[1]
-        best, near = value(prior, counts), _exchanges(counts)
-        near.sort(key=lambda other: value(prior, other), reverse=True)
-        if value(prior, near[0]) <= best:
-            break
-        counts = near[0]
     judged = {tuple(one): single(one) for one in (counts, *near[:_NEIGHBOURS])}
     counts, odds = np.array(max(judged, key=judged.__getitem__)), np.zeros(number)
     for other in _exchanges(counts):
         known = judged.get(tuple(other))
-        less = value(prior, other) - best if known is None else known - judged[tuple(counts)]
+        less = _value(by_class, prior, other) - best if known is None else known - judged[tuple(counts)]
         odds[np.argmin(other - counts)] += np.exp(min(less, 0.0))
     return counts, 1.0 / (1.0 + odds)
+
+
+def _climb(by_class: Linear, square: float, counts: Array) -> tuple[float, Prior, Array, list[Array]]:
+    """Where exchanges lead while they help: how probable that is, the prior, the counts, and neighbours, best first."""
+    while True:
+        prior = by_class.best(square, counts)[1]
+        best, near = _value(by_class, prior, counts), _exchanges(counts)
+        near.sort(key=lambda other: _value(by_class, prior, other), reverse=True)
+        found, _ = by_class.best(square, near[0])
+        if found + orders(near[0]) <= best:
+            return best, prior, counts, near
+        counts = near[0]
+
+
+def _value(by_class: Linear, prior: Prior, counts: Array) -> float:
+    return by_class.likelihood(prior, counts) + orders(counts)
 
 
 def orders(counts: Array) -> float:

@@ -67,8 +67,10 @@ class Guess:
         _, prior, coordinates, counts = max(found, key=lambda item: item[0] + orders(item[-1]))
         labels = np.repeat(every, counts)
         weights = sure[labels][:, None] if counts is tried[0] else np.ones((len(labels), 1))
+        certain = float(weights.mean())
         rows = weights * (coordinates @ system.basis)
-        return cls(system, simulation, rows + (1 - weights) * rows.mean(axis=0), labels, prior, float(weights.mean()))
+        rows = rows + (1 - weights) * certain * rows.mean(axis=0)
+        return cls(system, simulation, rows, labels, prior, certain)
 
     @property
     def coordinates(self) -> Array:

@@ -160,7 +160,7 @@ class Starts:
         for factor in factors:
             n = total * p - sums / max(factor, 1e-300)
             n = np.array([total - n[0], n[0]]) if self.model.logistic else n
-            counts = _round_to(n, total)
+            counts = round_to(n, total)
             misfit = float(np.abs(n - counts).max())
             key = tuple(int(c) for c in counts)
             found[key] = min(misfit, found.get(key, np.inf))
@@ -191,7 +191,7 @@ def _places(classes: int, left: int) -> Iterator[list[int]]:
     return (list(place) for place in combinations_with_replacement(range(classes), left))
 
 
-def _round_to(values: Array, total: int) -> Array:
+def round_to(values: Array, total: int) -> Array:
     """Non-negative integers near `values` that sum to `total` (largest remainders); near equal ones where noise left
     no value that is positive."""
     values = np.maximum(values, 0.0)
