@@ -16,9 +16,11 @@ from securefed.attacks.gram.private import Disturbed, Recovered
 from securefed.attacks.gram.shrinkage import Noisy, shrunk
 from securefed.tensors import Array
 
-_TURNS, _STEPS = 12, 4
-_FURTHER = 0.5
-"""The block goes on by this share of its last step: over-relaxed, the turns converge sooner."""
+_TURNS, _NOISY_TURNS, _STEPS = 12, 20, 4
+"""Turns, and steps for S in each; sums without noise say nothing more after a few, where clients are not alike."""
+_FURTHER, _SETTLED = 0.7, 0.01
+"""The block goes on by the first share of its last step: over-relaxed, the turns converge sooner. They end when it
+changes by less than the second."""
 _SPREAD = 1.5
 """beta may seem to differ so much between rounds, away from consensus; wrong factors showed twice as much."""
 _CLOSE = 0.01
@@ -43,7 +45,7 @@ class Masked:
         errors = errors + 1e-9 * np.abs(squares).max()
         parts, found = seen.clips.shares, None
         inner = self._evenly(parts.sum(axis=1))
-        for _ in range(_TURNS):
+        for _ in range(_NOISY_TURNS if seen.noise.any() else _TURNS):
             completed = self._completed(parts.sum(axis=1), inner)
             found = shrunk(completed, rows, start=found, steps=_STEPS, relax=False)
             sizes = self._sizes(found.gram)
@@ -53,7 +55,9 @@ class Masked:
                 scale, parts = seen.clips.factors(sizes, squares, errors, float(np.trace(found.gram)))
                 found, inner = replace(found, gram=scale * found.gram), scale * inner
             now = seen.bases.mT @ (found.gram @ seen.bases)
-            inner = now + _FURTHER * (now - inner)
+            change, inner = now - inner, now + _FURTHER * (now - inner)
+            if np.linalg.norm(change) < _SETTLED * np.linalg.norm(now):
+                break
         assert found is not None
         noise = float(np.sqrt(np.mean(seen.noise**2)))
         return Recovered(found.gram, parts, float("nan"), noise, self._consistent(parts.sum(axis=1), found.gram))
