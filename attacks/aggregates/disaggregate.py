@@ -85,15 +85,19 @@ def _window(rounds: tuple[Observation, ...], target: ClientId, components: int) 
     group = next(group for group in incidence.groups if target in group)
     index = incidence.groups.index(group)
     sums = np.stack([_flat(o.message) for o in rounds])
+    noise = np.stack(
+        [_flat({name: np.full_like(v, o.noise.get(name, 0.0), float) for name, v in o.message.items()}) for o in rounds]
+    )
     columns = np.stack([incidence.present[:, incidence.clients.index(min(g))] for g in incidence.groups], axis=1)
     sizes = np.array([len(g) for g in incidence.groups], float)
     basis = _components(np.stack([_flat(o.broadcast) for o in rounds]), components)
     fits = [_fit(columns, sizes, basis[:, : count + 1], sums, index) for count in range(basis.shape[1])]
     best = int(np.argmin([fit.expected for fit in fits]))
     own = np.flatnonzero(columns[:, index])
+    mean = sums[own] * (sizes[index] / (columns @ sizes)[own])[:, None]
     found = Disaggregated(
         tuple(rounds[k].round for k in own),
-        fits[best].messages,
+        _shrunk(fits[best].messages, mean, fits[best].solved ** 2 @ noise**2),
         group,
         best,
         0,
@@ -105,9 +109,10 @@ def _window(rounds: tuple[Observation, ...], target: ClientId, components: int) 
 
 @dataclass(frozen=True)
 class _Fit:
-    """One group's messages, the leave-one-out residual's norm, and the error to expect."""
+    """One group's messages, what they are of the sums, the leave-one-out residual's norm, and the error to expect."""
 
     messages: Array
+    solved: Array
     left_out: float
     expected: float
 
@@ -132,11 +137,18 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
     free = 1 - np.sum(U**2, axis=1)
     judged = free > _TIGHT  # a round that fixes a parameter of its own says nothing about the fit
     if 2 * np.sum(judged) < len(sums) and basis.shape[1] > 1:
-        return _Fit(solved @ sums, float("inf"), float("inf"))
+        return _Fit(solved @ sums, solved, float("inf"), float("inf"))
     errors = (sums - U @ (U.T @ sums))[judged] / free[judged, None]
     left_out = float(np.linalg.norm(errors)) * np.sqrt(len(sums) / max(int(np.sum(judged)), 1))
     open_part = float(np.linalg.norm(wanted - (wanted @ Vt.T) @ Vt)) * float(np.linalg.norm((U.T @ sums).T / s))
-    return _Fit(solved @ sums, left_out, left_out * float(np.linalg.norm(solved)) + open_part)
+    return _Fit(solved @ sums, solved, left_out, left_out * float(np.linalg.norm(solved)) + open_part)
+
+
+def _shrunk(messages: Array, mean: Array, variance: Array) -> Array:
+    """Towards the mean client's messages, as far as noise of known variance explains the distance from them: the
+    positive part of the rule of James and Stein (1961)."""
+    apart, noise = float(np.sum((messages - mean) ** 2)), float(np.sum(variance))
+    return messages if not noise else np.asarray(mean + max(0.0, 1 - noise / apart) * (messages - mean))
 
 
 def _components(broadcasts: Array, most: int) -> Array:

@@ -26,6 +26,8 @@ _READ_OFF = 2
 _NEAR = 0.1
 _ENOUGH, _EXPLAINED = 1e-5, 1e-4
 _SOLVED, _DRAWN = 3.0, 1.5
+_LEAST = 1e-3
+"""Spread of a feature that does not vary in the prior, relative to the bound."""
 _SPREADS = (0.1, 0.5, 0.02, 1.0)
 
 
@@ -125,16 +127,20 @@ class FitRows:
         return max(self.goal, replay.units.rounding)
 
     def _search(self, replay: Replay, start: Array, steps: int) -> Fit:
-        """Messages in units of what they vary by, rows in units of the public bound."""
+        """Messages in units of what they vary by, rows in units of the public bound. Under a defence's noise rows that
+        are further from the best guess than usual count against what they explain: the likeliest are sought."""
         bound, shape = replay.target.public.feature_bound, (replay.rows, replay.features)
-        unit = replay.units.unit
+        unit, (guess, weight) = replay.units.unit, _guess(replay)
 
         def linearised(point: Array) -> tuple[Array, Array]:
             rows = point.reshape(shape) * bound
             residual = (replay(rows) - replay.seen) / unit
             if not np.isfinite(residual).all():
                 return residual, np.full((len(residual), point.size), np.nan)
-            return residual, replay.jacobian(rows) * (bound / unit[:, None])
+            jacobian = replay.jacobian(rows) * (bound / unit[:, None])
+            if not replay.noise.any():
+                return residual, jacobian
+            return np.concatenate([residual, weight * (point - guess)]), np.vstack([jacobian, np.diag(weight)])
 
         start = start.reshape(-1) / bound
         return levenberg(linearised, start, steps=steps, goal=self._goal(replay), patience=Patience(1e-3))
@@ -157,7 +163,7 @@ class FitRows:
             rows = np.clip(np.nan_to_num(rows), -bound, bound)
         values = np.zeros(0)
         if best.jacobian.size and np.isfinite(best.jacobian).all():
-            values = np.linalg.svd(best.jacobian, compute_uv=False)
+            values = np.linalg.svd(best.jacobian[: len(replay.seen)], compute_uv=False)
         kept = values[values > _RANK * values.max(initial=0.0)]
         return Reconstruction(
             self.secret,
@@ -174,3 +180,15 @@ class FitRows:
                 "explained": best.norm <= max(_EXPLAINED, _SOLVED * self._goal(replay), _DRAWN * replay.units.noise),
             },
         )
+
+
+def _guess(replay: Replay) -> tuple[Array, Array]:
+    """What rows are like before any message, in units of the public bound, and the weight of a row's distance from it
+    beside the messages': (rows * features,) each."""
+    bound, size = replay.target.public.feature_bound, (replay.rows, replay.features)
+    mean, spread = np.zeros(replay.features), np.full(replay.features, 1 / np.sqrt(3))
+    if replay.prior is not None:
+        mean = replay.prior.mean(axis=0) / bound
+        spread = np.maximum(replay.prior.std(axis=0) / bound, _LEAST)
+    loud = float(np.sqrt(np.mean((replay.noise / replay.units.unit) ** 2)))
+    return np.broadcast_to(mean, size).ravel(), np.broadcast_to(loud / spread, size).ravel()

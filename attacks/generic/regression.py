@@ -196,8 +196,8 @@ def _kernel(some: Array, others: Array, quadratic: bool) -> Array:
 def _simulated(
     replay: Replay, rng: np.random.Generator, wanted: int, labels: Array | None
 ) -> Iterator[tuple[Array, Array, Array] | None]:
-    """Rows, labels and messages under draws of their own; `None` where the client step fails. No more than twice the
-    fewest are tried where most fail."""
+    """Rows, labels and messages under draws (and a defence's noise) of their own; `None` where the client step fails.
+    No more than twice the fewest are tried where most fail."""
     failed = 0
     for number in range(wanted):
         if failed > max(_FEWEST, number / 2):
@@ -207,6 +207,7 @@ def _simulated(
         seed = None if replay.deterministic else int(rng.integers(2**62))
         try:
             message = replay(rows, seed, drawn)
+            message = message + replay.noise * rng.normal(size=message.shape) if replay.noise.any() else message
         except SecureFedError:
             if replay.allowance is not None:
                 replay.allowance.check()

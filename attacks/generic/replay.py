@@ -19,6 +19,7 @@ from securefed.algorithms.base import Outcome
 from securefed.attacks.base import Observed, Target
 from securefed.attacks.generic.units import Units
 from securefed.datasets.base import Dataset
+from securefed.defenses.differential_privacy.clip import clipped
 from securefed.errors import SecureFedError, TranscriptError
 from securefed.messages import ClientId
 from securefed.tensors import Array, Tensors
@@ -76,7 +77,7 @@ class Replay:
         observed: the view.      target: algorithm and public facts.
         labels: all members' labels in order where the attacker knows them, else `None`.
         seed: of the attacker's own randomness, in place of the clients' (which it does not know).
-        through: what becomes of a contribution to an exchange before it is summed (a clip), where something does.
+        through: what becomes of a contribution to an exchange before it is summed, in place of the view's clips.
         prior: rows like the members' that the attacker has, where it has some: what hypothetical rows look like.
         allowance: for all client steps together, where time is short.
     """
@@ -132,6 +133,16 @@ class Replay:
         return vector
 
     @cached_property
+    def noise(self) -> Array:
+        """Standard deviation of what a defence added to each number of `seen`: (equations,)."""
+        parts = [
+            np.full(np.size(o.message[name]), o.noise.get(name, 0.0))
+            for o in self.observed.rounds
+            for name in sorted(o.message)
+        ]
+        return np.concatenate(parts)
+
+    @cached_property
     def scale(self) -> float:
         return float(np.linalg.norm(self.seen)) or 1.0
 
@@ -147,7 +158,7 @@ class Replay:
             one = self.alone(0, self._split(rows[0])[0])
         except SecureFedError:
             likely, drawn, one = [self.seen], [], self.seen
-        return Units.of(self.seen, list(self._blocks()), likely, drawn, one)
+        return Units.of(self.seen, list(self._blocks()), likely, drawn, one, self.noise)
 
     def told(self, message: Array) -> Observed:
         """The same view with these numbers (equations,) in the place of the messages seen."""
@@ -206,6 +217,8 @@ class Replay:
                 tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
                 state = algorithm.settle(tentative, Outcome(True, observation.followed or None))
                 passed = sent if self.through is None else self.through(sent, observation.round)
+                for names, norm in observation.clips if self.through is None else ():
+                    passed = {**passed, **clipped({name: passed[name] for name in names if name in passed}, norm)}
             out.append(_like(passed, observation.message))
         return np.concatenate(out)
 
@@ -256,7 +269,8 @@ class Replay:
         A step that leaves torch on its way, or detaches, has a derivative of zero there; one that calls `backward`
         itself has none.
         """
-        if not isinstance(self.target.algorithm, Differentiable):
+        clips = any(observation.clips for observation in self.observed.rounds)
+        if clips or not isinstance(self.target.algorithm, Differentiable):
             return False
         rng = np.random.default_rng([self.seed, 8])
         rows, line = self.likely(rng), rng.normal(size=(self.rows, self.features))

@@ -26,7 +26,7 @@ class Units:
     Attributes:
         unit: (equations,) what one unit is, also for as many numbers together: ||x / unit|| is 1 for a typical change.
         rounding: how large, in those units, the rounding of what was sent is.
-        noise: how far two draws of the clients' own are apart, at most.
+        noise: how far two draws of the clients' own are apart, at most, and a defence's noise.
         step: for differences, relative to the rows' bound.
     """
 
@@ -42,7 +42,13 @@ class Units:
 
     @classmethod
     def of(
-        cls, seen: Array, blocks: Sequence[slice], likely: Sequence[Array], drawn: Sequence[Array], one: Array
+        cls,
+        seen: Array,
+        blocks: Sequence[slice],
+        likely: Sequence[Array],
+        drawn: Sequence[Array],
+        one: Array,
+        added: Array,
     ) -> Units:
         """From what hypothetical rows would have sent.
 
@@ -50,6 +56,7 @@ class Units:
             seen: (equations,) the messages.      blocks: which numbers are one tensor of one round.
             likely: messages of different rows under one seed.      drawn: of the same rows under different seeds.
             one: what one client alone would have sent, for its digits.
+            added: (equations,) standard deviation of a defence's noise.
         """
         unit, digits = np.ones(len(seen)), np.full(len(seen), _EPS)
         coarsest = _EPS
@@ -61,13 +68,14 @@ class Units:
             # What varies by less than it is rounded to is a constant: it tells the rows nothing, and the assumed
             # hyper-parameters alone.
             constant = varies <= _CONSTANT * _EPS * size
-            unit[block] = np.hypot(0.0 if constant else varies, noise) or size
+            unit[block] = np.hypot(0.0 if constant else np.hypot(varies, _rms(added[block])), noise) or size
             digits[block] = eps
             coarsest = coarsest if constant else max(coarsest, eps)
         unit[unit == 0] = float(np.linalg.norm(seen)) or 1.0
         unit *= np.sqrt(len(seen))
         rounding = float(np.linalg.norm(digits * np.abs(seen) / unit))
         noise = max((float(np.linalg.norm((m - drawn[0]) / unit)) for m in drawn[1:]), default=0.0)
+        noise = float(np.hypot(noise, np.linalg.norm(added / unit)))
         return cls(unit, rounding, noise, coarsest ** (1 / 3))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -68,6 +70,26 @@ def test_without_an_absence_there_is_nothing_to_subtract_and_a_group_stays_one()
     found = disaggregate(observed)
     assert found.members == {0, 1}
     np.testing.assert_allclose(found.messages[0], own[found.rounds[0], :2].sum(axis=0), atol=1e-9)
+
+
+def test_under_noise_of_known_size_messages_are_drawn_to_the_mean_clients() -> None:
+    rng = np.random.default_rng(3)
+    for size in (1e-6, 0.3, 30.0):
+        mine, blind, guess = [], [], []
+        for seed in range(10):
+            observed, own = synthetic(away(6), seed=seed)
+            loud = [
+                replace(o, message={"m": o.message["m"] + size * rng.normal(size=5)}, noise={"m": size})
+                for o in observed.rounds
+            ]
+            deaf = [replace(o, noise={}) for o in loud]
+            found, plain = (disaggregate(replace(observed, rounds=tuple(rounds))) for rounds in (loud, deaf))
+            sums = np.stack([o.message["m"] / len(o.members) for o in loud if o.round in found.rounds])
+            mine.append(np.linalg.norm(found.messages - own[list(found.rounds), 0]))
+            blind.append(np.linalg.norm(plain.messages - own[list(plain.rounds), 0]))
+            guess.append(np.linalg.norm(sums - own[list(found.rounds), 0]))
+        assert np.mean(mine) < 1.5 * min(np.mean(blind), np.mean(guess))  # five numbers tell little of noise's size
+    assert np.mean(mine) < 0.5 * np.mean(blind)
 
 
 def test_participation_statistics() -> None:
