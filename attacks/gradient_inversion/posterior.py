@@ -38,9 +38,10 @@ class Prior:
     own: float
 
     def covariance(self, counts: Array, features: int) -> Array:
-        """(2, k, k) of sums of so many rows each, (k,): along (1, ..., 1), and in any other direction of length 1."""
-        rest = self.own * np.diag(counts) + self.mean * np.outer(counts, counts)
-        return np.stack([rest + features * self.level * np.outer(counts, counts), rest])
+        """(2, ..., k, k) of sums of (..., k) rows each: along (1, ..., 1) of length 1, and in all other directions."""
+        both = counts[..., :, None] * counts[..., None, :]
+        rest = self.own * counts[..., None] * np.eye(counts.shape[-1]) + self.mean * both
+        return np.stack([rest + features * self.level * both, rest])
 
     def root(self, rows: int) -> Array:
         """(rows, rows) a root of the precision of an entry of single rows, the common level among what they share."""
@@ -69,14 +70,21 @@ class Linear:
         return root, turn.T @ self.data
 
     def likelihood(self, prior: Prior, each: Array) -> float:
-        """Logarithm, up to a constant, of the messages' probability, each unknown a sum of so many rows."""
+        """Logarithm, up to a constant, of the messages' probability, each unknown a sum of so many rows, (k,)."""
+        return float(self.likelihoods(prior, each[None])[0])
+
+    def likelihoods(self, prior: Prior, each: Array) -> Array:
+        """(m,) of several, (m, k)."""
         root, data = self._reduced
-        out = np.sum(data**2) - np.sum(self.data**2) - np.sum((self.bias - (self.counts @ each)[:, None]) ** 2)
+        out = np.full(len(each), np.sum(data**2) - np.sum(self.data**2))
+        if self.bias.size:
+            out -= np.sum((self.bias - self.counts @ each.T) ** 2, axis=0)
         for cov, part, width in zip(prior.covariance(each, self.features), *self._split(data), strict=True):
             values, vectors = np.linalg.eigh(root @ cov @ root.T)
             values = 1.0 + np.maximum(values, 0.0)
-            out -= width * np.sum(np.log(values)) + np.sum((vectors.T @ part) ** 2 / values[:, None])
-        return float(out / 2)
+            along = np.sum((part @ part.T @ vectors) * vectors, axis=-2)
+            out = out - width * np.sum(np.log(values), axis=-1) - np.sum(along / values, axis=-1)
+        return np.asarray(out / 2)
 
     def _split(self, data: Array) -> tuple[tuple[Array, Array], tuple[int, int]]:
         """Along (1, ..., 1), and in all other directions; how many directions that are."""
@@ -179,9 +187,11 @@ def label_counts(system: System) -> tuple[Array, Array]:
 
     judged = {tuple(one): single(one) for one in (counts, *near[:_NEIGHBOURS])}
     counts, odds = np.array(max(judged, key=judged.__getitem__)), np.zeros(number)
-    for other in _exchanges(counts):
+    others = _exchanges(counts)
+    values = by_class.likelihoods(prior, np.stack(others)) + [orders(other) for other in others]
+    for other, reached in zip(others, values, strict=True):
         known = judged.get(tuple(other))
-        less = _value(by_class, prior, other) - best if known is None else known - judged[tuple(counts)]
+        less = reached - best if known is None else known - judged[tuple(counts)]
         odds[np.argmin(other - counts)] += np.exp(min(less, 0.0))
     return counts, 1.0 / (1.0 + odds)
 
@@ -191,9 +201,9 @@ def _climb(by_class: Linear, square: float, counts: Array) -> tuple[float, Prior
     while True:
         prior = by_class.best(square, counts)[1]
         best, near = _value(by_class, prior, counts), _exchanges(counts)
-        near.sort(key=lambda other: _value(by_class, prior, other), reverse=True)
-        found, _ = by_class.best(square, near[0])
-        if found + orders(near[0]) <= best:
+        found = by_class.likelihoods(prior, np.stack(near)) + [orders(one) for one in near]
+        near = [near[k] for k in np.argsort(-found, kind="stable")]
+        if by_class.best(square, near[0])[0] + orders(near[0]) <= best:
             return best, prior, counts, near
         counts = near[0]
 
