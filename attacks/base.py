@@ -89,6 +89,7 @@ class Reconstruction:
         condition: its condition number over the kept directions.
         diagnostics: anything else worth reporting.
         members: the clients whose secret `value` is; `None` means `Observed.members`.
+        guess: what the view tells of the secret without its messages, where that is more than a score assumes anyway.
     """
 
     secret: str
@@ -100,6 +101,7 @@ class Reconstruction:
     condition: float = float("nan")
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     members: frozenset[ClientId] | None = None
+    guess: Array | None = None
 
 
 @runtime_checkable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count, cycle, islice
 
 import numpy as np
 from numpy.linalg import LinAlgError
@@ -18,6 +19,7 @@ SOLVED = 1e-9
 _POLISH = 4
 """Jacobians."""
 _HOPELESS = 0.2
+_TINY = 1e-300
 _STARTS_OF_A_BUDGET = 75
 """Steps of the budget for each start that must have failed before a search is given up."""
 _NEAR = 0.03
@@ -44,12 +46,33 @@ class Found:
 
 
 @dataclass(frozen=True)
+class _Run:
+    """One start's way through one system."""
+
+    system: System
+    labels: Array
+    fit: Fit
+
+    @property
+    def share(self) -> float:
+        """Of the data's signal that is not explained: compares runs of systems that weigh equations differently."""
+        return self.fit.norm / max(self.system.signal, _TINY)
+
+    @property
+    def solved(self) -> bool:
+        return self.fit.norm <= max(SOLVED, _ROUNDED * self.system.floor)
+
+
+@dataclass(frozen=True)
 class Race:
     """Heats of `entrants` starts, `opening` steps each; the best `finalists` of a heat run on for `closing` steps.
 
-    Heats go on until a fit is exact, or as good as the messages' fixed point allows, `budget` steps are allotted (a run
-    that ends early counts in full), or nothing comes near after every plausible count of labels had its start: messages
-    that no samples explain (noise) are given up early. The closing is Levenberg-Marquardt; an exact fit is polished.
+    Every second start fits equations that all count alike: raising faint ones leads along narrow valleys, but from afar
+    it also raises what is not linear in them. The first two finalists are the best of each kind.
+
+    Heats go on until a fit is exact, or as good as the messages' fixed point allows, `budget` steps are taken, or
+    nothing comes near after every plausible count of labels had its start: messages that no samples explain (noise) are
+    given up early. The closing is Levenberg-Marquardt; an exact fit is polished.
 
     Attributes:
         descent: open with L-BFGS (strong-Wolfe line search) instead.
@@ -63,43 +86,48 @@ class Race:
     descent: bool = False
 
     def __call__(self, system: System, starts: Starts, rng: np.random.Generator) -> Found:
-        source, used, allotted, tried = starts(rng), 0, 0, 0
-        solved = max(SOLVED, _ROUNDED * system.floor)
+        source, used, tried = starts(rng), 0, 0
         plausible = max(len(starts.label_counts()), self.entrants, self.budget // _STARTS_OF_A_BUDGET)
-        best: Found | None = None
-        while best is None or (best.fit.norm > solved and allotted < self.budget):
-            if best is not None and tried >= plausible and best.fit.norm > _HOPELESS * system.signal:
+        kinds: tuple[System, ...] = (system, system.levelled)
+        best: _Run | None = None
+        while best is None or not (best.solved or used >= self.budget):
+            if best is not None and tried >= plausible and best.share > _HOPELESS:
                 break
-            heat: list[tuple[Fit, Start]] = []
-            for _ in range(self.entrants):
+            heat: list[_Run] = []
+            for own in islice(cycle(kinds), self.entrants):
                 start = next(source)
-                fit = self._open(system, start)
-                heat.append((fit, start))
-                used, allotted, tried = used + fit.steps, allotted + self.opening, tried + 1
-                if fit.norm <= solved:
+                heat.append(_Run(own, start.labels, self._open(own, start)))
+                used, tried = used + heat[-1].fit.steps, tried + 1
+                if heat[-1].solved:
                     break
-            heat.sort(key=lambda item: item[0].norm)
-            for fit, start in heat[: self.finalists]:
-                longer, more = self._close(system, start.labels, fit)
-                used, allotted = used + more, allotted + self.closing
-                if best is None or longer.norm < best.fit.norm:
-                    best = Found(start.labels, longer, tried, used)
-                if best.fit.norm <= solved:
+            for one in _by_turns(heat)[: self.finalists]:
+                longer, more = self._close(one)
+                used += more
+                best = longer if best is None else min(best, longer, key=lambda item: item.share)
+                if best.solved:
                     break
-        return replace(_polished(system, best), starts=tried, steps=used)
+            kinds = kinds[::-1]  # labels come by turns as well
+        return Found(best.labels, _polished(best).fit, tried, used)
 
     def _open(self, system: System, start: Start) -> Fit:
         if self.descent:
             return _descend(system, start, self.opening)
         return run(system, start.labels, start.samples.ravel(), self.opening, hopeful=True)
 
-    def _close(self, system: System, labels: Array, fit: Fit) -> tuple[Fit, int]:
+    def _close(self, one: _Run) -> tuple[_Run, int]:
         """A finalist's second run, and the steps it took: none where it is exact, or where the first one gave up."""
-        gave_up = not self.descent and fit.steps < self.opening
-        if gave_up or fit.norm <= EXACT:
-            return fit, 0
-        longer = run(system, labels, fit.point, self.closing, hopeful=True)
-        return longer, longer.steps
+        gave_up = not self.descent and one.fit.steps < self.opening
+        if gave_up or one.fit.norm <= EXACT:
+            return one, 0
+        longer = run(one.system, one.labels, one.fit.point, self.closing, hopeful=True)
+        return replace(one, fit=longer), longer.steps
+
+
+def _by_turns(heat: list[_Run]) -> list[_Run]:
+    """The best of each kind, then the second of each, ..., the better first."""
+    places = {False: count(), True: count()}
+    ranked = [(next(places[one.system.even]), one) for one in sorted(heat, key=lambda one: one.share)]
+    return [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def run(system: System, labels: Array, start: Array, steps: int, *, hopeful: bool = False) -> Fit:
@@ -157,14 +185,15 @@ class _Hopeful:
             return float("inf")
 
 
-def _polished(system: System, found: Found) -> Found:
+def _polished(one: _Run) -> _Run:
     """A solved fit once more, to where rounding alone decides: short of that, ill-conditioned rows lose digits."""
-    if not EXACT >= found.fit.norm > 0 or system.floor > EXACT:
-        return found
+    system = one.system
+    if not EXACT >= one.fit.norm > 0 or system.floor > EXACT:
+        return one
     fit = levenberg(
-        lambda p: system.misfit(p.reshape(system.shape), found.labels), found.fit.point, steps=_POLISH, goal=0.0
+        lambda p: system.misfit(p.reshape(system.shape), one.labels), one.fit.point, steps=_POLISH, goal=0.0
     )
-    return replace(found, fit=fit)
+    return replace(one, fit=fit)
 
 
 def _descend(system: System, start: Start, steps: int) -> Fit:

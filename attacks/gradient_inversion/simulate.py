@@ -193,6 +193,7 @@ class System:
         scales: by part, one over the norm of the observed messages less the part that is not data.
         left: (rounds * parts * outputs, r) left directions of the messages.
         spectrum: singular values of the messages' rows, relative to the first; all of them.
+        even: whether all equations count alike instead.
         apart: by round and part, what of the messages is not data.
     """
 
@@ -202,6 +203,7 @@ class System:
     left: Array
     spectrum: Array
     apart: tuple[Mapping[str, Array], ...]
+    even: bool = False
 
     @classmethod
     def build(cls, simulation: Simulation, features: int) -> System:
@@ -258,6 +260,11 @@ class System:
             return float(np.linalg.norm(self._gap(self._sums(x, targets))) / np.sqrt(parts))
 
     @cached_property
+    def levelled(self) -> System:
+        """The same with all equations alike."""
+        return replace(self, even=True)
+
+    @cached_property
     def signal(self) -> float:
         """Norm of the raised data signal: the misfit of a client without data."""
         return float(np.linalg.norm(self._raised(self._gap(self.apart))))
@@ -279,6 +286,8 @@ class System:
     def _along(self) -> Array:
         """(r,) how much equations are raised along each left direction."""
         count = self.left.shape[1]
+        if self.even:
+            return np.ones(count)
         noise = float(self.spectrum[count]) if count < len(self.spectrum) else 0.0
         return np.maximum(self.spectrum[:count], max(_FAINTEST, noise)) ** -0.5
 

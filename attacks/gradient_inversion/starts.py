@@ -165,30 +165,46 @@ class Starts:
             key = tuple(int(c) for c in counts)
             found[key] = min(misfit, found.get(key, np.inf))
         ranked = [np.array(key) for key in sorted(found, key=found.__getitem__)]
+        if self.averages or not self.model.bias or self.model.logistic:
+            return ranked
         simulation = self.system.simulation
-        one_gradient = len(simulation.members) == 1 and local_steps(simulation.method) == 1
-        if not self.averages and one_gradient and self.model.bias and not self.model.logistic:
-            ranked = _feasible(ranked, sums, total)
-        return ranked
+        if len(simulation.members) == 1 and local_steps(simulation.method) == 1:
+            # n_c = sum_k p_kc - sums_c exceeds -sums_c
+            return _feasible(ranked, np.maximum(np.ceil(-sums - _ROUND_OFF), 0).astype(int), total)
+        # Along several steps only the sign is sure. Of few rows it shows every class: n_c >= 1 exceeds sum_k p_kc.
+        present = (sums < -_ROUND_OFF * np.abs(sums).max()).astype(int)
+        return _feasible(ranked, present, total, among=np.flatnonzero(present) if total * p.max() < 1.0 else None)
 
 
-def _feasible(ranked: list[Array], sums: Array, total: int) -> list[Array]:
-    """Counts that one gradient allows come first: n_c = sum_k p_kc - sums_c exceeds -sums_c, and few are left to place.
+def _feasible(ranked: list[Array], least: Array, total: int, among: Array | None = None) -> list[Array]:
+    """Counts with at least so many rows of each class, in the ranking's order, and behind them those nearest to its
+    first; the ranking as it is where they would be too many.
 
-    Where more are left than `_PLACEMENTS` hold, the ranking stays as it is.
+    Args:
+        among: classes that the rows which are left are of first of all; `None`: of any.
     """
-    least = np.maximum(np.ceil(-sums - _ROUND_OFF), 0).astype(int)
     left = total - int(least.sum())
-    if left < 0 or comb(len(least) + left - 1, left) > _PLACEMENTS:
+    if left < 0:
         return ranked
-    allowed = [least + np.bincount(place, minlength=len(least)) for place in _places(len(least), left)]
-    order = [key for key in ranked if any((key == one).all() for one in allowed)]
-    nearest = sorted(allowed, key=lambda one: float(np.abs(one - ranked[0]).sum()))
-    return order + [one for one in nearest if not any((one == key).all() for key in order)]
+    kept = [key for key in ranked if (key >= least).all()]
+    own = [] if among is None else list(_placed(least, among, left))
+    allowed = own + list(_placed(least, np.arange(len(least)), left))
+    if not allowed:
+        return ranked
+    first = [key for key in kept if not own or any((key == one).all() for one in own)]
+    ordered = (*first, *(one for part in (own, allowed) for one in sorted(part, key=lambda one: _gap(one, ranked[0]))))
+    return list({tuple(key): key for key in ordered}.values())
 
 
-def _places(classes: int, left: int) -> Iterator[list[int]]:
-    return (list(place) for place in combinations_with_replacement(range(classes), left))
+def _placed(least: Array, among: Array, left: int) -> Iterator[Array]:
+    """`least` and `left` more of some classes, unless `_PLACEMENTS` do not hold them all."""
+    if len(among) and comb(len(among) + left - 1, left) <= _PLACEMENTS:
+        for place in combinations_with_replacement(among, left):
+            yield least + np.bincount(np.array(place, int), minlength=len(least))
+
+
+def _gap(one: Array, other: Array) -> float:
+    return float(np.abs(one - other).sum())
 
 
 def round_to(values: Array, total: int) -> Array:

@@ -22,9 +22,8 @@ _TURNS, _STEPS = 6, 4
 """So often S and the factors are taken in turn, with so many steps for S."""
 _UNCLIPPED, _DIFFERING = 1 - 1e-6, 0.95
 """A client's norm below this share of the clip's was not clipped, a sum's divided by the rows below the other."""
-_CLOSE, _ALIKE, _NOISES = 0.01, 0.1, 1.5
-"""Clients are not quite alike: in clipped sums the first share of the messages counts as noise, and what no symmetric S
-explains up to the second. A residual is explained by noise that it exceeds by no more than the third, a factor."""
+_NOISES = 1.5
+"""A residual is explained by noise that it exceeds by no more than this factor."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Recovered:
     Attributes:
         gram: S.      parts: of it that the sums show, by client, (K, clients): their shares, where nothing was clipped.
         residual: relative, of the clipped S Z_k.      noise: standard deviation of an entry of the products.
-        explained: whether the residual is no more than noise that is known, or that no symmetric S explains.
+        explained: whether the residual is no more than noise that is known: of clipped sums one S is an approximation.
     """
 
     gram: Array
@@ -181,9 +180,7 @@ class Disturbed:
         residual = float(np.linalg.norm(self.products - factors[:, None, None] * (gram @ self.bases))) / size
         known = float(np.sqrt(np.mean(self.noise**2)))
         shown = self.asymmetry(factors) if self.seen_clipped else 0.0
-        share = float(np.sqrt(self.products.size)) / size
-        unlike = min(max(shown * share, _CLOSE), _ALIKE) if self._several and self.seen_clipped else 0.0
-        level = max(known * share, unlike)
+        level = known * float(np.sqrt(self.products.size)) / size
         return Recovered(gram, parts, residual, max(known, shown), bool(residual <= max(_NOISES * level, EXPLAINED)))
 
 

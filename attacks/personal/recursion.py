@@ -99,8 +99,8 @@ class Recursion:
     theta = w + delta / (eta_w lambda).
 
     Needs every broadcast, and every message from the first round on: what was sent before is lost for good.
-    Under clips and noise, of messages as they most likely were before (`restored`); `diagnostics["without rows"]` is
-    then what the broadcasts alone tell of it, noise of theirs included.
+    Under clips and noise, of messages as they most likely were before (`restored`); `guess` is then
+    what the broadcasts alone tell of it, noise of theirs included.
     It solves and checks nothing: with wrong hyper-parameters it is wrong, and only a fit of rows (`personal/path`)
     shows that by its residual.
     """
@@ -131,8 +131,8 @@ class Recursion:
             diagnostics={
                 "method": "exact",
                 "rounds": 1 if isinstance(target.algorithm, PFedMe) else len(observed.rounds),
-            }
-            | ({"without rows": self._personal(rowless(observed, target), target)} if distorted(observed) else {}),
+            },
+            guess=self._personal(rowless(observed, target), target) if distorted(observed) else None,
         )
 
     def _personal(self, observed: Observed, target: Target) -> Array:

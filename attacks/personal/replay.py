@@ -33,7 +33,7 @@ class Replay:
     """The rows by `gradient_inversion/fit`; where they explain the messages, all rounds are replayed with them and the
     personal model is the client's, exactly. Otherwise every round's gradient is taken to be constant along its steps,
     which is the better the shorter they are: `diagnostics["method"]` says which. Under clips and noise, of messages as
-    they most likely were before (`restored`); `diagnostics["without rows"]` is then what the broadcasts alone tell.
+    they most likely were before (`restored`); `guess` is then what the broadcasts alone tell.
 
     Attributes:
         fit: how the rows are fitted.
@@ -74,8 +74,8 @@ class Replay:
             unknowns=found.unknowns if found else 0,
             condition=found.condition if found else float("nan"),
             members=observed.members,
-            diagnostics={"method": how}
-            | ({"without rows": _constant(target, model, guess)} if distorted(observed) else {}),
+            diagnostics={"method": how},
+            guess=_constant(target, model, guess) if distorted(observed) else None,
         )
 
 

