@@ -21,7 +21,7 @@ DATA = "digits"
 CLIENTS = 8
 HAR: Final = "uci_har"
 RACE = Race(budget=600)
-"""Twice the audit's search: two classes need it."""
+"""Four times the audit's search: two classes need it."""
 FIT = Fit(race=RACE)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import count, cycle, islice
+from itertools import cycle, islice
 
 import numpy as np
 from numpy.linalg import LinAlgError
@@ -67,8 +67,8 @@ class _Run:
 class Race:
     """Heats of `entrants` starts, `opening` steps each; the best `finalists` of a heat run on for `closing` steps.
 
-    Every second start fits equations that all count alike: raising faint ones leads along narrow valleys, but from afar
-    it also raises what is not linear in them. The first two finalists are the best of each kind.
+    Every second heat fits equations that all count alike: raising faint ones leads along narrow valleys, but from afar
+    it also raises what is not linear in them.
 
     Heats go on until a fit is exact, or as good as the messages' fixed point allows, `budget` steps are taken, or
     nothing comes near after every plausible count of labels had its start: messages that no samples explain (noise) are
@@ -87,26 +87,24 @@ class Race:
 
     def __call__(self, system: System, starts: Starts, rng: np.random.Generator) -> Found:
         source, used, tried = starts(rng), 0, 0
-        plausible = max(len(starts.label_counts()), self.entrants, self.budget // _STARTS_OF_A_BUDGET)
-        kinds: tuple[System, ...] = (system, system.levelled)
+        plausible = max(starts.enough, self.entrants, self.budget // _STARTS_OF_A_BUDGET)
+        kinds = cycle((system, system.levelled))
         best: _Run | None = None
         while best is None or not (best.solved or used >= self.budget):
             if best is not None and tried >= plausible and best.share > _HOPELESS:
                 break
-            heat: list[_Run] = []
-            for own in islice(cycle(kinds), self.entrants):
-                start = next(source)
+            own, heat = next(kinds), list[_Run]()
+            for start in islice(source, self.entrants):
                 heat.append(_Run(own, start.labels, self._open(own, start)))
                 used, tried = used + heat[-1].fit.steps, tried + 1
                 if heat[-1].solved:
                     break
-            for one in _by_turns(heat)[: self.finalists]:
+            for one in sorted(heat, key=lambda item: item.share)[: self.finalists]:
                 longer, more = self._close(one)
                 used += more
                 best = longer if best is None else min(best, longer, key=lambda item: item.share)
                 if best.solved:
                     break
-            kinds = kinds[::-1]  # labels come by turns as well
         return Found(best.labels, _polished(best).fit, tried, used)
 
     def _open(self, system: System, start: Start) -> Fit:
@@ -121,13 +119,6 @@ class Race:
             return one, 0
         longer = run(one.system, one.labels, one.fit.point, self.closing, hopeful=True)
         return replace(one, fit=longer), longer.steps
-
-
-def _by_turns(heat: list[_Run]) -> list[_Run]:
-    """The best of each kind, then the second of each, ..., the better first."""
-    places = {False: count(), True: count()}
-    ranked = [(next(places[one.system.even]), one) for one in sorted(heat, key=lambda one: one.share)]
-    return [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def run(system: System, labels: Array, start: Array, steps: int, *, hopeful: bool = False) -> Fit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, count, zip_longest
 from math import comb
@@ -20,6 +20,8 @@ _FEW = 8
 _TURNS = 4
 _SHARES = 0.05, 2.0
 _PLACEMENTS = 60
+_SOME = 4
+"""Starts before labels are tried that the bias does not count."""
 _ROUND_OFF = 1e-9
 _SCALES = 0.4 * 1.12 ** np.arange(28)
 
@@ -66,11 +68,9 @@ class Starts:
         return self.system.simulation.model
 
     def __call__(self, rng: np.random.Generator) -> Iterator[Start]:
-        """Guesses without end: each plausible count of labels once, then the likelier half again, disturbed anew."""
-        candidates, scales = self.label_counts(), dict[bytes, Array]()
-        for attempt in count():
-            half = candidates[: max(1, len(candidates) // 2)]
-            counts = candidates[attempt] if attempt < len(candidates) else half[attempt % len(half)]
+        """Guesses without end, disturbed anew each time: see `_in_turn` for their labels."""
+        scales = dict[bytes, Array]()
+        for attempt, counts in enumerate(self._in_turn()):
             labels = np.repeat(np.arange(len(counts)), counts)
             if attempt:
                 labels = rng.permutation(labels)
@@ -87,6 +87,17 @@ class Starts:
             if len(samples) == 1:
                 spread = 0.0
             yield Start(labels, samples + rng.normal(0.0, 0.5 * spread / np.sqrt(samples.shape[1]), samples.shape))
+
+    def _in_turn(self) -> Iterator[Array]:
+        """Each plausible count of labels once, then the likelier half again; what few rows allow besides comes in
+        between, once the plausible ones have had some starts."""
+        candidates = self.label_counts()
+        half = candidates[: max(1, len(candidates) // 2)]
+        some = max(len(candidates), _SOME)
+        yield from candidates
+        yield from (half[attempt % len(half)] for attempt in range(len(candidates), some))
+        yield from self.further_counts()
+        yield from (half[attempt % len(half)] for attempt in count(some))
 
     def _scales(self, sample: Array, labels: Array) -> Array:
         """One row in one coordinate: a grid of scales, those that fit best first."""
@@ -141,6 +152,39 @@ class Starts:
         unique = {tuple(counts): counts for place in ranked for counts in place if counts is not None}
         return list(unique.values())[:_CANDIDATES]
 
+    def further_counts(self) -> list[Array]:
+        """What the bias allows besides after several steps of one client with few rows: the likeliest first.
+
+        Then it no longer counts rows, but it shows which classes there are: n_c >= 1 exceeds sum_k p_kc, and the first
+        step's gradient is negative. All rows are of those.
+        """
+        total, first, several = self.system.shape[0], self.gradients[0], len(self.system.simulation.members) > 1
+        if self.averages or total == 1 or not self.model.bias or self.model.logistic or several or self._one_gradient:
+            return []
+        p, sums = self._at_zero(first), np.asarray(self.model.offset(first.gradient))
+        present = (sums < -_ROUND_OFF * np.abs(sums).max()).astype(int)
+        if total * p.max() >= 1.0:
+            return []
+        plausible = self.label_counts()
+        known = {tuple(counts) for counts in plausible}
+        found = _placed(present, np.flatnonzero(present), total - int(present.sum()))
+        return [counts for counts in _nearest(found, plausible[0]) if tuple(counts) not in known][:_CANDIDATES]
+
+    @property
+    def enough(self) -> int:
+        """Starts after which every count of labels had one."""
+        further = len(self.further_counts())
+        return further + max(len(self.label_counts()), _SOME if further else 0)
+
+    @property
+    def _one_gradient(self) -> bool:
+        simulation = self.system.simulation
+        return len(simulation.members) == 1 and local_steps(simulation.method) == 1
+
+    def _at_zero(self, first: Gradients) -> Array:
+        """(classes,) probabilities of a row of zeros."""
+        return self.model.probabilities(np.asarray(self.model.offset(first.point)) + np.zeros(self.model.outputs))
+
     def _counts(self, first: Gradients) -> list[Array]:
         """All that are found in one gradient, the likeliest first."""
         total, number = self.system.shape[0], classes(self.model, self.system.simulation.public)
@@ -149,7 +193,7 @@ class Starts:
                 return [np.eye(2, dtype=np.int64)[k] for k in np.argsort(self.model.offset(first.gradient))]
             label = int(np.argmax(np.linalg.norm(self.model.weight(first.gradient), axis=1)))
             return [np.eye(number, dtype=np.int64)[label]]
-        p = self.model.probabilities(np.asarray(self.model.offset(first.point)) + np.zeros(self.model.outputs))
+        p = self._at_zero(first)
         if self.model.bias:
             sums, factors = np.asarray(self.model.offset(first.gradient)), np.linspace(1.0, 0.2, 81)
         else:
@@ -165,46 +209,32 @@ class Starts:
             key = tuple(int(c) for c in counts)
             found[key] = min(misfit, found.get(key, np.inf))
         ranked = [np.array(key) for key in sorted(found, key=found.__getitem__)]
-        if self.averages or not self.model.bias or self.model.logistic:
+        if self.averages or not self.model.bias or self.model.logistic or not self._one_gradient:
             return ranked
-        simulation = self.system.simulation
-        if len(simulation.members) == 1 and local_steps(simulation.method) == 1:
-            # n_c = sum_k p_kc - sums_c exceeds -sums_c
-            return _feasible(ranked, np.maximum(np.ceil(-sums - _ROUND_OFF), 0).astype(int), total)
-        # Along several steps only the sign is sure. Of few rows it shows every class: n_c >= 1 exceeds sum_k p_kc.
-        present = (sums < -_ROUND_OFF * np.abs(sums).max()).astype(int)
-        return _feasible(ranked, present, total, among=np.flatnonzero(present) if total * p.max() < 1.0 else None)
+        return _feasible(ranked, np.maximum(np.ceil(-sums - _ROUND_OFF), 0).astype(int), total)
 
 
-def _feasible(ranked: list[Array], least: Array, total: int, among: Array | None = None) -> list[Array]:
-    """Counts with at least so many rows of each class, in the ranking's order, and behind them those nearest to its
-    first; the ranking as it is where they would be too many.
+def _feasible(ranked: list[Array], least: Array, total: int) -> list[Array]:
+    """Counts that one gradient allows come first: n_c = sum_k p_kc - sums_c exceeds -sums_c, and few are left to place.
 
-    Args:
-        among: classes that the rows which are left are of first of all; `None`: of any.
+    Where more are left than `_PLACEMENTS` hold, the ranking stays as it is.
     """
-    left = total - int(least.sum())
-    if left < 0:
-        return ranked
-    kept = [key for key in ranked if (key >= least).all()]
-    own = [] if among is None else list(_placed(least, among, left))
-    allowed = own + list(_placed(least, np.arange(len(least)), left))
+    allowed = list(_placed(least, np.arange(len(least)), total - int(least.sum())))
     if not allowed:
         return ranked
-    first = [key for key in kept if not own or any((key == one).all() for one in own)]
-    ordered = (*first, *(one for part in (own, allowed) for one in sorted(part, key=lambda one: _gap(one, ranked[0]))))
-    return list({tuple(key): key for key in ordered}.values())
+    kept = [key for key in ranked if any((key == one).all() for one in allowed)]
+    return list({tuple(key): key for key in (*kept, *_nearest(allowed, ranked[0]))}.values())
 
 
 def _placed(least: Array, among: Array, left: int) -> Iterator[Array]:
     """`least` and `left` more of some classes, unless `_PLACEMENTS` do not hold them all."""
-    if len(among) and comb(len(among) + left - 1, left) <= _PLACEMENTS:
+    if left >= 0 and len(among) and comb(len(among) + left - 1, left) <= _PLACEMENTS:
         for place in combinations_with_replacement(among, left):
             yield least + np.bincount(np.array(place, int), minlength=len(least))
 
 
-def _gap(one: Array, other: Array) -> float:
-    return float(np.abs(one - other).sum())
+def _nearest(counts: Iterable[Array], to: Array) -> list[Array]:
+    return sorted(counts, key=lambda one: float(np.abs(one - to).sum()))
 
 
 def round_to(values: Array, total: int) -> Array:
