@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import cycle, islice
 
 import numpy as np
@@ -18,7 +19,7 @@ EXACT = 1e-13
 SOLVED = 1e-9
 _POLISH = 4
 """Jacobians."""
-_HOPELESS = 0.2
+_HOPELESS, _SAME = 0.2, 1e-3
 _TINY = 1e-300
 _STARTS_OF_A_BUDGET = 75
 """Steps of the budget for each start that must have failed before a search is given up."""
@@ -53,7 +54,7 @@ class _Run:
     labels: Array
     fit: Fit
 
-    @property
+    @cached_property
     def share(self) -> float:
         """Of the data's signal that is not explained: compares runs of systems that weigh equations differently."""
         return self.fit.norm / max(self.system.signal, _TINY)
@@ -63,6 +64,10 @@ class _Run:
         return self.fit.norm <= max(SOLVED, _ROUNDED * self.system.floor)
 
 
+def _share(one: _Run) -> float:
+    return one.share
+
+
 @dataclass(frozen=True)
 class Race:
     """Heats of `entrants` starts, `opening` steps each; the best `finalists` of a heat run on for `closing` steps.
@@ -70,9 +75,9 @@ class Race:
     Every second heat fits equations that all count alike: raising faint ones leads along narrow valleys, but from afar
     it also raises what is not linear in them.
 
-    Heats go on until a fit is exact, or as good as the messages' fixed point allows, `budget` steps are taken, or
-    nothing comes near after every plausible count of labels had its start: messages that no samples explain (noise) are
-    given up early. The closing is Levenberg-Marquardt; an exact fit is polished.
+    Heats go on until a fit is exact, or as good as the messages' fixed point allows, `budget` steps are taken, or, once
+    every plausible count of labels had its start, a heat ends where one before it did, or nothing comes near: messages
+    that no samples explain (noise) are given up early. The closing is Levenberg-Marquardt; an exact fit is polished.
 
     Attributes:
         descent: open with L-BFGS (strong-Wolfe line search) instead.
@@ -91,20 +96,23 @@ class Race:
         kinds = cycle((system, system.levelled))
         best: _Run | None = None
         while best is None or not (best.solved or used >= self.budget):
-            if best is not None and tried >= plausible and best.share > _HOPELESS:
-                break
-            own, heat = next(kinds), list[_Run]()
+            own, heat, ends = next(kinds), list[_Run](), list[_Run]()
             for start in islice(source, self.entrants):
                 heat.append(_Run(own, start.labels, self._open(own, start)))
                 used, tried = used + heat[-1].fit.steps, tried + 1
                 if heat[-1].solved:
                     break
-            for one in sorted(heat, key=lambda item: item.share)[: self.finalists]:
+            for one in sorted(heat, key=_share)[: self.finalists]:
                 longer, more = self._close(one)
+                ends.append(longer)
                 used += more
-                best = longer if best is None else min(best, longer, key=lambda item: item.share)
-                if best.solved:
+                if longer.solved:
                     break
+            reached = min(ends, key=_share)
+            again = best is not None and abs(reached.share - best.share) < _SAME * best.share
+            best = min(reached, best or reached, key=_share)
+            if tried >= plausible and (again or best.share > _HOPELESS):
+                break
         return Found(best.labels, _polished(best).fit, tried, used)
 
     def _open(self, system: System, start: Start) -> Fit:
