@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal
 
@@ -63,11 +63,23 @@ class TorchModule(TorchProblem):
         require(self.compared_with in TARGETS, f"compared_with is one of {TARGETS}, not {self.compared_with!r}")
         labelled = self.criterion != "cross_entropy" or self.compared_with == "labels"
         require(labelled, f"cross entropy compares with labels, not {self.compared_with}; choose another criterion")
-        _check(_built(self.module, self.precision))
+        _check(self._stand_in)
+
+    @cached_property
+    def _stand_in(self) -> nn.Module:
+        """The module whose parameters are replaced by those passed in; kept, as none can be made within `vmap`."""
+        return _built(self.module, self.precision)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_stand_in"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _check(self._stand_in)
 
     def __repr__(self) -> str:
         """Equal for equal problems, also in another process: functions by name, the module by what it is made of."""
-        module = _built(self.module, self.precision)
+        module = self._stand_in
         parts = [str(module)] + [f"{name} {tuple(value.shape)}" for name, value in module.named_parameters()]
         digest = blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
         settings = {
@@ -83,7 +95,7 @@ class TorchModule(TorchProblem):
         return f"TorchModule({', '.join(f'{key}={value}' for key, value in settings.items())})"
 
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
-        module = _built(self.module, self.precision)
+        module = self._stand_in
         output = self._tried(module, public)
         if self.criterion == "cross_entropy":
             require(public.classes >= 2, f"a classifier needs at least 2 classes, the data declares {public.classes}")
@@ -121,7 +133,7 @@ class TorchModule(TorchProblem):
 
     def output(self, parameters: Named, x: torch.Tensor) -> torch.Tensor:
         """What the module makes of the rows `x` (rows, features)."""
-        module = _built(self.module, self.precision)
+        module = self._stand_in
         own = {_own(name): value for name, value in parameters.items()}
         found: torch.Tensor = torch.func.functional_call(module, own, self.shaped(x))
         return found
@@ -204,7 +216,7 @@ def _build(make: Build, precision: str, seed: int) -> nn.Module:
 
 @lru_cache(maxsize=32)
 def _built(make: Build, precision: str) -> nn.Module:
-    """The module whose parameters are replaced by those passed in; one serves all."""
+    """One serves all problems of the same module."""
     return _build(make, precision, 0)
 
 

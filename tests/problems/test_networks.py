@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import warnings
@@ -73,6 +74,18 @@ def test_a_module_gives_torchs_own_loss_and_gradient() -> None:
         np.testing.assert_allclose(value, own[name].grad.numpy(), atol=1e-15)
     assert restore(_State(parameters), pack(_State(parameters))).x.keys() == parameters.keys()
     np.testing.assert_array_equal(problem.predict(parameters, X), module(torch.from_numpy(X)).argmax(dim=1).numpy())
+
+
+def test_a_module_is_kept_however_many_others_there_are() -> None:
+    """Made anew within `vmap` it would draw, and that is refused there."""
+    first = [double(), pickle.loads(pickle.dumps(double()))]  # noqa: S301 - the test's own bytes
+    for width in range(4, 44):
+        double(module=partial(Small, width))
+    assert first[0] == first[1]
+    for problem in first:
+        at, target = start(problem), problem.targets(Dataset(X, Y))
+        found = problem.gradients({k: v[None] for k, v in at.items()}, X[None], target[None], np.full((1, 5), 0.2))
+        assert all(np.isfinite(value).all() for value in found.values())
 
 
 @pytest.mark.parametrize(
