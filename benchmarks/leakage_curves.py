@@ -293,8 +293,8 @@ CURVES: tuple[Curve, ...] = (
         (0.01, 0.03, 0.1, 0.3, 1.0),
         ("DSGD", "FedAvg", "SCAFFOLD", "LoSAC", "FLAME"),
         "Digits, 4 rows. The mean square norm of a row is 15. FLAME refuses a rate at which its local steps diverge.",
-        "Neither small steps help the client nor large ones. Where local steps overshoot, the bias no longer counts the "
-        "rows of each class; all counts of the classes that it shows are tried.",
+        "Neither small steps help the client nor large ones. Where local steps overshoot, the bias no longer counts "
+        "the rows of each class; all counts of the classes that it shows are tried.",
         left_out=(("FLAME", 1.0),),
     ),
     Curve(

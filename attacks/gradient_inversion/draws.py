@@ -19,8 +19,9 @@ from securefed.algorithms.optimization.work import Draw, Work
 from securefed.attacks.gradient_inversion.clipping import clipped
 from securefed.attacks.gradient_inversion.rounds import LocalRound, local_steps
 from securefed.attacks.gradient_inversion.search import SOLVED, Found, run
-from securefed.attacks.gradient_inversion.simulate import System, weights_of
+from securefed.attacks.gradient_inversion.simulate import weights_of
 from securefed.attacks.gradient_inversion.starts import Starts
+from securefed.attacks.gradient_inversion.system import System
 from securefed.attacks.levenberg import Fit
 from securefed.tensors import Array
 

@@ -28,8 +28,9 @@ from securefed.attacks.gradient_inversion.rounds import (
     stochastic,
 )
 from securefed.attacks.gradient_inversion.search import SOLVED, Found, Race
-from securefed.attacks.gradient_inversion.simulate import Simulation, System
+from securefed.attacks.gradient_inversion.simulate import Simulation
 from securefed.attacks.gradient_inversion.starts import Starts
+from securefed.attacks.gradient_inversion.system import System
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 

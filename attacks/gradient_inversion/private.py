@@ -11,7 +11,8 @@ import numpy as np
 
 from securefed.attacks.gradient_inversion.posterior import Prior, label_counts, orders, ridge, whitened
 from securefed.attacks.gradient_inversion.proximal import is_proximal
-from securefed.attacks.gradient_inversion.simulate import Simulation, System, apart
+from securefed.attacks.gradient_inversion.simulate import Simulation
+from securefed.attacks.gradient_inversion.system import System, apart
 from securefed.attacks.levenberg import Geodesic, levenberg
 from securefed.tensors import Array
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.linalg import LinAlgError
 from scipy.optimize import minimize
 
-from securefed.attacks.gradient_inversion.simulate import System
 from securefed.attacks.gradient_inversion.starts import Start, Starts
+from securefed.attacks.gradient_inversion.system import System
 from securefed.attacks.levenberg import Fit, Geodesic, Patience, Stepper, levenberg
 from securefed.tensors import Array
 

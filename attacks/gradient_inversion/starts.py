@@ -12,7 +12,7 @@ import numpy as np
 from securefed.attacks.gradient_inversion.glm import LinearModel, classes
 from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import Gradients, local_steps
-from securefed.attacks.gradient_inversion.simulate import System
+from securefed.attacks.gradient_inversion.system import System
 from securefed.tensors import Array
 
 _CANDIDATES = 12

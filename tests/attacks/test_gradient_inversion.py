@@ -14,7 +14,8 @@ from securefed.attacks.base import Attack, Observation, Observed, Target, attack
 from securefed.attacks.gradient_inversion import DLG, Fit, Naive, Telescoping
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.rounds import read
-from securefed.attacks.gradient_inversion.simulate import Simulation, System
+from securefed.attacks.gradient_inversion.simulate import Simulation
+from securefed.attacks.gradient_inversion.system import System
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain

@@ -31,8 +31,9 @@ from securefed.attacks.gradient_inversion.dual import Dual
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.proximal import ThresholdedL1, ThresholdedNuclear
 from securefed.attacks.gradient_inversion.rounds import method_of, read
-from securefed.attacks.gradient_inversion.simulate import Simulation, System
+from securefed.attacks.gradient_inversion.simulate import Simulation
 from securefed.attacks.gradient_inversion.starts import _feasible
+from securefed.attacks.gradient_inversion.system import System
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
 from securefed.federation import Federation

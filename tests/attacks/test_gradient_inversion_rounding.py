@@ -9,7 +9,8 @@ from securefed.attacks.base import Target
 from securefed.attacks.gradient_inversion import Fit
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.rounds import read
-from securefed.attacks.gradient_inversion.simulate import Simulation, System
+from securefed.attacks.gradient_inversion.simulate import Simulation
+from securefed.attacks.gradient_inversion.system import System
 from securefed.attacks.levenberg import Patience
 from securefed.attacks.scores import sample_error
 from securefed.defenses.compose import chain
