@@ -54,7 +54,7 @@ class DLG(Fitting):
         if energy == 0.0:
             return None
         row: Array = (biases @ weights / energy)[None]
-        counts = scene.starts.label_counts()[0]
+        counts = scene.starts.label_counts[0]
         labels = np.repeat(np.arange(len(counts)), counts)
         residual = system.relative(row, labels)
         if not residual <= SOLVED:

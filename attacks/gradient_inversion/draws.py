@@ -157,7 +157,7 @@ class Alternation:
         drawn = Drawn.of(system.simulation.method, int(system.simulation.sizes[0]))
         starts, change = plain.averaged(), plain.system.basis @ system.basis.T
         source, heat, used = starts(rng), list[_Guess](), 0
-        for _ in range(max(self.entrants, len(starts.label_counts()))):
+        for _ in range(max(self.entrants, len(starts.label_counts))):
             start = next(source)
             rough = run(plain.system, start.labels, start.samples.ravel(), self.opening)
             point = rough.point.reshape(plain.system.shape) @ change

@@ -185,7 +185,7 @@ class Fitting:
 
     def _posterior(self, scene: Scene, rng: np.random.Generator) -> Reconstruction:
         """Rows under noise of a known size: the posterior mean; a fit where that leaves more than noise."""
-        guess = Guess.of(scene.whole, scene.starts.label_counts())
+        guess = Guess.of(scene.whole, scene.starts.label_counts)
         small = int(np.prod(scene.system.shape)) <= self.limit
         if not guess.explained and small:
             found = self.race(scene.system, scene.starts, rng)

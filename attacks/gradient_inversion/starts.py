@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations_with_replacement, count, zip_longest
 from math import comb
 
@@ -91,12 +92,12 @@ class Starts:
     def _in_turn(self) -> Iterator[Array]:
         """Each plausible count of labels once, then the likelier half again; what few rows allow besides comes in
         between, once the plausible ones have had some starts."""
-        candidates = self.label_counts()
+        candidates = self.label_counts
         half = candidates[: max(1, len(candidates) // 2)]
         some = max(len(candidates), _SOME)
         yield from candidates
         yield from (half[attempt % len(half)] for attempt in range(len(candidates), some))
-        yield from self.further_counts()
+        yield from self.further_counts
         yield from (half[attempt % len(half)] for attempt in count(some))
 
     def _scales(self, sample: Array, labels: Array) -> Array:
@@ -136,6 +137,7 @@ class Starts:
                 x = x / np.clip(both[:, -1:], *_SHARES)
         return x
 
+    @cached_property
     def label_counts(self) -> list[Array]:
         """Plausible numbers of rows per class, the likeliest first.
 
@@ -152,6 +154,7 @@ class Starts:
         unique = {tuple(counts): counts for place in ranked for counts in place if counts is not None}
         return list(unique.values())[:_CANDIDATES]
 
+    @cached_property
     def further_counts(self) -> list[Array]:
         """What the bias allows besides after several steps of one client with few rows: the likeliest first.
 
@@ -165,7 +168,7 @@ class Starts:
         present = (sums < -_ROUND_OFF * np.abs(sums).max()).astype(int)
         if total * p.max() >= 1.0:
             return []
-        plausible = self.label_counts()
+        plausible = self.label_counts
         known = {tuple(counts) for counts in plausible}
         found = _placed(present, np.flatnonzero(present), total - int(present.sum()))
         return [counts for counts in _nearest(found, plausible[0]) if tuple(counts) not in known][:_CANDIDATES]
@@ -173,8 +176,8 @@ class Starts:
     @property
     def enough(self) -> int:
         """Starts after which every count of labels had one."""
-        further = len(self.further_counts())
-        return further + max(len(self.label_counts()), _SOME if further else 0)
+        further = len(self.further_counts)
+        return further + max(len(self.label_counts), _SOME if further else 0)
 
     @property
     def _one_gradient(self) -> bool:
