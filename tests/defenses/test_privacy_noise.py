@@ -50,4 +50,5 @@ def test_behind_every_clip_the_noise_of_seven_of_ten_meets_the_claimed_epsilon(s
     error = left * 6 / math.sqrt(2 * entries)
     claimed = dict(plan.epsilon)[1]
     assert epsilon_of(left + error, 1) <= claimed + 0.01
-    assert epsilon_of(left * math.sqrt(6 / 10), 1) > claimed + 0.2  # shares sized for ten would not do
+    shares_sized_for_ten = (left + error) * math.sqrt(6 / 10)  # the line above would have caught them
+    assert epsilon_of(shares_sized_for_ten, 1) > claimed + 0.01
