@@ -73,11 +73,12 @@ def show_audit(report: Report) -> None:
         previous = (algorithm, defense)
     console.print(table)
     console.print(
-        "red: exposed, yellow: partial, green: not detected. A question mark: inconclusive, the attacks failed and say "
-        "nothing of the data. Epsilon and everything else are in the report.",
+        "red: exposed, yellow: partial, green: not detected. A question mark: inconclusive, the attacks failed or "
+        "scatter too much, and say nothing of the data. Epsilon and everything else are in the report.",
         soft_wrap=True,
     )
-    console.print(f"\n{headline(report)}", soft_wrap=True)
+    for line in headline(report):
+        console.print(f"\n{line}", soft_wrap=True)
 
 
 def _leakage(cell: Cell) -> str:

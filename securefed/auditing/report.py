@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from securefed.attacks.views import RELEASED
 from securefed.auditing import charts
 from securefed.auditing.attacking import CHANGING_SURVIVORS
 from securefed.auditing.cells import AUDIT, CLIENT, FEDERATION, NOT_COVERED, Cell, Report
@@ -19,7 +20,7 @@ from securefed.auditing.finding import ALONE, strongest, why, worst
 from securefed.auditing.outcome import Artifact
 from securefed.auditing.pages import anchor, kind, section
 from securefed.auditing.statistics import EXPOSED, FOUND, INCONCLUSIVE, PARTIAL, SIGHTED
-from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, leak_text, secret_title, short
+from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, leak_text, secret_title, secret_words, short
 from securefed.errors import StorageError
 
 
@@ -73,8 +74,8 @@ def render(report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve
     )
 
 
-def headline(report: Report) -> str:
-    """The finding for a reader who reads no further: messages in the clear, and what sums alone give away."""
+def headline(report: Report) -> list[str]:
+    """The finding for a reader who reads no further: of messages in the clear, of sums, of sums with noise."""
     bare = strongest(c for c in report.cells if c.view == "server" and c.secret == CLIENT)
     open_, part, failed = (_said(bare.values(), word) for word in (EXPOSED, PARTIAL, INCONCLUSIVE))
     everywhere = _in(open_, len(bare))
@@ -82,14 +83,33 @@ def headline(report: Report) -> str:
         everywhere = f"{len(open_)} of {_algorithms(len(bare))}" + (f" ({everywhere})" if open_ else "")
     first = f"In the clear, the server can compute a client's data in {everywhere}"
     first += f", and a part of it in {len(part)} more ({', '.join(part)})" if part else ""
-    first += f". Of {', '.join(failed)} nothing is known: the attacks failed." if failed else "."
-    first = first if bare else "Messages in the clear were not attacked."
+    first += f". Of {', '.join(failed)} nothing is known: the attacks {_blind(bare.values())}." if failed else "."
+    said = [first if bare else "Messages in the clear were not attacked."]
     defended = [c for c in report.cells if c.defense == "secure_aggregation" and c.view in ALONE]
-    return f"{first} {_sums(strongest(defended).values())}" if defended else first
+    if defended:
+        said.append(f"Under secure aggregation the server sees only sums, {_sums(strongest(defended).values())}")
+    noised = _noised([c for c in report.cells if c.defense == "dp"])
+    return [*said, noised] if noised else said
+
+
+def _noised(cells: Sequence[Cell]) -> str:
+    """What differential privacy leaves open: the server sees the sums before the noise, whoever else after it."""
+    server, others = ([cell for cell in cells if cell.view in seen] for seen in (ALONE, (RELEASED,)))
+    said = []
+    if server:
+        said.append(
+            "Differential privacy adds noise to what the server hands on: the server itself sees sums without it, "
+            f"{_sums(strongest(server).values())}"
+        )
+    if others:
+        open_ = [name for name in _said(server) if name not in _said(others)]
+        unseen = f" {', '.join(open_)} {'was' if len(open_) == 1 else 'were'} not attacked there." if open_ else ""
+        said.append(f"All others see sums with the noise, {_sums(strongest(others).values())}{unseen}")
+    return " ".join(said)
 
 
 def _sums(cells: Collection[Cell]) -> str:
-    """What secure aggregation leaves open to the server alone."""
+    """What sums leave open to who sees nothing else."""
     found = [cell for cell in cells if cell.verdict.word in FOUND]
     groups = (
         ("one client's data", [c for c in found if c.secret == CLIENT and c.view != CHANGING_SURVIVORS]),
@@ -98,13 +118,20 @@ def _sums(cells: Collection[Cell]) -> str:
     )
     parts = [f"{what} in {_in(_said(held), len(_said(cells)))}" for what, held in groups if held]
     known = _said([cell for cell in found if cell.secret == CLIENT])
-    failed = [name for name in _said([c for c in cells if c.secret == CLIENT], INCONCLUSIVE) if name not in known]
-    unknown = f" Whether one client's data are hidden in {', '.join(failed)} is open: attacks failed." if failed else ""
+    alone = [cell for cell in cells if cell.secret == CLIENT and short(cell.algorithm) not in known]
+    failed = _said(alone, INCONCLUSIVE)
+    hidden = f" Whether one client's data are hidden in {', '.join(failed)} is open: attacks {_blind(alone)}."
     seen = f"which still give away all or part of {'; '.join(parts)}"
     if not parts:
         blind = all(cell.verdict.word == INCONCLUSIVE for cell in cells)
-        seen = "and the attacks on them failed" if blind else "in which no leak was detected"
-    return f"Under secure aggregation the server sees only sums, {seen}.{unknown}"
+        seen = f"and the attacks on them {_blind(cells)}" if blind else "in which no leak was detected"
+    return f"{seen}.{hidden if failed else ''}"
+
+
+def _blind(cells: Iterable[Cell]) -> str:
+    """What became of attacks that say nothing, as `why` has it of one cell."""
+    tight = all(cell.explained < SIGHTED for cell in cells if cell.verdict.word == INCONCLUSIVE)
+    return "failed" if tight else "failed or scatter too much to tell"
 
 
 def _in(names: Sequence[str], of: int) -> str:
@@ -118,11 +145,14 @@ def _said(cells: Iterable[Cell], word: str = "") -> list[str]:
 
 
 def _matrices(report: Report, algorithms: Sequence[str]) -> list[dict[str, Any]]:
+    secrets = dict.fromkeys(report.settings[name]["secret"] for name in algorithms)
     client = _matrix(report, algorithms, CLIENT)
     client |= {
         "title": "One client's secret",
         "text": "How much of one client's data can be computed from the messages: 1 is all of it, 0 no more than could "
-        "be guessed without them. A row is an algorithm; a column is a defence and, below it, who looks on.",
+        "be guessed without them. A row is an algorithm and, below it, what is looked for: "
+        f"{'; '.join(f'“{secret_title(one)}”, {secret_words(one)}' for one in secrets)}. A column is a defence and, "
+        "below it, who looks on.",
     }
     federation = _matrix(report, algorithms, FEDERATION)
     federation |= {
@@ -243,7 +273,11 @@ def _detectable(leak: float | None) -> str:
 
 
 def _notes(report: Report) -> list[str]:
-    notes = [f"{DEFENSE_TITLES[c.defense]}: {c.note}." for c in report.cells if c.note]
+    noted: dict[tuple[str, str], dict[str, None]] = {}
+    for cell in report.cells:
+        if cell.note:
+            noted.setdefault((cell.defense, cell.note), {})[cell.view] = None
+    notes = [f"{DEFENSE_TITLES[name]} ({', '.join(views)}): {note}." for (name, note), views in noted.items()]
     checked = [fact for fact in report.facts if fact.identical is not None]
     if checked:
         same = sum(bool(fact.identical) for fact in checked)

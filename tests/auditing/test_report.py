@@ -14,7 +14,7 @@ from securefed.auditing.cells import CLIENT, FEDERATION, Cell, Report
 from securefed.auditing.curves import Curve
 from securefed.auditing.finding import finding, remedy, strongest, worst
 from securefed.auditing.report import headline, render
-from securefed.auditing.statistics import Interval, verdict
+from securefed.auditing.statistics import INCONCLUSIVE, Interval, Verdict, verdict
 from securefed.errors import DataError
 
 NULL = Interval(0.0, 0.0, 0.02, 10, 0.01)
@@ -168,7 +168,7 @@ def test_a_search_that_failed_is_no_safety_in_any_sentence() -> None:
     assert "hidden" not in text
     assert "guessed" not in text
     assert remedy(report(stuck), "pca/faps", 0.1) is None
-    assert headline(report(stuck)).endswith("Of FAPS nothing is known: the attacks failed.")
+    assert headline(report(stuck))[0].endswith("Of FAPS nothing is known: the attacks failed.")
     html = render(report(stuck), [], [])
     assert re.search(r'<td class="unsure"[^>]*><b>-0.40</b>', html)
     assert 'fill="#fff" stroke="#b3201f" stroke-dasharray' in html  # hollow in the panel
@@ -203,25 +203,57 @@ def test_a_collusion_does_not_count_against_a_remedy_for_the_server_alone() -> N
 
 
 def test_the_headline_counts_what_is_exposed() -> None:
-    assert headline(SMALL) == (
+    assert headline(SMALL)[:2] == [
         "In the clear, the server can compute a client's data in 1 of 2 algorithms (SSI), and a part of it in 1 more "
-        "(FAPS). Under secure aggregation the server sees only sums, which still give away all or part of everybody's "
-        "pooled data in SSI; where clients come and go, one client's data in SSI."
-    )
+        "(FAPS).",
+        "Under secure aggregation the server sees only sums, which still give away all or part of everybody's "
+        "pooled data in SSI; where clients come and go, one client's data in SSI.",
+    ]
     many = [cell(f"pca/{name}", "plain", "server", 1.0) for name in ("ssi", "faps", "fedpg")]
-    assert headline(report(*many)) == "In the clear, the server can compute a client's data in all 3 algorithms."
+    assert headline(report(*many)) == ["In the clear, the server can compute a client's data in all 3 algorithms."]
     quiet = cell("pca/ssi", "secure_aggregation", "sum only", 0.0)
-    assert headline(report(quiet)) == (
-        "Messages in the clear were not attacked. Under secure aggregation the server sees only sums, in which no leak "
-        "was detected."
-    )
+    assert headline(report(quiet)) == [
+        "Messages in the clear were not attacked.",
+        "Under secure aggregation the server sees only sums, in which no leak was detected.",
+    ]
     stuck = cell("pca/ssi", "secure_aggregation", "sum only", 0.0, explained=0.0)
-    assert headline(report(stuck)).endswith(
+    assert headline(report(stuck))[1].endswith(
         "and the attacks on them failed. Whether one client's data are hidden in SSI is open: attacks failed."
     )
     pooled = cell("pca/ssi", "secure_aggregation", "sum only", 0.5, FEDERATION)
-    assert "pooled data in SSI. Whether one client's data are hidden in SSI is open" in headline(report(stuck, pooled))
+    said = headline(report(stuck, pooled))[1]
+    assert "pooled data in SSI. Whether one client's data are hidden in SSI is open" in said
     assert len(strongest(SMALL.cells)) == len(SMALL.cells)
+
+
+def test_the_headline_tells_who_is_held_off_by_differential_privacy_and_only_where_it_was_audited() -> None:
+    read = cell("optimization/dsgd", "dp", "sum only", 1.0)
+    hidden = cell("optimization/dsgd", "dp", "released", -0.6)
+    alone = cell("pca/fedpg", "dp", "sum only", 0.0, explained=0.0)
+    assert headline(report(read, hidden, alone))[1:] == [
+        "Differential privacy adds noise to what the server hands on: the server itself sees sums without it, which "
+        "still give away all or part of one client's data in DSGD. Whether one client's data are hidden in FedPG is "
+        "open: attacks failed. All others see sums with the noise, in which no leak was detected. FedPG was not "
+        "attacked there."
+    ]
+    pooled = cell("pca/ssi", "dp", "released", 0.2, FEDERATION)
+    assert headline(report(hidden, pooled))[1] == (
+        "All others see sums with the noise, which still give away all or part of everybody's pooled data in SSI."
+    )
+    wide = replace(hidden, verdict=Verdict(INCONCLUSIVE, 3.0))  # explained, but no leak would have been noticed
+    assert headline(report(wide))[1].endswith("is open: attacks failed or scatter too much to tell.")
+    assert not [
+        line for line in headline(report(*[c for c in SMALL.cells if c.defense != "dp"])) if "ifferential" in line
+    ]
+    page = render(report(read, hidden), [], [])
+    assert page.count('<p class="lead">') == 2
+    assert "All others see sums with the noise, in which no leak was detected." in page
+
+
+def test_every_note_says_of_which_views_it_is() -> None:
+    first, second = (replace(cell("pca/ssi", "paillier", view, 0.0), note=f"note {view[0]}") for view in ("a", "b"))
+    html = render(report(first, second, replace(second, view="c")), [], [])
+    assert "<li>Paillier (a): note a.</li><li>Paillier (b, c): note b.</li>" in html
 
 
 def test_a_spectrum_leaves_rounding_out_and_a_matrix_of_zeros_has_none() -> None:
