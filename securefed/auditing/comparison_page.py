@@ -16,6 +16,7 @@ from securefed.auditing import comparison as compared
 from securefed.auditing.cells import AUDIT, CLIENT, NOT_COVERED
 from securefed.auditing.comparison import ADDED, GONE, GREW, LOST, SAME, SETTLED, SHRANK, Compared, Cost, Member
 from securefed.auditing.finding import PLAIN
+from securefed.auditing.growth import growth
 from securefed.auditing.statistics import ENOUGH, EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
 from securefed.auditing.words import DEFENSE_TITLES, GLOSSARY, in_sentence, leak_text, short
 from securefed.errors import StorageError
@@ -31,7 +32,11 @@ GROUPS: Final = (
         "are safe, so a smaller figure is no improvement.",
     ),
     (SHRANK, "Got better", "The messages give away less than before: the later interval lies below the earlier."),
-    (SETTLED, "Known now", "The earlier audit's attacks failed here, so that its figure said nothing."),
+    (
+        SETTLED,
+        "Known now",
+        "The earlier audit's attacks failed here, or scattered too much to tell, so that its figure said nothing.",
+    ),
     (
         SAME,
         "Another verdict, the same leak",
@@ -63,7 +68,8 @@ def save(folder: Path, before: Report, after: Report) -> None:
 
 
 def to_json(before: Report, after: Report) -> dict[str, Any]:
-    """JSON values of everything on the page. `views` has the strongest attack of each audit, `cells` every attack."""
+    """JSON values of everything on the page. `views` has the strongest attack of each audit, `cells` every attack,
+    and `growth` what `--fail-on-growth` fails for."""
     return {
         "summary": summary(before, after),
         "commands": [report.get("command") for report in (before, after)],
@@ -73,6 +79,7 @@ def to_json(before: Report, after: Report) -> dict[str, Any]:
         "cells": [row.to_json() for row in compared.compare(before, after)],
         "costs": [row.to_json() for row in compared.compare_costs(before, after)],
         "membership": [row.to_json() for row in compared.compare_members(before, after)],
+        "growth": [str(reason) for reason in growth(before, after)],
     }
 
 
@@ -109,9 +116,23 @@ def render(before: Report, after: Report) -> str:
 
 
 def summary(before: Report, after: Report) -> str:
-    """Two sentences for whoever knows no cryptography: what changed, and whether it may be put down to the software."""
-    both = [row for row in compared.compare_views(before, after) if row.change not in (ADDED, GONE)]
-    return f"{_changes(both)} {_fairness(before, after)}"
+    """For whoever knows no cryptography: what changed, what is new, and whether it may be put down to the software."""
+    views = compared.compare_views(before, after)
+    both = [row for row in views if row.change not in (ADDED, GONE)]
+    said = [_changes(both), _new([row for row in views if row.change == ADDED]), _fairness(before, after)]
+    return " ".join(sentence for sentence in said if sentence)
+
+
+def _new(added: Sequence[Compared]) -> str:
+    """The leaks of situations that the later audit alone tried."""
+    leaks = [row for row in added if row.verdicts[1] in FOUND]
+    if not leaks:
+        return ""
+    most = max(leaks, key=lambda row: row.after or 0.0)
+    return (
+        f"The later audit alone tried {len(added)} more and found a leak in {len(leaks)} of them "
+        f"(most: {_place(most)}, {leak_text(most.after or 0.0)})."
+    )
 
 
 def _changes(both: Sequence[Compared]) -> str:

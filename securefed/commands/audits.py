@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -155,14 +156,20 @@ def attack(
 @app.command(
     epilog="Examples:\n\nsecurefed compare before/audit.json after/audit.json\n\n"
     "securefed compare before/audit.json after/audit.json --out compared   (also as a page, comparison.html)\n\n"
-    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew)"
+    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, or can no longer "
+    "be judged)"
 )
 def compare(
     before: Annotated[Path, typer.Argument(help="audit.json of the earlier audit.")],
     after: Annotated[Path, typer.Argument(help="audit.json of the later one.")],
     every: Annotated[bool, typer.Option("--all", help="Also the cells that did not change.")] = False,
     fail_on_growth: Annotated[
-        bool, typer.Option("--fail-on-growth", help="Exit with code 3 if a leak grew beyond both intervals.")
+        bool,
+        typer.Option(
+            "--fail-on-growth",
+            help="Exit with code 3 if a leak grew beyond both intervals, one was found where the earlier audit tried "
+            "nothing, or attacks fail that did not.",
+        ),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for comparison.html and comparison.json; none are written without it.")
@@ -186,10 +193,23 @@ def compare(
             if out is not None:
                 where = [escape(str(out / f"comparison.{kind}")) for kind in ("html", "json")]
                 console.print(f"\nPage: [bold]{where[0]}[/] (data: {where[1]})")
-        grew = any(row.change == comparison.GREW for row in rows)
-        return EXIT_LEAK if grew and fail_on_growth else 0
+        return _gate_growth(*reports) if fail_on_growth else 0
 
     guarded(command)
+
+
+def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
+    from securefed.auditing.growth import growth, unjudged  # noqa: PLC0415 - heavy, and not needed for --help
+
+    found = growth(before, after)
+    for reason in found:
+        said = f"[bold red]{reason.kind}[/]: {escape(reason.where)}: {escape(reason.said)}"
+        errors.print(said, highlight=False, soft_wrap=True)
+    missing = unjudged(before, after)
+    if missing:
+        those = f"{missing} situation{'s' * (missing > 1)}"
+        errors.print(f"not judged: {those} that only the earlier audit tried", highlight=False, soft_wrap=True)
+    return EXIT_LEAK if found else 0
 
 
 def _gate(report: Report, threshold: float | None) -> int:

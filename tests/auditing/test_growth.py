@@ -1,0 +1,108 @@
+"""What fails a gate between two audits: growth, new leaks, lost sight; and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from securefed.auditing.cells import FEDERATION, Cell
+from securefed.auditing.growth import growth, unjudged
+from securefed.auditing.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
+from securefed.cli import app
+from tests.auditing.test_comparison_page import audit, judged
+
+WEAK = judged(0.2, PARTIAL)
+STRONGER = judged(0.6, PARTIAL, attack="gram/new")
+OTHER = {"defense": "paillier", "view": "sum only"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (
+            [WEAK],
+            [judged(0.4, PARTIAL)],
+            "grew: SSI, Plain, server, gram/power, client: from 0.20 (0.19 to 0.21) to 0.40",
+        ),
+        ([WEAK], [WEAK, STRONGER], "grew: SSI, Plain, server, gram/power, then gram/new, client: from 0.20"),
+        (
+            [WEAK],
+            [WEAK, judged(1.0, EXPOSED, **OTHER)],
+            "new: SSI, Paillier, sum only, gram/power, client: exposed at 1.00",
+        ),
+        (
+            [WEAK],
+            [WEAK, judged(0.3, PARTIAL, secret=FEDERATION)],
+            "new: SSI, Plain, server, gram/power, federation: partial",
+        ),
+        ([], [WEAK], "new: SSI, Plain, server, gram/power, client: partial at 0.20 (0.19 to 0.21)"),
+        (
+            [WEAK],
+            [judged(-1.0, INCONCLUSIVE)],
+            "no longer known: SSI, Plain, server, gram/power, client: partial at 0.20",
+        ),
+    ],
+)
+def test_growth_is_one_reason_and_says_where(before: list[Cell], after: list[Cell], says: str) -> None:
+    (reason,) = growth(audit(*before), audit(*after))
+    assert str(reason).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([WEAK], [WEAK]),
+        ([WEAK], [judged(0.215, PARTIAL)]),
+        ([STRONGER], [judged(0.2, PARTIAL, attack="gram/new")]),
+        ([STRONGER], [STRONGER, WEAK]),  # a new attack that finds less than is known adds nothing
+        ([WEAK], [WEAK, judged(0.0, NOT_DETECTED, **OTHER)]),
+        ([WEAK], [WEAK, judged(0.0, INCONCLUSIVE, **OTHER)]),  # nothing was known there, and nothing is
+        ([WEAK], [WEAK, judged(-1.0, INCONCLUSIVE, attack="gram/new")]),
+        ([judged(0.0, INCONCLUSIVE)], [judged(0.0, NOT_DETECTED)]),
+        ([WEAK, judged(1.0, EXPOSED, **OTHER)], [WEAK]),
+    ],
+)
+def test_what_gives_away_no_more_passes(before: list[Cell], after: list[Cell]) -> None:
+    assert not growth(audit(*before), audit(*after))
+    assert unjudged(audit(*before), audit(*after)) == (1 if len(before) > len(after) else 0)
+
+
+def test_membership_counts_where_it_grew_or_is_found_anew() -> None:
+    row = {"algorithm": "pca/ssi", "defense": "plain", "adversary": "informed", "auc": [0.6, 0.55, 0.65]}
+    low, high = row | {"verdict": NOT_DETECTED}, row | {"auc": [0.9, 0.85, 0.95], "verdict": EXPOSED}
+    bare, before, after = (audit(WEAK) | {"membership": rows} for rows in ([], [low], [high]))
+    assert [str(reason) for reason in growth(before, after)] == [
+        "grew: SSI, Plain, membership, informed: AUC from 0.60 to 0.90"
+    ]
+    assert [str(reason) for reason in growth(bare, after)] == [
+        "new: SSI, Plain, membership, informed: exposed at AUC 0.90, and nothing before"
+    ]
+    assert not growth(bare, before) and not growth(after, before)
+
+
+@pytest.mark.parametrize(
+    ("cells", "code", "says"),
+    [
+        ([WEAK], 0, ""),
+        ([WEAK, judged(1.0, EXPOSED, **OTHER)], 3, "new: SSI, Paillier, sum only, gram/power, client: exposed at 1.00"),
+        ([WEAK, STRONGER], 3, "grew: SSI, Plain, server"),
+        ([judged(0.0, NOT_DETECTED, **OTHER)], 0, "not judged: 1 situation that only the earlier audit tried"),
+    ],
+)
+def test_the_command_exits_as_it_says_and_names_the_reason(
+    tmp_path: Path, cells: list[Cell], code: int, says: str
+) -> None:
+    def written(name: str, report: dict[str, Any]) -> str:
+        (tmp_path / name).write_text(json.dumps(report))
+        return str(tmp_path / name)
+
+    files = [written("before.json", audit(WEAK)), written("after.json", audit(*cells))]
+    done = CliRunner().invoke(app, ["compare", *files, "--fail-on-growth", "--json"], env={"COLUMNS": "200"})
+    assert done.exit_code == code
+    assert says in done.stderr and bool(done.stderr) == bool(says)
+    assert bool(json.loads(done.stdout)["growth"]) == (code == 3)
+    assert CliRunner().invoke(app, ["compare", *files, "--json"]).exit_code == 0
