@@ -20,6 +20,7 @@ EXPLAINED: Final = 1e-6
 hyper-parameters leave 1e-8 and less where the attack is exact (2^-40 of fixed point included), a step size that is off
 by 1 % leaves 1e-5 and more."""
 _DOUBLE: Final = float(np.finfo(np.float64).eps)
+_MOST_AMPLIFIED: Final = 1e-4
 
 
 def resolution(observed: Observed) -> float:
@@ -34,11 +35,21 @@ def resolution(observed: Observed) -> float:
     return max(steps, default=_DOUBLE)
 
 
+def amplified(found: Reconstruction) -> float:
+    """Misfit that a system of high condition leaves, which is solved to its round-off times the condition; 1e-4 at
+    most, and 0 where the attack states no condition."""
+    return min(_MOST_AMPLIFIED, _DOUBLE * found.condition) if math.isfinite(found.condition) else 0.0
+
+
 def explained(found: Reconstruction, observed: Observed) -> bool | None:
     """Whether the reconstruction explains the messages to their precision; `None` where the attack checks nothing."""
     if math.isnan(found.residual):
         return None
-    return bool(found.residual <= max(EXPLAINED, 100 * resolution(observed)))  # whatever numbers an attack returns
+    return bool(found.residual <= max(_level(observed), amplified(found)))  # whatever numbers an attack returns
+
+
+def _level(observed: Observed) -> float:
+    return max(EXPLAINED, 100 * resolution(observed))
 
 
 def diagnose(found: Reconstruction, observed: Observed, target: Target) -> tuple[str, ...]:
@@ -81,4 +92,9 @@ def _unexplained(found: Reconstruction, observed: Observed, target: Target) -> I
         yield (
             f"The estimate does not explain the messages (misfit {found.residual:.1e}): the hyper-parameters are not "
             f"those given ({target.algorithm!r}), the clients draw at random, noise was added, or the search failed."
+        )
+    elif found.residual > _level(observed):
+        yield (
+            f"The misfit ({found.residual:.1e}) is no more than rounding leaves at a condition of "
+            f"{found.condition:.0e}, in which hyper-parameters that are a little off would not show."
         )

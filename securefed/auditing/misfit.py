@@ -9,12 +9,10 @@ from typing import Final
 import numpy as np
 
 from securefed.attacks.base import Observed, Reconstruction
-from securefed.attacks.diagnosis import EXPLAINED, resolution
+from securefed.attacks.diagnosis import EXPLAINED, amplified, resolution
 
 _ROUNDINGS: Final = 100
 _STEPS, _NOISES = 3.0, 1.5
-_AMPLIFIED: Final = 1e-4
-_DOUBLE: Final = float(np.finfo(np.float64).eps)
 
 
 def precision(observed: Observed) -> float:
@@ -43,8 +41,7 @@ def explains(found: Reconstruction, level: float) -> bool | None:
         return bool(found.diagnostics["explained"])
     if math.isnan(found.residual):
         return None
-    excused = min(_AMPLIFIED, _DOUBLE * found.condition) if math.isfinite(found.condition) else 0.0
-    return bool(found.residual <= max(level, excused))
+    return bool(found.residual <= max(level, amplified(found)))
 
 
 def offered(

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from securefed.algorithms.optimization import DSGD, FedAvg
 from securefed.algorithms.pca import SSI
-from securefed.attacks.base import Reconstruction
+from securefed.attacks.base import Observed, Reconstruction
+from securefed.attacks.diagnosis import EXPLAINED, explained
 from securefed.attacks.recording import Recording
-from securefed.auditing.imported import OTHER_RUN, RECOVERED, ImportedFinding, audit_transcript
+from securefed.auditing.imported import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, ImportedFinding, audit_transcript
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import secure_aggregation
@@ -204,3 +206,23 @@ def test_what_was_learned_of_a_clients_draws_is_said() -> None:
     assert "(numbered as recovered): 0+2 then 0+1; 1+2 then 0+2." in said(draws="found", batches=batches)
     assert said(draws="found", batches=batches * 2).endswith("; and so on, 4 rounds in all.")
     assert "draws batches, not searched for: many; full ones stand in" in said(draws="not searched for: many")
+
+
+def test_what_rounding_leaves_at_a_high_condition_is_not_blamed_on_hyper_parameters() -> None:
+    """The README's own run: digits have columns without variance, so that later rounds of SSI stand still."""
+    x = load_digits().data / 16
+    clients = [Dataset(part) for part in (x[:600], x[600:1200], x[1200:])]
+    transcript = run(SSI(rank=5), clients, chain(secure_aggregation()), rounds=10)
+    (found,) = audit_transcript(transcript, SSI(rank=5), attacks=["gram/power"]).findings
+    assert (found.word, found.control) == (OPEN_DIRECTIONS, None)
+    assert found.found.residual > EXPLAINED  # which alone said otherwise
+    assert "no more than rounding leaves at a condition of" in found.lacks[0] and len(found.lacks) == 1
+    exact = Observed("server", 0, (), {})
+    for condition, misfit, known in (
+        (1e12, 9e-5, True),
+        (1e30, 2e-4, False),
+        (1e9, 2e-6, False),
+        (np.nan, 2e-6, False),
+    ):
+        estimate = Reconstruction("gram", np.eye(2), residual=misfit, condition=condition)
+        assert explained(estimate, exact) is known
