@@ -132,7 +132,7 @@ def encode(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
 
 
 def decode(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Inverse of `encode`.
+    """Inverse of `encode`; tensors come in the order of their names.
 
     Raises:
         DataError: the bytes are no complete safetensors file, or their header is not ours.
@@ -141,7 +141,8 @@ def decode(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
         tensors = _safetensors_load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"not a complete safetensors message: {error}") from error
-    return tensors, _header(data)
+    # safetensors hands them over in an order that differs from call to call
+    return dict(sorted(tensors.items())), _header(data)
 
 
 def _header(data: bytes) -> dict[str, Any]:
