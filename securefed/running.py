@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -134,7 +135,18 @@ def build(kind: Registry[T], name: str, settings: Mapping[str, Any]) -> T:
     try:
         return kind.make(name, **settings)
     except TypeError as error:
-        raise ConfigError(f"{kind.kind} {kind[name].name!r}: {error}") from error
+        raise ConfigError(f"{kind.kind} {kind[name].name!r}: {_unfit(kind.kind, str(error))}") from error
+
+
+def _unfit(kind: str, said: str) -> str:
+    """What Python says of arguments that a function lacks or does not have, in words of the command line."""
+    option = "--defense-set" if kind == "defense" else "--set"
+    if (lacks := re.search(r"missing \d+ required [\w -]*arguments?: (.+)", said)) is not None:
+        names = lacks[1].replace("'", "")
+        return f"it needs {names}; on the command line each is given as {option} name=value"
+    if (unknown := re.search(r"unexpected keyword argument '(\w+)'", said)) is not None:
+        return f"it has no setting {unknown[1]}"
+    return said
 
 
 def federation(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,10 @@ from securefed import catalogue
 from securefed.algorithms.pca import SSI
 from securefed.cli import app
 from securefed.datasets.base import Dataset
+from securefed.errors import ConfigError
 from securefed.federation import Federation
+from securefed.registry import Registry
+from securefed.running import build
 
 RUNNER = CliRunner()
 SMALL = [
@@ -273,3 +277,16 @@ def test_a_checkpoint_is_sealed_under_a_key_that_the_command_line_makes(tmp_path
     clear = tmp_path / "clear.checkpoint"  # control: without a key it is in clear, and opens without one
     assert says(*run[:-1], clear, "--rounds", 2)[0] == says(*run[:-1], clear, "--rounds", 3)[0] == 0
     assert not clear.read_bytes().startswith(b"securefed sealed")
+
+
+def test_the_version_is_printed_and_a_defence_names_the_option_of_its_settings() -> None:
+    shown = RUNNER.invoke(app, ["--version"])
+    assert (shown.exit_code, shown.output) == (0, f"securefed {metadata.version('securefed')}\n")
+    refused = RUNNER.invoke(app, ["plan", "ssi", "dp", "--defense-set", "clap=2"])
+    assert refused.exit_code == 2 and "defense 'dp': it has no setting clap" in _joined(refused.output)
+    keyed = Registry[float]("defense")
+    keyed.register("keyed", lambda x, y: x + y, summary="a sum", source="this test")
+    with pytest.raises(ConfigError, match="it needs x and y; on the command line each is given as --defense-set"):
+        build(keyed, "keyed", {})
+    with pytest.raises(ConfigError, match="unsupported operand"):  # other errors in their own words
+        build(keyed, "keyed", {"x": 1, "y": ""})

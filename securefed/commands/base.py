@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -21,6 +22,23 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # locals may hold rows or keys
     help="What do the messages of a federated run give away, and how is it stopped?",
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"securefed {metadata.version('securefed')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 DATA_HELP = (
     "digits, breast_cancer; from the folder SECUREFED_DATA mnist, unsw_nb15, ton_iot, iot23, uci_har, esr, esr_five, "
     "coil20, abide; or PATH.npz with x and y."
