@@ -1,6 +1,7 @@
 """Profiles of hypothesis, and generators that no two tests share.
 
-`pytest --hypothesis-profile nightly tests/...` draws many more cases.
+The gate draws the same cases in every run and times none; `pytest --hypothesis-profile nightly tests/...` draws fresh
+ones, and many.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ import copy
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("nightly", max_examples=10_000, deadline=None)
+UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("gate", derandomize=True, **UNTIMED)
+settings.register_profile("nightly", derandomize=False, max_examples=10_000, **UNTIMED)
+settings.load_profile("gate")
 
 
 @pytest.fixture(autouse=True)

@@ -51,7 +51,7 @@ class Tampering:
 
 
 @pytest.mark.parametrize("name", DEFENSES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data_=st.data())
 def test_mutated_messages_end_in_a_right_sum_or_a_named_refusal(name, data_) -> None:
     """Structure is attacked on both sides; what is accepted must be the exact sum of the counted clients.

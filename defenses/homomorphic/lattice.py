@@ -54,11 +54,13 @@ FLOOD: Final = 2.0**70
 
 
 def noise_bound(count: int) -> float:
-    """t: what the scheme's noise in one slot of a sum of `count` ciphertexts exceeds with probability < 2^-70.
+    """t: ten standard deviations of the scheme's noise in one slot of a sum of `count` ciphertexts.
 
     A fresh ciphertext is rounded when its last prime goes: each of its two polynomials by uniform parts of half a unit,
     the second times the ternary secret. A coefficient then has variance (1 + 2 n / 3) / 12, a slot's real part n / 2
-    times that: sd 1365 at n = 8192 (measured 1359). Ten standard deviations.
+    times that: sd 1365 at n = 8192 (measured 1365). Which slots have more is the secret's: over secrets the tail is
+    Laplace's, e^(-10 sqrt 2) = 7e-7 beyond t, and 2^-71 beyond 3.5 t. A flood of F t on either side moves the answers'
+    distribution by the noise's mean size over 2 F t, less than 1 / (20 F) a value.
     """
     return 10 * math.sqrt(count * DEGREE / 2 * (1 + 2 * DEGREE / 3) / 12)
 

@@ -125,7 +125,7 @@ def test_the_stop_rule_compares_only_rounds_of_the_same_survivors():
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**16), rows=st.integers(1, 40), kind=st.sampled_from(["random", "constant", "zero"]))
 def test_contributions_keep_the_public_bounds(method, seed, rows, kind):
     rng = np.random.default_rng(seed)

@@ -63,7 +63,7 @@ def broadcast_of(algorithm, public, rng):
 
 
 @pytest.mark.parametrize("algorithm", [*LINEAR, *GRAPHS], ids=repr)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.sampled_from([0.1, 1.0, 40.0]), st.sampled_from([0.5, 2.0]))
 def test_a_record_replaced_by_zeros_moves_no_tensor_by_more_than_declared(algorithm, seed, scale, norm):
     rng = np.random.default_rng(seed)

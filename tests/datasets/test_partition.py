@@ -44,7 +44,7 @@ PARTITIONERS = {
 
 
 @pytest.mark.parametrize("name", PARTITIONERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=st.integers(1, 60), clients=st.integers(1, 12), seed=st.integers(0, 99))
 def test_every_row_goes_to_exactly_one_client_with_its_label(name, rows, clients, seed):
     assume(rows >= (3 if name in ("dirichlet", "by_group") else 1) * clients)
@@ -74,7 +74,7 @@ def test_more_clients_than_rows_are_refused(name):
 
 @pytest.mark.parametrize("name", ["iid", "by_label", "partly_sorted", "by_feature"])
 @given(rows=st.integers(1, 60), clients=st.integers(1, 12))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_even_splits_differ_by_one_row_at_most(name, rows, clients):
     assume(rows >= clients)
     sizes = [part.rows for part in PARTITIONERS[name](numbered(rows), clients, np.random.default_rng(0))]

@@ -133,7 +133,7 @@ def _altered_keys():
     body = public.to_body()
     prime = next(int(x) for x in _primes(512) if x % 4 == 1)
     square = next(int(x * x) for x in _primes(256))
-    negative = next(x for x in range(2, 100) if gmpy2.jacobi(x, n) == -1)
+    negative = next(x for x in range(2, 1000) if gmpy2.jacobi(x, n) == -1)
     return {  # the reason, and a body that fails for it alone (4 is a unit of Jacobi symbol 1 for every odd modulus)
         "has 512 bits, not|not 1 mod 4": {**body, "modulus": number(n - 1)},
         "not 1 mod 4": {"modulus": number(n - 2), "base": number(4)},

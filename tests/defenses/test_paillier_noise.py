@@ -61,15 +61,15 @@ def test_short_noise_is_refused_where_no_length_is_settled():
 
 @pytest.mark.parametrize("noise", ["half", "short"])
 def test_exponents_are_uniform_over_their_whole_length(noise, monkeypatch):
-    """Every bit is set in half of 2000 exponents: |ones - 1000| <= 6 sd = 134 (2^-29 a bit); a fixed bit fails."""
+    """Every bit is set in half of 2800 exponents: |ones - 1400| <= 7 sd = 185 (3e-12 a bit); a fixed bit fails."""
     drawn = []
     monkeypatch.setattr(FixedBase, "power", lambda self, exponent: drawn.append(exponent) or gmpy2.mpz(1))
-    make(PUBLIC, 2000, noise)
+    make(PUBLIC, 2800, noise)
     length = exponent_bits(PUBLIC.bits, noise)
 
     def uniform(exponents):
         ones = np.array([[e >> i & 1 for i in range(length)] for e in exponents]).sum(axis=0)
-        return bool((np.abs(ones - 1000) <= 134).all())
+        return bool((np.abs(ones - 1400) <= 185).all())
 
     assert all(0 <= e < 2**length for e in drawn)
     assert uniform(drawn)

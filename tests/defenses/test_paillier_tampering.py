@@ -184,7 +184,7 @@ def mutations(draw):
     return stage, sender, kind, change
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(mutations())
 def test_any_mutation_ends_in_a_named_refusal_or_a_sum(mutation):
     stage, sender, kind, change = mutation

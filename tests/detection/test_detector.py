@@ -47,7 +47,7 @@ def test_a_detector_finds_rows_off_the_plane():
 
 
 @given(seed=st.integers(0, 2**16), levels=st.integers(1, 9), rule=st.sampled_from(["rates", "accuracy"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_threshold_is_the_best_of_all_ties_included(seed, levels, rule):
     """Against all thresholds tried one by one; few levels make many ties."""
     rng = np.random.default_rng(seed)
@@ -67,7 +67,7 @@ def test_the_threshold_is_the_best_of_all_ties_included(seed, levels, rule):
 
 
 @given(seed=st.integers(0, 2**16))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_metrics_are_those_of_their_definitions(seed):
     rng = np.random.default_rng(seed)
     labels = np.r_[0, 1, rng.integers(0, 2, 40)]

@@ -243,7 +243,7 @@ def test_one_flipped_bit_in_any_rider_is_refused_or_prepares_nothing(net, stage,
         assert chain.stages == FULL
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_random_runs_sum_exactly_or_are_void_by_name(net, data):
     chain = Chain(net, net.plan(5, (("w", (3,), 32),), pipelined=True))

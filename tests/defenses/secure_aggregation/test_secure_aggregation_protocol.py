@@ -55,7 +55,7 @@ def test_every_client_may_drop_at_any_stage_whatever_the_others_do(net, cohort):
         check(net, session, drops)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_random_dropouts_in_larger_cohorts(net, data):
     cohort = sorted(data.draw(st.sets(st.integers(0, 500), min_size=6, max_size=16)))
