@@ -45,7 +45,8 @@ def progress_bar(silent: bool) -> Progress:
 
 
 def show_audit(report: Report) -> None:
-    """One line a view, and the finding."""
+    """One line a view, what was left out, and the finding."""
+    from securefed import catalogue  # noqa: PLC0415
     from securefed.auditing.cells import CLIENT, FEDERATION  # noqa: PLC0415
     from securefed.auditing.finding import strongest  # noqa: PLC0415
     from securefed.auditing.report import headline  # noqa: PLC0415
@@ -77,6 +78,9 @@ def show_audit(report: Report) -> None:
         "scatter too much, and say nothing of the data. Epsilon and everything else are in the report.",
         soft_wrap=True,
     )
+    for reason in report.skipped:
+        if reason.partition(":")[0] in catalogue.algorithms.names:  # not one attack alone, which the page lists
+            console.print(f"\nLeft out, as not fit for these data: {escape(reason)}", soft_wrap=True)
     for line in headline(report):
         console.print(f"\n{line}", soft_wrap=True)
 

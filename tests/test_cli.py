@@ -290,3 +290,24 @@ def test_the_version_is_printed_and_a_defence_names_the_option_of_its_settings()
         build(keyed, "keyed", {})
     with pytest.raises(ConfigError, match="unsupported operand"):  # other errors in their own words
         build(keyed, "keyed", {"x": 1, "y": ""})
+
+
+def test_algorithms_that_the_data_do_not_suit_are_left_out_by_name_and_refused_where_they_were_asked_for(
+    tmp_path,
+) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "narrow.npz", x=rng.uniform(0, 1, (60, 4)))  # no labels, and fewer columns than SSI's rank
+    quick = ["--data", str(tmp_path / "narrow.npz"), "--defenses", "plain", "--seeds", "1", "--workers", "1"]
+    done = RUNNER.invoke(
+        app, ["audit", *quick, "--clients", "4", "--out", str(tmp_path / "out")], env={"COLUMNS": "200"}
+    )
+    assert done.exit_code == 0, done.output
+    assert "Left out, as not fit for these data: pca/ssi: rank must lie in 1..4" in done.output
+    report = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert {cell["algorithm"] for cell in report["cells"]} == {"pca/fedpg"}
+    assert any(reason.startswith("optimization/dsgd: this algorithm needs labels") for reason in report["skipped"])
+    refused = RUNNER.invoke(app, ["audit", *quick, "--algorithms", "fedpg,ssi", "--out", str(tmp_path / "none")])
+    assert refused.exit_code == 2 and "pca/ssi does not run on these data: rank must lie" in _joined(refused.output)
+    np.savez(tmp_path / "few.npz", x=rng.uniform(0, 1, (3, 4)))  # too few rows for anybody
+    few = ["--data", str(tmp_path / "few.npz"), "--clients", "4", "--out", str(tmp_path / "none")]
+    assert RUNNER.invoke(app, ["audit", *few]).exit_code == 2

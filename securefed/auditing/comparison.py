@@ -227,6 +227,11 @@ def change_of(old: Cell, new: Cell) -> Change:
     return SHRANK if _beyond(new, old) else SAME
 
 
+def fell(old: Cell, new: Cell) -> bool:
+    """Whether the leak of `new` lies below that of `old`, beyond both intervals; whatever its attacks can tell."""
+    return _beyond(new, old)
+
+
 def cells_of(report: Mapping[str, Any]) -> list[Cell]:
     """The cells of an `audit.json`; what an older version did not write is NaN."""
     return [_cell(values) for values in report["cells"]]

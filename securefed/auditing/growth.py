@@ -1,4 +1,4 @@
-"""What fails a gate between two audits: a leak that grew, one that is new, one that can no longer be judged."""
+"""What fails a gate between two audits: a leak that grew, one that is new, one that went out of sight."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from securefed.auditing.comparison import ADDED, GREW, LOST, Compared, compare, compare_members, compare_views
+from securefed.auditing.comparison import (
+    ADDED,
+    GREW,
+    LOST,
+    Compared,
+    cells_of,
+    compare,
+    compare_members,
+    compare_views,
+    fell,
+)
+from securefed.auditing.finding import strongest
 from securefed.auditing.statistics import FOUND
 from securefed.auditing.words import leak_text, short, short_defense
 
@@ -35,8 +46,8 @@ def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Growth]:
 
     A leak grew: of one attack beside itself, of the strongest attack of a situation that both audits tried (so that a
     new attack which finds more counts), or of a membership adversary. A leak is new: exposed or partial in a situation,
-    or for an adversary, that the earlier audit did not try. A situation is no longer known: the later attacks failed
-    where the earlier told. What only the earlier audit tried is no reason: see `unjudged`.
+    or for an adversary, that the earlier audit did not try. A leak is no longer known: the later attacks failed and
+    reach less, beyond both intervals, which is no improvement. Of what is told in `unjudged` nothing is said here.
     """
     views = compare_views(before, after)
     attacks = [row for row in compare(before, after) if row.change == GREW]
@@ -48,17 +59,24 @@ def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Growth]:
         for row in views
         if row.change == ADDED and row.verdicts[1] in FOUND
     ]
+    old, new = (strongest(cells_of(report)) for report in (before, after))
     out += [
         Growth(LOST, _where(row), f"{row.verdicts[0]} at {_leak(row, 0)} before, and inconclusive now")
         for row in views
-        if row.change == LOST
+        if row.change == LOST and row.verdicts[0] in FOUND and fell(old[_situation(row)], new[_situation(row)])
     ]
     return out + _members(before, after)
 
 
-def unjudged(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
-    """How many situations the earlier audit tried and the later did not."""
-    return sum(row.after is None for row in compare_views(before, after))
+def unjudged(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What the gate cannot judge and does not fail for, in sentences: situations that the later audit did not try, and
+    those in which its attacks fail to tell that there is still no leak, or still the same, as noise does by chance."""
+    failing = {reason.where for reason in growth(before, after)}
+    views = compare_views(before, after)
+    untried = sum(row.after is None for row in views)
+    blind = [row for row in views if row.change == LOST and _where(row) not in failing]
+    said = [f"{untried} situation{'s' * (untried > 1)} that only the earlier audit tried"] if untried else []
+    return said + [f"{_where(row)}: {row.verdicts[0]} before, and inconclusive now" for row in blind]
 
 
 def _members(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Growth]:

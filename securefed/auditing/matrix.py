@@ -24,7 +24,8 @@ from securefed.auditing.runs import COVERED, DEFENSES, DP, run_task
 from securefed.auditing.statistics import interval
 from securefed.auditing.unfinished import Unfinished
 from securefed.datasets.loaders import load
-from securefed.errors import ConfigError, UnknownNameError
+from securefed.datasets.source import Source
+from securefed.errors import ConfigError, DataError, UnknownNameError
 
 ALL = "all"
 """In place of algorithms' names: every one that has a case."""
@@ -76,6 +77,9 @@ def audit(
             everything that starts processes; `workers=1` starts none.
         keep: folder in which an audit that is cut off leaves what it found; the same audit goes on from there.
 
+    An algorithm that the data do not suit (no labels, too few columns) is refused where it was named, and left out with
+    the reason where it was not.
+
     Returns:
         `.report` holds the cells and saves `audit.json`; `securefed.auditing.report.save` writes the page.
 
@@ -97,9 +101,8 @@ def audit(
         raise ConfigError(
             f"curves over epsilon belong to the defence {DP!r}; name it among the defences, or leave them"
         )
-    source = load(data)  # refuses before anything runs
-    for name in chosen:
-        case(name).prepare(source, clients, 0)
+    named = bool(algorithms) and list(algorithms or ()) != [ALL]
+    chosen, unfit = _fitting(chosen, load(data), clients, named)  # refuses before anything runs
     shared = {"data": data, "clients": clients, "seeds": seeds, "epsilon": epsilon, "delta": delta}
     shared |= {"acceptable": acceptable}
     curve = tuple(sorted(set(epsilons)))
@@ -123,7 +126,7 @@ def audit(
         facts=tuple(facts),
         tradeoffs=tuple(_tradeoffs(outcomes)),
         membership=tuple(row.to_json() for row in rows),
-        skipped=tuple(dict.fromkeys([*(reason for outcome in outcomes for reason in outcome.skipped), *unplayed])),
+        skipped=tuple(dict.fromkeys([*unfit, *(said for outcome in outcomes for said in outcome.skipped), *unplayed])),
         seconds=time.perf_counter() - start,
     )
     return AuditResult(report, tuple(outcomes))
@@ -207,6 +210,22 @@ def _algorithms(wanted: Sequence[str] | None) -> tuple[str, ...]:
     if list(wanted) == [ALL]:
         return every()
     return _names("algorithm", wanted, cases.names, catalogue.algorithms.__getitem__)
+
+
+def _fitting(algorithms: Sequence[str], source: Source, clients: int, named: bool) -> tuple[tuple[str, ...], list[str]]:
+    """The algorithms that can run on these data, and why the others cannot."""
+    fit: list[str] = []
+    unfit: list[str] = []
+    for name in algorithms:
+        try:
+            case(name).build().layout(case(name).prepare(source, clients, 0).public)
+            fit.append(name)
+        except (ConfigError, DataError) as refusal:
+            unfit.append(f"{name}: {refusal}")
+            if named or len(unfit) == len(algorithms):
+                kind = ConfigError if isinstance(refusal, ConfigError) else DataError
+                raise kind(f"{name} does not run on these data: {refusal}") from refusal
+    return tuple(fit), unfit
 
 
 def _names(kind: str, wanted: Sequence[str] | None, known: Sequence[str], find: Any) -> tuple[str, ...]:

@@ -156,8 +156,8 @@ def attack(
 @app.command(
     epilog="Examples:\n\nsecurefed compare before/audit.json after/audit.json\n\n"
     "securefed compare before/audit.json after/audit.json --out compared   (also as a page, comparison.html)\n\n"
-    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, or can no longer "
-    "be judged)"
+    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, or went "
+    "out of sight)"
 )
 def compare(
     before: Annotated[Path, typer.Argument(help="audit.json of the earlier audit.")],
@@ -168,7 +168,7 @@ def compare(
         typer.Option(
             "--fail-on-growth",
             help="Exit with code 3 if a leak grew beyond both intervals, one was found where the earlier audit tried "
-            "nothing, or attacks fail that did not.",
+            "nothing, or one went out of sight because attacks fail that did not.",
         ),
     ] = False,
     out: Annotated[
@@ -205,10 +205,8 @@ def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
     for reason in found:
         said = f"[bold red]{reason.kind}[/]: {escape(reason.where)}: {escape(reason.said)}"
         errors.print(said, highlight=False, soft_wrap=True)
-    missing = unjudged(before, after)
-    if missing:
-        those = f"{missing} situation{'s' * (missing > 1)}"
-        errors.print(f"not judged: {those} that only the earlier audit tried", highlight=False, soft_wrap=True)
+    for said in unjudged(before, after):
+        errors.print(f"not judged: {escape(said)}", highlight=False, soft_wrap=True)
     return EXIT_LEAK if found else 0
 
 

@@ -63,12 +63,16 @@ def test_growth_is_one_reason_and_says_where(before: list[Cell], after: list[Cel
         ([WEAK], [WEAK, judged(0.0, INCONCLUSIVE, **OTHER)]),  # nothing was known there, and nothing is
         ([WEAK], [WEAK, judged(-1.0, INCONCLUSIVE, attack="gram/new")]),
         ([judged(0.0, INCONCLUSIVE)], [judged(0.0, NOT_DETECTED)]),
+        ([WEAK], [judged(0.205, INCONCLUSIVE)]),  # still as large: nothing went out of sight
+        ([judged(0.0, NOT_DETECTED)], [judged(-1.0, INCONCLUSIVE)]),
         ([WEAK, judged(1.0, EXPOSED, **OTHER)], [WEAK]),
     ],
 )
 def test_what_gives_away_no_more_passes(before: list[Cell], after: list[Cell]) -> None:
     assert not growth(audit(*before), audit(*after))
-    assert unjudged(audit(*before), audit(*after)) == (1 if len(before) > len(after) else 0)
+    known = [before[0].verdict.word, after[0].verdict.word]
+    not_judged = len(before) > len(after) or (known[0] != INCONCLUSIVE and known[1] == INCONCLUSIVE)
+    assert len(unjudged(audit(*before), audit(*after))) == not_judged
 
 
 def test_membership_counts_where_it_grew_or_is_found_anew() -> None:
@@ -91,6 +95,11 @@ def test_membership_counts_where_it_grew_or_is_found_anew() -> None:
         ([WEAK, judged(1.0, EXPOSED, **OTHER)], 3, "new: SSI, Paillier, sum only, gram/power, client: exposed at 1.00"),
         ([WEAK, STRONGER], 3, "grew: SSI, Plain, server"),
         ([judged(0.0, NOT_DETECTED, **OTHER)], 0, "not judged: 1 situation that only the earlier audit tried"),
+        (
+            [judged(0.2, INCONCLUSIVE)],
+            0,
+            "not judged: SSI, Plain, server, gram/power, client: partial before, and inconclusive now",
+        ),
     ],
 )
 def test_the_command_exits_as_it_says_and_names_the_reason(
