@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations_with_replacement, count, zip_longest
-from math import comb
+from itertools import count, zip_longest
 
 import numpy as np
 
+from securefed.attacks.gradient_inversion.counts import likely, outside, placed
 from securefed.attacks.gradient_inversion.glm import LinearModel, classes
 from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import Gradients, local_steps
 from securefed.attacks.gradient_inversion.system import System
 from securefed.tensors import Array
 
-_CANDIDATES = 12
+_CANDIDATES, _OF_ONE_GRADIENT = 12, 100
+"""Counts of labels that are tried. Of eight digits behind ten outputs and one gradient the true ones were the 17th or
+likelier in three of four cases with weights in [-.5, .5], the 87th in the worst of 40."""
 _FEW = 8
 _TURNS = 4
 _SHARES = 0.05, 2.0
@@ -149,7 +151,7 @@ class Starts:
         if self.model.mirrored:
             return [np.array([total] + [0] * (number - 1))]
         if not self.averages:
-            return self._counts(self.gradients[0])[:_CANDIDATES]
+            return self._counts(self.gradients[0])[: _OF_ONE_GRADIENT if self._one_gradient else _CANDIDATES]
         ranked = zip_longest(*(self._counts(item) for item in self.averages))
         unique = {tuple(counts): counts for place in ranked for counts in place if counts is not None}
         return list(unique.values())[:_CANDIDATES]
@@ -170,7 +172,7 @@ class Starts:
             return []
         plausible = self.label_counts
         known = {tuple(counts) for counts in plausible}
-        found = _placed(present, np.flatnonzero(present), total - int(present.sum()))
+        found = placed(present, np.flatnonzero(present), total - int(present.sum()), _PLACEMENTS)
         return [counts for counts in _nearest(found, plausible[0]) if tuple(counts) not in known][:_CANDIDATES]
 
     @property
@@ -214,26 +216,9 @@ class Starts:
         ranked = [np.array(key) for key in sorted(found, key=found.__getitem__)]
         if self.averages or not self.model.bias or self.model.logistic or not self._one_gradient:
             return ranked
-        return _feasible(ranked, np.maximum(np.ceil(-sums - _ROUND_OFF), 0).astype(int), total)
-
-
-def _feasible(ranked: list[Array], least: Array, total: int) -> list[Array]:
-    """Counts that one gradient allows come first: n_c = sum_k p_kc - sums_c exceeds -sums_c, and few are left to place.
-
-    Where more are left than `_PLACEMENTS` hold, the ranking stays as it is.
-    """
-    allowed = list(_placed(least, np.arange(len(least)), total - int(least.sum())))
-    if not allowed:
-        return ranked
-    kept = [key for key in ranked if any((key == one).all() for one in allowed)]
-    return list({tuple(key): key for key in (*kept, *_nearest(allowed, ranked[0]))}.values())
-
-
-def _placed(least: Array, among: Array, left: int) -> Iterator[Array]:
-    """`least` and `left` more of some classes, unless `_PLACEMENTS` do not hold them all."""
-    if left >= 0 and len(among) and comb(len(among) + left - 1, left) <= _PLACEMENTS:
-        for place in combinations_with_replacement(among, left):
-            yield least + np.bincount(np.array(place, int), minlength=len(least))
+        beyond = outside(np.column_stack([self.model.weight(first.gradient), sums]), total)
+        unique = {tuple(counts): counts for counts in (*likely(sums, total, p, beyond), *ranked)}
+        return list(unique.values())
 
 
 def _nearest(counts: Iterable[Array], to: Array) -> list[Array]:
