@@ -7,6 +7,8 @@ they cannot do exactly as planned.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal, Protocol, runtime_checkable
@@ -119,6 +121,26 @@ class Plan:
     def assume(self, *sentences: str) -> Plan:
         """This plan with further assumptions."""
         return replace(self, assumptions=self.assumptions + sentences)
+
+
+def plan_digest(plan: Plan) -> bytes:
+    """SHA-256 of every number of a plan that moves what a client sends or what is made of it; no words, no exchange.
+
+    A server that opens an exchange says to each client how often the range was doubled and what was learned. Clients
+    that were told different plans must not be summed: one whose step or clip is a million times another's is alone in
+    the sum. So protocols against a server that deviates bind what they mask, sign and open to this digest.
+    """
+
+    def exact(value: float | None) -> str | None:
+        return None if value is None else float(value).hex()
+
+    numbers = (
+        plan.clients,
+        [(t.name, t.shape, exact(t.bound), t.ring, exact(t.step)) for t in plan.tensors],
+        (plan.stages, plan.threshold, plan.degree, plan.shares, plan.verified, plan.added, plan.unit),
+        (exact(plan.clip), exact(plan.noise_multiplier), plan.noise_survivors, [exact(x) for x in plan.learned]),
+    )
+    return hashlib.sha256(json.dumps(numbers, default=int).encode()).digest()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from securefed.defenses.base import Session
+from securefed.defenses.base import Session, plan_digest
 from securefed.defenses.homomorphic import cipher
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, SURVIVORS
 from securefed.defenses.homomorphic.key_set import SharedKey
@@ -30,11 +30,11 @@ def digest(ciphertexts: Array) -> bytes:
 
 
 def context(key: SharedKey, session: Session, stage: str, client: ClientId) -> bytes:
-    """What a signature or proof is bound to: run, exchange, cohort, stage, sender and key, in constant size."""
+    """What a signature or proof is bound to: run, exchange, cohort, plan, stage, sender and key, in constant size."""
     cohort = hashlib.sha256(np.asarray(session.cohort, np.int64).tobytes()).digest()
     head = f"securefed paillier_threshold {stage}".ljust(48).encode()
     numbers = session.round.to_bytes(8, "little") + client.to_bytes(8, "little")
-    return head + session.run.encode() + numbers + cohort + key.fingerprint
+    return head + session.run.encode() + numbers + cohort + plan_digest(session.plan) + key.fingerprint
 
 
 def sign(key: SharedKey, signer: bytes, session: Session, client: ClientId, ciphertexts: Array) -> Array:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final
 
-from securefed.defenses.base import Plan, Session, TensorPlan
+from securefed.defenses.base import Plan, Session, TensorPlan, plan_digest
 from securefed.defenses.fixed_point import lanes, wire_dtype, wire_size
 from securefed.defenses.secure_aggregation.identities import SIGNATURE_BYTES
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, fingerprint, label
@@ -63,12 +63,9 @@ def check_session(session: Session) -> None:
 
 def session_digest(session: Session) -> bytes:
     """Fingerprint of what all parties agree on before the exchange."""
-    plan = session.plan
-    tensors = (label(t.name, t.ring, float(t.step).hex(), *t.shape) for t in plan.tensors)
     return fingerprint(
-        "securefed secure aggregation 4", session.run, session.round, plan.clients, plan.threshold, plan.degree,
-        plan.shares, label(*plan.stages), int(plan.verified), label(*session.cohort), *tensors,
-    )  # fmt: skip
+        "securefed secure aggregation 5", session.run, session.round, plan_digest(session.plan), label(*session.cohort)
+    )
 
 
 def roster_digest(session: Session, roster: Sequence[ClientId], share_keys: Array, mask_keys: Array) -> bytes:

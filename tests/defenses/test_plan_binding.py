@@ -1,0 +1,128 @@
+"""A server that tells clients different plans, so that one contribution drowns the others in the sum.
+
+What opens an exchange is the server's to say, client by client: how often the range was doubled, and which clips were
+learned. A client with a range 2^20 times as wide adds next to nothing to the integers; so does one with a huge clip.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from securefed.defenses.base import Session, plan_digest
+from securefed.defenses.compose import chain
+from securefed.defenses.differential_privacy import adaptive_clip, gaussian, skellam
+from securefed.defenses.homomorphic import cipher, insecure_deal, threshold_cipher, threshold_paillier
+from securefed.defenses.homomorphic import uploads as uploads_module
+from securefed.defenses.homomorphic.packing import Packing
+from securefed.defenses.homomorphic.uploads import bundle, product
+from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed.defenses.secure_aggregation import session as session_module
+from securefed.errors import AuthenticationError, SecureFedError
+from securefed.messages import SERVER, Aggregate, Message
+from securefed.tensors import Layout, TensorSpec
+
+RUN = "0123456789abcdef" * 2
+N, VICTIM = 5, 0
+LAYOUT = Layout((TensorSpec("w", (12,), 2.0),))
+VALUES = {client: np.random.default_rng(client).uniform(-2, 2, 12) for client in range(N)}
+IDENTITIES = Identities.generate(N)
+
+
+def sessions(defense, victim, others):
+    """By client, the exchange as the server opens it there; each opening is what `Defense.plan` takes."""
+    plans = {client: defense.plan(LAYOUT, N, **(victim if client == VICTIM else others)) for client in range(N)}
+    return {client: Session(RUN, 0, tuple(range(N)), plan) for client, plan in plans.items()}
+
+
+def summed(defense, victim, others):
+    """What the server makes of an exchange under secure aggregation, its refusals included."""
+    told = sessions(defense, victim, others)
+    protocol = defense.aggregation
+    clients = {client: protocol.client_open(session, client) for client, session in told.items()}
+    step = protocol.server_open(told[VICTIM])
+    while not isinstance(step, Aggregate):
+        state, stage, outgoing = step
+        replies = {}
+        for client, body in outgoing.items():
+            encoded = defense.encode({"w": VALUES[client]}, told[client].plan) if stage == "upload" else None
+            request = Message(RUN, 0, stage, SERVER, client, body)
+            clients[client], answer = protocol.client_step(clients[client], request, encoded)
+            replies[client] = Message(RUN, 0, stage, client, SERVER, answer)
+        step = protocol.server_step(state, replies)
+    return defense.decode(step.total, told[VICTIM].plan, step.count)["w"]
+
+
+def opened(defense, victim, others):
+    """What the server makes of all uploads under threshold Paillier, which the first holders open for it."""
+    told, scheme = sessions(defense, victim, others), defense.aggregation
+    states, uploads = {}, {}
+    for client, session in told.items():
+        encoded = defense.encode({"w": VALUES[client]}, session.plan)
+        request = Message(RUN, 0, "upload", SERVER, client, {})
+        states[client], uploads[client] = scheme.client_step(scheme.client_open(session, client), request, encoded)
+    shared, partials = scheme.keys.shared, {}
+    for holder in range(1, 1 + shared.threshold):
+        request = Message(RUN, 0, "decrypt", SERVER, holder, bundle(uploads))
+        answers = scheme.client_step(states[holder], request, None)[1]["answers"]
+        partials[holder] = cipher.from_wire(answers, None, shared.public.plaintext_bytes, holder)
+    total = product(shared, {client: upload["ciphertexts"] for client, upload in uploads.items()})
+    plan = told[VICTIM].plan
+    plaintexts = threshold_cipher.combine(shared, total, partials)
+    return defense.decode(Packing.of(plan, 512).unpack(plaintexts, N, SERVER), plan, N)["w"]
+
+
+def error(found, scale=1.0):
+    """Of the victim's contribution, in the sum as the server has it."""
+    return float(np.linalg.norm(found * scale - VALUES[VICTIM]) / np.linalg.norm(VALUES[VICTIM]))
+
+
+RANGES = {"range_doublings": 0}, {"range_doublings": 20}
+CLIPS = {"learned": (100.0,)}, {"learned": (1e12,)}
+MASKED = [
+    (chain(secure_aggregation(identities=IDENTITIES)), RANGES, 1.0),
+    (chain(adaptive_clip(0.5), gaussian(1.0), secure_aggregation(identities=IDENTITIES)), CLIPS, 100.0),
+    (chain(adaptive_clip(0.5), gaussian(1.0), secure_aggregation(identities=IDENTITIES, pipelined=True)), CLIPS, 100.0),
+]
+OPENED = [
+    (chain(threshold_paillier(keys=insecure_deal(3, N))), RANGES, 1.0),
+    (chain(adaptive_clip(0.5), gaussian(1.0), threshold_paillier(keys=insecure_deal(3, N))), CLIPS, 100.0),
+]
+
+
+@pytest.mark.parametrize(("defense", "told", "scale"), MASKED)
+def test_secure_aggregation_does_not_sum_over_different_plans(defense, told, scale, monkeypatch):
+    with pytest.raises(SecureFedError, match="tag of its 'keys' message does not match"):
+        summed(defense, *told)
+    fair = summed(defense, told[0], told[0])  # the positive control: told alike, the sum is everybody's
+    np.testing.assert_allclose(fair * scale, sum(VALUES.values()), atol=1e-3)
+    monkeypatch.setattr(session_module, "plan_digest", lambda plan: b"")
+    assert error(summed(defense, *told), scale) < 1e-3  # without the check the victim's contribution is alone
+
+
+@pytest.mark.parametrize(("defense", "told", "scale"), OPENED)
+def test_share_holders_do_not_open_uploads_under_different_plans(defense, told, scale, monkeypatch):
+    with pytest.raises(AuthenticationError, match="the upload of client 0 is not signed by it"):
+        opened(defense, *told)
+    fair = opened(defense, told[0], told[0])
+    np.testing.assert_allclose(fair * scale, sum(VALUES.values()), atol=1e-3)
+    monkeypatch.setattr(uploads_module, "plan_digest", lambda plan: b"")
+    assert error(opened(defense, *told), scale) < 1e-3
+
+
+def test_every_number_of_a_plan_moves_its_digest_and_its_words_do_not():
+    plans = [
+        chain(secure_aggregation()).plan(LAYOUT, N),
+        chain(secure_aggregation()).plan(LAYOUT, N + 1),
+        chain(secure_aggregation()).plan(LAYOUT, N, range_doublings=1),
+        chain(secure_aggregation(4)).plan(LAYOUT, N),
+        chain(secure_aggregation(verify=True)).plan(LAYOUT, N),
+        chain(adaptive_clip(0.5), secure_aggregation()).plan(LAYOUT, N),
+        chain(adaptive_clip(0.5), secure_aggregation()).plan(LAYOUT, N, learned=(1 + 2**-52,)),
+        chain(adaptive_clip(0.5), gaussian(1.0), secure_aggregation()).plan(LAYOUT, N),
+        chain(adaptive_clip(0.5), gaussian(2.0), secure_aggregation()).plan(LAYOUT, N),
+        chain(adaptive_clip(0.5), skellam(2.0), secure_aggregation()).plan(LAYOUT, N),
+    ]
+    assert len({plan_digest(plan) for plan in plans}) == len(plans)
+    told = Session(RUN, 3, (0, 1, 2), plans[0].assume("Something."))
+    assert plan_digest(told.plan) == plan_digest(plans[0])
