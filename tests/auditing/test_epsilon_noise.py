@@ -34,9 +34,11 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
 
 DELTA = 1e-5
-SURE = {"runs": 700, "confidence": 1 - 1e-6}
-"""Noise comes from the operating system: a test may be wrong once in 10^5 runs. With 450 a tenth of the noise went
-unseen three times in 10^4; with 700 the least bound of 3000 was 2.46, above every claim here."""
+SURE = {"runs": 1000, "confidence": 1 - 1e-6}
+"""Noise comes from the operating system. What keeps its claim exactly is flagged twice in 10^8 audits (500 counted
+exchanges each way, both rates' bounds have to fail), and of 1000 audits resampled for each bug that is planted here the
+bounds lie seven standard deviations and more above what is claimed."""
+
 NOISES = {
     "gaussian": gaussian(2.0),
     "local_gaussian": local_gaussian(2.0),

@@ -129,7 +129,7 @@ def test_rows_of_ssi_are_told_apart_in_the_clear_and_not_under_noise() -> None:
     assert rows[PLAIN, INFORMED].auc[0] == 1.0
     assert rows[PLAIN, INFORMED].tpr[0] == 1.0
     assert (rows[PLAIN, INFORMED].epsilon, rows[PLAIN, INFORMED].members) == (None, 8)
-    # Of 8 and 8 scores the AUC of chance has a deviation of .155, the mean of five noises .07.
+    # Of 8 and 8 scores the AUC of chance has a deviation of .155, the mean of seven noises .06.
     assert np.mean([rows[name, INFORMED].auc[0] for name in NOISES]) < 0.85
     assert all(rows[name, INFORMED].epsilon is not None for name in NOISES)
 
@@ -144,45 +144,53 @@ class Weak(CentralGaussian):
 
 
 def test_noise_that_is_missing_shows(monkeypatch) -> None:
-    weak = {
-        "gaussian": lambda norm, noise: chain(clip(norm), gaussian(noise), Quantise(), Plain()),
-        "weak": lambda norm, noise: chain(clip(norm), Weak(noise), Quantise(), Plain()),
-    }
-    monkeypatch.setattr(members, "NOISES", weak)
+    def right(norm, noise):
+        return chain(clip(norm), gaussian(noise), Quantise(), Plain())
+
+    def weak(norm, noise):
+        return chain(clip(norm), Weak(noise), Quantise(), Plain())
+
+    rights = ("first", "second", "third")
+    monkeypatch.setattr(members, "NOISES", {"weak": weak, **dict.fromkeys(rights, right)})
     plays = [item for seed in range(3) for item in play(Task("pca/ssi", seed, False, settings(8.0, "pca/ssi")))[0]]
     rows = {row.defense: row for row in gather(plays) if row.adversary == INFORMED}
-    # Of 12 and 12 scores the AUC of chance has a deviation of .12 and more, for scores of one run share its noise.
-    assert rows["weak"].auc[0] > 0.97 > rows["gaussian"].auc[0]
+    # Of 12 and 12 scores the AUC of chance has a deviation of .12, the mean of three noises .07.
+    assert rows["weak"].auc[0] > 0.97 > np.mean([rows[name].auc[0] for name in rights])
 
 
 def test_a_contribution_that_joins_by_its_coin_is_seen_one_time_in_ten(monkeypatch) -> None:
-    """AUC of a tenth of .76: .526, and what 408 scores leave of chance."""
+    """AUC of a tenth of .76: .526; 508 scores each way have a deviation of .018, and of .015 where nobody tosses."""
     monkeypatch.setattr(import_module("securefed.defenses.differential_privacy.gaussian"), "PLANNED_ROUNDS", (1,))
     monkeypatch.setattr(members, "NOISES", {})
+    monkeypatch.setattr(members, "_CANARY_RUNS", 500)
     (row,) = client_canaries(1e-5, 1.0, 2)
     assert row.defense in COINS
     assert row.auc[0] < 0.65
     assert 1 < row.epsilon < 3  # 4.4 without coins
 
 
+CANARY_RUNS = 100
+"""108 scores each way: the AUC of chance has a deviation of .039, that of shifts thrice the noise (.99) one of .006."""
+
+
 def test_one_whole_contribution_is_seen_through_little_noise_only(monkeypatch) -> None:
-    monkeypatch.setattr(members, "_CANARY_RUNS", 60)
+    monkeypatch.setattr(members, "_CANARY_RUNS", CANARY_RUNS)
     monkeypatch.setattr(members, "COINS", {})
     little, much = ({row.defense: row for row in client_canaries(1e-5, noise, 2)} for noise in (0.3, 30.0))
     assert set(little) == set(much) == set(NOISES)
     for name in NOISES:
-        assert little[name].auc[0] > 0.95, name
-        assert much[name].auc[1] < 0.75, name
+        assert little[name].auc[0] > 0.9, name
+        assert much[name].auc[0] < 0.75, name
         assert little[name].epsilon > much[name].epsilon
 
 
 def test_one_record_is_seen_through_little_noise_only(monkeypatch) -> None:
-    monkeypatch.setattr(members, "_CANARY_RUNS", 60)
+    monkeypatch.setattr(members, "_CANARY_RUNS", CANARY_RUNS)
     little, much = ({row.defense: row for row in record_canaries(1e-5, noise, 2)} for noise in (0.3, 30.0))
     assert set(little) == set(much) == {"gaussian, records", "skellam, records", "DP-SGD"}
     for name, row in little.items():
-        assert row.auc[0] > 0.95, name
-        assert much[name].auc[1] < 0.75, name
+        assert row.auc[0] > 0.9, name
+        assert much[name].auc[0] < 0.75, name
         assert row.epsilon > much[name].epsilon
 
 
