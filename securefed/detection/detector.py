@@ -87,8 +87,11 @@ def roc_threshold(scores: Array, anomalous: Array, rule: Rule = "rates") -> floa
     require(rule in ("rates", "accuracy"), f"rule is 'rates' or 'accuracy', not {rule!r}")
     scores, labels = _checked(scores, anomalous)
     false_positive, true_positive, thresholds = roc_curve(labels, scores)
-    anomalies, normal = (np.sum(labels), np.sum(~labels)) if rule == "accuracy" else (1, 1)
-    return float(thresholds[np.argmax(anomalies * true_positive - normal * false_positive)])
+    anomalies, normal = int(np.sum(labels)), int(np.sum(~labels))
+    # In whole numbers, as equals would differ by rounding.
+    hits, false_alarms = np.rint(anomalies * true_positive), np.rint(normal * false_positive)
+    one, other = (1, 1) if rule == "accuracy" else (normal, anomalies)
+    return float(thresholds[np.argmax(one * hits - other * false_alarms)])
 
 
 def metrics(scores: Array, anomalous: Array, threshold: float | None = None) -> Metrics:

@@ -4,7 +4,7 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
@@ -47,6 +47,7 @@ def test_a_detector_finds_rows_off_the_plane():
 
 
 @given(seed=st.integers(0, 2**16), levels=st.integers(1, 9), rule=st.sampled_from(["rates", "accuracy"]))
+@example(seed=215, levels=4, rule="rates")  # in floating point the lower of two equals is ahead by 1e-16
 @settings(max_examples=60)
 def test_the_threshold_is_the_best_of_all_ties_included(seed, levels, rule):
     """Against all thresholds tried one by one; few levels make many ties."""
