@@ -97,7 +97,7 @@ def enrol(
     asked: set[int] = set()
     waiting: dict[str, int] = {}
     end = time.monotonic() + wait
-    while set(nodes) != wanted and time.monotonic() < end:
+    while True:  # a server that is held up for all of `wait` has looked once all the same
         new = sorted(set(grid.get_node_ids()) - asked)
         asked |= set(new)
         waiting |= _ask(grid, invitation, new)
@@ -112,8 +112,9 @@ def enrol(
                 )
             nodes[answer.party] = node
             _LOG.info("party %d enrolled (%d of %d)", answer.party, len(nodes), len(wanted))
-        if set(nodes) != wanted:
-            time.sleep(poll)
+        if set(nodes) == wanted or time.monotonic() >= end:
+            break
+        time.sleep(poll)
     missing = sorted(wanted - set(nodes))
     needed = terms.public.clients if least is None else least
     clients = sum(party >= 0 for party in nodes)
