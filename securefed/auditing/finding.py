@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from securefed.auditing.attacking import CHANGING_SURVIVORS
-from securefed.auditing.cells import CLIENT, FEDERATION, Cell, Report, Secret
+from securefed.auditing.cells import CLIENT, FEDERATION, NOT_COVERED, Cell, Report, Secret
 from securefed.auditing.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, SIGHTED
 from securefed.auditing.words import in_sentence, secret_words, short
 
@@ -140,7 +140,10 @@ def _defended(report: Report, algorithm: str) -> str:
     for defense in dict.fromkeys(cell.defense for cell in report.of(algorithm)):
         effect = "" if defense == PLAIN else _effect(report, algorithm, defense)
         if effect:
-            alike.setdefault(effect, []).append(in_sentence(defense))
+            seen = [cell for cell in report.of(algorithm) if cell.defense == defense and cell.view in ALONE]
+            early = any(cell.epsilon == NOT_COVERED for cell in seen)
+            aside = "where the server sees the sums before the noise, " if early else ""
+            alike.setdefault(aside + effect, []).append(in_sentence(defense))
     return " ".join(f"Under {_listed(names)}, {effect}." for effect, names in alike.items())
 
 

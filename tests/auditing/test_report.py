@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from securefed.auditing import comparison, plots
-from securefed.auditing.cells import CLIENT, FEDERATION, Cell, Report
+from securefed.auditing.cells import CLIENT, FEDERATION, NOT_COVERED, Cell, Report
 from securefed.auditing.curves import Curve
 from securefed.auditing.finding import finding, remedy, strongest, worst
 from securefed.auditing.report import headline, render
@@ -290,3 +290,13 @@ def test_what_is_not_an_audit_is_refused_by_name(tmp_path, text) -> None:
         comparison.read(path)
     path.write_text(json.dumps(SMALL.to_json()))
     assert comparison.read(path)["version"] == "0"
+
+
+def test_a_finding_under_noise_says_that_the_server_sees_the_sums_before_it() -> None:
+    cells = cell("pca/ssi", "plain", "server", 1.0), cell("pca/ssi", "dp", "sum only", 1.0, epsilon=NOT_COVERED)
+    said = finding(report(*cells), "pca/ssi")
+    assert said.endswith(
+        "Under DP on secure aggregation, where the server sees the sums before the noise, one client's data can still "
+        "be computed."
+    )
+    assert "before the noise" not in finding(report(cells[0], replace(cells[1], epsilon=8.0)), "pca/ssi")
