@@ -146,10 +146,10 @@ def _costs(report: Report, algorithm: str) -> list[dict[str, str]]:
     out = []
     for defense, cell in first.items():
         one, everyone = (worst(report, algorithm, defense, secret) for secret in (CLIENT, FEDERATION))
-        epsilon = next(
-            (f"{c.epsilon:g}" for c in report.of(algorithm) if c.defense == defense and isinstance(c.epsilon, float)),
-            "",
-        )
+        epsilons = [c.epsilon for c in report.of(algorithm) if c.defense == defense and c.epsilon is not None]
+        released = [epsilon for epsilon in epsilons if isinstance(epsilon, float)]
+        if epsilons and not released:  # no attack reads what is released; epsilon covers it all the same
+            released = [report.settings[AUDIT]["epsilon"]]
         out.append(
             {
                 "defense": DEFENSE_TITLES[defense],
@@ -159,7 +159,7 @@ def _costs(report: Report, algorithm: str) -> list[dict[str, str]]:
                 "bytes": f"{cell.bytes_per_client_round:,.0f}",
                 "ratio": f"{cell.bytes_per_client_round / plain.bytes_per_client_round:.2f}" if plain else "",
                 "seconds": f"{cell.seconds_per_round:.4f}",
-                "epsilon": epsilon,
+                "epsilon": f"{released[0]:g}" if released else "",
             }
         )
     return out

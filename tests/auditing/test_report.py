@@ -13,6 +13,7 @@ from securefed.auditing import comparison, plots
 from securefed.auditing.cells import CLIENT, FEDERATION, NOT_COVERED, Cell, Report
 from securefed.auditing.curves import Curve
 from securefed.auditing.finding import finding, remedy, strongest, worst
+from securefed.auditing.pages import section
 from securefed.auditing.report import headline, render
 from securefed.auditing.statistics import INCONCLUSIVE, Interval, Verdict, verdict
 from securefed.errors import DataError
@@ -300,3 +301,9 @@ def test_a_finding_under_noise_says_that_the_server_sees_the_sums_before_it() ->
         "be computed."
     )
     assert "before the noise" not in finding(report(cells[0], replace(cells[1], epsilon=8.0)), "pca/ssi")
+
+
+def test_the_costs_name_epsilon_also_where_no_attack_reads_what_it_covers() -> None:
+    cells = cell("pca/fedpg", "plain", "server", 1.0), cell("pca/fedpg", "dp", "sum only", 0.0, epsilon=NOT_COVERED)
+    costs = section(report(*cells), "pca/fedpg", [], [])["costs"]
+    assert [row["epsilon"] for row in costs] == ["", "8"]
