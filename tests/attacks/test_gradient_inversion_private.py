@@ -177,7 +177,7 @@ def test_errors_fall_with_the_noise_and_are_never_far_above_those_of_saying_noth
 def over_noises(method, multiplier, change, **setting):
     """Mean error, over draws of the noise, of the attack on a changed view of what was released."""
     errors = []
-    for seed in range(8):
+    for seed in range(4):
         target, observed, rows, _ = view(method, noised(multiplier, seed=seed), views.released, seed=1, **setting)
         errors.append(sample_error(Fit().run(change(observed), target, np.random.default_rng(0)).value, rows))
     return np.mean(errors)
