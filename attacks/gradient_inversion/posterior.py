@@ -16,8 +16,8 @@ from scipy.special import gammaln
 
 from securefed.attacks.gradient_inversion.glm import classes
 from securefed.attacks.gradient_inversion.simulate import Simulation
-from securefed.attacks.gradient_inversion.starts import round_to
 from securefed.attacks.gradient_inversion.system import System, apart
+from securefed.attacks.label_counts import round_to
 from securefed.tensors import Array
 
 _SQUARES = 1 / 3, 1 / 4, 1 / 6, 1 / 10, 1 / 20, 1 / 50

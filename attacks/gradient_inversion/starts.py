@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count, zip_longest
+from itertools import combinations_with_replacement, count, islice, zip_longest
+from math import comb
 
 import numpy as np
 
-from securefed.attacks.gradient_inversion.counts import likely, outside, placed
 from securefed.attacks.gradient_inversion.glm import LinearModel, classes
 from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import Gradients, local_steps
 from securefed.attacks.gradient_inversion.system import System
+from securefed.attacks.label_counts import mean_entering, nearest_counts, round_to
 from securefed.tensors import Array
 
-_CANDIDATES, _OF_ONE_GRADIENT = 12, 100
-"""Counts of labels that are tried. Of eight digits behind ten outputs and one gradient the true ones were the 17th or
-likelier in three of four cases with weights in [-.5, .5], the 87th in the worst of 40."""
+_CANDIDATES, _OF_ONE_GRADIENT = 12, 50
 _FEW = 8
 _TURNS = 4
 _SHARES = 0.05, 2.0
@@ -166,13 +165,13 @@ class Starts:
         total, first, several = self.system.shape[0], self.gradients[0], len(self.system.simulation.members) > 1
         if self.averages or total == 1 or not self.model.bias or self.model.logistic or several or self._one_gradient:
             return []
-        p, sums = self._at_zero(first), np.asarray(self.model.offset(first.gradient))
+        p, sums = self._expected(first), np.asarray(self.model.offset(first.gradient))
         present = (sums < -_ROUND_OFF * np.abs(sums).max()).astype(int)
         if total * p.max() >= 1.0:
             return []
         plausible = self.label_counts
         known = {tuple(counts) for counts in plausible}
-        found = placed(present, np.flatnonzero(present), total - int(present.sum()), _PLACEMENTS)
+        found = _placed(present, np.flatnonzero(present), total - int(present.sum()))
         return [counts for counts in _nearest(found, plausible[0]) if tuple(counts) not in known][:_CANDIDATES]
 
     @property
@@ -186,9 +185,12 @@ class Starts:
         simulation = self.system.simulation
         return len(simulation.members) == 1 and local_steps(simulation.method) == 1
 
-    def _at_zero(self, first: Gradients) -> Array:
-        """(classes,) probabilities of a row of zeros."""
-        return self.model.probabilities(np.asarray(self.model.offset(first.point)) + np.zeros(self.model.outputs))
+    def _expected(self, first: Gradients) -> Array:
+        """(classes,) probabilities of about the mean row; of a row of zeros where no bias tells it."""
+        model, row = self.model, np.zeros((1, len(self.system.basis)))
+        if model.bias and not model.logistic and np.any(sums := np.asarray(model.offset(first.gradient))):
+            row = mean_entering(model.weight(first.gradient), sums)[None]
+        return np.asarray(model.probabilities(model.logits(first.point, row))[0])
 
     def _counts(self, first: Gradients) -> list[Array]:
         """All that are found in one gradient, the likeliest first."""
@@ -198,7 +200,7 @@ class Starts:
                 return [np.eye(2, dtype=np.int64)[k] for k in np.argsort(self.model.offset(first.gradient))]
             label = int(np.argmax(np.linalg.norm(self.model.weight(first.gradient), axis=1)))
             return [np.eye(number, dtype=np.int64)[label]]
-        p = self._at_zero(first)
+        p = self._expected(first)
         if self.model.bias:
             sums, factors = np.asarray(self.model.offset(first.gradient)), np.linspace(1.0, 0.2, 81)
         else:
@@ -216,23 +218,19 @@ class Starts:
         ranked = [np.array(key) for key in sorted(found, key=found.__getitem__)]
         if self.averages or not self.model.bias or self.model.logistic or not self._one_gradient:
             return ranked
-        beyond = outside(np.column_stack([self.model.weight(first.gradient), sums]), total)
-        unique = {tuple(counts): counts for counts in (*likely(sums, total, p, beyond), *ranked)}
-        return list(unique.values())
+        least = np.maximum(np.ceil(-sums - _ROUND_OFF), 0).astype(int)
+        if least.sum() > total:
+            return ranked
+        nearest = islice(nearest_counts(total * p - sums, least, total), _OF_ONE_GRADIENT)
+        return list({tuple(counts): counts for counts in (*nearest, *ranked)}.values())
+
+
+def _placed(least: Array, among: Array, left: int) -> Iterator[Array]:
+    """`least` and `left` more of some classes, unless `_PLACEMENTS` do not hold them all."""
+    if left >= 0 and len(among) and comb(len(among) + left - 1, left) <= _PLACEMENTS:
+        for place in combinations_with_replacement(among, left):
+            yield least + np.bincount(np.array(place, int), minlength=len(least))
 
 
 def _nearest(counts: Iterable[Array], to: Array) -> list[Array]:
     return sorted(counts, key=lambda one: float(np.abs(one - to).sum()))
-
-
-def round_to(values: Array, total: int) -> Array:
-    """Non-negative integers near `values` that sum to `total` (largest remainders); near equal ones where noise left
-    no value that is positive."""
-    values = np.maximum(values, 0.0)
-    if not values.any():
-        values = np.ones(len(values))
-    values = total * (values / values.sum())
-    floor = np.floor(values).astype(int)
-    rest = np.argsort(values - floor)[::-1][: total - floor.sum()]
-    floor[rest] += 1
-    return floor
