@@ -51,6 +51,8 @@ prime only cleans fresh ciphertexts, so sums live modulo 120 bits."""
 CHUNK_BYTES: Final = 2 * DEGREE * 2 * 8 + 256
 CONTEXT_BYTES: Final = 2 * DEGREE * 3 * 8 + 1024
 FLOOD: Final = 2.0**70
+_TICKS: Final = 2**40
+"""Steps of the flood to either side. A sum is rounded to them first: what lies between two would show the noise."""
 
 
 def noise_bound(count: int) -> float:
@@ -108,9 +110,9 @@ class LatticeHolder(OncePerExchange):
 
     def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
         slots, units = self._slots(ciphertexts, sender)
-        flood = FLOOD * noise_bound(survivors) / units
-        uniform = np.frombuffer(secrets.token_bytes(slots.nbytes), np.int64).reshape(slots.shape) / 2.0**63
-        return {PLAINTEXTS: slots + flood * uniform}
+        ticks = np.frombuffer(secrets.token_bytes(slots.nbytes), np.int64).reshape(slots.shape) >> 23
+        tick = FLOOD * noise_bound(survivors) / units / (_TICKS + 1)
+        return {PLAINTEXTS: (np.rint(slots / tick) + ticks) * tick}
 
     def decrypt_upload(self, ciphertexts: Array, sender: PartyId) -> Array:
         """What the key opens without restraint or flood; only the audit's collusion view calls it."""

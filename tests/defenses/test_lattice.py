@@ -1,5 +1,6 @@
 """CKKS by TenSEAL: sums within the planned error, the flood over the scheme's noise, and what is refused."""
 
+import secrets
 import sys
 from dataclasses import replace
 
@@ -91,9 +92,23 @@ def test_the_schemes_own_noise_is_far_below_the_flood_and_within_its_bound(excha
 
 def test_without_the_flood_the_answer_is_a_million_times_more_precise(exchange, monkeypatch):
     """What the key holder's restraint costs; and the control that the flood is where the error comes from."""
-    monkeypatch.setattr(module, "FLOOD", 0.0)
+    monkeypatch.setattr(module, "FLOOD", 2.0**45)
     found = errors(exchange().run().total)
     assert found["w"] < 1e-5 * PLAN.tensors[0].error
+
+
+def test_an_answer_shows_nothing_between_the_steps_of_its_flood(monkeypatch):
+    """Of a sum of zeros doubles could show the scheme's noise where the flood happens to be small, as it is here."""
+    zeros = {client: {spec.name: np.zeros(spec.shape) for spec in LAYOUT} for client in range(N)}
+    holder = LatticeHolder()
+    run = Exchange(scheme=SCHEME, plan=PLAN, encoded=zeros, holder=holder)
+    run.run()
+    request = next(m for m in run.recorded if m.stage == "decrypt" and m.sender == SERVER).body["ciphertexts"]
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: (2**23).to_bytes(8, "little") * (size // 8))  # one step
+    answer = holder.opened(request, N, SERVER)["plaintexts"]
+    noise = holder.decrypt_upload(request, SERVER)
+    assert 0 < np.abs(noise).max() < 1e-6 * answer.max()
+    assert len(np.unique(answer)) == 1
 
 
 def test_two_answers_for_one_ciphertext_differ_by_their_floods():
