@@ -26,6 +26,7 @@ NAMES = (
     "cohort",
     "faps_memory",
     "attacks_batch",
+    "attacks_labels",
     "attacks_detection",
     "attacks_networks",
     "inversion_peers",
