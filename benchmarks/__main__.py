@@ -35,6 +35,7 @@ NAMES = (
     "attacks_reference",
     "auditors",
     "leakage",
+    "audits",
 )
 HEAD = (
     "| quantity | setting | ours (range, runs) | peer | ratio | target | met |",
