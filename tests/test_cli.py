@@ -236,6 +236,12 @@ def test_the_module_is_the_command_line() -> None:
         assert f" {command} " in done.stdout
 
 
+def test_help_says_what_arguments_are() -> None:
+    """typer 0.20 beside click 8.4 and later shows their names only."""
+    said = " ".join(RUNNER.invoke(app, ["attack", "--help"], env={"COLUMNS": "200"}).output.split())
+    assert "A recorded run: `Transcript.save`, or an imported one." in said
+
+
 def test_a_checkpoint_is_sealed_under_a_key_that_the_command_line_makes(tmp_path) -> None:
     key, other, file, anchor = (tmp_path / name for name in ("seal.key", "other.key", "run.checkpoint", "anchor"))
     run = ["run", "ssi", "--set", "rank=2", "--clients", "4", "--checkpoint", str(file)]
