@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from securefed.defenses.wording import plan_text
 from securefed.errors import ConfigError, ContradictionError, PlanError
 from securefed.messages import Aggregate, ClientId, Distortion, Message, PartyId
 from securefed.registry import Registry
@@ -103,6 +104,9 @@ class Plan:
     epsilon: tuple[tuple[int, float], ...] = ()
     exchange: tuple[str, int] | None = None
     assumptions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return plan_text(self)
 
     @property
     def steps(self) -> dict[str, float]:

@@ -106,35 +106,9 @@ def show_registry(title: str, registry: Any) -> None:
 
 
 def show_plan(defense: Any, found: Any, clients: int | None = None) -> None:
-    """Tensors, stages, bytes, cost, threshold and assumptions of a plan; the cost of a tree of its groups if asked."""
-    table = Table(title=f"{found.defense}, {found.clients} clients", title_justify="left", box=None)
-    for name in ("tensor", "shape", "bound", "ring", "step", "largest N", "error of the sum"):
-        table.add_column(name)
-    for tensor in found.tensors:
-        bound = "none" if tensor.bound is None else f"{tensor.bound:.4g}"
-        ring = f"2^{tensor.ring}" if tensor.ring else "float64"
-        row = (
-            tensor.name,
-            str(tensor.shape),
-            bound,
-            ring,
-            f"{tensor.step:.3g}",
-            str(tensor.max_clients),
-            f"{tensor.error:.3g}",
-        )
-        table.add_row(*row)
-    console.print(table)
-    console.print(f"stages: {' -> '.join(found.stages)}")
-    console.print(f"upload per client and round: {found.upload_bytes:,} bytes, headers left out")
-    console.print(
-        f"survivors needed: {found.threshold} of {found.clients}; single contributions are open to: {found.open_to}"
-    )
-    for sentence in _costs(defense, found, clients):
-        console.print(sentence, soft_wrap=True, highlight=False)
-    for rounds, epsilon in found.epsilon:
-        console.print(f"epsilon after {rounds} rounds: {epsilon:.3f}")
-    for sentence in found.assumptions:
-        console.print(f"- {escape(sentence)}", soft_wrap=True)
+    """A plan and what it costs; the cost of a tree of its groups if asked."""
+    for line in (*str(found).splitlines(), *_costs(defense, found, clients)):
+        console.print(escape(line), soft_wrap=True, highlight=False)
 
 
 def _costs(defense: Any, found: Any, clients: int | None) -> list[str]:
