@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
@@ -61,10 +62,16 @@ class Seen:
 
 @dataclass(frozen=True)
 class Gradients:
-    """A round read as one gradient: `gradient` is the estimated SUM over the members' rows at `point`."""
+    """A round read as one gradient.
+
+    Attributes:
+        point: where it was taken.      gradient: the estimated SUM over the members' rows.
+        error: how far rounding to fixed point, of one step for all tensors, may have moved an entry of it; 0 without.
+    """
 
     point: Array
     gradient: Array
+    error: float = 0.0
 
 
 def why_not(target: Target, observed: Observed) -> str | None:
@@ -207,7 +214,9 @@ def as_gradients(rounds: tuple[Seen, ...], method: LocalRound, public: Public, m
         slope = float((method.steps(seen.received, memory, work(zero + 1.0))[0][part] - known)[-1])
         gradient = (seen.total[part] / len(seen.members) - known) / slope
         memory = method.steps(seen.received, memory, work(gradient))[1]
-        out.append(Gradients(seen.received["x"], gradient * rows * len(seen.members)))
+        # Half a step a member, of which the rounding is the deviation of even parts.
+        error = math.sqrt(3 * len(seen.members)) * seen.rounding.get(part, 0.0) * rows / abs(slope)
+        out.append(Gradients(seen.received["x"], gradient * rows * len(seen.members), error))
     return out
 
 

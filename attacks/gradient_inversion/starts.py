@@ -14,7 +14,7 @@ from securefed.attacks.gradient_inversion.glm import LinearModel, classes
 from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import Gradients, local_steps
 from securefed.attacks.gradient_inversion.system import System
-from securefed.attacks.label_counts import mean_entering, nearest_counts, round_to
+from securefed.attacks.label_counts import fewest, mean_entering, nearest_counts, round_to
 from securefed.tensors import Array
 
 _CANDIDATES, _OF_ONE_GRADIENT = 12, 50
@@ -54,7 +54,11 @@ class Starts:
         model = system.simulation.model
         basis = system.basis
         return cls(
-            system, tuple(Gradients(model.project(g.point, basis), model.project(g.gradient, basis)) for g in gradients)
+            system,
+            tuple(
+                replace(g, point=model.project(g.point, basis), gradient=model.project(g.gradient, basis))
+                for g in gradients
+            ),
         )
 
     def averaged(self) -> Starts:
@@ -166,7 +170,7 @@ class Starts:
         if self.averages or total == 1 or not self.model.bias or self.model.logistic or several or self._one_gradient:
             return []
         p, sums = self._expected(first), np.asarray(self.model.offset(first.gradient))
-        present = (sums < -_ROUND_OFF * np.abs(sums).max()).astype(int)
+        present = (sums < -max(first.error, _ROUND_OFF * np.abs(sums).max())).astype(int)
         if total * p.max() >= 1.0:
             return []
         plausible = self.label_counts
@@ -218,7 +222,7 @@ class Starts:
         ranked = [np.array(key) for key in sorted(found, key=found.__getitem__)]
         if self.averages or not self.model.bias or self.model.logistic or not self._one_gradient:
             return ranked
-        least = np.maximum(np.ceil(-sums - _ROUND_OFF), 0).astype(int)
+        least = fewest(sums, first.error)
         if least.sum() > total:
             return ranked
         nearest = islice(nearest_counts(total * p - sums, least, total), _OF_ONE_GRADIENT)

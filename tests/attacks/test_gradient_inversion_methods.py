@@ -22,17 +22,21 @@ from securefed.algorithms.optimization import (
 )
 from securefed.algorithms.personalized import FLAME, Ditto, PFedMe
 from securefed.attacks import views
-from securefed.attacks.base import Target
+from securefed.attacks.base import Observation, Observed, Target
 from securefed.attacks.gradient_inversion import DLG, Fit, Naive, Telescoping
 from securefed.attacks.gradient_inversion.between import between
 from securefed.attacks.gradient_inversion.dual import Dual
 from securefed.attacks.gradient_inversion.glm import LinearModel
+from securefed.attacks.gradient_inversion.inversion import look
 from securefed.attacks.gradient_inversion.proximal import ThresholdedL1, ThresholdedNuclear
 from securefed.attacks.gradient_inversion.rounds import method_of, read
 from securefed.attacks.gradient_inversion.simulate import Simulation
 from securefed.attacks.gradient_inversion.system import System
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
+from securefed.defenses.compose import chain
+from securefed.defenses.fixed_point import Quantise
+from securefed.defenses.plain import Plain
 from securefed.federation import Federation
 from securefed.problems import LogisticRegression, SoftmaxRegression
 from securefed.tensors import Layout, TensorSpec
@@ -195,6 +199,29 @@ def test_other_methods_and_sums_do_not_tell_where_their_gradients_stand() -> Non
     model = LinearModel.of(target)
     assert between(method, model, target.public, read(both, target), 4) is None
     assert between(method, model, target.public, read(one, target), 4) is not None
+
+
+def test_counts_behind_a_confident_gradient_are_among_those_tried_though_it_was_rounded() -> None:
+    """One client's step in fixed point, of a model that leaves next to nothing above -n_c in the bias."""
+    method, public = FedAvg(problem=SoftmaxRegression(), local_steps=1), Public(2, 2, 64, (8, 8), 10, 1.0)
+    told, untold, one = 0, 0, frozenset({0})
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        rows = rng.permutation(len(DIGITS.data))[:8]
+        client = Dataset(DIGITS.data[rows] / 16, DIGITS.target[rows])
+        point = {k: rng.uniform(-2, 2, v.shape) for k, v in method.broadcast(method.start(public, rng)).items()}
+        _, message = method.contribute(method.enroll(client, public, rng), point, rng)
+        defence = chain(Quantise(10), Plain())
+        plan = defence.plan(method.layout(public), 2)
+        message = defence.decode(defence.encode(message, plan), plan, 1)
+        counts = np.bincount(client.y, minlength=10)
+        for step in (plan.steps, {}):
+            item = Observation(0, point, message, one, one, step=step)
+            starts = look(Observed("server", 0, (item,), point), Target(method, public), rounds=1).starts
+            found = any((tried == counts).all() for tried in starts.label_counts)
+            told, untold = told + (found and bool(step)), untold + (found and not step)
+    assert told >= 11
+    assert untold <= told - 3
 
 
 def test_a_view_without_messages_is_refused() -> None:

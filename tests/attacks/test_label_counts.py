@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed.attacks.label_counts import mean_entering, nearest_counts, round_to
+from securefed.attacks.label_counts import fewest, mean_entering, nearest_counts, round_to
 
 
 @given(st.lists(st.floats(-3, 9), min_size=1, max_size=5), st.integers(0, 7))
@@ -37,14 +37,13 @@ def test_rounding_keeps_the_sum(values: list[float], total: int, expected: list[
     assert expected is None or found.tolist() == expected
 
 
-def gradient(seed: int, rows: int, scale: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Weights, R^T X, sums of R, counts of labels and X, of rows that are positive as pixels are."""
+def scene(seed: int, rows: int, scale: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Weights, slopes R, rows X, which are positive as pixels are, and their labels."""
     rng = np.random.default_rng(seed)
     x, labels = rng.random((rows, 30)), rng.integers(0, 10, rows)
     weights = scale * rng.uniform(-1, 1, (10, 30))
     powers = np.exp(x @ weights.T)
-    R = powers / powers.sum(axis=1, keepdims=True) - np.eye(10)[labels]
-    return weights, R.T @ x, R.sum(axis=0), np.bincount(labels, minlength=10), x
+    return weights, powers / powers.sum(axis=1, keepdims=True) - np.eye(10)[labels], x, labels
 
 
 def probabilities(weights: np.ndarray, row: np.ndarray) -> np.ndarray:
@@ -54,8 +53,7 @@ def probabilities(weights: np.ndarray, row: np.ndarray) -> np.ndarray:
 
 def place(values: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> int:
     """Of the true counts among those tried."""
-    least = np.maximum(np.ceil(-sums - 1e-9), 0).astype(int)
-    tried = islice(nearest_counts(values, least, int(counts.sum())), 50)
+    tried = islice(nearest_counts(values, fewest(sums), int(counts.sum())), 50)
     return next((k for k, one in enumerate(tried) if (one == counts).all()), 50)
 
 
@@ -63,13 +61,40 @@ def place(values: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> int:
 def test_the_mean_row_gives_the_counts_and_a_row_of_zeros_does_not(rows: int, scale: float) -> None:
     told, untold = [], []
     for seed in range(40):
-        weights, seen, sums, counts, _ = gradient(seed, rows, scale)
-        p = probabilities(weights, mean_entering(seen, sums))
+        weights, R, x, labels = scene(seed, rows, scale)
+        sums, counts = R.sum(axis=0), np.bincount(labels, minlength=10)
+        p = probabilities(weights, mean_entering(R.T @ x, sums))
         told.append(place(rows * p - sums, sums, counts))
         untold.append(place(rows * probabilities(weights, np.zeros(30)) - sums, sums, counts))
     assert np.mean(np.array(told) == 0) >= 0.8
     assert max(told) < 20
     assert np.mean(untold) > 3 * np.mean(told) + 0.3
+
+
+def test_every_class_has_the_fewest_rows_that_its_sum_allows_though_sums_were_rounded() -> None:
+    """Confident models leave next to nothing above -n_c, so that what rounding takes away would add a row."""
+    wrong = 0
+    for seed in range(20):
+        _, R, _, labels = scene(seed, 8, 4.0)
+        sums, counts, step = R.sum(axis=0), np.bincount(labels, minlength=10), 0.03
+        rounded = step * np.rint(sums / step)
+        assert (fewest(sums) <= counts).all()
+        assert (fewest(sums) > -sums - 0.001001).all()
+        assert (fewest(rounded, step / 2) <= counts).all()
+        wrong += (fewest(rounded) > counts).any()
+    assert wrong > 5
+
+
+def test_a_row_counts_against_the_mean_where_its_class_has_fewer_than_expected() -> None:
+    against = 0
+    for seed in range(10):
+        _, R, _, labels = scene(seed, 24, 0.5)
+        sums = R.sum(axis=0)
+        weights = mean_entering(R.T @ np.eye(24), sums)  # the mean is linear in the rows
+        assert weights.sum() == pytest.approx(1.0)
+        np.testing.assert_array_equal(weights < 0, sums[labels] > 0)
+        against += int((weights < 0).sum())
+    assert 0 < against < 120
 
 
 def test_the_mean_of_alike_rows_is_theirs() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from securefed.attacks.networks import alone, exact
 from securefed.attacks.networks.exact import Entering, ratio, separate, span
-from securefed.attacks.networks.labels import counts
+from securefed.attacks.networks.labels import plausible
 from securefed.attacks.networks.network import Network
 from securefed.attacks.scores import sample_error
 
@@ -123,10 +123,8 @@ def test_labels_are_counted(labels: list[int]) -> None:
     weights = torch.full((len(labels),), 1.0 / len(labels), dtype=torch.float64)
     seen, at = network.split(network.gradient(point, x, y, weights)), network.split(point)
     parts = (seen["2.weight"], seen["2.bias"], at["2.weight"], at["2.bias"])
-    found = counts(len(labels), *(part.numpy() for part in parts))
+    found = next(plausible(len(labels), *(part.numpy() for part in parts)))
     np.testing.assert_array_equal(found, np.bincount(labels, minlength=5))
-    if len(labels) == 1:  # iDLG needs no bias
-        np.testing.assert_array_equal(counts(1, parts[0].numpy(), None, parts[2].numpy(), None), found)
 
 
 def test_rows_found_by_the_last_trial_count_though_the_search_is_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
