@@ -1,8 +1,8 @@
-"""Labels behind one gradient: by the mean row, and by iLRG's means by class. `python -m benchmarks attacks_labels`.
+"""Labels behind one gradient: by the mean row, and by iLRG's equations. `python -m benchmarks attacks_labels`.
 
 MNIST digits (SECUREFED_DATA; else scikit-learn's, enlarged), the mean gradient of a batch. A seed counts where the
 estimate is the true number of rows of every class; else the true one comes after others in the order of trial. Both
-are of the last layer's gradient alone and round to the same integers: they differ in the mean that p is taken at.
+are of the last layer's gradient alone and round to the same integers: they differ in the means that p is taken at.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 from benchmarks.attacks_networks import CLASSES, dense, drawn, lenet, sent
 from benchmarks.rows import Row, row, write
-from securefed.attacks.label_counts import nearest_counts
+from securefed.attacks.label_counts import fewest, nearest_counts
 from securefed.attacks.networks.labels import plausible
 from securefed.tensors import Array
 
@@ -36,14 +36,19 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def by_class(rows: int, weight: Array, bias: Array, at_weight: Array, at_bias: Array) -> Array:
-    """Counts by iLRG (Ma et al. 2023), its estimate rounded as ours is: p_c at gW_c / gb_c, the mean of what class c
-    sees."""
+def ilrg(rows: int, weight: Array, bias: Array, at_weight: Array, at_bias: Array) -> Array:
+    """Counts by iLRG (Ma et al. 2023), rounded as ours are, which loses it nothing (its own rounding: as many or one
+    seed fewer).
+
+    Rows of class i have about p_i, at what enters the layer in about gW_i / gb_i: so sum_i n_i p_ic - n_c = B gb_c for
+    every class c, and sum_i n_i = B, which the pseudo-inverse solves.
+    """
     logits = weight / bias[:, None] @ at_weight.T + at_bias
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    p = np.diag(powers / powers.sum(axis=1, keepdims=True))
-    least = np.maximum(np.ceil(-rows * bias - 1e-3), 0).astype(np.int64)
-    return next(nearest_counts(rows * (p - bias), least, rows))
+    p = powers / powers.sum(axis=1, keepdims=True)
+    equations = np.vstack([np.ones(len(bias)), p.T - np.eye(len(bias))])
+    estimate = np.linalg.pinv(equations) @ (rows * np.append(1.0, bias))
+    return next(nearest_counts(estimate, fewest(rows * bias), rows))
 
 
 def measured(make: Callable[[int], nn.Module], rows: int, seed: int) -> tuple[float, float, float]:
@@ -55,7 +60,7 @@ def measured(make: Callable[[int], nn.Module], rows: int, seed: int) -> tuple[fl
     true = np.bincount(y.numpy(), minlength=CLASSES)
     tried = islice(plausible(rows, *message, *point), MOST)
     place = next((k for k, counts in enumerate(tried) if (counts == true).all()), MOST)
-    return float(place == 0), float((by_class(rows, *message, *point) == true).all()), float(place)
+    return float(place == 0), float((ilrg(rows, *message, *point) == true).all()), float(place)
 
 
 def main() -> None:
