@@ -11,10 +11,10 @@ _FLOOR = 1e-8
 
 
 def limit(terms: Array) -> Array:
-    """(entries,) limit of (terms, entries) that converge linearly, terms - 1 modes or fewer of them at a time.
+    """(entries,) limit of (terms, entries), not all alike, that converge linearly, in terms - 2 modes or fewer.
 
-    It is the affine combination of the terms whose change to the next is least: exact where each difference is a fixed
-    matrix times the one before.
+    The affine combination of terms whose change to the same of the terms that follow is least, and then those: exact
+    where each difference is a fixed matrix times the one before.
     """
     left, sizes, _ = np.linalg.svd(np.diff(terms, axis=0), full_matrices=False)
     weights = left @ (left.sum(axis=0) / (sizes**2 + (_FLOOR * sizes[0]) ** 2))

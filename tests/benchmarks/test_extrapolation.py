@@ -12,8 +12,9 @@ def test_the_limit_of_few_modes_is_found_and_the_last_term_is_not_it() -> None:
     end, modes = rng.normal(size=40), rng.normal(size=(3, 40))
     terms = end + np.array([0.9, 0.7, -0.5]) ** np.arange(8)[:, None] @ modes
     assert np.abs(limit(terms) - end).max() < 1e-9
+    assert np.abs(limit(terms[:5]) - end).max() < 1e-9
     assert np.abs(terms[-1] - end).max() > 0.1
-    assert np.abs(limit(terms[:3]) - end).max() > 1e-3  # two differences do not tell three modes apart
+    assert np.abs(limit(terms[:4]) - end).max() > 1e-3  # three differences do not tell three modes from the limit
 
 
 def test_terms_that_have_arrived_stay_where_they_are() -> None:
