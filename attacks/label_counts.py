@@ -73,8 +73,8 @@ def _moved(found: Array, values: Array, least: Array) -> Iterator[Array]:
 
 
 def round_to(values: Array, total: int) -> Array:
-    """Non-negative integers near `values` that sum to `total` (largest remainders); near equal ones where noise left
-    no value that is positive."""
+    """Non-negative integers in about the proportions of `values` that sum to `total` (largest remainders); near equal
+    ones where noise left no value that is positive."""
     values = np.maximum(values, 0.0)
     if not values.any():
         values = np.ones(len(values))

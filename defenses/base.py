@@ -141,7 +141,7 @@ def plan_digest(plan: Plan) -> bytes:
     numbers = (
         plan.clients,
         [(t.name, t.shape, exact(t.bound), t.ring, exact(t.step)) for t in plan.tensors],
-        (plan.stages, plan.threshold, plan.degree, plan.shares, plan.verified, plan.added, plan.unit),
+        (plan.stages, plan.threshold, plan.degree, plan.shares, bool(plan.verified), plan.added, plan.unit),
         (exact(plan.clip), exact(plan.noise_multiplier), plan.noise_survivors, [exact(x) for x in plan.learned]),
     )
     return hashlib.sha256(json.dumps(numbers, default=int).encode()).digest()

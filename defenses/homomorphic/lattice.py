@@ -62,7 +62,8 @@ def noise_bound(count: int) -> float:
     the second times the ternary secret. A coefficient then has variance (1 + 2 n / 3) / 12, a slot's real part n / 2
     times that: sd 1365 at n = 8192 (measured 1365). Which slots have more is the secret's: over secrets the tail is
     Laplace's, e^(-10 sqrt 2) = 7e-7 beyond t, and 2^-71 beyond 3.5 t. A flood of F t on either side moves the answers'
-    distribution by the noise's mean size over 2 F t, less than 1 / (20 F) a value.
+    distribution by the noise's mean size over 2 F t, less than 1 / (20 F) a value, on average over where the sum lies
+    between two steps, or two doubles. Whoever sends all of a sum can lay it where its rounding hangs on the noise.
     """
     return 10 * math.sqrt(count * DEGREE / 2 * (1 + 2 * DEGREE / 3) / 12)
 
@@ -182,7 +183,8 @@ class CKKS(KeyMemory):
             f"Ring learning with errors at degree {DEGREE} and {sum(PRIMES)} bits (128-bit security by the tables of "
             "homomorphicencryption.org, 2018), with TenSEAL's and SEAL's own random numbers.",
             "The sum is approximate. Its error is the key holder's flood of noise, which hides the scheme's own noise "
-            "(Li and Micciancio 2021) to 2^-40 over 2^30 values a run, decoded in double precision.",
+            "(Li and Micciancio 2021) to 2^-40 over 2^30 values a run, decoded in double precision; not where all "
+            "clients of a sum collude with the server and lay it between two doubles.",
             "TenSEAL reads bytes that other parties sent; nothing is promised about faults in it.",
         )
 

@@ -6,6 +6,8 @@ learned. A client with a range 2^20 times as wide adds next to nothing to the in
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -124,5 +126,15 @@ def test_every_number_of_a_plan_moves_its_digest_and_its_words_do_not():
         chain(adaptive_clip(0.5), skellam(2.0), secure_aggregation()).plan(LAYOUT, N),
     ]
     assert len({plan_digest(plan) for plan in plans}) == len(plans)
+    measured = replace(
+        plans[4],
+        clients=np.int64(N),
+        verified=np.True_,
+        tensors=tuple(
+            replace(t, shape=(np.int64(12),), bound=np.float64(t.bound), ring=np.int32(t.ring), step=np.float64(t.step))
+            for t in plans[4].tensors
+        ),
+    )
+    assert plan_digest(measured) == plan_digest(plans[4])  # numbers of NumPy are numbers
     told = Session(RUN, 3, (0, 1, 2), plans[0].assume("Something."))
     assert plan_digest(told.plan) == plan_digest(plans[0])
