@@ -192,14 +192,9 @@ class Starts:
     def _expected(self, first: Gradients) -> Array:
         """(classes,) probabilities of about the mean row; of a row of zeros where no bias tells it."""
         model, row = self.model, np.zeros((1, len(self.system.basis)))
-        if model.bias and np.any(sums := np.asarray(model.offset(first.gradient))):
+        if model.bias and not model.logistic and np.any(sums := np.asarray(model.offset(first.gradient))):
             row = mean_entering(model.weight(first.gradient), sums)[None]
-        p = np.asarray(model.probabilities(model.logits(first.point, row))[0])
-        return np.append(1 - p, p) if model.logistic else p
-
-    def _by_class(self, sums: Array) -> Array:
-        """(classes,) of (outputs,): logistic regression has one output, of class 1."""
-        return np.append(-sums, sums) if self.model.logistic else sums
+        return np.asarray(model.probabilities(model.logits(first.point, row))[0])
 
     def _counts(self, first: Gradients) -> list[Array]:
         """All that are found in one gradient, the likeliest first."""
@@ -211,20 +206,21 @@ class Starts:
             return [np.eye(number, dtype=np.int64)[label]]
         p = self._expected(first)
         if self.model.bias:
-            sums, factors = self._by_class(np.asarray(self.model.offset(first.gradient))), np.linspace(1.0, 0.2, 81)
+            sums, factors = np.asarray(self.model.offset(first.gradient)), np.linspace(1.0, 0.2, 81)
         else:
-            sums = self._by_class(self.model.weight(first.gradient) @ self.system.basis.sum(axis=1))
+            sums = self.model.weight(first.gradient) @ self.system.basis.sum(axis=1)
             largest = float(np.max(sums / p)) / total
             factors = np.abs(largest) * np.append(1.0, np.linspace(0.5, 4.0, 81))
         found: dict[tuple[int, ...], float] = {}
         for factor in factors:
             n = total * p - sums / max(factor, 1e-300)
+            n = np.array([total - n[0], n[0]]) if self.model.logistic else n
             counts = round_to(n, total)
             misfit = float(np.abs(n - counts).max())
             key = tuple(int(c) for c in counts)
             found[key] = min(misfit, found.get(key, np.inf))
         ranked = [np.array(key) for key in sorted(found, key=found.__getitem__)]
-        if self.averages or not self.model.bias or not self._one_gradient:
+        if self.averages or not self.model.bias or self.model.logistic or not self._one_gradient:
             return ranked
         least = fewest(sums, first.error)
         if least.sum() > total:
