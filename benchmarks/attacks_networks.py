@@ -43,14 +43,14 @@ EXACT_SEEDS = 5
 LOCAL = LocalSteps(0.1, 5)
 LOSS = partial(nn.functional.cross_entropy, reduction="none")
 KINDS = (("single", 1), ("fedavg", 1), ("batch", 4), ("batch", 8))
-SEEDS = {"sigmoid": (20, 20, 10, 10), "relu": (20, 10, 10, 10)}
+SEEDS = {"sigmoid": (20, 20, 10, 10), "relu": (20, 20, 10, 10)}
 """Of each kind."""
 DESCENT = Effort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
 EFFORTS: dict[tuple[str, str, int], Effort] = {
     ("relu", "single", 1): replace(
         DESCENT, evaluations=2000, restarts=2, widths=(0.3, 0.1, 0.03, 0.01, 0.001), balance=0.0, evenness=0.0
     ),
-    ("relu", "fedavg", 1): replace(DESCENT, evaluations=1000, restarts=8),
+    ("relu", "fedavg", 1): replace(DESCENT, evaluations=1000, restarts=2),
     ("relu", "batch", 4): replace(DESCENT, evaluations=2000),
     ("relu", "batch", 8): replace(DESCENT, evaluations=2600),
 }

@@ -19,14 +19,17 @@ from securefed.attacks.networks.charts import Chart, Continuous, Entries, Mixed,
 from securefed.attacks.networks.coordinates import Coordinates
 from securefed.attacks.networks.descent import Best, drive, lbfgs, signed_adam
 from securefed.attacks.networks.first_layer import FirstLayer
+from securefed.attacks.networks.guided import Guided
 from securefed.attacks.networks.matching import Matching, Prior, Problem
 from securefed.attacks.networks.network import Network
 from securefed.attacks.networks.smoothing import Smoothed, has_relu
-from securefed.attacks.networks.steps import Simulation
+from securefed.attacks.networks.steps import LocalSteps, Simulation
 from securefed.tensors import Array
 
 _RACE = 2
 """Widths at which all starts run; measured on LeNet, those that end elsewhere are told by their misfit after them."""
+_NEAR = 0.03
+"""Relative misfit of rows that a guided search found, beyond which the other one is run too."""
 _JACOBIAN = 2**25
 """Bytes of a Jacobian beyond which L-BFGS fits the coordinates instead."""
 
@@ -43,6 +46,8 @@ class Effort:
             an equal part of `evaluations`, and so does the network itself. After `_RACE` of them the best start of each
             message goes on alone. Empty leaves it out.
         balance: of the tensors in the misfit of L-BFGS while it is smoothed (`Matching`).
+        guided: whether the smoothed search for one row behind several local steps is guided by the last layer's update,
+            where that tells the steps apart (`guided`).
         evenness: weight of images' total variation while the network is smoothed, in units of the squared width: it
             fades with the misfit that smoothing leaves, and with the last width it is gone.
         signed_steps: of signed Adam on cosine distance and total variation, where L-BFGS did not solve it; 0 leaves it
@@ -61,6 +66,7 @@ class Effort:
     history: int = 100
     widths: tuple[float, ...] = (0.5, 0.35, 0.25, 0.17, 0.12, 0.085, 0.06, 0.04, 0.03, 0.02, 0.01, 0.003, 0.001)
     balance: float = 0.5
+    guided: bool = True
     evenness: float = 10.0
     signed_steps: int = 2000
     rate: float = 0.1
@@ -90,7 +96,8 @@ class Inverted:
         targets: (B, ...) what the rows were compared with, in their order.
         residual: relative misfit of the message under `rows`, 0 exact; a wrong simulation (other hyper-parameters than
             the client's) leaves it large.
-        stage: which stage found them: "ratio", "separation", "coordinates", "descent", "smoothed", "cosine".
+        stage: which stage found them: "ratio", "separation", "coordinates", "descent", "guided", "smoothed",
+            "cosine".
         evaluations: of the objective, all starts together.      seconds: of the whole cascade.
     """
 
@@ -249,7 +256,10 @@ class Cascade:
         chart: Chart = self.columns or Entries(self.features)
         problems = [base.problems[k] for k in left]
         if self.effort.widths and self._kinked(problems[0]):
-            self._take(base, left, self._smoothed(problems, chart, rows, rng), chart, found, "smoothed")
+            left = [k for k in left if not self._guided(base, k, chart, found, rng)]
+            problems = [base.problems[k] for k in left]
+            if left:
+                self._take(base, left, self._smoothed(problems, chart, rows, rng), chart, found, "smoothed")
         else:
             self._take(base, left, self._search(problems, chart, rows, rng, "squared"), chart, found)
         left = [k for k in left if not found[k].residual <= 10.0 * self.effort.solved]
@@ -320,6 +330,19 @@ class Cascade:
         for bests, total in zip(ends, spent, strict=True):
             bests[0].evaluations += int(total) - sum(best.evaluations for best in bests)
         return ends
+
+    def _guided(self, base: Matching, k: int, chart: Chart, found: list[Inverted], rng: np.random.Generator) -> bool:
+        """Whether a smoothed search through steps whose last layer is known came near the message."""
+        if not self.effort.guided or not isinstance(self.simulation, LocalSteps):
+            return False
+        problem = base.problems[k]
+        guide = Guided.of(self.network, self.simulation, problem, self.prior, self.features, rng)
+        if guide is None:
+            return False
+        search = replace(self, simulation=guide, effort=replace(self.effort, batched=False))
+        ends = search._smoothed([guide.problem(self.network, problem)], chart, 1, rng)
+        self._take(base, [k], ends, chart, found, "guided")
+        return found[k].residual <= _NEAR
 
     def _kinked(self, problem: Problem) -> bool:
         """Whether the network has ReLUs to smooth."""
