@@ -29,7 +29,8 @@ class Guided:
 
     Row t of that weight's place holds what enters the layer at step t, in units of `told.inputs[t]` and weighed by the
     step's slopes, so that steps at which nothing is left to learn do not count; all rows together have the energy of
-    the update of the weight. The bias's place is empty.
+    the update of the weight. The bias's place is empty. The last step of which
+    something is told is repeated for those of which nothing is.
 
     Attributes:
         energy: of the update of the last layer's weight.
@@ -98,8 +99,10 @@ class Guided:
                     value, list(leaves.values()), create_graph=onward, allow_unused=True, materialize_grads=True
                 )
             seen.append(scale.to(network.dtype) * entering)
-            inner = {n: leaves[n] - self.local.learning_rate * g for n, g in zip(leaves, found, strict=True)}
-            weight = weight - self.local.learning_rate * torch.outer(slope, inputs)
+            repeats = 1 if len(seen) < len(self.told.inputs) else self.local.steps - len(seen) + 1
+            rate = self.local.learning_rate * repeats
+            inner = {n: leaves[n] - rate * g for n, g in zip(leaves, found, strict=True)}
+            weight = weight - rate * torch.outer(slope, inputs)
         return self._filled(network, {name: part - start[name] for name, part in inner.items()}, seen)
 
     def copies(self) -> int:

@@ -7,13 +7,13 @@ sums are (C - 1) (T + 1) equations for them: for 5 steps and 10 classes 54 for 2
 
 The slopes of an untrained network hardly turn from step to step, so that the singular values fall steeply (from 1 to
 between 4e-6 and 3e-10 in 5 steps of LeNet). What tells the steps apart is in the small ones, which single precision
-does not hold, and a step at which nothing was left to learn has none.
+does not hold. Last steps at which hardly anything was left to learn are alike, and count as one that is repeated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch.func import jacfwd, vmap
 
 _SHARES = ((0.0, 30), (0.25, 30), (0.5, 40), (0.75, 50), (0.9, 60), (1.0, 120))
 """How far the singular directions are weighed alike, and iterations: the large ones are fitted first."""
-_ROUND_OFF = 100.0
+_ROUND_OFF = 1e4
 """Singular values below this many roundings of the largest are noise."""
 _SURE, _FOUND = 1e-6, 3e-3
 """Norms of the equations' misfit at which the search ends after one round, and at which it ends after more. At the
@@ -50,7 +50,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Told:
-    """What the update says of every step.
+    """What the update says of the first steps: of all T unless the last ones are alike.
 
     Attributes:
         inputs: (T, m) what entered the layer.      slopes: (T, C) of the loss in its outputs.
@@ -65,19 +65,23 @@ class Told:
 def told(known: Known, propose: Callable[[], Tensor], *, rounds: int = 3, together: int = 64) -> Told | None:
     """Inputs and slopes of each step, by Levenberg-Marquardt from many starts; `None` where none explains the update.
 
+    Where the layer's rank counts fewer steps than there were, the last of them is taken to have been repeated: where
+    hardly anything is left to learn, steps are alike.
+
     Args:
         propose: a start (T, m): inputs that some row would have given.
         rounds: of `together` starts at most.
     """
     left, values, right = torch.linalg.svd(known.weights.double(), full_matrices=False)
     noise = _ROUND_OFF * torch.finfo(known.weights.dtype).eps
-    steps = known.steps
-    if steps >= len(known.bias) or steps > len(values) or not values[steps - 1] > noise * values[0]:
+    steps = min(known.steps, int((values > noise * values[0]).sum()))
+    if steps < 2 or steps == min(len(known.bias) - 1, len(values)) < known.steps:
         return None
-    equations = _Equations(known, left[:, :steps], values[:steps], right[:steps].T)
+    seen = replace(known, steps=steps)
+    equations = _Equations(seen, left[:, :steps], values[:steps], right[:steps].T, known.steps - steps + 1)
     best = Told(torch.empty(0), torch.empty(0), np.inf)
     for number in range(rounds):
-        found = torch.stack([equations.start(propose()) for _ in range(together)])
+        found = torch.stack([equations.start(propose()[:steps]) for _ in range(together)])
         for share, iterations in _SHARES:
             found, norms = _levenberg(equations.weighed(share), found, iterations)
         least = int(norms.nan_to_num(nan=np.inf).argmin())
@@ -96,12 +100,14 @@ class _Equations:
 
     Attributes:
         left: (C, T).      values: (T,).      basis: (m, T) of the inputs.
+        repeats: of the last step.
     """
 
     known: Known
     left: Tensor
     values: Tensor
     basis: Tensor
+    repeats: int
 
     def square(self, flat: Tensor) -> Tensor:
         return flat.reshape(self.known.steps, -1)
@@ -132,8 +138,9 @@ class _Equations:
         def misfit(flat: Tensor) -> Tensor:
             coordinates = self.square(flat)
             slopes = self.slopes(coordinates)
-            inner = (slopes.T @ coordinates - self.left * self.values) / scale
-            return torch.cat([inner.reshape(-1), slopes.sum(0) - self.known.biases.double()])
+            summed = torch.cat([slopes[:-1], self.repeats * slopes[-1:]])
+            inner = (summed.T @ coordinates - self.left * self.values) / scale
+            return torch.cat([inner.reshape(-1), summed.sum(0) - self.known.biases.double()])
 
         return misfit
 

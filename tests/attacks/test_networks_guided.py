@@ -72,6 +72,18 @@ def test_inputs_and_slopes_of_each_step_are_read_off_the_update() -> None:
     assert (inputs[0] - inputs[2]).norm() > 0.1 * inputs[0].norm()  # they do differ
 
 
+def test_last_steps_that_are_alike_count_as_one() -> None:
+    local = LocalSteps(3.0, 5)  # after one step the slope is 1e-7
+    network, problem = setting(local=local)
+    found = guide(network, problem, local)
+    assert found is not None
+    _, inputs, slopes = trained(model(), picture(), local)
+    torch.testing.assert_close(found.told.inputs, torch.stack(inputs[:2]), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(found.told.slopes[0], slopes[0], rtol=1e-4, atol=1e-6)
+    x, seen = picture().reshape(1, -1), found.problem(network, problem).message
+    torch.testing.assert_close(found(network.plain, problem.point, x, problem.targets), seen, rtol=1e-2, atol=1e-4)
+
+
 def test_the_row_sends_what_was_seen_and_slopes_are_right() -> None:
     network, problem = setting()
     found = guide(network, problem)
@@ -96,11 +108,10 @@ def test_the_row_sends_what_was_seen_and_slopes_are_right() -> None:
 def test_what_does_not_tell_steps_apart_gives_no_guide() -> None:
     network, problem = setting()
     assert guide(network, problem, LocalSteps(0.2, 1)) is None
-    assert guide(network, problem, LocalSteps(0.2, CLASSES)) is None  # beyond what the layer's rank tells
+    many = LocalSteps(0.2, CLASSES)
+    assert guide(*setting(local=many), many) is None  # beyond what the layer's rank tells
     assert guide(network, replace(problem, targets=torch.tensor([0, LABEL]))) is None
     assert guide(network, replace(problem, targets=torch.zeros(1, CLASSES))) is None
-    single = setting(torch.float32, LocalSteps(0.2, 4))
-    assert guide(*single, LocalSteps(0.2, 4)) is None  # the fourth singular value is below rounding
 
 
 def test_no_steps_explain_an_update_of_another_rate() -> None:
