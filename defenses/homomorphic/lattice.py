@@ -10,8 +10,8 @@ the 4096 slots of a ciphertext. The scale is as large as N summands leave room f
 
 A decrypted CKKS sum shows its noise, and noise and ciphertext together determine the secret key (Li and Micciancio,
 EUROCRYPT 2021). So the key holder adds uniform noise FLOOD = 2^70 times as large before it answers (smudging: the
-answers of a run with 2^30 values differ by at most 2^-40 in distribution from answers without the scheme's noise).
-That flood is the error that the plan states.
+answers of a run with 2^30 values differ by at most 2^-40 in distribution from answers without the scheme's noise, on
+average over where sums lie; the plan says for whom that is no promise). That flood is the error that the plan states.
 """
 
 from __future__ import annotations
