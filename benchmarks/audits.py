@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import Row, row, write
+from securefed.auditing.cells import CLIENT
 
 SETTINGS = {
     "default": ((), 2, 60),
@@ -27,7 +28,6 @@ SEES = {
     "under central noise, the server reads one client's data in sums": ("dp", "sum only"),
     "under central noise, all others read one client's data": ("dp", "released"),
 }
-POOLED = "federation"
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def audited(arguments: Iterable[str]) -> tuple[float, dict[str, Any]]:
 
 def exposed(cells: Iterable[dict[str, Any]], defense: str, view: str) -> int:
     """Algorithms of which one client's data count as exposed in a view."""
-    here = [c for c in cells if (c["defense"], c["view"]) == (defense, view) and c["secret"] != POOLED]
+    here = [c for c in cells if (c["defense"], c["view"]) == (defense, view) and c["secret"] == CLIENT]
     return len({cell["algorithm"] for cell in here if cell["verdict"] == "exposed"})
 
 
