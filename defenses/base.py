@@ -7,144 +7,67 @@ they cannot do exactly as planned.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from securefed.defenses.wording import plan_text
+from securefed.defenses.plan import (
+    INDICATOR,
+    Plan,
+    TensorPlan,
+    Unit,
+    has_indicator,
+    plan_digest,
+    with_indicator,
+    without_indicator,
+)
 from securefed.errors import ConfigError, ContradictionError, PlanError
 from securefed.messages import Aggregate, ClientId, Distortion, Message, PartyId
 from securefed.registry import Registry
-from securefed.tensors import Layout, Ring, Tensors, TensorSpec
+from securefed.tensors import Layout, Tensors
 
-Unit = Literal["client", "record"]
+__all__ = [
+    "ENCODING",
+    "INDICATOR",
+    "Adaptive",
+    "Aggregation",
+    "Defense",
+    "Distorting",
+    "Helper",
+    "Outgoing",
+    "Plan",
+    "Session",
+    "TensorPlan",
+    "Transform",
+    "Unit",
+    "UploadContext",
+    "defenses",
+    "expect_stage",
+    "has_indicator",
+    "plan_digest",
+    "some_client_out",
+    "without_indicator_tensor",
+]
+
 ENCODING: Final = 30
 """Place in a chain of what turns contributions into integers; an exact aggregation needs one such link."""
 
 
 @dataclass(frozen=True)
-class TensorPlan:
-    """What happens to one tensor.
+class UploadContext:
+    """Fingerprints of what a client was told when it was asked to upload; 32 bytes each.
 
     Attributes:
-        name, shape: as in the layout.
-        bound: largest absolute entry a client may send; beyond it the client refuses with `RangeRefused`.
-        ring: integer width of the sum in bits, 0 where it is summed in floating point.
-        step: value of one integer unit (a power of two), 0 where it is not quantised.
-        max_clients: largest number of clients whose sum cannot wrap.
-        error: largest absolute difference, in the decoded SUM, to the exact sum, per entry.
-        sensitivity: L2 distance by which one of a client's records moves it, declared by the layout, or `None`.
+        exchange: of the exchange's context (`Session.context`): the same at all clients that are summed.
+        source: of what the contribution is computed from: kind, broadcast, and the exchange that this client's state
+            counts last. Run, number, plan and cohort do not enter it, so that a contribution keeps it when an exchange
+            is repeated.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    bound: float | None
-    ring: int
-    step: float
-    max_clients: int
-    error: float
-    sensitivity: float | None = None
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a defence will do for one layout and cohort, said before the run.
-
-    Attributes:
-        defense: its name, as composed.
-        clients: size of the planned cohort.
-        tensors: per tensor: bound, ring, step, largest N without wrap, error bound.
-        wanted_rings: the ring each tensor asks for.
-        stages: names of the exchanges of a round, in order.
-        upload_bytes: bytes a client sends in a round, all stages, headers left out.
-        threshold: survivors a round needs.
-        degree: neighbours that a client masks with and deals its secrets to, 0 for everybody.
-        shares: shares that open a client's secret, 0 where secrets are not shared.
-        open_to: collusions that open single contributions, in words.
-        verified: whether clients check the sum that the server announces.
-        clip: L2 norm of what one unit of privacy contributes, `None` where it is not bounded: the norm that a
-            contribution is clipped to, or what one record moves it by.
-        unit: whose contribution `clip` bounds: a whole "client", or one "record" of a client.
-        added: names of tensors that transforms add to a contribution; they are released, and no algorithm sees them.
-        learned: public numbers that transforms drew from earlier releases of the run (`Adaptive`).
-        noise_multiplier: standard deviation of the server's noise over the sensitivity (`clip`, and what rounding adds
-            to it: `differential_privacy.sensitivity`), 0 without.
-        noise_survivors: survivors that the clients' own noise is sized for, 0 without; at most `threshold`.
-        epsilon: (rounds, epsilon) pairs of the mechanism for what leaves the aggregator (with `noise_survivors`: for
-            what the server sees).
-        exchange: the run and number of the exchange it is used in, set by `Session`; `None` before there is one.
-        assumptions: what is assumed, one sentence each.
-    """
-
-    defense: str
-    clients: int
-    tensors: tuple[TensorPlan, ...]
-    wanted_rings: Mapping[str, Ring]
-    stages: tuple[str, ...] = ()
-    upload_bytes: int = 0
-    threshold: int = 1
-    degree: int = 0
-    shares: int = 0
-    open_to: str = ""
-    verified: bool = False
-    clip: float | None = None
-    unit: Unit = "client"
-    added: tuple[str, ...] = ()
-    learned: tuple[float, ...] = ()
-    noise_multiplier: float = 0.0
-    noise_survivors: int = 0
-    epsilon: tuple[tuple[int, float], ...] = ()
-    exchange: tuple[str, int] | None = None
-    assumptions: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return plan_text(self)
-
-    @property
-    def steps(self) -> dict[str, float]:
-        """Value of one integer unit by tensor; empty where nothing is quantised."""
-        return {tensor.name: tensor.step for tensor in self.tensors if tensor.step}
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(tuple(TensorSpec(t.name, t.shape, t.bound, self.wanted_rings[t.name]) for t in self.tensors))
-
-    @property
-    def own(self) -> Layout:
-        """What the algorithm contributes: without the tensors that transforms add."""
-        return Layout(tuple(spec for spec in self.layout if spec.name not in self.added))
-
-    def assume(self, *sentences: str) -> Plan:
-        """This plan with further assumptions."""
-        return replace(self, assumptions=self.assumptions + sentences)
-
-
-def plan_digest(plan: Plan) -> bytes:
-    """SHA-256 of every number of a plan that moves what a client sends or what is made of it; no words, no exchange.
-
-    A server that opens an exchange says to each client how often the range was doubled and what was learned. Clients
-    that were told different plans must not be summed: one whose step or clip is a million times another's is alone in
-    the sum. So protocols against a server that deviates bind what they mask, sign and open to this digest.
-    """
-
-    def exact(value: float | None) -> str | None:
-        return None if value is None else float(value).hex()
-
-    numbers = (
-        plan.clients,
-        [(t.name, t.shape, exact(t.bound), t.ring, exact(t.step)) for t in plan.tensors],
-        (plan.stages, plan.threshold, plan.degree, plan.shares, bool(plan.verified), plan.added, plan.unit),
-        (exact(plan.clip), exact(plan.noise_multiplier), plan.noise_survivors, [exact(x) for x in plan.learned]),
-    )
-    return hashlib.sha256(json.dumps(numbers, default=int).encode()).digest()
+    exchange: bytes
+    source: bytes
 
 
 @dataclass(frozen=True)
@@ -155,12 +78,15 @@ class Session:
         run: the run's identifier.      round: the exchange's number.
         cohort: ids of the invited clients, ascending.
         plan: what the defence does, the same on all sides; it learns its exchange here.
+        context: fingerprint of all that clients are told before they upload (kind, broadcast, which exchange counted
+            each of them last). The server knows it from the start, a client from the request for its upload on.
     """
 
     run: str
     round: int
     cohort: tuple[ClientId, ...]
     plan: Plan
+    context: bytes = b""
 
     def __post_init__(self) -> None:
         if list(self.cohort) != sorted(set(self.cohort)) or not self.cohort or self.cohort[0] < 0:
@@ -232,6 +158,8 @@ class Aggregation(Protocol):
     name: ClassVar[str]
     exact: ClassVar[bool]
     """Whether it sums integers in a ring (needs `quantise`), so that the sum is exact."""
+    hides: ClassVar[bool]
+    """Whether it hides single contributions from the server."""
     upload: ClassVar[str]
     beside: ClassVar[tuple[PartyId, ...]]
     """Parties that take part besides server and clients."""
@@ -247,8 +175,33 @@ class Aggregation(Protocol):
     def client_step(self, state: Any, request: Message, encoded: Tensors | None) -> tuple[Any, Tensors]:
         """The reply's body. `encoded` is given at the stage `upload`, else `None`.
 
+        At that stage it is `client_accept` and `client_upload` in one, for callers that have the contribution.
+
         Raises:
             MessageRefused: the request is malformed, repeats or contradicts an earlier one.
+        """
+        ...
+
+    def client_accept(self, state: Any, request: Message, context: UploadContext) -> Any:
+        """The state that waits for its contribution, once every check of the request for an upload has passed.
+
+        Args:
+            context: of what this client was told.
+
+        Raises:
+            MessageRefused: as `client_step`. No refusal depends on a contribution.
+        """
+        ...
+
+    def client_upload(self, state: Any, encoded: Tensors | None) -> tuple[Any, Tensors]:
+        """The upload's body, from a state that accepted the request.
+
+        Args:
+            encoded: the contribution; `None` for a client that sits out, where `hides`: it uploads uniform residues,
+                so that the sum opens to noise.
+
+        Raises:
+            RangeRefused: an encoded entry does not fit the plan; the caller then makes the client sit out.
         """
         ...
 
@@ -333,6 +286,8 @@ class Defense:
         plan = Plan(self.name, clients, tensors, {spec.name: spec.ring for spec in layout}, learned=known)
         for transform in self.transforms:
             plan = transform.plan(plan)
+        if self.aggregation.hides and not plan.noise_multiplier:
+            plan = with_indicator(plan)
         plan = self.aggregation.plan(plan)
         if plan.noise_survivors > plan.threshold:
             raise PlanError(
@@ -344,20 +299,26 @@ class Defense:
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
         """What the aggregation sums for one client."""
         plan.own.check(contribution)
+        inner = without_indicator(plan)
         for transform in self.transforms:
-            contribution = transform.encode(contribution, plan)
+            contribution = transform.encode(contribution, inner)
+        if has_indicator(plan):
+            return {**contribution, INDICATOR: np.zeros((), np.int64 if self.aggregation.exact else np.float64)}
         return contribution
 
     def decode(self, encoded: Tensors, plan: Plan, count: int) -> Tensors:
-        """The sum in real units."""
+        """The sum in real units, without the indicator."""
+        inner = without_indicator(plan)
+        encoded = without_indicator_tensor(encoded)
         for transform in reversed(self.transforms):
-            encoded = transform.decode(encoded, plan, count)
+            encoded = transform.decode(encoded, inner, count)
         return encoded
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
         """What leaves the aggregator."""
+        inner = without_indicator(plan)
         for transform in reversed(self.transforms):
-            total = transform.release(total, plan)
+            total = transform.release(total, inner)
         return total
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
@@ -377,6 +338,17 @@ class Defense:
 
 
 defenses: Registry[Defense] = Registry("defense")
+
+
+def without_indicator_tensor(tensors: Tensors) -> Tensors:
+    """`tensors` without `INDICATOR`."""
+    return {name: value for name, value in tensors.items() if name != INDICATOR}
+
+
+def some_client_out(total: Tensors, plan: Plan) -> bool:
+    """Whether the sum of an aggregation shows that a client sat out, so that all of it is noise."""
+    errors = [tensor.error for tensor in plan.tensors if tensor.name == INDICATOR]
+    return bool(errors) and bool(np.abs(total[INDICATOR]) > errors[0])
 
 
 def expect_stage(request: Message, expected: str) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.defenses.base import Outgoing, Plan, Session, expect_stage
+from securefed.defenses.base import Outgoing, Plan, Session, UploadContext, expect_stage
 from securefed.errors import MalformedError, TooFewSurvivors
 from securefed.messages import Aggregate, ClientId, Message, PartyId
 from securefed.state import local
@@ -39,6 +39,7 @@ class Plain:
 
     name: ClassVar[str] = "plain"
     exact: ClassVar[bool] = False
+    hides: ClassVar[bool] = False
     upload: ClassVar[str] = UPLOAD
     beside: ClassVar[tuple[PartyId, ...]] = ()
 
@@ -55,9 +56,15 @@ class Plain:
         return PlainClient()
 
     def client_step(self, state: PlainClient, request: Message, encoded: Tensors | None) -> tuple[PlainClient, Tensors]:
+        return self.client_upload(self.client_accept(state, request, UploadContext(b"", b"")), encoded)
+
+    def client_accept(self, state: PlainClient, request: Message, context: UploadContext) -> PlainClient:
         expect_stage(request, state.next_stage)
+        return PlainClient(next_stage="")
+
+    def client_upload(self, state: PlainClient, encoded: Tensors | None) -> tuple[PlainClient, Tensors]:
         assert encoded is not None
-        return PlainClient(next_stage=""), encoded
+        return state, encoded
 
     def server_open(self, session: Session) -> tuple[PlainServer, str, Outgoing]:
         return PlainServer(session.cohort, session.plan), UPLOAD, {client: {} for client in session.cohort}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from securefed.defenses.base import Plan, TensorPlan
+    from securefed.defenses.plan import Plan, TensorPlan
 
 HEAD = ("tensor", "shape", "bound", "ring", "step", "largest N", "error of the sum")
 

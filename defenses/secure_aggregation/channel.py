@@ -42,14 +42,17 @@ def agreed_secret(
     return hkdf(agreement, label("channel", session, client, server_key, *keys))
 
 
-def seal(secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, body: Tensors) -> Tensors:
-    """`body` with its tag."""
-    nonce = os.urandom(_NONCE)
-    return {**body, TAG: from_bytes(nonce + _gmac(_key(secret, run, round, stage, sender, receiver), nonce, body))}
+def seal(
+    secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, body: Tensors,
+    context: bytes = b"",
+) -> Tensors:  # fmt: skip
+    """`body` with its tag, which is bound to `context` too."""
+    nonce, key = os.urandom(_NONCE), _key(secret, run, round, stage, sender, receiver, context)
+    return {**body, TAG: from_bytes(nonce + _gmac(key, nonce, body))}
 
 
-def verify(secret: bytes, message: Message) -> None:
-    """Raise unless the message's body is as the holder of `secret` sealed it.
+def verify(secret: bytes, message: Message, context: bytes = b"") -> None:
+    """Raise unless the message's body is as the holder of `secret` sealed it for `context`.
 
     Raises:
         MalformedError: there is no tag, or a field is no array.
@@ -59,7 +62,7 @@ def verify(secret: bytes, message: Message) -> None:
     body = {name: value for name, value in message.body.items() if name != TAG}
     for name in body:
         _array(message, name)
-    key = _key(secret, message.run, message.round, message.stage, message.sender, message.receiver)
+    key = _key(secret, message.run, message.round, message.stage, message.sender, message.receiver, context)
     if not hmac.compare_digest(_gmac(key, tag[:_NONCE], body), tag[_NONCE:]):
         raise AuthenticationError(message.sender, f"the tag of its {message.stage!r} message does not match")
 
@@ -104,8 +107,8 @@ def _array(message: Message, name: str) -> Array:
     return value
 
 
-def _key(secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId) -> bytes:
-    return hkdf(secret, label("message", run, round, stage, sender, receiver))
+def _key(secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, context: bytes) -> bytes:
+    return hkdf(secret, label("message", run, round, stage, sender, receiver, context))
 
 
 def _gmac(key: bytes, nonce: bytes, body: Tensors) -> bytes:

@@ -2,7 +2,8 @@
 
 All secrets of an exchange derive from one root drawn from the operating system in `MaskingClient.open`, so a step
 is a function of state and request: asked the same again, it answers the same. Keys, polynomials and masks are
-bound to the fingerprint of the roster (and of those that shared), so another roster gets other ones.
+bound to the fingerprint of the roster, and masks to that of those that shared and of the exchange's context as well, so
+clients that were told different things are not summed: their masks do not cancel.
 Not promised: anything for a state that is used for two different uploads; their difference would show.
 """
 
@@ -14,12 +15,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from securefed.defenses.base import Plan, Session, expect_stage
-from securefed.defenses.fixed_point import lanes, to_ring
+from securefed.defenses.base import Session, UploadContext, expect_stage
 from securefed.defenses.secure_aggregation import channel, consistency, verification
+from securefed.defenses.secure_aggregation.consistency import contribution_digest
 from securefed.defenses.secure_aggregation.graph import neighbours
 from securefed.defenses.secure_aggregation.identities import Identities
-from securefed.defenses.secure_aggregation.masks import Made, Mask, apply_masks, pair_mask, self_mask
+from securefed.defenses.secure_aggregation.masks import Mask, PrecomputedMasks, apply_masks, pair_mask, self_mask
 from securefed.defenses.secure_aggregation.primitives import (
     KEY_BYTES,
     agree,
@@ -33,6 +34,7 @@ from securefed.defenses.secure_aggregation.primitives import (
 from securefed.defenses.secure_aggregation.session import (
     BUNDLE_BYTES,
     CONFIRM,
+    CONTRIBUTE,
     KEYS,
     MASK_KEY,
     MASKED,
@@ -51,7 +53,8 @@ from securefed.defenses.secure_aggregation.session import (
     wire_shape,
 )
 from securefed.defenses.secure_aggregation.shamir import FIELD
-from securefed.errors import ConfigError, ContradictionError, DataError, MalformedError, RangeRefused
+from securefed.defenses.secure_aggregation.uploads import residues_of, uniform_residues
+from securefed.errors import ConfigError, ContradictionError, DataError, MalformedError
 from securefed.messages import SERVER, ClientId, Message
 from securefed.state import from_bytes, local, nest
 from securefed.tensors import Array, Tensors
@@ -79,12 +82,13 @@ class MaskingClient:
             (1, 2, 32).
         identities: against a server that deviates; `None` where it is honest but curious. All below serve only that.
         ahead: whether this exchange's keys are advertised during the one before it.
+        context: as in `Session`, of what this client was told; from the request for its upload on.
         survivors: the set that this client signed.
-        contribution: mark of what it uploaded.
-        released: marks of all its contributions of the run that it helped to unmask, and of their survivors.
+        contribution: what its contribution is computed from (`UploadContext.source`).
+        released: of all contributions that it helped to unmask, that fingerprint and one of their survivors.
         piece_keys: keys that open the pieces of the sum's key, uint8 (its dealers, 32), where the sum is verified.
         sum_key: what the announced sum is checked with; it outlives the exchange.
-        made: masks of the next upload, made ahead of time (`make_masks`); in this process only.
+        precomputed: masks of the upload, made while the contribution is computed (`make_masks`); in this process only.
     """
 
     client: ClientId
@@ -107,7 +111,8 @@ class MaskingClient:
     released: Array = field(default_factory=_no_bytes, repr=False)
     piece_keys: Array = field(default_factory=_no_bytes, repr=False)
     sum_key: bytes = field(default=b"", repr=False)
-    made: Made | None = local(default=None, repr=False)
+    context: bytes = b""
+    precomputed: PrecomputedMasks | None = local(default=None, repr=False)
 
     @classmethod
     def open(
@@ -142,11 +147,12 @@ class MaskingClient:
 
     @property
     def exchange(self) -> bytes:
-        """Fingerprint of session, adverts and sharers."""
-        return sharers_digest(self.session, self.digest, self.sharers)
+        """Fingerprint of session, adverts, context and sharers."""
+        return sharers_digest(self.session, self.digest, self.context, self.sharers)
 
-    def seal(self, stage: str, body: Tensors) -> Tensors:
-        return channel.seal(self.channel, self.session.run, self.session.round, stage, self.client, SERVER, body)
+    def seal(self, stage: str, body: Tensors, context: bytes = b"") -> Tensors:
+        session = self.session
+        return channel.seal(self.channel, session.run, session.round, stage, self.client, SERVER, body, context)
 
 
 def client_step(state: MaskingClient, request: Message, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
@@ -156,19 +162,32 @@ def client_step(state: MaskingClient, request: Message, encoded: Tensors | None)
         MessageRefused: the request is not the server's next one, does not verify, or asks for what must stay apart.
         RangeRefused: an encoded entry does not fit its ring.
     """
-    expect_stage(request, state.stage)
-    session = state.session
-    request.check(run=session.run, round=session.round, stage=state.stage, sender=SERVER, receiver=state.client)
+    if state.stage == UPLOAD:
+        if encoded is None:
+            raise DataError("the stage 'upload' needs the encoded contribution")
+        return client_upload(client_accept(state, request, context_of(state, encoded)), encoded)
+    _check_request(state, request)
     if state.stage == KEYS:
         return _advertise(state, request)
     channel.verify(state.channel, request)
     if state.stage == SHARES:
         return _deal(state, request)
-    if state.stage == UPLOAD:
-        if encoded is None:
-            raise DataError("the stage 'upload' needs the encoded contribution")
-        return _upload(state, request, encoded)
     return _confirm(state, request) if state.stage == CONFIRM else _reveal(state, request)
+
+
+def _check_request(state: MaskingClient, request: Message) -> None:
+    """Raise unless the request is the next one, in this exchange, for this client."""
+    if state.stage == CONTRIBUTE:
+        raise ContradictionError(SERVER, f"asks for stage {request.stage!r} while this client computes its upload")
+    session = state.session
+    expect_stage(request, state.stage)
+    request.check(run=session.run, round=session.round, stage=state.stage, sender=SERVER, receiver=state.client)
+
+
+def context_of(state: MaskingClient, encoded: Tensors) -> UploadContext:
+    """The context of an exchange without a broadcast: contributions are given, and told apart by their values."""
+    given = b"" if state.identities is None else contribution_digest(residues_of(encoded, state.session.plan))
+    return UploadContext(state.session.context, given)
 
 
 def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
@@ -231,52 +250,70 @@ def bundle_key(agreement: bytes, digest: bytes, sender: ClientId, receiver: Clie
     return hkdf(agreement, label("bundle key", digest, sender, receiver))
 
 
-def _upload(state: MaskingClient, request: Message, encoded: Tensors) -> tuple[MaskingClient, Tensors]:
+def client_accept(state: MaskingClient, request: Message, context: UploadContext) -> MaskingClient:
+    """The state that waits for its contribution: the request's tag, members, bundles and pieces are checked.
+
+    Raises:
+        MessageRefused: as `client_step`.
+    """
+    _check_request(state, request)
+    if state.stage != UPLOAD:
+        raise ContradictionError(SERVER, f"asks for an upload, and this client's next stage is {state.stage!r}")
+    channel.verify(state.channel, request)
     plan = state.session.plan
     channel.expect_fields(request, ("ids", "bundles", *verification.request_fields(plan), channel.TAG))
     sharers = _take_members(state, request, state.roster)
     dealers = _dealers(state, sharers)
     bundles = channel.take(request, "bundles", np.uint8, (len(dealers), BUNDLE_BYTES))
     held = np.stack([_open_bundle(state, peer, bundle) for peer, bundle in zip(dealers, bundles, strict=True)])
-    exchange = sharers_digest(state.session, state.digest, sharers)
-    made = state.made if state.made is not None and state.made.exchange == exchange else None
-    masks = _masks(state, exchange, dealers) if made is None else made.masks
-    residues = _residues(encoded, plan)
-    mark = b"" if state.identities is None else consistency.contribution_mark(residues)
-    if made is None:
+    key = b""
+    state = replace(
+        state, stage=CONTRIBUTE, context=context.exchange, contribution=context.source, sharers=sharers, held=held,
+        opening=_no_bytes(),
+    )  # fmt: skip
+    if plan.verified:
+        dealt_by, pieces = verification.key_dealers(state.digest, state.roster), state.piece_keys
+        key = verification.sum_key(state.client, state.digest, dealt_by, sharers, pieces, request, state.exchange)
+    return replace(state, piece_keys=_no_bytes(), sum_key=key)
+
+
+def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
+    """The masked contribution; of a client that sits out (`None`) uniform residues under the same masks.
+
+    Raises:
+        RangeRefused: an encoded entry does not fit its ring.
+    """
+    assert state.stage == CONTRIBUTE
+    plan = state.session.plan
+    residues = uniform_residues(plan) if encoded is None else residues_of(encoded, plan)
+    masks = _masks(state) if state.precomputed is None else state.precomputed.masks
+    if state.precomputed is None:
         apply_masks(residues, plan, masks)
     else:
-        made.apply(residues)
+        state.precomputed.apply(residues)
     body = nest(MASKED, {t.name: flat.reshape(wire_shape(t)) for t, flat in zip(plan.tensors, residues, strict=True)})
-    key = b""
     if plan.verified:
-        dealt_by = verification.key_dealers(state.digest, state.roster)
-        key = verification.sum_key(state.client, state.digest, dealt_by, sharers, state.piece_keys, request, exchange)
-        body[verification.CHECK] = verification.masked_tag(key, state.client, encoded, plan, masks)
+        key = state.sum_key
+        tag = verification.uniform_tag() if encoded is None else verification.tag(key, state.client, encoded, plan)
+        body[verification.CHECK] = verification.masked_tag(tag, masks)
     state = replace(
-        state, stage=UNMASK if state.identities is None else CONFIRM, root=b"", mask_keys=_no_bytes(),
-        opening=_no_bytes(), sharers=sharers, held=held, contribution=mark, piece_keys=_no_bytes(), sum_key=key,
-        made=None,
-    )  # fmt: skip
-    return state, state.seal(UPLOAD, body)
+        state, stage=UNMASK if state.identities is None else CONFIRM, root=b"", mask_keys=_no_bytes(), precomputed=None
+    )
+    return state, state.seal(UPLOAD, body, state.context)
 
 
 def make_masks(state: MaskingClient) -> MaskingClient:
-    """The state that waits for its upload, with the masks for it: right if all of the roster dealt shares.
-
-    Otherwise the upload makes others, as if nothing had been made. Takes memory of the upload's size.
-    """
-    exchange = sharers_digest(state.session, state.digest, state.roster)
-    masks = _masks(state, exchange, _dealers(state, state.roster))
-    return replace(state, made=Made.of(exchange, masks, state.session.plan))
+    """The state that waits for its contribution, with the masks for it. Takes memory of the upload's size."""
+    return replace(state, precomputed=PrecomputedMasks.of(_masks(state), state.session.plan))
 
 
-def _masks(state: MaskingClient, exchange: bytes, dealers: Sequence[ClientId]) -> Sequence[Mask]:
+def _masks(state: MaskingClient) -> Sequence[Mask]:
     """This client's masks in the exchange: its own, and one for each pair with a dealer."""
+    exchange = state.exchange
     seed, mask_secret = state.shared_secrets
     mask_key = private_key(mask_secret)
     masks = [self_mask(seed, exchange, state.client)]
-    for peer in dealers:
+    for peer in _dealers(state, state.sharers):
         if peer != state.client:
             agreement = agree(mask_key, state.mask_keys[state.near.index(peer)].tobytes(), peer)
             masks.append(pair_mask(agreement, exchange, state.client, peer))
@@ -306,28 +343,6 @@ def _open_bundle(state: MaskingClient, dealer: ClientId, bundle: Array) -> Array
     if share_tags(state.digest, dealer, state.client, shares) != tags:
         raise MalformedError(dealer, "its shares are not the ones its tags stand for")
     return shares
-
-
-def _residues(encoded: Tensors, plan: Plan) -> list[Array]:
-    """Fresh flat integers of an encoded contribution."""
-    tensors = plan.tensors
-    if set(encoded) != {tensor.name for tensor in tensors}:
-        raise DataError(f"encoded tensors {sorted(encoded)} are not those of the plan")
-    out = []
-    for tensor in tensors:
-        value = np.ascontiguousarray(encoded[tensor.name])
-        if encoded[tensor.name].shape != tensor.shape or value.dtype != np.int64:
-            raise DataError(
-                f"encoded {tensor.name!r} is {value.dtype} of shape {value.shape}, not int64 {tensor.shape}"
-            )
-        least, most = -(2 ** (tensor.ring - 1)), 2 ** (tensor.ring - 1) - 1
-        if lanes(tensor.ring) > 1:  # a sum beyond its ring would spill into the next entry's lane
-            least, most = -(most // plan.clients), most // plan.clients
-        if value.size and not least <= value.min() <= value.max() <= most:
-            raise RangeRefused(f"encoded {tensor.name!r} does not fit a ring of {tensor.ring} bits")
-        residues = to_ring(value.reshape(-1), tensor.ring)
-        out.append(residues.copy() if np.shares_memory(residues, encoded[tensor.name]) else residues)
-    return out
 
 
 def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:

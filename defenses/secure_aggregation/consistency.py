@@ -5,7 +5,7 @@ Two statements, each bound to the session (run, round, plan, cohort), its stage 
 - the survivors: a client lets shares out only for a set that `threshold` clients signed, having signed no other itself.
 With 2 threshold > clients + corrupt ones, two sets that so many signed have an honest signer in common, who signs once;
 so there is one set. All honest clients unmask it or nothing, and it holds `threshold` clients at least.
-Third, without a signature: a client lets one and the same contribution into one set of survivors only
+Third, without a signature: a client lets its contribution to one broadcast into one set of survivors only
 (`check_unreleased`), so a round that is repeated after its sum was opened gives no second sum to subtract.
 """
 
@@ -110,20 +110,24 @@ def check_quorum(
         identities.verify(client, statement, signature.tobytes(), "the set of survivors to unmask")
 
 
-def contribution_mark(residues: Sequence[Array]) -> bytes:
+def contribution_digest(residues: Sequence[Array]) -> bytes:
     """SHA-256 of a contribution as it enters the ring, before any mask. It never leaves the client."""
-    mark = hashlib.sha256()
+    digest = hashlib.sha256()
     for flat in residues:
-        mark.update(flat.nbytes.to_bytes(8, "little"))
-        mark.update(flat.data)
-    return mark.digest()
+        digest.update(flat.nbytes.to_bytes(8, "little"))
+        digest.update(flat.data)
+    return digest.digest()
 
 
 def check_unreleased(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> None:
     """Raise where this contribution was let into a sum over other survivors: the two would subtract.
 
+    What identifies a contribution is what it was computed from (`UploadContext.source`), never its values: whether the
+    client refuses tells nothing of its data, and a range that was doubled in between changes nothing.
+
     Args:
-        released: uint8 (exchanges, 64), marks of the contributions let out and of the survivors they were summed over.
+        released: uint8 (exchanges, 64), fingerprints of the contributions let out and of the survivors they were
+            summed over.
 
     Raises:
         ContradictionError: naming the server, which asks.
@@ -133,8 +137,8 @@ def check_unreleased(released: Array, contribution: bytes, alive: Sequence[Clien
     elsewhere = (rows[:, KEY_BYTES:] != from_bytes(_mark_of(alive))).any(axis=1)
     if (repeated & elsewhere).any():
         raise ContradictionError(
-            SERVER, "this very contribution was let into a sum over other survivors, and the two subtract; "
-            "only a new contribution, or the same survivors, can be summed",
+            SERVER, "a contribution to this broadcast was let into a sum over other survivors, and the two subtract; "
+            "only a contribution to another broadcast, or the same survivors, can be summed",
         )  # fmt: skip
 
 

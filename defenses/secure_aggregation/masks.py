@@ -31,23 +31,22 @@ class Mask:
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
-    """All masks of one client for one exchange, added up ahead of time: applying them is one addition.
+class PrecomputedMasks:
+    """All masks of one client for one exchange, added up ahead of its contribution, so that one addition is left.
 
     Attributes:
-        exchange: fingerprint of the exchange they are for; for another they are worth nothing.
+        masks: what `sums` adds up.
         sums: flat, in the plan's order, in its rings.
     """
 
-    exchange: bytes
     masks: tuple[Mask, ...] = field(repr=False)
     sums: tuple[Array, ...] = field(repr=False)
 
     @classmethod
-    def of(cls, exchange: bytes, masks: Sequence[Mask], plan: Plan) -> Made:
+    def of(cls, masks: Sequence[Mask], plan: Plan) -> PrecomputedMasks:
         sums = tuple(np.zeros(wire_size(t.size, t.ring), wire_dtype(t.ring)) for t in plan.tensors)
         apply_masks(sums, plan, masks)
-        return cls(exchange, tuple(masks), sums)
+        return cls(tuple(masks), sums)
 
     def apply(self, residues: Sequence[Array]) -> None:
         """Add every mask, in place, as `apply_masks`."""

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from securefed.defenses.base import Outgoing, Plan, Session
+from securefed.defenses.base import Outgoing, Plan, Session, UploadContext
 from securefed.defenses.secure_aggregation import client as four_stage_client
 from securefed.defenses.secure_aggregation import server as four_stage_server
 from securefed.defenses.secure_aggregation.channel import TAG
@@ -31,7 +31,7 @@ from securefed.defenses.secure_aggregation.identities import Identities
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES
 from securefed.defenses.secure_aggregation.server import Greeter, MaskingServer, Replies
 from securefed.defenses.secure_aggregation.session import KEYS, SHARES, UNMASK, UPLOAD
-from securefed.errors import MalformedError, MessageRefused, TooFewSurvivors
+from securefed.errors import DataError, MalformedError, MessageRefused, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, ClientId, Message
 from securefed.state import local, nest, pack, restore, unnest
 from securefed.tensors import Array, Tensors, decode, encode
@@ -40,7 +40,7 @@ NEXT = "next"
 _VERSION = 1
 _RIDES = {UPLOAD: KEYS, UNMASK: SHARES}
 """Which stage of the next exchange rides on which of this one."""
-_LASTING = {"session", "identities", "released", "made"}
+_LASTING = {"session", "identities", "released", "precomputed"}
 """What a client's state does not take from the one that was prepared."""
 
 
@@ -68,10 +68,12 @@ class PipelinedClient(MaskingClient):
     Attributes:
         spare: what the secrets of the next exchange derive from.
         prepared: the state prepared for this exchange, then (from the upload on) that for the next one.
+        riding: what goes with the upload, for the next exchange.
     """
 
     spare: bytes = field(default=b"", repr=False)
     prepared: bytes = field(default=b"", repr=False)
+    riding: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(
@@ -85,22 +87,7 @@ class PipelinedClient(MaskingClient):
     def resume(cls, session: Session, client: ClientId, last: PipelinedClient) -> PipelinedClient:
         """A fresh state, and what `last` prepared for it if that exchange came to its end here."""
         fresh = cls.open(session, client, last.identities, last)
-        return replace(fresh, prepared=last.prepared, made=last.made) if not last.stage else fresh
-
-    def make_masks(self) -> PipelinedClient:
-        """This state with the masks of the upload that it waits for.
-
-        After an exchange that prepared the next, that one is taken to have the next number, just those clients, and the
-        same plan; if it has not, its upload makes other masks, as if nothing had been made.
-        """
-        if self.stage == UPLOAD:
-            return _pipelined(four_stage_client.make_masks(self))
-        if self.stage or not self.prepared:
-            return self
-        roster = restore(MaskingClient(self.client, KEYS, b"", self.session), decode(self.prepared)[0]).roster
-        session = Session(self.session.run, self.session.round + 1, roster, self.session.plan)
-        ready = PipelinedClient.resume(session, self.client, self).begin()
-        return replace(self, made=four_stage_client.make_masks(ready).made)
+        return replace(fresh, prepared=last.prepared) if not last.stage else fresh
 
     def begin(self) -> PipelinedClient:
         """This state at the stage `upload`, with what was prepared for it.
@@ -121,22 +108,44 @@ class PipelinedClient(MaskingClient):
 
 def client_step(state: PipelinedClient, request: Message, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:
     """As `client.client_step`, and the next exchange's step that rides on it."""
-    if request.stage not in _RIDES:
+    if request.stage == UPLOAD:
+        if encoded is None:
+            raise DataError("the stage 'upload' needs the encoded contribution")
+        context = four_stage_client.context_of(state, encoded)
+        return client_upload(client_accept(state, request, context), encoded)
+    if request.stage != UNMASK:
         if request.stage == KEYS:
             state = replace(state, prepared=b"")  # an opening: what the last exchange prepared is not used
         new, reply = four_stage_client.client_step(state, request, encoded)
         return _pipelined(new), reply
-    if request.stage == UPLOAD and state.stage == KEYS:
+    own, rider = _ridden(request)
+    new, reply = four_stage_client.client_step(state, own, None)
+    if not rider.body:
+        return replace(_pipelined(new), prepared=b""), reply
+    following = restore(_following_client(state), decode(state.prepared)[0])
+    following, riding = four_stage_client.client_step(following, rider, None)
+    return replace(_pipelined(new), prepared=_freeze(following)), {**reply, **nest(NEXT, riding)}
+
+
+def client_accept(state: PipelinedClient, request: Message, context: UploadContext) -> PipelinedClient:
+    """As `client.client_accept`; the keys of the next exchange are made here, and sent with the upload."""
+    if state.stage == KEYS:
         state = state.begin()
     own, rider = _ridden(request)
-    new, reply = four_stage_client.client_step(state, own, encoded)
-    following = MaskingClient(state.client, KEYS, state.spare, state.session, identities=state.identities, ahead=True)
-    if request.stage == UNMASK:
-        if not rider.body:
-            return replace(_pipelined(new), prepared=b""), reply
-        following = restore(following, decode(state.prepared)[0])
-    following, riding = four_stage_client.client_step(following, rider, None)
-    return replace(_pipelined(new), spare=b"", prepared=_freeze(following)), {**reply, **nest(NEXT, riding)}
+    new = _pipelined(four_stage_client.client_accept(state, own, context))
+    following, riding = four_stage_client.client_step(_following_client(state), rider, None)
+    return replace(new, spare=b"", prepared=_freeze(following), riding=riding)
+
+
+def client_upload(state: PipelinedClient, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:
+    """As `client.client_upload`, with the keys of the next exchange."""
+    new, reply = four_stage_client.client_upload(state, encoded)
+    return replace(_pipelined(new), riding={}), {**reply, **nest(NEXT, state.riding)}
+
+
+def _following_client(state: PipelinedClient) -> MaskingClient:
+    """The state of the exchange after this one, before anything is known of it."""
+    return MaskingClient(state.client, KEYS, state.spare, state.session, identities=state.identities, ahead=True)
 
 
 def _pipelined(state: MaskingClient) -> PipelinedClient:

@@ -6,16 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from securefed.defenses.base import Outgoing, Plan, Session
+from securefed.defenses.base import Outgoing, Plan, Session, UploadContext
 from securefed.defenses.fixed_point import is_ring
 from securefed.defenses.secure_aggregation import pipeline, server, verification
 from securefed.defenses.secure_aggregation.channel import TAG_BYTES
-from securefed.defenses.secure_aggregation.client import MaskingClient, client_step, make_masks
+from securefed.defenses.secure_aggregation.client import (
+    MaskingClient,
+    client_accept,
+    client_step,
+    client_upload,
+    make_masks,
+)
 from securefed.defenses.secure_aggregation.graph import SECURITY, SMALL, Design, find, shares_of
 from securefed.defenses.secure_aggregation.identities import Identities
 from securefed.defenses.secure_aggregation.pipeline import PipelinedClient, PipelinedServer
 from securefed.defenses.secure_aggregation.server import MaskingServer
-from securefed.defenses.secure_aggregation.session import ACTIVE_STAGES, STAGES, UPLOAD, upload_bytes
+from securefed.defenses.secure_aggregation.session import ACTIVE_STAGES, CONTRIBUTE, STAGES, UPLOAD, upload_bytes
 from securefed.errors import ConfigError, PlanError
 from securefed.messages import Aggregate, ClientId, Message, PartyId
 from securefed.tensors import Array, Tensors
@@ -94,6 +100,7 @@ class SecureAggregation:
     verify: bool = False
     name: ClassVar[str] = "secure_aggregation"
     exact: ClassVar[bool] = True
+    hides: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
     beside: ClassVar[tuple[PartyId, ...]] = ()
 
@@ -257,6 +264,16 @@ class SecureAggregation:
             return pipeline.client_step(state, request, encoded)
         return client_step(state, request, encoded)
 
+    def client_accept(self, state: MaskingClient, request: Message, context: UploadContext) -> MaskingClient:
+        if isinstance(state, PipelinedClient):
+            return pipeline.client_accept(state, request, context)
+        return client_accept(state, request, context)
+
+    def client_upload(self, state: MaskingClient, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
+        if isinstance(state, PipelinedClient):
+            return pipeline.client_upload(state, encoded)
+        return client_upload(state, encoded)
+
     def server_open(self, session: Session) -> tuple[MaskingServer, str, Outgoing]:
         if self.pipelined:
             return pipeline.server_open(session, self.identities)
@@ -288,10 +305,8 @@ class SecureAggregation:
         return replace(state, released=memory)
 
     def client_prepare(self, state: MaskingClient) -> MaskingClient:
-        """The state with the masks of its next upload, where that can be foreseen; the upload then only adds them."""
-        if isinstance(state, PipelinedClient):
-            return state.make_masks()
-        return make_masks(state) if state.stage == UPLOAD else state
+        """The state with the masks of its upload, where it waits for its contribution."""
+        return make_masks(state) if state.stage == CONTRIBUTE else state
 
     def server_absorb(self, state: MaskingServer, reply: Message) -> MaskingServer:
         """The state with one more upload added, so that no upload needs to be kept."""

@@ -87,8 +87,8 @@ class MaskingServer:
 
     @property
     def exchange(self) -> bytes:
-        """Fingerprint of session, adverts and sharers."""
-        return sharers_digest(self.session, self.digest, self.sharers)
+        """Fingerprint of session, adverts, context and sharers."""
+        return sharers_digest(self.session, self.digest, self.session.context, self.sharers)
 
     def holders(self, dealer: ClientId) -> tuple[ClientId, ...]:
         """Who is dealt shares of the dealer's secrets, ascending: its neighbours and itself."""
@@ -180,7 +180,7 @@ def expect(state: MaskingServer, client: ClientId, reply: Message) -> None:
     expect_stage(reply, state.stage)
     reply.check(run=session.run, round=session.round, stage=state.stage, sender=client, receiver=SERVER)
     if state.stage != KEYS:
-        channel.verify(state.channels[client], reply)
+        channel.verify(state.channels[client], reply, session.context if state.stage == UPLOAD else b"")
 
 
 def _enough(state: MaskingServer, replies: Collection[ClientId]) -> None:

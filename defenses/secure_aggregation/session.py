@@ -17,6 +17,8 @@ from securefed.tensors import Array
 KEYS: Final = "keys"
 SHARES: Final = "shares"
 UPLOAD: Final = "upload"
+CONTRIBUTE: Final = "contribute"
+"""A client between the request for its upload and the upload: no message asks for it."""
 CONFIRM: Final = "confirm"
 UNMASK: Final = "unmask"
 STAGES: Final = (KEYS, SHARES, UPLOAD, UNMASK)
@@ -64,7 +66,7 @@ def check_session(session: Session) -> None:
 def session_digest(session: Session) -> bytes:
     """Fingerprint of what all parties agree on before the exchange."""
     return fingerprint(
-        "securefed secure aggregation 5", session.run, session.round, plan_digest(session.plan), label(*session.cohort)
+        "securefed secure aggregation 6", session.run, session.round, plan_digest(session.plan), label(*session.cohort)
     )
 
 
@@ -78,9 +80,9 @@ def graph_seed(roster: bytes) -> bytes:
     return fingerprint("graph", roster)
 
 
-def sharers_digest(session: Session, roster: bytes, sharers: Sequence[ClientId]) -> bytes:
-    """Fingerprint of the exchange at the upload: what it sums, the roster and those of it that shared their secrets."""
-    return fingerprint("sharers", session_digest(session), roster, *sharers)
+def sharers_digest(session: Session, roster: bytes, context: bytes, sharers: Sequence[ClientId]) -> bytes:
+    """Fingerprint of the exchange at the upload: session, roster, context, and who shared their secrets."""
+    return fingerprint("sharers", session_digest(session), roster, context, *sharers)
 
 
 def seed_commitment(roster: bytes, client: ClientId, seed: bytes) -> bytes:

@@ -1,17 +1,19 @@
-"""Masked uploads as the server takes them: one at a time, added to what came before, and forgotten."""
+"""Uploads: their integers before the masks, and masked as the server adds them, one at a time."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 
 import numpy as np
 
 from securefed.defenses.base import Plan
-from securefed.defenses.fixed_point import wire_dtype
+from securefed.defenses.fixed_point import lanes, to_ring, wire_dtype, wire_size
 from securefed.defenses.secure_aggregation import channel, verification
 from securefed.defenses.secure_aggregation.session import MASKED, wire_shape
+from securefed.errors import DataError, RangeRefused
 from securefed.messages import Message
-from securefed.tensors import Array
+from securefed.tensors import Array, Tensors
 
 
 def check_upload(reply: Message, plan: Plan) -> None:
@@ -36,3 +38,36 @@ def add_tag(total: Array, reply: Message) -> Array:
     """The sum of tags with that of this upload, as a field; `total` is empty before the first."""
     tag = reply.body[verification.CHECK]
     return verification.add_checks([total, tag] if total.size else [tag])
+
+
+def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
+    """Fresh flat integers of an encoded contribution, in the plan's order.
+
+    Raises:
+        DataError: other names, types or shapes than the plan's.
+        RangeRefused: an entry does not fit its ring.
+    """
+    tensors = plan.tensors
+    if set(encoded) != {tensor.name for tensor in tensors}:
+        raise DataError(f"encoded tensors {sorted(encoded)} are not those of the plan")
+    out = []
+    for tensor in tensors:
+        value = np.ascontiguousarray(encoded[tensor.name])
+        if encoded[tensor.name].shape != tensor.shape or value.dtype != np.int64:
+            raise DataError(
+                f"encoded {tensor.name!r} is {value.dtype} of shape {value.shape}, not int64 {tensor.shape}"
+            )
+        least, most = -(2 ** (tensor.ring - 1)), 2 ** (tensor.ring - 1) - 1
+        if lanes(tensor.ring) > 1:  # a sum beyond its ring would spill into the next entry's lane
+            least, most = -(most // plan.clients), most // plan.clients
+        if value.size and not least <= value.min() <= value.max() <= most:
+            raise RangeRefused(f"encoded {tensor.name!r} does not fit a ring of {tensor.ring} bits")
+        residues = to_ring(value.reshape(-1), tensor.ring)
+        out.append(residues.copy() if np.shares_memory(residues, encoded[tensor.name]) else residues)
+    return out
+
+
+def uniform_residues(plan: Plan) -> list[Array]:
+    """Integers of an upload from the operating system: no sum that holds them shows anything of its other terms."""
+    shapes = ((wire_dtype(t.ring), wire_size(t.size, t.ring)) for t in plan.tensors)
+    return [np.frombuffer(bytearray(secrets.token_bytes(dtype.itemsize * size)), dtype) for dtype, size in shapes]

@@ -28,6 +28,7 @@ was not counted. Evaluations are for the server and are not announced.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -235,9 +236,19 @@ def mask_tag(tag: Tag, masks: Sequence[Mask], *, remove: bool = False) -> Tag:
     return tag
 
 
-def masked_tag(key: bytes, client: ClientId, values: Tensors, plan: Plan, masks: Sequence[Mask]) -> Array:
+def tag(key: bytes, client: ClientId, values: Tensors, plan: Plan) -> Tag:
+    """The tag of a client's contribution, int64 tensors named as in the plan."""
+    return FULL.tag(key, client, values, plan)
+
+
+def uniform_tag() -> Tag:
+    """What a client that sits out sends in the place of a tag."""
+    return FULL.element(secrets.token_bytes(KEY_BYTES))
+
+
+def masked_tag(tag: Tag, masks: Sequence[Mask]) -> Array:
     """What the client sends beside its upload: its tag under the upload's masks."""
-    return to_wire(mask_tag(FULL.tag(key, client, values, plan), masks))
+    return to_wire(mask_tag(tag, masks))
 
 
 def add_checks(checks: Iterable[Array]) -> Array:
@@ -277,7 +288,11 @@ def check_sum(key: bytes, client: ClientId, plan: Plan, announced: Mapping[str, 
     for member in members:
         expected = moduli.shift(expected, moduli.pad(key, member))
     if expected != claimed:
-        raise SumRefused(SERVER, f"the announced sum is not that of the contributions of clients {members}")
+        raise SumRefused(
+            SERVER,
+            f"the announced sum is not that of the contributions of clients {members}: the server altered it, or one "
+            "of these clients sent values or a tag that its plan does not allow; the clients cannot tell which",
+        )
 
 
 def to_wire(tag: Tag) -> Array:
