@@ -62,6 +62,10 @@ class RolledBackError(StorageError):
     """A sealed file is older than the newest that was written."""
 
 
+class LedgerLost(StorageError):
+    """There is no ledger of what a client's data were used for where one is expected."""
+
+
 class IdentityChangedError(ConfigError):
     """A client is said to have another identity than the one it was met with."""
 
@@ -118,7 +122,7 @@ class TooFewSurvivors(ProtocolError):
 
 
 class BudgetSpent(ProtocolError):
-    """The privacy budget does not allow another round."""
+    """The privacy budget, or a limit of the client's ledger, does not allow another exchange."""
 
 
 class RoundVoid(ProtocolError):

@@ -154,11 +154,14 @@ class PrivateFedAvg(FedAvg):
         assert isinstance(computed, PrivateClient)
         return replace(state, spent=computed.spent)
 
+    def noised_steps(self, state: Client) -> tuple[float, float, int]:
+        """Noise multiplier, sampling rate and number of the local steps that one contribution takes."""
+        return self.noise_multiplier, self.rate(state.data.rows), self.local_steps
+
     def _afford(self, client: PrivateClient) -> None:
         if self.epsilon is None:
             return
-        step = (self.noise_multiplier, self.rate(client.data.rows), self.local_steps)
-        after = self._epsilon(_composed(client.spent, step))
+        after = self._epsilon(_composed(client.spent, self.noised_steps(client)))
         if after > self.epsilon:
             raise BudgetSpent(
                 f"another round would cost a row epsilon {after:.4g} at delta {self.delta:g}, the budget is "

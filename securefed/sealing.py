@@ -159,6 +159,7 @@ class Seal:
             self.anchor.parent.mkdir(parents=True, exist_ok=True)
             _write_new(temporary, _ANCHOR.pack(generation, self._anchor_tag(generation)))
             temporary.replace(self.anchor)
+            sync_folder(self.anchor.parent)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise StorageError(f"cannot write anchor {self.anchor}: {error.strerror}; choose another path") from error
@@ -191,6 +192,23 @@ def make_key(path: Path) -> None:
 def is_sealed(data: bytes) -> bool:
     """Whether these are the bytes of a sealed file, as far as their beginning says."""
     return data.startswith(MARK)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the folder's entries on disk, so that a file that was renamed into it is there after a power cut too.
+
+    Not promised: anything on systems where a folder cannot be opened (Windows).
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _slices(data: bytes | memoryview) -> Iterator[memoryview]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from securefed.errors import DataError, StorageError
-from securefed.sealing import Seal, is_sealed
+from securefed.sealing import Seal, is_sealed, sync_folder
 from securefed.tensors import Array, Tensors, decode, encode
 
 VERSION = 1
@@ -24,6 +24,8 @@ VERSION = 1
 
 def save(path: Path, kind: str, meta: Mapping[str, Any], tensors: Tensors, seal: Seal | None = None) -> None:
     """Write `tensors` and `meta` (JSON values) to `path` atomically, mode 0600, encrypted where there is a `seal`.
+
+    When it returns, file and folder are on disk: a power cut does not take the new file back.
 
     Raises:
         StorageError: the path cannot be written.
@@ -40,6 +42,7 @@ def save(path: Path, kind: str, meta: Mapping[str, Any], tensors: Tensors, seal:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise StorageError(f"cannot write {kind} {path}: {error.strerror}; choose another path") from error

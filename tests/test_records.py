@@ -22,8 +22,10 @@ from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.spending import Spending
 from securefed.datasets.base import Dataset
 from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.errors import ConfigError, RoundVoid
+from securefed.errors import BudgetSpent, ConfigError, RoundVoid
 from securefed.federation import Federation
+from securefed.ledger import Ledger, Limits
+from securefed.privacy_cost import cost_of
 from securefed.problems.torch_module import TorchModule
 from securefed.records import PrivateFedAvg, _quiet, named_like
 from securefed.transports.in_process import InProcess, Lossy
@@ -128,6 +130,23 @@ def test_epsilon_is_what_another_accountant_says_of_the_steps_that_ran(noise: fl
     exact = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     exact.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise)), 12)
     assert exact.get_epsilon(1e-5) <= expected  # the exact loss is below the Renyi bound
+
+
+def test_a_ledger_counts_the_steps_that_run() -> None:
+    """What a client's ledger is charged before each round is what the accountant found afterwards."""
+    federation = Federation(private(), data(), chain(secure_aggregation()))
+    federation.run(3)
+    node = federation.nodes[0]
+    steps = federation.algorithm.noised_steps(node.state.committed)
+    assert node.state.committed.spent == ((*steps[:2], 3 * steps[2]),)
+    cost = cost_of(federation.defense, federation.plan, steps)
+    assert cost.epsilon(3, unit="record") == pytest.approx(spent(federation)[0], abs=0.01)
+    assert abs(cost.epsilon(4, unit="record") - spent(federation)[0]) > 0.05
+    ledger = Ledger.in_memory(Limits(epsilon=cost.epsilon(3, unit="record"), unit="record"))
+    for number in range(3):
+        ledger.charge("run", number, cost)
+    with pytest.raises(BudgetSpent):
+        ledger.charge("run", 3, cost)
 
 
 def test_the_plan_says_what_a_round_costs() -> None:

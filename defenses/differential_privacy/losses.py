@@ -56,7 +56,7 @@ class SkellamLoss:
         return np.asarray(leading + np.minimum(first, 3 * self.l1 / (2 * self.variance)))
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
-        return _epsilon(self, rounds, delta)
+        return composed_epsilon(((self, rounds),), delta)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class DiscreteGaussianLoss:
         return np.asarray(orders * self.concentration)
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
-        return _epsilon(self, rounds, delta)
+        return composed_epsilon(((self, rounds),), delta)
 
 
 @dataclass(frozen=True)
@@ -140,18 +140,33 @@ class LaplaceLoss:
         return np.asarray(np.minimum(np.logaddexp(up, down) / (a - 1), self.pure))
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
-        return _epsilon(self, rounds, delta)
+        return composed_epsilon(((self, rounds),), delta)
+
+
+RingLoss = SkellamLoss | DiscreteGaussianLoss | LaplaceLoss
+"""A privacy loss that is known by its Renyi divergences."""
 
 
 @lru_cache(maxsize=4096)
-def _epsilon(loss: SkellamLoss | DiscreteGaussianLoss | LaplaceLoss, rounds: int, delta: float) -> float:
-    """The least epsilon over orders (Canonne, Kamath, Steinke 2020, proposition 12, solved for epsilon)."""
-    if rounds < 0 or not 0 < delta < 1:
-        raise ConfigError(f"rounds from 0 and a delta between 0 and 1, not {rounds} and {delta}")
-    if rounds == 0:
+def composed_epsilon(parts: tuple[tuple[RingLoss, int], ...], delta: float = DELTA) -> float:
+    """The least epsilon over orders (Canonne, Kamath, Steinke 2020, proposition 12, solved for epsilon).
+
+    Args:
+        parts: each loss with its number of releases; their divergences add up.
+        delta: between 0 and 1.
+
+    Raises:
+        ConfigError: a negative number of releases, or a delta outside its domain.
+    """
+    if any(rounds < 0 for _, rounds in parts) or not 0 < delta < 1:
+        raise ConfigError(
+            f"rounds from 0 and a delta between 0 and 1, not {[rounds for _, rounds in parts]} and {delta}"
+        )
+    released = [(loss, rounds) for loss, rounds in parts if rounds]
+    if not released:
         return 0.0
-    orders = _INTEGER_ORDERS if isinstance(loss, SkellamLoss) else _ORDERS
-    spent = rounds * loss.divergence(orders)
+    orders = _INTEGER_ORDERS if any(isinstance(loss, SkellamLoss) for loss, _ in released) else _ORDERS
+    spent = sum(rounds * loss.divergence(orders) for loss, rounds in released)
     epsilons = spent + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
     return max(0.0, float(epsilons.min()))
 

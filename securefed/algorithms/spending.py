@@ -20,6 +20,14 @@ class Spending(Protocol[Client]):
         """`state` with the cost that `computed` has run up."""
         ...
 
+    def noised_steps(self, state: Client) -> tuple[float, float, int]:
+        """What the next contribution of the client with this `state` will run, whatever its data hold.
+
+        Returns:
+            The steps of DP-SGD as (noise multiplier, sampling rate, number of steps), for the client's ledger.
+        """
+        ...
+
     def assumptions(self, public: Public) -> tuple[str, ...]:
         """What it promises for that, and what is assumed: sentences for the plan."""
         ...
