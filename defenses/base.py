@@ -48,6 +48,7 @@ __all__ = [
     "has_indicator",
     "plan_digest",
     "some_client_out",
+    "without_indicator",
     "without_indicator_tensor",
 ]
 

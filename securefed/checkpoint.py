@@ -14,6 +14,7 @@ from typing import Any
 from securefed import storage
 from securefed.client_state import learned_of, with_learned
 from securefed.errors import DataError, StorageError
+from securefed.exchange_schedule import BEFORE_ALL
 from securefed.messages import ClientId
 from securefed.node import ClientNode
 from securefed.sealing import Seal
@@ -62,8 +63,8 @@ class Checkpoint:
             self._same_run(details["run"], meta)
             for client, node in nodes.items():
                 state = with_learned(node.state, unnest(f"client/{client}", tensors))
-                # Replays of the dead run fail on its identifier; an exchange it died in may be asked again.
-                node.state = replace(state, last_round=-1)
+                # A round that the run died in is asked again, under numbers above all that were used.
+                node.state = replace(state, place=BEFORE_ALL)
             by_exchange: dict[str, dict[int, Tensors]] = {
                 name: {exchange: unnest(f"{name}/{exchange}", tensors) for exchange in details[name]}
                 for name in ("followed", "announced")

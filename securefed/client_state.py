@@ -14,12 +14,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from securefed.errors import DataError, StorageError
-from securefed.node import ClientNode, NodeState
+from securefed.exchange_schedule import BEFORE_ALL
+from securefed.node import ClientNode
+from securefed.node_state import NodeState
 from securefed.opening import Opening
 from securefed.state import nest, pack, restore, unnest
 from securefed.tensors import Array, Tensors, decode, encode
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 def learned_of(state: NodeState) -> dict[str, Array]:
@@ -76,7 +78,7 @@ def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None
     try:
         state = with_learned(node.state, tensors)
         if resumes is not None:
-            state = replace(state, last_round=-1)  # the new run's identifier tells its messages from replays
+            state = replace(state, place=BEFORE_ALL, out=0)  # a run of its own; its numbers go on above the last one's
         elif "opening" in header:
             opening = Opening.from_json(header["opening"])
             session = node.session(header["exchange"], opening)

@@ -7,13 +7,14 @@ rounding, which depends on who is computed with whom.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from securefed.algorithms.base import Batched
 from securefed.messages import Message, PartyId
-from securefed.node import ClientNode, Computed, Pending
+from securefed.node import ClientNode
+from securefed.node_state import Computed, Pending
 from securefed.tensors import Tensors
 
 
@@ -41,14 +42,23 @@ class Cohort:
         out: dict[PartyId, Computed] = {}
         for parties in _alike(waiting):
             algorithm = self._nodes[parties[0]].algorithm
-            if len(parties) == 1 or not isinstance(algorithm, Batched):
+            if len(parties) == 1 or not isinstance(algorithm, Batched) or not self._train(waiting, parties):
                 out |= {party: self._nodes[party].compute(waiting[party]) for party in parties}
                 continue
             states = [waiting[party].state.committed for party in parties]
             rngs = [waiting[party].rng for party in parties]
-            computed = algorithm.contribute_together(states, waiting[parties[0]].broadcast, rngs)
+            computed: Sequence[Computed]
+            try:
+                computed = algorithm.contribute_together(states, waiting[parties[0]].broadcast, rngs)
+            except Exception:  # of some client's data: alone, each says so, or sits out, for itself
+                computed = [self._nodes[party].compute(waiting[party]) for party in parties]
             out |= dict(zip(parties, computed, strict=True))
         return out
+
+    @staticmethod
+    def _train(waiting: Mapping[PartyId, Pending], parties: list[PartyId]) -> bool:
+        """Whether all of them are asked for a contribution, and have a state to compute it from."""
+        return all(waiting[party].fault is None and waiting[party].state.place[1] == 1 for party in parties)
 
 
 def _alike(waiting: Mapping[PartyId, Pending]) -> list[list[PartyId]]:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from securefed.defenses.base import Defense, Helper, Outgoing, Plan, Session
+from securefed.defenses.base import (
+    Defense,
+    Helper,
+    Outgoing,
+    Plan,
+    Session,
+    some_client_out,
+    without_indicator,
+    without_indicator_tensor,
+)
 from securefed.defenses.capabilities import Absorbing, Pipelined, Verifying
-from securefed.errors import DivergenceError, MessageRefused, RangeRefused, TooFewSurvivors
+from securefed.errors import ClientOut, DivergenceError, MessageRefused, RangeRefused, TooFewSurvivors
+from securefed.exchange_context import Counted, exchange_context, tensors_digest
 from securefed.messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord, Sent, Transcript
-from securefed.node import read_refusal
 from securefed.opening import Opening
+from securefed.refusals import read_refusal
 from securefed.state import nest
 from securefed.tensors import Array, Layout, Tensors
 from securefed.transports.base import Transport, arrivals
@@ -113,31 +123,36 @@ class Coordinator:
     def exchange(
         self,
         number: int,
-        kind: str,
+        opening: Opening,
         broadcast: Tensors,
-        cohort: tuple[ClientId, ...],
+        counted: Counted,
         settle: Callable[[ClientId], Tensors],
-        doublings: int = 0,
-        learned: tuple[float, ...] | None = None,
     ) -> Summed:
-        """Sum one contribution of each client of `cohort`.
+        """Sum one contribution of each client of the opening's cohort.
 
         Args:
             number: the exchange's number, never used before in this run.
-            settle: what to tell a client of its last counted contribution.
-            doublings: how often the declared bounds were doubled.
-            learned: public numbers of an adaptive defence; `None` before its first release.
+            opening: kind, place in the run, cohort, and the public numbers that the plan is derived from.
+            broadcast: what contributions are computed from.
+            counted: which exchange counted each of the cohort last.
+            settle: what to tell one client of its last counted contribution.
 
         Raises:
-            RangeRefused: a client's values lie beyond the planned range; nothing was unmasked.
-            DivergenceError: a client's own steps left the numbers.
+            ClientOut: a client sat out, so that the sum is noise.
+            RangeRefused: a client's values lie beyond the planned range, in the clear; nothing was unmasked.
+            DivergenceError: the steps of all clients left the numbers, in the clear.
             TooFewSurvivors: the protocol could not complete.
         """
-        plan = self._defense.plan(self._layouts[kind], self._clients, range_doublings=doublings, learned=learned)
-        protocol = self._defense.aggregation
+        plan = self._defense.plan(
+            self._layouts[opening.kind],
+            self._clients,
+            range_doublings=opening.doublings,
+            learned=opening.learned,
+        )
+        protocol, cohort = self._defense.aggregation, opening.cohort
         session = Session(self._transcript.run, number, cohort, plan)
+        session = replace(session, context=exchange_context(session, opening, tensors_digest(broadcast), counted))
         traffic = _Traffic()
-        opening = Opening(cohort, kind, doublings, plan.learned).body()
         opened: set[PartyId] = set()
 
         def body(stage: str, party: PartyId, own: Tensors) -> Mapping[str, Array]:
@@ -146,9 +161,9 @@ class Coordinator:
             out = nest("protocol", own)
             if party not in opened:
                 opened.add(party)
-                out |= opening
+                out |= opening.body()
             if stage == protocol.upload:
-                out |= nest("broadcast", broadcast) | dict(settle(party))
+                out |= nest("broadcast", broadcast) | counted.body() | dict(settle(party))
             return out
 
         prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
@@ -170,7 +185,9 @@ class Coordinator:
                     self._prepared = protocol.server_carry(state, replies)
                 break
             state, stage, outgoing = step
-        record = self._record(session, kind, broadcast, step)
+        if some_client_out(step.total, plan):
+            raise ClientOut(step.survivors)
+        record = self._record(session, opening.kind, broadcast, step)
         announced = protocol.announce(step) if isinstance(protocol, Verifying) else {}
         return Summed(record, plan, traffic.refusals, announced)
 
@@ -186,14 +203,15 @@ class Coordinator:
     def _record(self, session: Session, kind: str, broadcast: Tensors, aggregate: Aggregate) -> RoundRecord:
         plan = session.plan
         total = self._defense.decode(aggregate.total, plan, aggregate.count)
+        encoded = without_indicator_tensor(aggregate.total)
         record = RoundRecord(
             session.round,
             kind,
             broadcast,
             session.cohort,
             aggregate.survivors,
-            aggregate.total,
-            plan.steps,
+            encoded,
+            without_indicator(plan).steps,
             total,
             self._defense.release(total, plan),
             self._defense.distortion(plan, aggregate.count),
@@ -226,7 +244,8 @@ class Coordinator:
     ) -> dict[PartyId, Message]:
         """The replies, but for those that `intake` takes."""
         accepted: dict[PartyId, Message] = {}
-        stop: RangeRefused | DivergenceError | None = None
+        beyond: RangeRefused | None = None
+        diverged: DivergenceError | None = None
         for party, reply, nbytes in self._deliver(session.round, stage, bodies, traffic):
             try:
                 expected = REFUSAL if reply.stage == REFUSAL else stage
@@ -238,8 +257,10 @@ class Coordinator:
             if reply.stage == REFUSAL:
                 refusal = read_refusal(reply)
                 traffic.refusals[party] = str(refusal)
-                if isinstance(refusal, RangeRefused | DivergenceError):
-                    stop = refusal
+                if isinstance(refusal, RangeRefused):
+                    beyond = refusal
+                elif isinstance(refusal, DivergenceError):
+                    diverged = refusal
             elif intake is None:
                 accepted[party] = reply
             else:
@@ -249,8 +270,12 @@ class Coordinator:
                     if error.sender != party:
                         raise
                     traffic.refusals[party] = str(error)
-        if stop is not None:
-            raise stop
+        # Where uploads are hidden or noised no honest client sends these: one that does drops out, as by any refusal.
+        if not self._defense.aggregation.hides and not session.plan.noise_multiplier:
+            if beyond is not None:
+                raise beyond
+            if diverged is not None and not accepted and intake is None:
+                raise diverged
         return dict(sorted(accepted.items()))
 
     def _deliver(

@@ -117,6 +117,27 @@ class RangeRefused(ProtocolError):
     """
 
 
+class ClientOut(ProtocolError):
+    """A sum that opened to noise: some client sat out. The exchange is void, and repeated with doubled bounds.
+
+    A client sits out where its values are out of range or not finite, or its computation failed. Which client it was,
+    and why, only that client's own log says.
+
+    Attributes:
+        survivors: the clients in the sum, who are invited again.
+    """
+
+    def __init__(self, survivors: tuple[int, ...]) -> None:
+        self.survivors = survivors
+        super().__init__(
+            "some client was out of range, not finite, or failed, and the sum opened to noise (its own log says more)"
+        )
+
+
+class ClientDeclines(ProtocolError):
+    """A client takes no further part in a run, because it sat out of so many exchanges."""
+
+
 class TooFewSurvivors(ProtocolError):
     """Fewer clients are left than the threshold needs; the round is void, no state is lost."""
 

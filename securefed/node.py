@@ -2,123 +2,61 @@
 
 The node answers requests; it never speaks first. A state that a round left behind is TENTATIVE until the server's
 next request says that the round's sum counted it; otherwise the client resumes from its last committed state.
+
+What the server sees of a client, apart from its protected upload, does not depend on the client's data. So a request
+for an upload is checked whole, by rules on public things, and its exchange is used up (durably, `persist`) before
+anything is computed. A client that then has no contribution to send (out of range, not finite, a computation that
+failed) sits out: it uploads uniform residues where the defence hides uploads without noise, and zeros where the defence
+adds noise. Only in the clear does it refuse by name. Not promised: that the time a client takes tells nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Outcome, Public, Selecting
+from securefed.algorithms.base import Outcome, Selecting
 from securefed.algorithms.spending import Spending
 from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense, Session
+from securefed.defenses.base import Defense, Session, has_indicator, without_indicator_tensor
 from securefed.defenses.capabilities import Pipelined, Preparing, Remembering, Verifying
-from securefed.errors import (
-    ContradictionError,
-    DataError,
-    DivergenceError,
-    MalformedError,
-    MessageRefused,
-    RangeRefused,
-    SecureFedError,
-)
-from securefed.messages import REFUSAL, SERVER, ClientId, Message, PartyId
+from securefed.errors import BudgetSpent, ClientDeclines, ContradictionError, MalformedError, SecureFedError
+from securefed.exchange_context import NEVER, Counted, exchange_context, tensors_digest, upload_context
+from securefed.exchange_schedule import ExchangeSchedule
+from securefed.ledger import Ledger
+from securefed.messages import REFUSAL, SERVER, ClientId, Message
+from securefed.node_state import Computed, NodeState, Pending
 from securefed.opening import EVALUATE, TRAIN, Opening, integers
 from securefed.privacy import remembers
-from securefed.state import from_bytes, local, unnest
-from securefed.tensors import Array, Layout, Tensors
+from securefed.privacy_cost import Cost, cost_of
+from securefed.refusals import refusal_body
+from securefed.schema import Contract
+from securefed.state import unnest
+from securefed.tensors import Tensors
 from securefed.transports.base import Crew
 
 SETTLE, REVEAL = "settle", "reveal"
-
-
-@dataclass(frozen=True)
-class NodeState:
-    """What a client keeps between messages (packs with `securefed.state`, save what is marked local).
-
-    Attributes:
-        committed: the algorithm's state that the server's sums agree with.
-        committed_round: the exchange whose contribution `committed` counts last.
-        tentative: the state its last contribution left behind; `tentative_round` says which exchange.
-        last_round: the newest exchange it took part in; older ones are replays.
-        opening, session, protocol: of the exchange under way.
-        encoded: its last encoded contribution (for simulations that score collusion).
-        memory: what the defence's protocol must not forget of earlier exchanges, in a resumed run too.
-        sum_key: what the sum of exchange `tentative_round` will be checked with; empty where sums are not checked.
-    """
-
-    committed: Any = local(repr=False)
-    committed_round: int = -1
-    tentative: Any = local(default=None, repr=False)
-    tentative_round: int = -1
-    last_round: int = -1
-    opening: Opening | None = local(default=None)
-    session: Session | None = local(default=None)
-    protocol: Any = local(default=None, repr=False)
-    encoded: Tensors | None = local(default=None, repr=False)
-    sum_key: bytes = field(default=b"", repr=False)
-    memory: Array = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
-
-
-@dataclass(frozen=True)
-class Contract:
-    """What all parties of a run derive from public facts alone: the tensors of every message.
-
-    Attributes:
-        layouts: of each kind of exchange.      broadcast, dtypes: of what the server sends.
-    """
-
-    algorithm: Algorithm[Any, Any]
-    public: Public
-    layouts: Mapping[str, Layout]
-    broadcast: Layout
-    dtypes: Mapping[str, np.dtype[Any]]
-
-    @classmethod
-    def of(cls, algorithm: Algorithm[Any, Any], public: Public) -> Contract:
-        """Raises `ConfigError` where parameters and data clash."""
-        layouts = {TRAIN: algorithm.layout(public), EVALUATE: algorithm.evaluation_layout(public)}
-        example = algorithm.broadcast(algorithm.start(public, np.random.default_rng(0)))
-        dtypes = {name: np.asarray(value).dtype for name, value in example.items()}
-        return cls(algorithm, public, layouts, Layout.of(example), dtypes)
-
-    def check_broadcast(self, sender: PartyId, broadcast: Tensors) -> None:
-        """Raise `MalformedError` for a broadcast of other names, shapes or types, before the algorithm sees it."""
-        try:
-            self.broadcast.check(broadcast, where="broadcast")
-        except (DataError, TypeError) as error:
-            raise MalformedError(sender, str(error)) from error
-        for name, value in broadcast.items():
-            if value.dtype != self.dtypes[name]:
-                raise MalformedError(sender, f"broadcast {name!r} is {value.dtype}, not {self.dtypes[name]}")
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A request that a client will answer once its contribution is computed."""
-
-    message: Message
-    state: NodeState
-    broadcast: Tensors
-    rng: np.random.Generator
-
-
-Computed = tuple[Any, Tensors] | SecureFedError
-"""A tentative state and a contribution, or why there is none."""
+MOST_OUT: Final = 8
+"""Exchanges of a run that a client sits out before it declines all others: what its absences can tell is bounded."""
+_LOG = logging.getLogger("securefed.client")
 
 
 class ClientNode:
     """Answers the server's messages for one client.
 
     Args:
-        client: this client's id.      run: the run it belongs to; messages of another run are refused.
+        client: this client's id.
+        run: the run it belongs to; messages of another run are refused.
         seed: of the algorithm's randomness (mini-batches), NOT of any secret: those come from the operating system.
         keep: whether the last encoded contribution is kept, for simulations that score collusion.
         reveal: whether this client agrees to reveal the scalars that the algorithm's selection asks for.
+        exchanges: which exchanges the run has; others are refused.
+        ledger: what this client's data were used for; asked, and written, before anything is computed.
+        persist: called when an exchange is used up and nothing is computed yet: writes the state where it survives.
     """
 
     crew: Crew | None = None
@@ -134,10 +72,15 @@ class ClientNode:
         *,
         keep: bool = True,
         reveal: bool = False,
+        exchanges: ExchangeSchedule | None = None,
+        ledger: Ledger | None = None,
+        persist: Callable[[ClientNode], None] | None = None,
     ) -> None:
         self.client, self.run = client, run
         self.algorithm, self._contract = contract.algorithm, contract
         self._defense, self._seed, self._keep, self._reveal = defense, seed, keep, reveal
+        self.exchanges = exchanges or ExchangeSchedule()
+        self.ledger, self.persist = ledger, persist
         aggregation = defense.aggregation  # what it offers besides is asked once: these checks take a while each
         self._pipelined = aggregation if isinstance(aggregation, Pipelined) else None
         self._remembering = aggregation if isinstance(aggregation, Remembering) else None
@@ -151,48 +94,69 @@ class ClientNode:
         return f"{self.algorithm!r}; {self._defense!r}; {self._contract.public!r}; seed {self._seed}"
 
     def handle(self, message: Message) -> Message:
-        """The reply; a refusal by name where the message cannot be answered. The state changes only with an answer."""
+        """The reply; a refusal by name where the message cannot be answered."""
         begun = self.begin(message)
         return begun if isinstance(begun, Message) else self.finish(begun, self.compute(begun))
 
     def begin(self, message: Message) -> Message | Pending:
-        """The reply, or what it still needs: this client's contribution."""
+        """The reply, or what it still needs: this client's contribution.
+
+        A request for a contribution is accepted here, once: its exchange is then used up, whatever becomes of it.
+        """
         try:
             step = self._step(self.state, message)
+            if isinstance(step, Pending):
+                self._use_up(step)
         except SecureFedError as error:
             return self._refuse(message, error)
         if isinstance(step, Pending):
-            return step
+            return self._settled(step)
         self.state, body = step
         return self._reply(message, message.stage, body)
 
     def compute(self, pending: Pending) -> Computed:
-        """The contribution that `pending` waits for."""
+        """The contribution that `pending` waits for, or why there is none."""
+        state, opening = pending.state, pending.state.opening
+        assert opening is not None
+        if pending.fault is not None:
+            return pending.fault
         try:
-            return self.algorithm.contribute(pending.state.committed, pending.broadcast, pending.rng)
-        except SecureFedError as error:
+            if opening.kind == EVALUATE:
+                return None, self.algorithm.evaluate(state.committed, pending.broadcast)
+            return self.algorithm.contribute(state.committed, pending.broadcast, pending.rng)
+        except Exception as error:
+            if not (self._quiet(state) or isinstance(error, SecureFedError)):
+                raise
             return error
 
     def finish(self, pending: Pending, computed: Computed) -> Message:
-        """The reply that sends the contribution."""
-        message, state = pending.message, pending.state
+        """The reply that sends the contribution, or what a client sends that has none."""
+        message, state, trains = pending.message, pending.state, pending.state.place[1] == 1
         try:
-            if isinstance(computed, SecureFedError):
-                raise computed
+            if isinstance(computed, BudgetSpent) and self._spending is not None:
+                raise computed  # public: it follows from rounds and numbers of rows
+            if isinstance(computed, Exception):
+                self.state, body = self._without(state, computed)
+                return self._reply(message, message.stage, body)
             tentative, raw = computed
-            if self._spending is not None:  # whatever becomes of the message
-                self.state = _spent(self._spending, self.state, tentative)
-                state = _spent(self._spending, state, tentative)
-            state = replace(state, tentative=tentative, tentative_round=message.round)
-            self.state, body = self._send(state, message, raw)
+            if trains and self._spending is not None:  # whatever becomes of the message
+                self.state = state = _spent(self._spending, state, tentative)
+            if trains:
+                state = replace(state, tentative=tentative, tentative_round=message.round)
+            try:
+                self.state, body = self._upload(state, raw)
+            except Exception as error:
+                if not (self._quiet(state) or isinstance(error, SecureFedError)):
+                    raise
+                self.state, body = self._without(self.state, error)
         except SecureFedError as error:
             return self._refuse(message, error)
         return self._reply(message, message.stage, body)
 
     def prepare(self) -> None:
-        """Do what the defence can do ahead for this client's next upload; to be called while nothing is asked.
+        """Do what the defence can do ahead for this client's upload: between two exchanges, or beside `compute`.
 
-        Costs time now and memory of the upload's size, and saves the time when the upload is asked for.
+        Costs time now and memory of the upload's size, and saves the time when the contribution is there.
         """
         aggregation = self._defense.aggregation
         if isinstance(aggregation, Preparing) and self.state.protocol is not None:
@@ -224,42 +188,139 @@ class ClientNode:
     def _step(self, state: NodeState, message: Message) -> tuple[NodeState, Tensors] | Pending:
         message.check(run=self.run, round=message.round, stage=message.stage, sender=SERVER, receiver=self.client)
         if message.stage in (SETTLE, REVEAL):
-            if message.round <= state.last_round:
-                raise ContradictionError(message.sender, f"{message.stage} at exchange {message.round} again: a replay")
-            state = replace(self._settle(state, message), last_round=message.round)
-            return state, self._revealed(state, message) if message.stage == REVEAL else {}
+            return self._outside(state, message)
+        if state.out >= MOST_OUT:
+            raise ClientDeclines(f"this client sat out of {MOST_OUT} exchanges and takes no further part in the run")
         if "session/cohort" in message.body:
             state = self._open(state, message)
-        opening = state.opening
-        if state.session is None or opening is None or message.round != state.session.round:
+        if state.session is None or state.opening is None or message.round != state.session.round:
             raise ContradictionError(message.sender, f"exchange {message.round} was never opened here")
-        if message.stage != self._defense.aggregation.upload:
-            return self._send(state, message, None)
-        state = self._settle(state, message)
+        if message.stage == self._defense.aggregation.upload:
+            return self._accept(state, message)
+        request = replace(message, body=unnest("protocol", message.body))
+        protocol, reply = self._defense.aggregation.client_step(state.protocol, request, None)
+        return self._remember(replace(state, protocol=protocol)), reply
+
+    def _accept(self, state: NodeState, message: Message) -> Pending:
+        """Check everything that a request for an upload holds. No check looks at this client's data."""
+        session, opening = state.session, state.opening
+        assert session is not None and opening is not None
         broadcast = unnest("broadcast", message.body)
         self._contract.check_broadcast(message.sender, broadcast)
-        if opening.kind == EVALUATE:
-            return self._send(state, message, self.algorithm.evaluate(state.committed, broadcast))
-        return Pending(message, state, broadcast, self._rng(message.round + 1))
-
-    def _send(self, state: NodeState, message: Message, raw: Tensors | None) -> tuple[NodeState, Tensors]:
-        """One step of the defence's protocol, with the contribution where it is the upload's turn."""
-        assert state.session is not None and state.opening is not None
-        trains = state.opening.kind == TRAIN
-        encoded = None if raw is None else self._defense.encode(raw, state.session.plan)
+        counted = Counted.read(message, opening.cohort, followed=self.algorithm.needs_outcome)
+        followed = self._followed(message, broadcast)
+        number = counted.check_own(message, opening.cohort.index(self.client), followed)
+        self._check_counted(state, message, number)
+        digest = tensors_digest(broadcast)
+        exchange = exchange_context(session, opening, digest, counted)
+        known = number if remembers(state.committed) else NEVER
+        context = upload_context(exchange, opening.kind, digest, known)
         request = replace(message, body=unnest("protocol", message.body))
-        protocol, reply = self._defense.aggregation.client_step(state.protocol, request, encoded)
-        if self._remembering is not None:
-            state = replace(state, memory=self._remembering.client_memory(protocol))
-        kept = encoded if self._keep and encoded is not None else state.encoded
-        if trains and raw is not None and self._verifying is not None:
+        protocol = self._defense.aggregation.client_accept(state.protocol, request, context)
+        state = replace(state, protocol=protocol)
+        attempt = () if opening.attempt == 0 else (2, opening.attempt)
+        return Pending(message, state, broadcast, self._rng(opening.round + 1, *attempt))
+
+    def _use_up(self, pending: Pending) -> None:
+        """Take the exchange as used: no message of it is answered again, in another process neither.
+
+        Raises:
+            BudgetSpent: the ledger allows no further exchange.
+        """
+        state = pending.state
+        assert state.session is not None
+        if self.ledger is not None and not self.ledger.charge(self.run, state.session.round, self._cost(state)):
+            raise ContradictionError(SERVER, f"exchange {state.session.round} was answered before, says the ledger")
+        self.state = state
+        if self.persist is not None:
+            self.persist(self)
+
+    def _cost(self, state: NodeState) -> Cost:
+        """What the exchange costs this client's privacy."""
+        assert state.session is not None
+        steps = None
+        if self._spending is not None and state.place[1] == 1:
+            steps = self._spending.noised_steps(state.committed)
+        return cost_of(self._defense, state.session.plan, steps)
+
+    def _settled(self, pending: Pending) -> Pending:
+        """`pending` with the tentative state committed or forgotten; where that fails, there is no contribution."""
+        try:
+            state = self._settle(pending.state, pending.message)
+        except Exception as error:
+            if not self._quiet(pending.state):
+                raise
+            return replace(pending, fault=error)
+        self.state = state
+        return replace(pending, state=state)
+
+    def _outside(self, state: NodeState, message: Message) -> tuple[NodeState, Tensors]:
+        """Answer a message outside any exchange: how the last round ended, and what a selection asks for."""
+        if message.round <= state.last_round:
+            raise ContradictionError(message.sender, f"{message.stage} at exchange {message.round} again: a replay")
+        if message.stage == REVEAL:
+            self._check_reveal(message)
+        self._check_counted(state, message, int(integers(message, "settle/round", 0)))
+        self._followed(message, unnest("broadcast", message.body))
+        state = replace(state, last_round=message.round)
+        try:
+            state = self._settle(state, message)
+        except Exception as error:
+            if not self._hides:
+                raise
+            _LOG.warning("client %d: the last round could not be committed: %r", self.client, error)
+        return state, self._revealed(state, message) if message.stage == REVEAL else {}
+
+    def _upload(self, state: NodeState, raw: Tensors | None) -> tuple[NodeState, Tensors]:
+        """The upload of a contribution; `None` for a client that sits out where the defence hides uploads."""
+        assert state.session is not None
+        encoded = None if raw is None else self._defense.encode(raw, state.session.plan)
+        protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
+        kept = state.encoded if encoded is None or not self._keep else without_indicator_tensor(encoded)
+        state = self._remember(replace(state, protocol=protocol, encoded=kept))
+        if state.place[1] == 1 and raw is not None and self._verifying is not None:
             state = replace(state, sum_key=self._verifying.client_keeps(protocol))
-        return replace(state, protocol=protocol, encoded=kept), reply
+        return state, reply
+
+    def _without(self, state: NodeState, error: Exception) -> tuple[NodeState, Tensors]:
+        """The upload of a client that has no contribution. Raises `error` in the clear."""
+        assert state.session is not None
+        number, plan, trains = state.session.round, state.session.plan, state.place[1] == 1
+        if not self._quiet(state):
+            raise error
+        if has_indicator(plan):
+            _LOG.warning("client %d sits out of exchange %d: %r", self.client, number, error)
+            state = replace(state, out=state.out + 1)
+            if trains:
+                state = replace(state, tentative=None, tentative_round=-1)
+            return self._upload(state, None)
+        _LOG.warning("client %d contributes zeros to exchange %d: %r", self.client, number, error)
+        if trains:
+            state = replace(state, tentative=state.committed, tentative_round=number)
+        return self._upload(state, {spec.name: np.zeros(spec.shape) for spec in plan.own})
+
+    @property
+    def _hides(self) -> bool:
+        return self._defense.aggregation.hides
+
+    def _quiet(self, state: NodeState) -> bool:
+        """Whether a client without a contribution must not say so."""
+        assert state.session is not None
+        plan = state.session.plan
+        return has_indicator(plan) or bool(plan.noise_multiplier)
+
+    def _remember(self, state: NodeState) -> NodeState:
+        if self._remembering is None:
+            return state
+        return replace(state, memory=self._remembering.client_memory(state.protocol))
+
+    def _check_reveal(self, message: Message) -> None:
+        if not (self._reveal and isinstance(self.algorithm, Selecting) and self.algorithm.reveals):
+            raise MalformedError(message.sender, "it asks for scalars that this client did not agree to reveal")
 
     def _revealed(self, state: NodeState, message: Message) -> Tensors:
         algorithm = self.algorithm
-        if not (self._reveal and isinstance(algorithm, Selecting) and algorithm.reveals):
-            raise MalformedError(message.sender, "it asks for scalars that this client did not agree to reveal")
+        assert isinstance(algorithm, Selecting)
         found = algorithm.reveal(state.committed, self._rng(message.round + 1, 1))
         return {name: np.asarray(float(found[name])) for name in algorithm.reveals}
 
@@ -273,42 +334,65 @@ class ClientNode:
             raise MalformedError(
                 message.sender, f"cohort of {len(opening.cohort)} exceeds the planned {session.plan.clients}"
             )
+        place = self.exchanges.check(state.place, opening)
         if self._pipelined is not None and state.protocol is not None:
             protocol = self._pipelined.client_resume(session, self.client, state.protocol)
         else:
             protocol = self.protocol_for(session)
         if self._remembering is not None:
             protocol = self._remembering.client_remind(protocol, state.memory)
-        return replace(state, opening=opening, session=session, protocol=protocol, last_round=message.round)
+        return replace(
+            state, opening=opening, session=session, protocol=protocol, last_round=message.round, place=place
+        )
 
-    def _settle(self, state: NodeState, message: Message) -> NodeState:
-        """Commit or forget the tentative state, by the last exchange in which the server counted this client.
+    def _check_counted(self, state: NodeState, message: Message, counted: int) -> None:
+        """Raise unless the server counted last what this client knows of, and announces a right sum of it.
 
         Raises:
-            ContradictionError: the server counted one that this client knows nothing of, or not the one it committed:
-                one of the two went on from an older file than the other, and running sums would be off.
+            ContradictionError: the server counted an exchange that this client knows nothing of, or not the one it
+                committed: one of the two went on from an older file than the other, and running sums would be off.
+            SumRefused: the sum that counted this client is not announced, or not right.
         """
-        counted = int(integers(message, "settle/round", 0))
         known = {state.committed_round} | (set() if state.tentative is None else {state.tentative_round})
         if counted not in known and remembers(state.committed):
             raise ContradictionError(
                 message.sender, f"exchange {counted} was counted last, and this client's state is of {sorted(known)}: "
                 "one of both went on from an older file; restore the newest of each",
             )  # fmt: skip
+        if state.tentative is not None and counted == state.tentative_round and state.sum_key:
+            self._check_sum(state.sum_key, message)
+
+    def _followed(self, message: Message, broadcast: Tensors) -> Tensors | None:
+        """The broadcast that followed from the exchange that counted this client; `None` where it needs none.
+
+        Raises:
+            MalformedError: it is no broadcast of this run.
+        """
+        if not self.algorithm.needs_outcome:
+            return None
+        followed = unnest("settle/broadcast", message.body) or broadcast
+        self._contract.check_broadcast(message.sender, followed)
+        return followed
+
+    def _settle(self, state: NodeState, message: Message) -> NodeState:
+        """Commit or forget the tentative state, by the last exchange in which the server counted this client."""
         if state.tentative is None:
             return state
+        counted = self._counted_last(state, message)
         if counted != state.tentative_round:
             return replace(state, tentative=None, tentative_round=-1, sum_key=b"")
-        if state.sum_key:
-            self._check_sum(state.sum_key, message)
-        followed = None
-        if self.algorithm.needs_outcome:
-            followed = unnest("settle/broadcast", message.body) or unnest("broadcast", message.body)
-            self._contract.check_broadcast(message.sender, followed)
+        followed = self._followed(message, unnest("broadcast", message.body))
         committed = self.algorithm.settle(state.tentative, Outcome(True, followed))
         return replace(
             state, committed=committed, committed_round=counted, tentative=None, tentative_round=-1, sum_key=b""
         )
+
+    def _counted_last(self, state: NodeState, message: Message) -> int:
+        """The exchange that counted this client last, as the server says, in a list or for this client alone."""
+        if "settle/round" in message.body:
+            return int(integers(message, "settle/round", 0))
+        assert state.opening is not None
+        return int(integers(message, "counted/exchange", 1)[state.opening.cohort.index(self.client)])
 
     def _check_sum(self, key: bytes, message: Message) -> None:
         """Raise `SumRefused` unless the sum that counted this client is announced, and right."""
@@ -320,22 +404,3 @@ class ClientNode:
 def _spent(algorithm: Spending[Any], state: NodeState, computed: Any) -> NodeState:
     tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
     return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
-
-
-def refusal_body(error: SecureFedError) -> dict[str, Array]:
-    """A refusal on the wire: the error's name and text. Errors that speak of the client's values send no text."""
-    text = "" if isinstance(error, RangeRefused | DivergenceError | DataError) else str(error)
-    return {"name": from_bytes(type(error).__name__.encode()), "text": from_bytes(text.encode())}
-
-
-def read_refusal(message: Message) -> SecureFedError:
-    """The error that `refusal_body` described, as the server raises or records it."""
-    try:
-        name, text = (message.body[key].tobytes().decode() for key in ("name", "text"))
-    except (KeyError, UnicodeDecodeError) as error:
-        return MalformedError(message.sender, f"refusal without a readable name: {error!r}")
-    if name == RangeRefused.__name__:
-        return RangeRefused(f"client {message.sender} has values beyond the planned range")
-    if name == DivergenceError.__name__:
-        return DivergenceError(f"client {message.sender}: its local steps left the numbers; lower the step size")
-    return MessageRefused(message.sender, f"it refused in turn: {name}: {text}")

@@ -28,12 +28,16 @@ class Opening:
         kind: what is summed: `train` or `evaluate`.
         doublings: how often the declared bounds were doubled.
         learned: public numbers of an adaptive defence.
+        round: training rounds completed before it.
+        attempt: how many exchanges at this place of the run were void; with `round` what mini-batches are drawn by.
     """
 
     cohort: tuple[ClientId, ...]
     kind: str
     doublings: int
     learned: tuple[float, ...] = ()
+    round: int = 0
+    attempt: int = 0
 
     def body(self) -> dict[str, Array]:
         """As fields of a message. Inverse: `read`."""
@@ -41,6 +45,7 @@ class Opening:
             "cohort": np.asarray(self.cohort, np.int64),
             "kind": np.asarray(_KINDS.index(self.kind), np.int64),
             "doublings": np.asarray(self.doublings, np.int64),
+            "place": np.asarray([self.round, self.attempt], np.int64),
         }
         return nest("session", body | ({"learned": np.asarray(self.learned, np.float64)} if self.learned else {}))
 
@@ -54,7 +59,7 @@ class Opening:
 
         Raises:
             MalformedError: a field is missing or of another type, an unknown kind, too many doublings, a cohort without
-                the client or with unknown ones, or numbers that are not as many positive ones.
+                the client or with unknown ones, no place in the run, or numbers that are not as many positive ones.
         """
         invited = integers(message, "session/cohort", 1)
         if invited.size > clients:  # before it is listed anywhere
@@ -70,7 +75,8 @@ class Opening:
             )
         if client not in cohort or not set(cohort) <= set(range(clients)):
             raise MalformedError(message.sender, f"cohort {cohort} does not fit client {client} of this run")
-        return cls(cohort, _KINDS[kind], doublings, _learned(message, learned))
+        round, attempt = (int(number) for number in _place(message))
+        return cls(cohort, _KINDS[kind], doublings, _learned(message, learned), round, attempt)
 
     def to_json(self) -> dict[str, Any]:
         """In JSON values. Inverse: `from_json`."""
@@ -79,13 +85,16 @@ class Opening:
             "kind": self.kind,
             "doublings": self.doublings,
             "learned": [number.hex() for number in self.learned],
+            "round": self.round,
+            "attempt": self.attempt,
         }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Opening:
         """What `to_json` gave."""
         learned = tuple(float.fromhex(number) for number in values["learned"])
-        return cls(tuple(values["cohort"]), values["kind"], values["doublings"], learned)
+        place = values["round"], values["attempt"]
+        return cls(tuple(values["cohort"]), values["kind"], values["doublings"], learned, *place)
 
 
 def integers(message: Message, name: str, dimensions: int) -> Array:
@@ -94,6 +103,13 @@ def integers(message: Message, name: str, dimensions: int) -> Array:
     if value is None or value.dtype != np.int64 or value.ndim != dimensions:
         raise MalformedError(message.sender, f"{name!r} is missing or no int64 array of {dimensions} dimensions")
     return value
+
+
+def _place(message: Message) -> Array:
+    place = integers(message, "session/place", 1)
+    if place.shape != (2,) or (place < 0).any():
+        raise MalformedError(message.sender, f"'session/place' is no round and attempt from 0 on: {place.tolist()}")
+    return place
 
 
 def _learned(message: Message, count: int) -> tuple[float, ...]:

@@ -16,6 +16,7 @@ from securefed.defenses.base import Plan
 from securefed.defenses.differential_privacy import Budget
 from securefed.errors import (
     BudgetSpent,
+    ClientOut,
     ConfigError,
     DivergenceError,
     MessageRefused,
@@ -23,10 +24,12 @@ from securefed.errors import (
     RoundVoid,
     TooFewSurvivors,
 )
+from securefed.exchange_context import Counted, tensors_digest
+from securefed.exchange_schedule import ExchangeSchedule
 from securefed.history import RoundHistory
 from securefed.messages import ROTATED, Aggregate, ClientId, Transcript
 from securefed.node import REVEAL, SETTLE, ClientNode
-from securefed.opening import EVALUATE, MAX_DOUBLINGS, TRAIN
+from securefed.opening import EVALUATE, MAX_DOUBLINGS, TRAIN, Opening
 from securefed.privacy import check_privacy
 from securefed.sealing import Seal
 from securefed.selection import (
@@ -46,6 +49,8 @@ from securefed.transports.base import Transport
 
 Progress = Callable[[RoundHistory], None]
 _START_STREAM = 2**32 - 2
+_RESERVED = 64
+"""Exchange numbers that a checkpoint reserves at a time, with one write; a resumed run skips what is left of them."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Server:
         if checkpoint_every < 1 or max_void < 1:
             raise ConfigError("checkpoint_every and max_void must be at least 1")
         self.algorithm, self.defense, self.public, self.seed = terms.algorithm, terms.defense, terms.public, terms.seed
+        self._terms = terms
         self.nodes = dict(nodes or {})
         layouts = terms.contract.layouts
         self.plan = disclose(self.defense.plan(layouts[TRAIN], self.public.cohort), self.algorithm, self.public)
@@ -123,7 +129,7 @@ class Server:
         self._server = self.algorithm.start(self.public, np.random.default_rng([self.seed, _START_STREAM]))
         self._history: list[RoundHistory] = []
         self._prepare = prepare
-        self._exchanges = self._spent = 0
+        self._exchanges = self._reserved = self._sums = 0
         self._doublings = {TRAIN: 0, EVALUATE: 0}
         self._learned = self.defense.start(layouts[TRAIN])
         # For each client: the last exchange that counted it, and the round whose result followed from it.
@@ -139,9 +145,6 @@ class Server:
     def run(self, rounds: int, *, evaluate_every: int = 0, progress: Progress | None = None) -> Result:
         """Run until `rounds` training rounds are complete, counting those of a resumed run.
 
-        The end of a run takes an exchange number of its own, so with mini-batches `run(3)` then `run(6)` draws other
-        batches than `run(6)` at once.
-
         Args:
             evaluate_every: sum the clients' evaluation after every so many rounds (0: never).
             progress: called with each completed round.
@@ -153,6 +156,7 @@ class Server:
         """
         if rounds < 0 or evaluate_every < 0:
             raise ConfigError(f"rounds and evaluate_every must be at least 0, not {rounds} and {evaluate_every}")
+        self._agree(evaluate_every)
         stopped = self.algorithm.finished(self._server)
         try:
             while len(self._history) < rounds and stopped is None:
@@ -170,6 +174,7 @@ class Server:
                     progress(entry)
         finally:
             if self._checkpoint is not None:
+                self._reserved = 0
                 self._save(self._checkpoint)
         return self._result(stopped)
 
@@ -218,43 +223,70 @@ class Server:
                     "or start from data of a smaller range"
                 )
 
+    def _agree(self, evaluate_every: int) -> None:
+        """Settle which exchanges there will be: with simulated clients at once, with others in the terms."""
+        if self.nodes:
+            for node in self.nodes.values():
+                node.exchanges = ExchangeSchedule(None, evaluate_every, self._max_void)
+        elif evaluate_every != self._terms.exchanges.evaluate_every:
+            raise ConfigError(
+                f"evaluate_every={evaluate_every}, and the terms that the clients agreed to say "
+                f"{self._terms.exchanges.evaluate_every}; give it to Terms.of(...) at all parties"
+            )
+
     def _sum(self, kind: str) -> tuple[Summed, tuple[str, ...]]:
-        """One exchange, attempted until it completes; void attempts take numbers of their own."""
+        """One sum, attempted until an exchange completes; void attempts take numbers of their own."""
         void: list[str] = []
         broadcast = self.algorithm.broadcast(self._server)
         cohort = self._cohort(kind)
-        summed: Summed | None = None
         while len(void) < self._max_void:
-            self._spend()
+            number = self._take_number()
+            opening = Opening(cohort, kind, self._doublings[kind], self._learned, len(self._history), len(void))
             try:
-                summed = self._coordinator.exchange(
-                    self._exchanges, kind, broadcast, cohort, self._settle_body, self._doublings[kind], self._learned
-                )
+                counted = self._counted_of(cohort)
+                summed = self._coordinator.exchange(number, opening, broadcast, counted, self._settle_body)
+                return summed, tuple(void)
+            except ClientOut as error:
+                void.append(f"{error}; bounds doubled")
+                self._double(kind, error)
+                cohort = error.survivors  # others would let their sum and this one be subtracted
             except RangeRefused as error:
                 void.append(f"{error}; bounds doubled")
-                self._doublings[kind] += 1
-                if self._doublings[kind] > MAX_DOUBLINGS:
-                    raise RangeRefused(f"{error}, though it was doubled {MAX_DOUBLINGS} times") from error
+                self._double(kind, error)
             except (TooFewSurvivors, MessageRefused) as error:
                 void.append(str(error))
-            # Only here: a run that dies inside an exchange resumes with that exchange's number, so with its randomness
-            # (its keys are bound to the new run's identifier).
-            self._exchanges += 1
-            if summed is not None:
-                return summed, tuple(void)
         raise RoundVoid(f"round {len(self._history)}: void {len(void)} times, last because {void[-1]}")
 
-    def _spend(self) -> None:
-        """Account for one more exchange, on disk before it happens: what a killed run released stays spent."""
-        if self._budget is None:
-            return
-        try:
-            self._budget = self._budget.spend(1)
-        except BudgetSpent as error:
-            raise BudgetSpent(f"after {len(self._history)} rounds: {error}") from error
-        self._spent += 1
-        if self._checkpoint is not None:
+    def _double(self, kind: str, error: Exception) -> None:
+        self._doublings[kind] += 1
+        if self._doublings[kind] > MAX_DOUBLINGS:
+            raise RangeRefused(f"{error}, though it was doubled {MAX_DOUBLINGS} times") from error
+
+    def _take_number(self) -> int:
+        """The next exchange's number. It is used up, and what the budget says of it spent, on disk before it is used.
+
+        Raises:
+            BudgetSpent: the privacy budget allows no further exchange.
+        """
+        if self._budget is not None:
+            try:
+                self._budget = self._budget.spend(1)
+            except BudgetSpent as error:
+                raise BudgetSpent(f"after {len(self._history)} rounds: {error}") from error
+        number = self._exchanges
+        self._exchanges += 1
+        self._sums += 1
+        if self._checkpoint is not None and (self._budget is not None or number >= self._reserved):
+            self._reserved = number + _RESERVED
             self._save(self._checkpoint)
+        return number
+
+    def _counted_of(self, cohort: tuple[ClientId, ...]) -> Counted:
+        followed = None
+        if self.algorithm.needs_outcome:
+            known = {self._counted[client] for client in cohort if client in self._counted}
+            followed = {exchange: tensors_digest(self._followed[exchange]) for exchange in known}
+        return Counted.of(cohort, self._counted, followed)
 
     def _cohort(self, kind: str) -> tuple[ClientId, ...]:
         everyone, size, round = range(self.public.clients), self.public.cohort, len(self._history)
@@ -266,7 +298,7 @@ class Server:
         if kind == TRAIN and chooser is not None:
             candidates = uniform(everyone, min(chooser.candidates, len(everyone)), self.seed, round)
             number, self._exchanges = self._exchanges, self._exchanges + 1
-            bodies = {client: self._settle_body(client) | self._newest() for client in candidates}
+            bodies = {client: self._outside_body(client) for client in candidates}
             answers = self._coordinator.ask(number, REVEAL, bodies)
             return by_revealed(chooser, answers, size, round)
         return uniform(everyone, size, self.seed, round)
@@ -289,23 +321,26 @@ class Server:
             self._announced = {key: self._announced[key] for key in set(self._counted.values())}
 
     def _settle_body(self, client: ClientId) -> dict[str, Array]:
-        """What tells a client whether its last contribution was counted, and what followed from it."""
+        """What followed from the exchange that counted the client last, where the request does not tell it anyway."""
         counted = self._counted.get(client, -1)
-        body = {"settle/round": np.asarray(counted, np.int64)}
         newest = max(self._counted.values(), default=-1)
+        body: dict[str, Array] = {}
         if self.algorithm.needs_outcome and counted not in (-1, newest):  # else it equals the current broadcast
             body |= nest("settle/broadcast", self._followed[counted])
         if counted in self._announced:
             body |= nest("settle/announced", self._announced[counted])
         return body
 
-    def _newest(self) -> dict[str, Array]:
-        """The current broadcast for messages outside the protocol, where settling needs it."""
-        return nest("broadcast", self.algorithm.broadcast(self._server)) if self.algorithm.needs_outcome else {}
+    def _outside_body(self, client: ClientId) -> dict[str, Array]:
+        """What tells a client outside any exchange whether its last contribution was counted."""
+        body = self._settle_body(client) | {"settle/round": np.asarray(self._counted.get(client, -1), np.int64)}
+        if self.algorithm.needs_outcome:
+            body |= nest("broadcast", self.algorithm.broadcast(self._server))
+        return body
 
     def _result(self, stopped: str | None) -> Result:
         broadcast = self.algorithm.broadcast(self._server)
-        bodies = {client: self._settle_body(client) | self._newest() for client in sorted(self._counted)}
+        bodies = {client: self._outside_body(client) for client in sorted(self._counted)}
         number, self._exchanges = self._exchanges, self._exchanges + 1
         confirmed = self._coordinator.ask(number, SETTLE, bodies)
         unsettled = tuple(client for client in bodies if client not in confirmed)
@@ -332,9 +367,9 @@ class Server:
     def _save(self, checkpoint: Checkpoint) -> None:
         loop = {
             "run": self.transcript.run,
-            "exchanges": self._exchanges,
+            "exchanges": max(self._exchanges, self._reserved),
+            "sums": self._sums,
             "doublings": self._doublings,
-            "spent": self._spent,
             "learned": list(self._learned),
             "counted": {str(client): exchange for client, exchange in self._counted.items()},
             "history": [entry.to_json() for entry in self._history],
@@ -345,9 +380,10 @@ class Server:
         meta = self._meta()
         loop, self._server, self._followed, self._announced = checkpoint.load(meta, self._server, self.nodes)
         self.resumes = loop["run"]
-        self._exchanges, self._doublings = loop["exchanges"], dict(loop["doublings"])
+        newest = max((node.state.last_round for node in self.nodes.values()), default=-1)
+        self._exchanges, self._doublings = max(loop["exchanges"], newest + 1), dict(loop["doublings"])
         self._counted = {int(client): exchange for client, exchange in loop["counted"].items()}
         self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
-        self._spent, self._learned = loop["spent"], tuple(loop["learned"])
-        if self._budget is not None:
-            self._budget = self._budget.spend(self._spent)
+        self._sums, self._learned = loop["sums"], tuple(loop["learned"])
+        if self._budget is not None:  # every exchange counts, whether or not the run had a budget then
+            self._budget = self._budget.spend(self._sums)

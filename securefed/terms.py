@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,11 @@ from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
 from securefed.defenses.compose import identity
 from securefed.errors import ConfigError, DataError
+from securefed.exchange_schedule import MAX_VOID, ExchangeSchedule
+from securefed.ledger import Ledger
 from securefed.messages import ClientId
-from securefed.node import ClientNode, Contract
+from securefed.node import ClientNode
+from securefed.schema import Contract
 from securefed.selection import check_reveal
 
 
@@ -26,6 +30,7 @@ class Terms:
     Attributes:
         contract: the tensors of every message, derived from the rest.
         reveals: whether clients reveal scalars that the algorithm selects by.
+        exchanges: which exchanges the run has; a client refuses others.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -34,6 +39,7 @@ class Terms:
     seed: int
     contract: Contract
     reveals: bool
+    exchanges: ExchangeSchedule = ExchangeSchedule()
 
     @classmethod
     def of(
@@ -44,6 +50,9 @@ class Terms:
         *,
         seed: int = 0,
         reveal: bool | None = None,
+        rounds: int | None = None,
+        evaluate_every: int = 0,
+        max_void: int = MAX_VOID,
     ) -> Terms:
         """Terms that fit together.
 
@@ -52,6 +61,9 @@ class Terms:
             seed: of starts, cohorts and mini-batches. Keys and noise never come from it.
             reveal: accept that clients reveal the scalars an algorithm selects by, outside the defence; by default only
                 where nothing is hidden anyway.
+            rounds: training rounds at most; `None` for any number.
+            evaluate_every: rounds between two evaluations; 0 for none.
+            max_void: attempts at one sum.
 
         Raises:
             ConfigError: parameters and data clash, no whole number as seed, or scalars that nobody agreed to reveal.
@@ -59,15 +71,29 @@ class Terms:
         check_seed(seed)
         layer = defense or identity()
         reveals = check_reveal(algorithm, layer, reveal)
-        return cls(algorithm, layer, public, seed, Contract.of(algorithm, public), reveals)
+        exchanges = ExchangeSchedule(rounds, evaluate_every, max_void)
+        return cls(algorithm, layer, public, seed, Contract.of(algorithm, public), reveals, exchanges)
 
-    def node(self, client: ClientId, run: str, data: Dataset, *, keep: bool = False) -> ClientNode:
+    def node(
+        self,
+        client: ClientId,
+        run: str,
+        data: Dataset,
+        *,
+        keep: bool = False,
+        ledger: Ledger | None = None,
+        persist: Callable[[ClientNode], None] | None = None,
+    ) -> ClientNode:
         """The client's end of run `run`, enrolled with its data.
 
         Args:
             keep: whether it keeps its last encoded contribution, for simulations that score collusion.
+            ledger, persist: as in `ClientNode`.
         """
-        return ClientNode(client, run, self.contract, data, self.defense, self.seed, keep=keep, reveal=self.reveals)
+        return ClientNode(
+            client, run, self.contract, data, self.defense, self.seed, keep=keep, reveal=self.reveals,
+            exchanges=self.exchanges, ledger=ledger, persist=persist,
+        )  # fmt: skip
 
     def check_rows(self, client: ClientId, data: Dataset) -> None:
         """Raise `DataError` unless a client's data are what the public facts declare of them."""
@@ -88,8 +114,8 @@ class Terms:
     @property
     def digest(self) -> str:
         """Fingerprint of the terms: parties that agree on it derive the same plan for every exchange."""
-        facts = (repr(self.algorithm), repr(self.defense), repr(self.public), repr(self.seed), repr(self.reveals))
-        return hashlib.sha256("\0".join(("securefed terms 1", *facts)).encode()).hexdigest()
+        facts = (self.algorithm, self.defense, self.public, self.seed, self.reveals, self.exchanges)
+        return hashlib.sha256("\0".join(("securefed terms 2", *map(repr, facts))).encode()).hexdigest()
 
 
 def check_seed(seed: object) -> None:

@@ -162,7 +162,7 @@ def client_step(state: MaskingClient, request: Message, encoded: Tensors | None)
         MessageRefused: the request is not the server's next one, does not verify, or asks for what must stay apart.
         RangeRefused: an encoded entry does not fit its ring.
     """
-    if state.stage == UPLOAD:
+    if state.stage == request.stage == UPLOAD:
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
         return client_upload(client_accept(state, request, context_of(state, encoded)), encoded)

@@ -152,6 +152,15 @@ class Batched(Protocol[Client]):
 
 
 @runtime_checkable
+class Restricting(Protocol):
+    """What an algorithm may declare besides: which broadcasts its bounds assume."""
+
+    def check_broadcast(self, broadcast: Tensors) -> None:
+        """Raise `DataError` for a finite broadcast of the right shapes that no server of this algorithm sends."""
+        ...
+
+
+@runtime_checkable
 class Selecting(Protocol[Committed_contra]):
     """What an algorithm may declare besides: that its cohort depends on scalars that single clients REVEAL.
 

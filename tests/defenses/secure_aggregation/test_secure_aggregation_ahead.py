@@ -1,16 +1,15 @@
-"""Masks made ahead of time: the same uploads, without the streams, or as if nothing had been made."""
+"""Masks made while a contribution is computed: the same uploads, without the streams."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from securefed import catalogue
 from securefed.datasets.base import Dataset
-from securefed.defenses.base import Session
+from securefed.defenses.base import UploadContext
 from securefed.defenses.capabilities import Preparing
 from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import InsecurePaillier
@@ -21,6 +20,7 @@ from securefed.state import pack, restore
 
 TENSORS = (("w", (500,), 32), ("v", (30,), 64), ("u", (3, 7), 20))
 PROTOCOL = secure_aggregation()
+CONTEXT = UploadContext(b"c" * 32, b"s" * 32)
 
 
 @pytest.fixture
@@ -50,84 +50,67 @@ def masked(reply):
     return {name: value for name, value in reply.items() if name.startswith("masked/")}
 
 
+def accepted(clients, requests):
+    """Clients that accepted the request for their upload, and compute."""
+    return {client: PROTOCOL.client_accept(state, requests[client], CONTEXT) for client, state in clients.items()}
+
+
 @pytest.mark.parametrize("verify", [False, True])
 def test_an_upload_with_masks_made_ahead_is_the_same_and_makes_none(net, streams, verify) -> None:
     assert isinstance(PROTOCOL, Preparing)
     session = net.session(range(5), tensors=TENSORS, verify=verify)
     contributions = net.contributions(session)
-    clients, requests = before_upload(net, session)
-    for client, state in clients.items():
+    for client, state in accepted(*before_upload(net, session)).items():
         ready = PROTOCOL.client_prepare(state)
         streams.clear()
-        after, reply = PROTOCOL.client_step(ready, requests[client], contributions[client])
+        after, reply = PROTOCOL.client_upload(ready, contributions[client])
         assert not streams
-        _, plain = PROTOCOL.client_step(state, requests[client], contributions[client])
-        assert len(streams) == 5 * len(TENSORS)
+        _, plain = PROTOCOL.client_upload(state, contributions[client])
+        assert len(streams) == 5 * len(session.plan.tensors)
         assert set(masked(reply)) == {"masked/w", "masked/v", "masked/u"}
         assert all(np.array_equal(value, plain[name]) for name, value in masked(reply).items())
-        assert after.made is None
+        assert after.precomputed is None
 
 
-def test_where_a_client_was_lost_the_masks_are_made_anew(net, streams) -> None:
+def test_masks_are_made_for_the_clients_that_dealt(net, streams) -> None:
     session = net.session(range(5), tensors=TENSORS)
-    contributions = net.contributions(session)
     clients, requests = before_upload(net, session, silent=(4,))
-    ready = PROTOCOL.client_prepare(clients[0])
+    state = PROTOCOL.client_accept(clients[0], requests[0], CONTEXT)
     streams.clear()
-    _, reply = PROTOCOL.client_step(ready, requests[0], contributions[0])
-    assert len(streams) == 4 * len(TENSORS)
-    _, plain = PROTOCOL.client_step(clients[0], requests[0], contributions[0])
-    assert all(np.array_equal(value, plain[name]) for name, value in masked(reply).items())
+    ready = PROTOCOL.client_prepare(state)
+    assert len(streams) == 4 * len(session.plan.tensors)
+    contribution = net.contributions(session)[0]
+    one, other = (PROTOCOL.client_upload(s, contribution)[1] for s in (ready, state))
+    assert all(np.array_equal(value, other[name]) for name, value in masked(one).items())
 
 
 def test_what_was_made_stays_in_this_process_and_other_stages_make_nothing(net) -> None:
     session = net.session(range(5), tensors=TENSORS)
-    clients, _ = before_upload(net, session)
-    ready = PROTOCOL.client_prepare(clients[0])
-    assert ready.made is not None
-    assert set(pack(ready)) == set(pack(clients[0]))
-    assert restore(PROTOCOL.client_open(session, 0), pack(ready)).made is None
-    assert "made" not in repr(ready)
+    clients, requests = before_upload(net, session)
+    assert PROTOCOL.client_prepare(clients[0]) is clients[0]  # before the broadcast there is no context for masks
+    state = PROTOCOL.client_accept(clients[0], requests[0], CONTEXT)
+    ready = PROTOCOL.client_prepare(state)
+    assert ready.precomputed is not None
+    assert set(pack(ready)) == set(pack(state))
+    assert restore(PROTOCOL.client_open(session, 0), pack(ready)).precomputed is None
     fresh = PROTOCOL.client_open(session, 0)
     assert PROTOCOL.client_prepare(fresh) is fresh
 
 
-def test_a_client_that_waits_for_the_next_exchange_makes_its_masks(net, streams) -> None:
-    """Two stages then, with no stream in the upload; under another number or layout, as if nothing had been made."""
-    protocol = secure_aggregation(pipelined=True)
-    plan, other = net.plan(5, TENSORS, pipelined=True), net.plan(5, (("z", (9,), 32),), pipelined=True)
-    for number, planned, foreseen in ((1, plan, True), (2, plan, False), (1, other, False)):
-        session, following = (
-            Session("ab" * 16, 0, tuple(range(5)), plan),
-            Session("ab" * 16, number, tuple(range(5)), planned),
-        )
-        clients: dict[int, Any] = {}
-        carried = _exchange(protocol, session, net.contributions(session), clients, None)
-        clients = {client: protocol.client_prepare(state) for client, state in clients.items()}
-        assert all(state.made is not None for state in clients.values())
-        streams.clear()
-        clients = {client: protocol.client_resume(following, client, state) for client, state in clients.items()}
-        _exchange(protocol, following, net.contributions(following), clients, carried, streams, foreseen)
-
-
-def _exchange(protocol, session, contributions, clients, carried, streams=(), foreseen=False):
-    state, stage, outgoing = protocol.server_resume(session, carried)
-    while True:
-        replies = {}
-        for client, body in outgoing.items():
-            clients.setdefault(client, protocol.client_open(session, client))
-            encoded = contributions[client] if stage == "upload" else None
-            request = Message(session.run, session.round, stage, SERVER, client, body)
-            clients[client], answer = protocol.client_step(clients[client], request, encoded)
-            replies[client] = Message(session.run, session.round, stage, client, SERVER, answer)
-        if stage == "upload" and carried is not None:
-            assert bool(streams) is not foreseen
-        step = protocol.server_step(state, replies)
-        if not isinstance(step, tuple):
-            exact = {name: sum(values[name] for values in contributions.values()) for name in contributions[0]}
-            assert all(np.array_equal(step.total[name], value) for name, value in exact.items())
-            return protocol.server_carry(state, replies)
-        state, stage, outgoing = step
+def test_another_context_gives_other_masks_that_do_not_cancel(net) -> None:
+    """A server that tells client 0 something else than the others gets noise instead of their sum."""
+    session = net.session(range(5), tensors=TENSORS)
+    contributions = net.contributions(session)
+    clients, requests = before_upload(net, session)
+    told = dict.fromkeys(clients, CONTEXT)
+    same = {c: PROTOCOL.client_accept(state, requests[c], told[c]) for c, state in clients.items()}
+    other = same | {0: PROTOCOL.client_accept(clients[0], requests[0], UploadContext(b"o" * 32, b"s" * 32))}
+    sums = []
+    for states in (same, other):
+        replies = [masked(PROTOCOL.client_upload(states[c], contributions[c])[1])["masked/w"] for c in states]
+        sums.append(sum(replies[1:], replies[0].copy()))
+    assert not np.array_equal(*sums)
+    assert len(set((sums[0] - sums[1]).tolist())) > 490  # of 500 entries: masks of the pairs with client 0 are left
 
 
 RNG = np.random.default_rng(8)

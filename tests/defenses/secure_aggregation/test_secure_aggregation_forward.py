@@ -13,7 +13,7 @@ from securefed.defenses.base import Session
 from securefed.defenses.secure_aggregation import client as client_module
 from securefed.defenses.secure_aggregation import graph, masks, primitives, secure_aggregation, shamir, verification
 from securefed.defenses.secure_aggregation.client import MaskingClient
-from securefed.defenses.secure_aggregation.session import seed_commitment, sharers_digest
+from securefed.defenses.secure_aggregation.session import seed_commitment
 from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.messages import SERVER, Aggregate, Message
 from securefed.state import pack
@@ -73,7 +73,7 @@ class Run:
     def stripped(self, number, client, seed=None, mask_key=None, pairs=None):
         """The upload of w less the self mask of `seed`, and the masks that `mask_key` gives with `pairs`, or all."""
         server = self.servers[number]
-        exchange = sharers_digest(server.session, server.digest, server.sharers)
+        exchange = server.exchange
         applied = [] if seed is None else [masks.self_mask(seed, exchange, client)]
         for peer in range(CLIENTS) if pairs is None else pairs:
             if peer != client and mask_key is not None:

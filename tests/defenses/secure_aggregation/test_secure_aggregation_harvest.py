@@ -16,7 +16,7 @@ from securefed.defenses.secure_aggregation import (
     primitives,
     secure_aggregation,
 )
-from securefed.defenses.secure_aggregation.session import MASK_KEY, SEED, sharers_digest
+from securefed.defenses.secure_aggregation.session import MASK_KEY, SEED
 from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.errors import ContradictionError, PlanError
 from securefed.messages import SERVER, Message
@@ -69,7 +69,7 @@ class Harvester:
             for held in (self.found[SEED], self.found[MASK_KEY])
         )
         server, session = self.server, self.session
-        exchange = sharers_digest(session, server.digest, server.sharers)
+        exchange = server.exchange
         mask_key = primitives.private_key(key)
         applied = [masks.self_mask(seed, exchange, VICTIM)]
         for row, peer in enumerate(COHORT):

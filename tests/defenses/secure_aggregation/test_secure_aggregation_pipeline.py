@@ -16,7 +16,6 @@ from securefed.defenses.base import Session
 from securefed.defenses.capabilities import Pipelined
 from securefed.defenses.secure_aggregation import masks, primitives, secure_aggregation
 from securefed.defenses.secure_aggregation.pipeline import PipelinedClient
-from securefed.defenses.secure_aggregation.session import sharers_digest
 from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.errors import ContradictionError, MalformedError, MessageRefused, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, Message
@@ -284,7 +283,7 @@ def secrets_of(chain, number, client):
 def strip(chain, number, victim, secrets_by_client):
     """The victim's upload in exchange `number`, less every mask that these secrets give with its public keys."""
     server = chain.servers[number]
-    exchange = sharers_digest(server.session, server.digest, server.sharers)
+    exchange = server.exchange
     seed, mask_key = secrets_by_client[victim]
     applied = [masks.self_mask(seed, exchange, victim)]
     for row, peer in enumerate(server.roster):
@@ -336,4 +335,4 @@ def test_secrets_are_not_shown_and_states_pack_whole(chain):
     assert repr(state.prepared) not in repr(state)
     assert "spare" not in repr(state)
     fields = {name.split("/")[0].split(":")[0] for name in pack(state)}
-    assert fields == set(vars(state)) - {"session", "identities", "made"}
+    assert fields == set(vars(state)) - {"session", "identities", "precomputed"}

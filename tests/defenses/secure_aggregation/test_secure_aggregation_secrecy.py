@@ -11,7 +11,6 @@ import pytest
 from securefed.defenses.fixed_point import lanes, to_ring
 from securefed.defenses.secure_aggregation import client as client_module
 from securefed.defenses.secure_aggregation import masks, primitives
-from securefed.defenses.secure_aggregation.session import sharers_digest
 from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.errors import AuthenticationError
 
@@ -117,7 +116,7 @@ def open_upload(session, out, held, victim, colluders):
     row = server.sharers.index(victim)
     both = np.stack([held[c].held[row] for c in colluders])
     seed, key = FIELD.combine(points, both)
-    exchange = sharers_digest(session, server.digest, server.sharers)
+    exchange = server.exchange
     mask_key = primitives.private_key(key)
     applied = [masks.self_mask(seed, exchange, victim)]
     for peer in server.sharers:
@@ -174,7 +173,7 @@ def test_the_late_upload_of_a_client_declared_dead_stays_closed(net):
     opened = FIELD.combine([1, 2, 3], np.stack(replies))
     key = primitives.private_key(opened[3])
     assert primitives.public_bytes(key) == server.mask_keys[3].tobytes()
-    exchange = sharers_digest(session, server.digest, server.sharers)
+    exchange = server.exchange
     pairs = [
         masks.pair_mask(primitives.agree(key, server.mask_keys[i].tobytes(), i), exchange, 3, i) for i in (0, 1, 2, 4)
     ]

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from securefed.coordinator import Coordinator
-from securefed.defenses.base import Session
+from securefed.defenses.base import INDICATOR, Session, UploadContext
 from securefed.defenses.capabilities import Absorbing
 from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import AuthenticationError, ContradictionError, TooFewSurvivors
+from securefed.exchange_context import Counted, exchange_context, tensors_digest
 from securefed.messages import SERVER, Aggregate, Message, Transcript
+from securefed.opening import Opening
 from securefed.state import pack, unnest
 from securefed.tensors import Layout, TensorSpec
 
@@ -100,10 +102,22 @@ class Together:
             self.states[party] = protocol.client_open(self.session, party)
         encoded = None
         if message.stage == protocol.upload:
-            encoded = {"w": np.full(ENTRIES, party, np.int64)}
+            encoded = {"w": np.full(ENTRIES, party, np.int64), INDICATOR: np.zeros((), np.int64)}
         request = replace(message, body=unnest("protocol", message.body))
-        self.states[party], reply = protocol.client_step(self.states[party], request, encoded)
+        if encoded is None:
+            self.states[party], reply = protocol.client_step(self.states[party], request, None)
+        else:
+            context = UploadContext(self.context(message), b"")
+            accepted = protocol.client_accept(self.states[party], request, context)
+            self.states[party], reply = protocol.client_upload(accepted, encoded)
         return Message(self.run, message.round, message.stage, party, SERVER, reply).encode()
+
+    def context(self, message):
+        """As a client derives it from what it is told."""
+        opening = Opening(self.session.cohort, "train", 0)
+        counted = Counted.read(message, self.session.cohort, followed=False)
+        broadcast = tensors_digest(unnest("broadcast", message.body))
+        return exchange_context(self.session, opening, broadcast, counted)
 
     def exchange(self, outgoing, timeout=None):
         return {party: self.answer(party, data) for party, data in outgoing.items()}
@@ -124,7 +138,9 @@ def peak_bytes(kind, clients) -> int:
     broadcast = {"model": np.zeros(ENTRIES, np.float32)}
     tracemalloc.start()
     try:
-        summed = coordinator.exchange(0, "train", broadcast, cohort, lambda _: {})
+        summed = coordinator.exchange(
+            0, Opening(cohort, "train", 0), broadcast, Counted.of(cohort, {}, None), lambda _: {}
+        )
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -1,0 +1,136 @@
+"""The context of an exchange: one fingerprint of all that clients are told before they upload.
+
+A server that tells one client another broadcast, another plan, or another story of earlier rounds would learn that
+client's contribution from a sum over clients that were told different things. So server and clients derive one digest
+from what they sent and were sent, and protocols that hide contributions put it into masks, tags, signatures and proofs
+at the upload: clients with different digests are not summed.
+
+What single clients are told of earlier rounds differs from client to client. The request therefore lists it for the
+whole cohort (`Counted`, 40 bytes a member at most): each client checks its own row, and the list enters the context.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from securefed.defenses.base import Session, UploadContext, plan_digest
+from securefed.errors import ContradictionError, MalformedError
+from securefed.messages import ClientId, Message
+from securefed.opening import Opening
+from securefed.state import from_bytes
+from securefed.tensors import Array, Tensors
+
+DIGEST_BYTES: Final = 32
+NEVER: Final = -1
+"""Stands for the exchange that counted a client last, where none did."""
+_COUNTED, _FOLLOWED = "counted/exchange", "counted/followed"
+
+
+def tensors_digest(tensors: Tensors) -> bytes:
+    """SHA-256 of names, types, shapes and entries, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = np.ascontiguousarray(tensors[name])
+        head = f"{name}\0{value.dtype.str}\0{np.shape(tensors[name])}\0{value.nbytes}\0".encode()
+        digest.update(len(head).to_bytes(8, "little") + head)
+        digest.update(value.reshape(-1).view(np.uint8).data)
+    return digest.digest()
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """What a request says of earlier rounds, for each member of the cohort.
+
+    Attributes:
+        exchanges: int64 (cohort,): the exchange that counted a client last, or `NEVER`.
+        followed: uint8 (cohort, 32): digests of the broadcasts that followed from those exchanges, zeros where none
+            did; (0, 32) for algorithms whose clients do not need them.
+    """
+
+    exchanges: Array
+    followed: Array
+
+    @classmethod
+    def of(
+        cls, cohort: Sequence[ClientId], counted: Mapping[ClientId, int], followed: Mapping[int, bytes] | None
+    ) -> Counted:
+        """The list that a server sends.
+
+        Args:
+            counted: by client, the exchange that counted it last.
+            followed: by exchange, the digest of the broadcast that followed from it; `None` where it is not needed.
+        """
+        exchanges = np.asarray([counted.get(client, NEVER) for client in cohort], np.int64)
+        if followed is None:
+            return cls(exchanges, np.zeros((0, DIGEST_BYTES), np.uint8))
+        none = bytes(DIGEST_BYTES)
+        rows = [from_bytes(followed.get(exchange, none)) for exchange in exchanges.tolist()]
+        return cls(exchanges, np.stack(rows))
+
+    def body(self) -> dict[str, Array]:
+        """As fields of a message. Inverse: `read`."""
+        return {_COUNTED: self.exchanges} | ({_FOLLOWED: self.followed} if len(self.followed) else {})
+
+    @classmethod
+    def read(cls, message: Message, cohort: Sequence[ClientId], *, followed: bool) -> Counted:
+        """The list in a request.
+
+        Raises:
+            MalformedError: it is missing, or of other types or shapes than a cohort of this size has.
+        """
+        exchanges = message.body.get(_COUNTED)
+        rows = message.body.get(_FOLLOWED, np.zeros((0, DIGEST_BYTES), np.uint8))
+        if exchanges is None or exchanges.dtype != np.int64 or exchanges.shape != (len(cohort),):
+            raise MalformedError(message.sender, f"{_COUNTED!r} is missing or no int64 array of {len(cohort)} entries")
+        if rows.dtype != np.uint8 or rows.shape != (len(cohort) if followed else 0, DIGEST_BYTES):
+            raise MalformedError(message.sender, f"{_FOLLOWED!r} does not hold a digest for each client that needs one")
+        return cls(exchanges, rows)
+
+    def check_own(self, message: Message, place: int, followed: Tensors | None) -> int:
+        """The exchange that counted the client at `place` last.
+
+        Args:
+            followed: the broadcast that it is told followed from that exchange, where it needs one.
+
+        Raises:
+            ContradictionError: the list holds another broadcast's digest.
+        """
+        counted = int(self.exchanges[place])
+        needed = followed if counted != NEVER else None
+        if needed is not None and tensors_digest(needed) != self.followed[place].tobytes():
+            raise ContradictionError(
+                message.sender, f"the broadcast that followed from exchange {counted} is not the one it lists"
+            )
+        return counted
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.exchanges.tobytes() + self.followed.tobytes()).digest()
+
+
+def exchange_context(session: Session, opening: Opening, broadcast: bytes, counted: Counted) -> bytes:
+    """Fingerprint of run, number, kind, place in the run, plan, cohort, broadcast, and who was counted when; 32 bytes.
+
+    Args:
+        broadcast: `tensors_digest` of what contributions are computed from.
+    """
+    cohort = hashlib.sha256(np.asarray(session.cohort, np.int64).tobytes()).digest()
+    place = (session.round, opening.round, opening.attempt)
+    head = "\0".join(("securefed exchange context 1", session.run, opening.kind, *map(str, place), ""))
+    return hashlib.sha256(head.encode() + plan_digest(session.plan) + cohort + broadcast + counted.digest).digest()
+
+
+def upload_context(exchange: bytes, kind: str, broadcast: bytes, counted: int) -> UploadContext:
+    """What a client's protocol binds its upload to.
+
+    Args:
+        exchange: as from `exchange_context`.
+        counted: the exchange that this client's state counts last; `NEVER` for a client that remembers nothing.
+    """
+    source = hashlib.sha256(f"securefed source 1\0{kind}\0{counted}\0".encode() + broadcast).digest()
+    return UploadContext(exchange, source)

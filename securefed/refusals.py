@@ -1,0 +1,27 @@
+"""Refusals on the wire: the name of an error and, where it speaks of public things alone, its text."""
+
+from __future__ import annotations
+
+from securefed.errors import DataError, DivergenceError, MalformedError, MessageRefused, RangeRefused, SecureFedError
+from securefed.messages import Message
+from securefed.state import from_bytes
+from securefed.tensors import Array
+
+
+def refusal_body(error: SecureFedError) -> dict[str, Array]:
+    """A refusal on the wire: the error's name and text. Errors that speak of the client's values send no text."""
+    text = "" if isinstance(error, RangeRefused | DivergenceError | DataError) else str(error)
+    return {"name": from_bytes(type(error).__name__.encode()), "text": from_bytes(text.encode())}
+
+
+def read_refusal(message: Message) -> SecureFedError:
+    """The error that `refusal_body` described, as the server raises or records it."""
+    try:
+        name, text = (message.body[key].tobytes().decode() for key in ("name", "text"))
+    except (KeyError, UnicodeDecodeError) as error:
+        return MalformedError(message.sender, f"refusal without a readable name: {error!r}")
+    if name == RangeRefused.__name__:
+        return RangeRefused(f"client {message.sender} has values beyond the planned range")
+    if name == DivergenceError.__name__:
+        return DivergenceError(f"client {message.sender}: its local steps left the numbers; lower the step size")
+    return MessageRefused(message.sender, f"it refused in turn: {name}: {text}")

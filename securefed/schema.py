@@ -1,0 +1,55 @@
+"""What all parties of a run derive from public facts alone: names, shapes and types of every message's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from securefed.algorithms.base import Algorithm, Public, Restricting
+from securefed.errors import DataError, MalformedError
+from securefed.messages import PartyId
+from securefed.opening import EVALUATE, TRAIN
+from securefed.tensors import Layout, Tensors
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What all parties of a run derive from public facts alone: the tensors of every message.
+
+    Attributes:
+        layouts: of each kind of exchange.      broadcast, dtypes: of what the server sends.
+    """
+
+    algorithm: Algorithm[Any, Any]
+    public: Public
+    layouts: Mapping[str, Layout]
+    broadcast: Layout
+    dtypes: Mapping[str, np.dtype[Any]]
+
+    @classmethod
+    def of(cls, algorithm: Algorithm[Any, Any], public: Public) -> Contract:
+        """Raises `ConfigError` where parameters and data clash."""
+        layouts = {TRAIN: algorithm.layout(public), EVALUATE: algorithm.evaluation_layout(public)}
+        example = algorithm.broadcast(algorithm.start(public, np.random.default_rng(0)))
+        dtypes = {name: np.asarray(value).dtype for name, value in example.items()}
+        return cls(algorithm, public, layouts, Layout.of(example), dtypes)
+
+    def check_broadcast(self, sender: PartyId, broadcast: Tensors) -> None:
+        """Refuse a broadcast that no server which follows the algorithm sends, before the algorithm sees it.
+
+        Raises:
+            MalformedError: other names, shapes or types, entries that are not finite, or what the algorithm rules out
+                (`Restricting`). The rules look at the broadcast alone.
+        """
+        try:
+            self.broadcast.check(broadcast, where="broadcast")
+            for name, value in broadcast.items():
+                if value.dtype != self.dtypes[name]:
+                    raise DataError(f"broadcast {name!r} is {value.dtype}, not {self.dtypes[name]}")
+            if isinstance(self.algorithm, Restricting):
+                self.algorithm.check_broadcast(broadcast)
+        except (DataError, TypeError) as error:
+            raise MalformedError(sender, str(error)) from error
