@@ -19,14 +19,22 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from securefed.defenses.base import Outgoing, Plan, Session, TensorPlan, expect_stage
+from securefed.defenses.base import (
+    Outgoing,
+    Plan,
+    Session,
+    TensorPlan,
+    UploadContext,
+    expect_stage,
+    has_indicator,
+    some_client_out,
+)
 from securefed.defenses.homomorphic import known_key
 from securefed.defenses.homomorphic.key_holder import (
     CIPHERTEXTS,
@@ -36,20 +44,32 @@ from securefed.defenses.homomorphic.key_holder import (
     SURVIVORS,
     OncePerExchange,
 )
-from securefed.defenses.homomorphic.protocol import UPLOAD, KeyMemory, PaillierClient, PaillierServer
-from securefed.errors import ConfigError, MalformedError, PlanError, RangeRefused, TooFewSurvivors
+from securefed.defenses.homomorphic.lattice_ring import (
+    DEGREE,
+    PRIMES,
+    SLOTS,
+    library,
+    new_context,
+    uniform_vector,
+)
+from securefed.defenses.homomorphic.lattice_wire import (
+    CHUNK_BYTES,
+    CONTEXT,
+    CONTEXT_BYTES,
+    from_wire,
+    padded,
+    read_context,
+    scale_of,
+    serialized,
+    to_wire,
+)
+from securefed.defenses.homomorphic.packing import out_total
+from securefed.defenses.homomorphic.protocol import CONTRIBUTE, UPLOAD, KeyMemory, PaillierClient, PaillierServer
+from securefed.errors import ConfigError, DataError, MalformedError, PlanError, RangeRefused, TooFewSurvivors
 from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes
 from securefed.tensors import Array, Tensors, decode
 
-CONTEXT: Final = "context"
-DEGREE: Final = 8192
-SLOTS: Final = DEGREE // 2
-PRIMES: Final = (60, 60, 60)
-"""180 bits in all, 218 are allowed at this degree for 128-bit security (homomorphicencryption.org, 2018); the last
-prime only cleans fresh ciphertexts, so sums live modulo 120 bits."""
-CHUNK_BYTES: Final = 2 * DEGREE * 2 * 8 + 256
-CONTEXT_BYTES: Final = 2 * DEGREE * 3 * 8 + 1024
 FLOOD: Final = 2.0**70
 _TICKS: Final = 2**40
 """Steps of the flood to either side. A sum is rounded to them first: what lies between two would show the noise."""
@@ -73,15 +93,15 @@ def scale(clients: int) -> float:
     return 2.0 ** (118 - math.ceil(math.log2(clients)))
 
 
-@cache
-def library() -> Any:
-    """TenSEAL. Raises `ConfigError` where it is not installed."""
-    try:
-        import tenseal  # noqa: PLC0415 - optional
-        import tenseal.sealapi  # noqa: PLC0415 - gives ciphertexts their scale
-    except ImportError as error:
-        raise ConfigError("ckks() needs TenSEAL: pip install 'securefed[lattice]'") from error
-    return tenseal
+@dataclass(frozen=True)
+class LatticeClient(PaillierClient):
+    """A client's protocol state.
+
+    Attributes:
+        context: the parameters and the key that it accepted; forgotten after the upload.
+    """
+
+    context: bytes = field(default=b"", repr=False)
 
 
 class LatticeHolder(OncePerExchange):
@@ -89,19 +109,15 @@ class LatticeHolder(OncePerExchange):
 
     def __init__(self, *, threshold: int = 2, frozen: bytes | None = None) -> None:
         super().__init__(threshold)
-        tenseal = library()
         if frozen is None:
-            self._context = tenseal.context(
-                tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=DEGREE, coeff_mod_bit_sizes=list(PRIMES)
-            )
-            self._context.global_scale = 1.0  # part of the parameters; senders set their own
+            self._context = new_context()
         else:
             secrets_, header = decode(frozen)
-            self._context = tenseal.context_from(secrets_[CONTEXT].tobytes())
+            self._context = library().context_from(secrets_[CONTEXT].tobytes())
             self._recall(header)
         public = self._context.copy()
         public.make_context_public()
-        self._public = _padded(_serialized(public, key=True), CONTEXT_BYTES)
+        self._public = padded(serialized(public, key=True), CONTEXT_BYTES)
 
     def public_body(self) -> dict[str, Array]:
         return {CONTEXT: self._public}
@@ -121,8 +137,8 @@ class LatticeHolder(OncePerExchange):
 
     def _slots(self, ciphertexts: Array, sender: PartyId) -> tuple[Array, float]:
         """Slots and the scale that the ciphertexts themselves carry."""
-        vectors = _vectors(self._context, ciphertexts, None, sender)
-        scales = {_scale(vector) for vector in vectors}
+        vectors = from_wire(self._context, ciphertexts, None, sender)
+        scales = {scale_of(vector) for vector in vectors}
         if len(scales) != 1:
             raise MalformedError(sender, "ciphertexts of one batch have one scale")
         return np.array([vector.decrypt() for vector in vectors], np.float64), scales.pop()
@@ -137,6 +153,7 @@ class CKKS(KeyMemory):
 
     Guarantees, for a server and a key holder that follow the protocol and do not collude: as for `Paillier`, but that
     the sum is approximate, by at most `TensorPlan.error` per entry (2^-70 that an entry of a sum exceeds it).
+    A client that sits out uploads two uniform polynomials, so that the sum is uniform modulo the 120 bits it lives in.
     Not promised: as for `Paillier`; and a client's entries in their bounds are checked by the client alone.
 
     Raises:
@@ -146,6 +163,7 @@ class CKKS(KeyMemory):
     threshold: int | None = None
     name: ClassVar[str] = "ckks"
     exact: ClassVar[bool] = False
+    hides: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
     beside: ClassVar[tuple[PartyId, ...]] = (KEY_HOLDER,)
 
@@ -177,7 +195,8 @@ class CKKS(KeyMemory):
         ).assume(
             "The key holder does not collude with the server: together they open every contribution.",
             "The server is honest but curious: an active one could have one client's ciphertexts decrypted in place "
-            "of the sum, or hand the clients a key of its own before their first round.",
+            "of the sum, or hand the clients a key of its own before their first round, and clients that are told "
+            "different broadcasts do not notice it.",
             "The key holder sees the sum of every round.",
             "Ciphertexts are malleable: that messages arrive unaltered rests on the authenticated channel.",
             f"Ring learning with errors at degree {DEGREE} and {sum(PRIMES)} bits (128-bit security by the tables of "
@@ -188,28 +207,52 @@ class CKKS(KeyMemory):
             "TenSEAL reads bytes that other parties sent; nothing is promised about faults in it.",
         )
 
-    def client_open(self, session: Session, client: ClientId) -> PaillierClient:
-        return PaillierClient(client, session)
+    def client_open(self, session: Session, client: ClientId) -> LatticeClient:
+        return LatticeClient(client, session)
 
     def client_step(
-        self, state: PaillierClient, request: Message, encoded: Tensors | None
-    ) -> tuple[PaillierClient, dict[str, Array]]:
-        """Check parameters and key, and encrypt.
+        self, state: LatticeClient, request: Message, encoded: Tensors | None
+    ) -> tuple[LatticeClient, dict[str, Array]]:
+        """`client_accept` and `client_upload` in one.
+
+        Raises:
+            MessageRefused: as `client_accept`.
+            RangeRefused: as `client_upload`.
+        """
+        if encoded is None:
+            raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
+        accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
+        return self.client_upload(accepted, encoded)
+
+    def client_accept(self, state: LatticeClient, request: Message, context: UploadContext) -> LatticeClient:
+        """Check stage, exchange, parameters and key. What other clients are told is not compared (see the plan).
 
         Raises:
             MessageRefused: a wrong stage, a repeated request, foreign parameters, or another key than before.
-            RangeRefused: an entry outside the planned bound.
         """
         expect_stage(request, state.next_stage)
         session = state.session
         request.check(run=session.run, round=session.round, stage=UPLOAD, sender=SERVER, receiver=state.client)
-        context = read_context(request.body, request.sender)
+        read_context(request.body, request.sender)
         mark = {"sha256": from_bytes(sha256(request.body[CONTEXT].tobytes()).digest())}
         known = known_key.met(state.known, session.run, mark, request.sender)
-        assert encoded is not None
-        context.global_scale = scale(session.plan.clients)
-        vectors = [library().ckks_vector(context, chunk) for chunk in _slots(session.plan, encoded)]
-        return replace(state, next_stage="", known=known), {CIPHERTEXTS: _wire(vectors)}
+        return replace(state, next_stage=CONTRIBUTE, known=known, context=request.body[CONTEXT].tobytes())
+
+    def client_upload(self, state: LatticeClient, encoded: Tensors | None) -> tuple[LatticeClient, dict[str, Array]]:
+        """Encrypt; for a client that sits out, uniform polynomials.
+
+        Raises:
+            RangeRefused: an entry outside the planned bound.
+        """
+        assert state.next_stage == CONTRIBUTE
+        plan = state.session.plan
+        context = read_context({CONTEXT: from_bytes(state.context)}, SERVER)
+        context.global_scale = scale(plan.clients)
+        if encoded is None:
+            vectors = [uniform_vector(context, scale(plan.clients)) for _ in range(_chunks(plan))]
+        else:
+            vectors = [library().ckks_vector(context, chunk) for chunk in _slots(plan, encoded)]
+        return replace(state, next_stage="", context=b""), {CIPHERTEXTS: to_wire(vectors)}
 
     def server_open(self, session: Session) -> tuple[PaillierServer, str, Outgoing]:
         if len(session.cohort) > session.plan.clients:
@@ -234,7 +277,7 @@ class CKKS(KeyMemory):
             read_context(reply.body, reply.sender)
             body = {CONTEXT: reply.body[CONTEXT]}
             return replace(state, stage=UPLOAD, key=body), UPLOAD, dict.fromkeys(session.cohort, body)
-        return Aggregate(_unpack(session.plan, reply.body, reply.sender), state.survivors)
+        return Aggregate(_unpack_sum(session.plan, reply.body, len(state.survivors), reply.sender), state.survivors)
 
     def _collect(
         self, state: PaillierServer, replies: Mapping[PartyId, Message]
@@ -247,7 +290,7 @@ class CKKS(KeyMemory):
         for message in replies.values():
             vectors = read_upload(context, message.body, plan, message.sender)
             total = [a + b for a, b in zip(total, vectors, strict=True)] if total else vectors
-        request = {CIPHERTEXTS: _wire(total), SURVIVORS: np.asarray(len(replies), np.int64)}
+        request = {CIPHERTEXTS: to_wire(total), SURVIVORS: np.asarray(len(replies), np.int64)}
         return replace(state, stage=DECRYPT, survivors=tuple(sorted(replies))), DECRYPT, {KEY_HOLDER: request}
 
     def helper(self, frozen: bytes | None = None) -> LatticeHolder:
@@ -260,28 +303,12 @@ def ckks(*, threshold: int | None = None) -> CKKS:
     return CKKS(threshold)
 
 
-def read_context(body: Tensors, sender: PartyId) -> Any:
-    """A public context of exactly our parameters. Raises `MalformedError` for anything else."""
-    if set(body) != {CONTEXT}:
-        raise MalformedError(sender, f"a public key holds {CONTEXT!r}, not {sorted(body)}")
-    data = _unpadded(body[CONTEXT][None], CONTEXT_BYTES, sender)[0]
-    try:
-        context = library().context_from(data)
-    except (RuntimeError, ValueError) as error:
-        raise MalformedError(sender, f"no context: {error}") from error
-    if not context.has_public_key():  # with a secret one beside it, it would not fit its field
-        raise MalformedError(sender, "the context has no public key")
-    if _serialized(context, key=False) != _parameters():
-        raise MalformedError(sender, "the context's parameters are not those of the plan")
-    return context
-
-
 def read_upload(context: Any, body: Tensors, plan: Plan, sender: PartyId) -> list[Any]:
     """The ciphertexts of one client's upload. Raises `MalformedError`."""
     if set(body) != {CIPHERTEXTS}:
         raise MalformedError(sender, f"an upload holds ciphertexts, not {sorted(body)}")
-    vectors = _vectors(context, body[CIPHERTEXTS], _chunks(plan), sender)
-    if any(_scale(vector) != scale(plan.clients) for vector in vectors):
+    vectors = from_wire(context, body[CIPHERTEXTS], _chunks(plan), sender)
+    if any(scale_of(vector) != scale(plan.clients) for vector in vectors):
         raise MalformedError(sender, "the ciphertexts' scale is not the plan's")
     return vectors
 
@@ -294,9 +321,13 @@ def open_ckks(key_holder: LatticeHolder, body: Tensors, plan: Plan, sender: Part
 def _approximate(tensor: TensorPlan, clients: int) -> TensorPlan:
     if tensor.bound is None or tensor.step:
         raise PlanError(f"ckks: tensor {tensor.name!r} needs a bound and no quantise(); it sums in floating point")
-    # the flood, the scheme's noise under it, and double precision in the transforms (measured 2^-48 a client)
-    relative = (FLOOD + 1) * noise_bound(clients) / scale(clients) + clients * 2.0**-46
-    return replace(tensor, error=tensor.bound * relative, max_clients=2 ** math.ceil(math.log2(clients)))
+    error = tensor.bound * _relative_error(clients)
+    return replace(tensor, error=error, max_clients=2 ** math.ceil(math.log2(clients)))
+
+
+def _relative_error(clients: int) -> float:
+    """Of a sum, in bounds: flood, scheme's noise, and double precision in the transforms (measured 2^-48 a client)."""
+    return (FLOOD + 1) * noise_bound(clients) / scale(clients) + clients * 2.0**-46
 
 
 def _chunks(plan: Plan) -> int:
@@ -317,6 +348,19 @@ def _slots(plan: Plan, encoded: Tensors) -> Array:
     return flat.reshape(-1, SLOTS)
 
 
+def _unpack_sum(plan: Plan, body: Tensors, count: int, sender: PartyId) -> dict[str, Array]:
+    """The sum of `count` contributions; zeros with the indicator set where some client sat out.
+
+    The slots of a sum that holds a uniform polynomial spread over tens of `count` bounds: all 4096 lie within one
+    another's honest range with a probability below 2^-10000.
+    """
+    total = _unpack(plan, body, sender)
+    if not has_indicator(plan):
+        return total
+    beyond = np.abs(body[PLAINTEXTS]).max() > count + _relative_error(plan.clients)
+    return out_total(plan, np.float64) if beyond or some_client_out(total, plan) else total
+
+
 def _unpack(plan: Plan, body: Tensors, sender: PartyId) -> dict[str, Array]:
     if set(body) != {PLAINTEXTS}:
         raise MalformedError(sender, f"a decryption holds plaintexts, not {sorted(body)}")
@@ -329,67 +373,3 @@ def _unpack(plan: Plan, body: Tensors, sender: PartyId) -> dict[str, Array]:
         out[tensor.name] = (flat[start : start + tensor.size] * tensor.bound).reshape(tensor.shape)
         start += tensor.size
     return out
-
-
-def _serialized(context: Any, *, key: bool) -> bytes:
-    data: bytes = context.serialize(
-        save_public_key=key, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
-    )
-    return data
-
-
-@cache
-def _parameters() -> bytes:
-    return _serialized(LatticeHolder()._context, key=False)
-
-
-def _padded(data: bytes, size: int) -> Array:
-    """A field of constant size: four bytes of length, the data, zeros."""
-    assert len(data) <= size - 4
-    return from_bytes((len(data).to_bytes(4, "little") + data).ljust(size, b"\0"))
-
-
-def _unpadded(rows: Array, size: int, sender: PartyId) -> list[bytes]:
-    if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != size:
-        raise MalformedError(sender, f"fields are {rows.dtype} of shape {rows.shape}, not uint8 of (any, {size})")
-    out = []
-    for row in rows:
-        data = row.tobytes()
-        length = int.from_bytes(data[:4], "little")
-        if not 0 < length <= size - 4 or any(data[4 + length :]):
-            raise MalformedError(sender, "a padded field has a length outside it, or padding that is not zero")
-        out.append(data[4 : 4 + length])
-    return out
-
-
-def _wire(vectors: list[Any]) -> Array:
-    rows = [_padded(vector.serialize(), CHUNK_BYTES) for vector in vectors]
-    return np.stack(rows) if rows else np.zeros((0, CHUNK_BYTES), np.uint8)
-
-
-def _vectors(context: Any, rows: Array, count: int | None, sender: PartyId) -> list[Any]:
-    pieces = _unpadded(rows, CHUNK_BYTES, sender)
-    if count is not None and len(pieces) != count:
-        raise MalformedError(sender, f"{len(pieces)} ciphertexts, not {count}")
-    try:
-        vectors = [library().ckks_vector_from(context, piece) for piece in pieces]
-        faults = {_fault(vector) for vector in vectors} - {None}
-    except (RuntimeError, ValueError) as error:
-        raise MalformedError(sender, f"no ciphertext: {error}") from error
-    if faults:
-        raise MalformedError(sender, f"no fresh ciphertext or sum of such: {', '.join(sorted(map(str, faults)))}")
-    return vectors
-
-
-def _fault(vector: Any) -> str | None:
-    """What keeps a vector from being a ciphertext of ours, or a sum of such."""
-    if vector.size() != SLOTS:
-        return f"it holds {vector.size()} slots, not {SLOTS}"
-    (inner,) = vector.ciphertext()
-    if (inner.size(), inner.coeff_modulus_size()) != (2, len(PRIMES) - 1):
-        return f"it has {inner.size()} polynomials modulo {inner.coeff_modulus_size()} primes"
-    return "it is transparent: its values stand in the clear" if inner.is_transparent() else None
-
-
-def _scale(vector: Any) -> float:
-    return float(vector.ciphertext()[0].scale)

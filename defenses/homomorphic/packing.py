@@ -9,6 +9,7 @@ below 2^(bits - 1) <= n and never wraps mod n. The decoder takes count * u off a
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import gmpy2
 import numpy as np
 
-from securefed.defenses.base import Plan, TensorPlan
+from securefed.defenses.base import INDICATOR, Plan, TensorPlan, has_indicator, some_client_out
 from securefed.errors import MalformedError, PlanError, RangeRefused
 from securefed.messages import PartyId
 from securefed.tensors import Array, Tensors
@@ -84,6 +85,10 @@ class Packing:
         """
         return [plaintext for group in self.groups for plaintext in _pack(group, encoded)]
 
+    def uniform(self, modulus: int) -> list[Any]:
+        """Plaintexts of a client that sits out, uniform below `modulus`, from the operating system."""
+        return [gmpy2.mpz(secrets.randbelow(modulus)) for _ in range(self.plaintexts)]
+
     def unpack(self, plaintexts: Sequence[Any], count: int, sender: PartyId) -> dict[str, Array]:
         """The int64 sums of `count` packed contributions.
 
@@ -97,6 +102,32 @@ class Packing:
             out |= _unpack(group, plaintexts[start : start + group.plaintexts], count, sender)
             start += group.plaintexts
         return out
+
+
+def unpack_sum(
+    packing: Packing, plan: Plan, plaintexts: Sequence[Any], count: int, sender: PartyId
+) -> dict[str, Array]:
+    """The int64 sums of `count` packed contributions; zeros with the indicator set where some client sat out.
+
+    A client that is out makes every plaintext of the sum uniform, so a sum that cannot be one shows the same as one
+    whose indicator is not zero: somebody was out, or sent what the plan does not allow.
+
+    Raises:
+        MalformedError: as `Packing.unpack`, where the plan has no indicator.
+    """
+    if not has_indicator(plan):
+        return packing.unpack(plaintexts, count, sender)
+    try:
+        total = packing.unpack(plaintexts, count, sender)
+    except MalformedError:
+        return out_total(plan, np.int64)
+    return out_total(plan, np.int64) if some_client_out(total, plan) else total
+
+
+def out_total(plan: Plan, dtype: type[np.int64] | type[np.float64]) -> dict[str, Array]:
+    """What stands for a sum that is noise: zeros, and 1 in the indicator."""
+    total = {tensor.name: np.zeros(tensor.shape, dtype) for tensor in plan.tensors}
+    return total | {INDICATOR: np.ones((), dtype)}
 
 
 def units(tensor: TensorPlan) -> int:

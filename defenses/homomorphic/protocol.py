@@ -18,18 +18,20 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from securefed.defenses.base import Outgoing, Plan, Session, expect_stage
+from securefed.defenses.base import Outgoing, Plan, Session, UploadContext, expect_stage
 from securefed.defenses.homomorphic import cipher, known_key
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT, KEY, PLAINTEXTS, SURVIVORS, KeyHolder
 from securefed.defenses.homomorphic.keys import PublicKey
 from securefed.defenses.homomorphic.noise import NOISES, Noise, Stock, exponent_bits
-from securefed.defenses.homomorphic.packing import Packing
-from securefed.errors import ConfigError, ContradictionError, MalformedError, PlanError, TooFewSurvivors
+from securefed.defenses.homomorphic.packing import Packing, unpack_sum
+from securefed.errors import ConfigError, ContradictionError, DataError, MalformedError, PlanError, TooFewSurvivors
 from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes, local
 from securefed.tensors import Array, Tensors
 
 UPLOAD: Final = "upload"
+CONTRIBUTE: Final = "contribute"
+"""A client between the request for its upload and the upload: no message asks for it."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,11 @@ class Paillier(KeyMemory):
     Guarantees, for a server and a key holder that follow the protocol and do not collude: the server learns the sum
     and who is in it; the key holder learns the sum and how many are in it. The sum equals
     `chain(quantise, plain)`'s bit for bit.
+    A client that sits out uploads uniform plaintexts, so that the sum is uniform modulo n: of the other clients it
+    shows nothing, of this one that it was out.
     Not promised: anything against server and key holder together (they open every contribution), against an active
-    server, or that clients' values lie in their bounds (only the sum is checked). The server sees which clients
-    dropped out.
+    server (one that tells clients different things too), or that clients' values lie in their bounds (only the sum is
+    checked). The server sees which clients dropped out.
 
     Raises:
         ConfigError: `bits` below 2048 or no multiple of 64, an unknown noise, `short` noise beyond 3072 bits, a given
@@ -105,6 +109,7 @@ class Paillier(KeyMemory):
     stock: Stock = field(default_factory=Stock, repr=False, compare=False)
     name: ClassVar[str] = "paillier"
     exact: ClassVar[bool] = True
+    hides: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
     beside: ClassVar[tuple[PartyId, ...]] = (KEY_HOLDER,)
     least_bits: ClassVar[int] = 2048
@@ -156,7 +161,7 @@ class Paillier(KeyMemory):
         return (
             "The key holder does not collude with the server: together they open every contribution.",
             "The server is honest but curious: an active one could have one client's ciphertexts decrypted in place "
-            "of the sum.",
+            "of the sum, and clients that are told different broadcasts do not notice it.",
             first,
             "The key holder sees the sum of every round.",
             "Ciphertexts are malleable: that messages arrive unaltered rests on the authenticated channel.",
@@ -170,26 +175,44 @@ class Paillier(KeyMemory):
     def client_step(
         self, state: PaillierClient, request: Message, encoded: Tensors | None
     ) -> tuple[PaillierClient, dict[str, Array]]:
-        """Check the public key and encrypt, with noise of the stock first.
+        """`client_accept` and `client_upload` in one.
+
+        Raises:
+            MessageRefused: as `client_accept`.
+            RangeRefused: as `client_upload`.
+        """
+        if encoded is None:
+            raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
+        accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
+        return self.client_upload(accepted, encoded)
+
+    def client_accept(self, state: PaillierClient, request: Message, context: UploadContext) -> PaillierClient:
+        """Check stage, exchange and public key. What other clients are told is not compared (see the plan).
 
         Raises:
             MessageRefused: a wrong stage, a repeated request, a key that cannot be one, or another key than before.
-            RangeRefused: an entry outside the planned bound.
         """
         expect_stage(request, state.next_stage)
         _bound(request, state.session, UPLOAD, SERVER, state.client)
-        public, known = self._accept(state, request)
-        assert encoded is not None
-        plaintexts = Packing.of(state.session.plan, self.bits).pack(encoded)
-        ciphertexts = cipher.encrypt(public, plaintexts, self.noise, self.stock)
-        body = {CIPHERTEXTS: cipher.to_wire(ciphertexts, public.ciphertext_bytes)}
-        return replace(state, next_stage="", known=known), body
-
-    def _accept(self, state: PaillierClient, request: Message) -> tuple[PublicKey, bytes]:
         public = PublicKey.from_body(request.body, self.bits, request.sender)
         if self.public not in (None, public):
             raise ContradictionError(request.sender, "it hands over another public key than the one given at set-up")
-        return public, known_key.met(state.known, state.session.run, public.to_body(), request.sender)
+        known = known_key.met(state.known, state.session.run, public.to_body(), request.sender)
+        return replace(state, next_stage=CONTRIBUTE, known=known)
+
+    def client_upload(self, state: PaillierClient, encoded: Tensors | None) -> tuple[PaillierClient, dict[str, Array]]:
+        """Encrypt, with noise of the stock first; for a client that sits out, uniform plaintexts.
+
+        Raises:
+            RangeRefused: an entry outside the planned bound.
+        """
+        key = known_key.first_key(state.known, state.session.run)
+        assert state.next_stage == CONTRIBUTE and key is not None
+        public = PublicKey.from_body(key, self.bits, KEY_HOLDER)
+        packing = Packing.of(state.session.plan, self.bits)
+        plaintexts = packing.uniform(public.n) if encoded is None else packing.pack(encoded)
+        ciphertexts = cipher.encrypt(public, plaintexts, self.noise, self.stock)
+        return replace(state, next_stage=""), {CIPHERTEXTS: cipher.to_wire(ciphertexts, public.ciphertext_bytes)}
 
     def prepare(self, state: PaillierClient) -> int:
         """Make the noise of this client's next upload now, while it would wait or train; returns pieces made ready.
@@ -262,7 +285,8 @@ class Paillier(KeyMemory):
         if set(body) != {PLAINTEXTS}:
             raise MalformedError(sender, f"a decryption holds plaintexts, not {sorted(body)}")
         plaintexts = cipher.from_wire(body[PLAINTEXTS], packing.plaintexts, self.bits // 8, sender)
-        return Aggregate(packing.unpack(plaintexts, len(state.survivors), sender), state.survivors)
+        total = unpack_sum(packing, state.session.plan, plaintexts, len(state.survivors), sender)
+        return Aggregate(total, state.survivors)
 
     def helper(self, frozen: bytes | None = None) -> KeyHolder | None:
         """A key holder, with a fresh key or `frozen`; `None` where the key was given, as its holder is elsewhere."""

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from securefed.defenses.base import Outgoing, Plan, Session, expect_stage
+from securefed.defenses.base import Outgoing, Plan, Session, UploadContext, expect_stage
 from securefed.defenses.homomorphic import cipher, threshold_cipher
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT
 from securefed.defenses.homomorphic.key_set import Dealer, InsecureKeySet, KeySet, check_threshold
 from securefed.defenses.homomorphic.noise import NOISES, Noise, Stock, exponent_bits
 from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.protocol import UPLOAD, noise_assumptions
+from securefed.defenses.homomorphic.protocol import CONTRIBUTE, UPLOAD, noise_assumptions
 from securefed.defenses.homomorphic.threshold_cipher import CHALLENGE_BYTES, response_bytes
 from securefed.defenses.homomorphic.threshold_server import (
     ANSWERS,
@@ -40,7 +40,7 @@ from securefed.defenses.homomorphic.uploads import (
     read_bundle,
     sign,
 )
-from securefed.errors import ConfigError, ContradictionError, MalformedError, PlanError
+from securefed.errors import ConfigError, ContradictionError, DataError, MalformedError, PlanError
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes, local
 from securefed.tensors import Array, Tensors
@@ -52,12 +52,19 @@ class ThresholdClient:
 
     Attributes:
         sent: SHA-256 of its ciphertexts, empty before.
+        context: fingerprint of what it was told when it was asked to upload.
     """
 
     client: ClientId
     session: Session = local()
     next_stage: str = UPLOAD
     sent: bytes = b""
+    context: bytes = b""
+
+    @property
+    def told(self) -> Session:
+        """The session with the context as this client knows it."""
+        return replace(self.session, context=self.context)
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,9 @@ class ThresholdPaillier:
 
     Guarantees: the server learns the sum and who is in it, no holder learns more than it sent itself. A partial answer
     is given once an exchange, for the product of at least t uploads that their clients signed for this exchange; wrong
-    answers are refused by proof. The sum equals `chain(quantise, plain)`'s bit for bit.
+    answers are refused by proof. Where uploads are signed, those of clients that were told different things are not
+    opened together. The sum equals `chain(quantise, plain)`'s bit for bit. A client that sits out uploads uniform
+    plaintexts: the sum is uniform modulo n.
     Not promised: anything against t holders together, against the dealer, against a server with 2 t - N holders (it
     may open two survivor sets), or against a server with ONE client that alters its upload: a ciphertext made from
     others' can cancel them, and no proof is asked that a client knows its plaintext.
@@ -96,6 +105,7 @@ class ThresholdPaillier:
     dealer: Dealer = field(default_factory=Dealer, repr=False, compare=False)
     name: ClassVar[str] = "paillier_threshold"
     exact: ClassVar[bool] = True
+    hides: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
     beside: ClassVar[tuple[PartyId, ...]] = ()
 
@@ -176,7 +186,7 @@ class ThresholdPaillier:
         return (
             *out,
             "The server is honest but curious: uploads are not signed, so an active one could make up all of a "
-            "product's factors but one.",
+            "product's factors but one, and clients that are told different broadcasts do not notice it.",
         )
 
     def _keys(self, plan: Plan) -> KeySet:
@@ -190,42 +200,59 @@ class ThresholdPaillier:
     def client_step(
         self, state: ThresholdClient, request: Message, encoded: Tensors | None
     ) -> tuple[ThresholdClient, dict[str, Array]]:
-        """Encrypt and sign, or answer a share's part.
+        """Accept and upload in one, or answer a share's part.
 
         Raises:
             MessageRefused: a wrong stage, a repeated request, or a product that must not be opened.
-            RangeRefused: an entry outside the planned bound.
-            ConfigError: this client was dealt no keys.
+            RangeRefused, ConfigError: as `client_accept` and `client_upload`.
         """
-        expect_stage(request, state.next_stage)
-        session, client = state.session, state.client
-        request.check(run=session.run, round=session.round, stage=state.next_stage, sender=SERVER, receiver=client)
-        keys = self._keys(session.plan)
-        if request.stage == DECRYPT:
-            return replace(state, next_stage=""), self._answer(keys, state, request)
-        assert encoded is not None
+        if state.next_stage == UPLOAD:
+            if encoded is None:
+                raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
+            accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
+            return self.client_upload(accepted, encoded)
+        _check_request(state, request, DECRYPT)
+        return replace(state, next_stage=""), self._answer(self._keys(state.session.plan), state, request)
+
+    def client_accept(self, state: ThresholdClient, request: Message, context: UploadContext) -> ThresholdClient:
+        """Check stage and exchange, and that this client can sign.
+
+        Raises:
+            MessageRefused: a wrong stage, a repeated request, or one that holds anything.
+            ConfigError: this client was dealt no identity.
+        """
+        _check_request(state, request, UPLOAD)
         if request.body:
             raise MalformedError(request.sender, f"a request to upload is empty, not {sorted(request.body)}")
-        body = self._encrypt(keys, session, client, encoded)
-        following = DECRYPT if client in keys.shares else ""
-        return replace(state, next_stage=following, sent=digest(body[CIPHERTEXTS])), body
+        if self._signed and state.client not in self._keys(state.session.plan).signers:
+            raise ConfigError(f"{self.name}: client {state.client} was dealt no identity; deal keys for all clients")
+        return replace(state, next_stage=CONTRIBUTE, context=context.exchange)
 
-    def _encrypt(self, keys: KeySet, session: Session, client: ClientId, encoded: Tensors) -> dict[str, Array]:
+    def client_upload(
+        self, state: ThresholdClient, encoded: Tensors | None
+    ) -> tuple[ThresholdClient, dict[str, Array]]:
+        """Encrypt and sign; for a client that sits out, uniform plaintexts.
+
+        Raises:
+            RangeRefused: an entry outside the planned bound.
+        """
+        assert state.next_stage == CONTRIBUTE
+        plan, client = state.session.plan, state.client
+        keys, packing = self._keys(plan), Packing.of(plan, self.bits)
         public = keys.shared.public
-        plaintexts = Packing.of(session.plan, self.bits).pack(encoded)
+        plaintexts = packing.uniform(public.n) if encoded is None else packing.pack(encoded)
         ciphertexts = cipher.to_wire(
             cipher.encrypt(public, plaintexts, self.noise, self.stock), public.ciphertext_bytes
         )
         body = {CIPHERTEXTS: ciphertexts}
         if self._signed:
-            if client not in keys.signers:
-                raise ConfigError(f"{self.name}: client {client} was dealt no identity; deal keys for all clients")
-            body[SIGNATURE] = sign(keys.shared, keys.signers[client], session, client, ciphertexts)
-        return body
+            body[SIGNATURE] = sign(keys.shared, keys.signers[client], state.told, client, ciphertexts)
+        following = DECRYPT if client in keys.shares else ""
+        return replace(state, next_stage=following, sent=digest(ciphertexts)), body
 
     def _answer(self, keys: KeySet, state: ThresholdClient, request: Message) -> dict[str, Array]:
         """A partial answer for the product of the uploads in the request, after every check a holder can make."""
-        shared, session, client = keys.shared, state.session, state.client
+        shared, session, client = keys.shared, state.told, state.client
         count = Packing.of(session.plan, self.bits).plaintexts
         uploads = read_bundle(shared, session, request.body, count, request.sender)
         if client in uploads and digest(uploads[client]) != state.sent:
@@ -291,6 +318,13 @@ class InsecureThresholdPaillier(ThresholdPaillier):
             *super()._assumptions(threshold, holders),
             f"INSECURE: a modulus of {self.bits} bits may be factored.",
         )
+
+
+def _check_request(state: ThresholdClient, request: Message, stage: str) -> None:
+    """Raise unless the request is for `stage`, that stage is the next one, and the exchange is this client's."""
+    expect_stage(request, state.next_stage)
+    session = state.session
+    request.check(run=session.run, round=session.round, stage=stage, sender=SERVER, receiver=state.client)
 
 
 def threshold_paillier(

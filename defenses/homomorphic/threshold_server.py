@@ -12,7 +12,7 @@ from securefed.defenses.base import Outgoing, Plan, Session
 from securefed.defenses.homomorphic import cipher, threshold_cipher
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT
 from securefed.defenses.homomorphic.key_set import KeySet, SharedKey
-from securefed.defenses.homomorphic.packing import Packing
+from securefed.defenses.homomorphic.packing import Packing, unpack_sum
 from securefed.defenses.homomorphic.protocol import UPLOAD
 from securefed.defenses.homomorphic.threshold_cipher import CHALLENGE_BYTES, Proof, response_bytes
 from securefed.defenses.homomorphic.uploads import SIGNATURE, bundle, check_signature, context, product
@@ -90,7 +90,7 @@ def open_sum(
         partials = {holder: numbers for holder, (numbers, _) in read.items()}
         plaintexts = threshold_cipher.combine(shared, ciphertexts, partials)
         if plaintexts is not None:
-            return _unpack(packing, plaintexts, tuple(sorted(state.uploads)))
+            return _unpack(packing, state.session.plan, plaintexts, tuple(sorted(state.uploads)))
     for holder in sorted(replies):  # somebody was wrong, or silent: keep only what is proven
         numbers, proof = read[holder]
         bound_to = context(shared, state.session, DECRYPT, holder)
@@ -103,9 +103,9 @@ def open_sum(
     return _ask(replace(state, answers=answers), missing)
 
 
-def _unpack(packing: Packing, plaintexts: cipher.Integers, survivors: tuple[ClientId, ...]) -> Aggregate:
+def _unpack(packing: Packing, plan: Plan, plaintexts: cipher.Integers, survivors: tuple[ClientId, ...]) -> Aggregate:
     try:
-        return Aggregate(packing.unpack(plaintexts, len(survivors), SERVER), survivors)
+        return Aggregate(unpack_sum(packing, plan, plaintexts, len(survivors), SERVER), survivors)
     except MalformedError as error:
         raise TooFewSurvivors(
             f"some client's upload is not what the plan says ({error.reason}); the round is void"

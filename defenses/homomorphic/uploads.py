@@ -30,11 +30,15 @@ def digest(ciphertexts: Array) -> bytes:
 
 
 def context(key: SharedKey, session: Session, stage: str, client: ClientId) -> bytes:
-    """What a signature or proof is bound to: run, exchange, cohort, plan, stage, sender and key, in constant size."""
+    """What a signature or proof is bound to, in constant size.
+
+    Run, exchange, cohort, plan, what clients are told (`Session.context`), stage, sender and key.
+    """
     cohort = hashlib.sha256(np.asarray(session.cohort, np.int64).tobytes()).digest()
+    told = hashlib.sha256(session.context).digest()
     head = f"securefed paillier_threshold {stage}".ljust(48).encode()
     numbers = session.round.to_bytes(8, "little") + client.to_bytes(8, "little")
-    return head + session.run.encode() + numbers + cohort + plan_digest(session.plan) + key.fingerprint
+    return head + session.run.encode() + numbers + cohort + told + plan_digest(session.plan) + key.fingerprint
 
 
 def sign(key: SharedKey, signer: bytes, session: Session, client: ClientId, ciphertexts: Array) -> Array:

@@ -12,6 +12,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import CKKS, LatticeHolder, ckks, open_ckks
 from securefed.defenses.homomorphic import lattice as module
+from securefed.defenses.homomorphic import lattice_wire as wire
 from securefed.errors import (
     ConfigError,
     ContradictionError,
@@ -35,7 +36,7 @@ HOLDER = LatticeHolder()
 
 def contribution(seed):
     rng = np.random.default_rng(seed)
-    return {s.name: rng.uniform(-s.bound, s.bound, s.shape) for s in LAYOUT}
+    return DEFENCE.encode({s.name: rng.uniform(-s.bound, s.bound, s.shape) for s in LAYOUT}, PLAN)
 
 
 RAW = {client: contribution(client) for client in range(N)}
@@ -222,14 +223,14 @@ def foreign(degree, primes):
     context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=degree, coeff_mod_bit_sizes=list(primes))
     context.global_scale = 1.0
     context.make_context_public()
-    return module._padded(module._serialized(context, key=True), module.CONTEXT_BYTES)
+    return wire.padded(wire.serialized(context, key=True), wire.CONTEXT_BYTES)
 
 
 def secret_context():
     data = HOLDER._context.serialize(
         save_public_key=False, save_secret_key=True, save_galois_keys=False, save_relin_keys=False
     )
-    return module._padded(data, module.CONTEXT_BYTES)
+    return wire.padded(data, wire.CONTEXT_BYTES)
 
 
 @pytest.mark.parametrize(("name", "change"), CONTEXTS.items())
