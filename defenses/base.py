@@ -19,6 +19,7 @@ from securefed.defenses.plan import (
     TensorPlan,
     Unit,
     has_indicator,
+    indicator_of,
     plan_digest,
     with_indicator,
     without_indicator,
@@ -303,8 +304,9 @@ class Defense:
         inner = without_indicator(plan)
         for transform in self.transforms:
             contribution = transform.encode(contribution, inner)
-        if has_indicator(plan):
-            return {**contribution, INDICATOR: np.zeros((), np.int64 if self.aggregation.exact else np.float64)}
+        if (indicator := indicator_of(plan)) is not None:
+            dtype = np.int64 if self.aggregation.exact else np.float64
+            return {**contribution, INDICATOR: np.zeros(indicator.shape, dtype)}
         return contribution
 
     def decode(self, encoded: Tensors, plan: Plan, count: int) -> Tensors:
@@ -348,8 +350,8 @@ def without_indicator_tensor(tensors: Tensors) -> Tensors:
 
 def some_client_out(total: Tensors, plan: Plan) -> bool:
     """Whether the sum of an aggregation shows that a client sat out, so that all of it is noise."""
-    errors = [tensor.error for tensor in plan.tensors if tensor.name == INDICATOR]
-    return bool(errors) and bool(np.abs(total[INDICATOR]) > errors[0])
+    indicator = indicator_of(plan)
+    return indicator is not None and bool((np.abs(total[INDICATOR]) > indicator.error).any())
 
 
 def expect_stage(request: Message, expected: str) -> None:

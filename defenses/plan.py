@@ -142,18 +142,29 @@ def plan_digest(plan: Plan) -> bytes:
 
 
 def with_indicator(plan: Plan) -> Plan:
-    """The plan with the tensor `INDICATOR` more: a 64-bit integer, or a float where sums are not made of integers."""
-    exact = any(tensor.step for tensor in plan.tensors)
-    indicator = TensorPlan(INDICATOR, (), 1.0, 64 if exact else 0, 1.0 if exact else 0.0, 2**31, 0.0)
+    """The plan with the tensor `INDICATOR` more: 64 bits of integers, or a float where sums are not made of integers.
+
+    The integers are of a ring that the plan has anyway (32 bits where it can), so that encryptions pack them beside the
+    other entries.
+    """
+    rings = {tensor.ring for tensor in plan.tensors if tensor.step}
+    ring: Ring = 32 if 32 in rings else 64
+    shape, planned, step = ((2,) if ring == 32 else (), ring, 1.0) if rings else ((), 0, 0.0)
+    indicator = TensorPlan(INDICATOR, shape, 1.0, planned, step, 2**31, 0.0)
     return replace(
         plan,
         tensors=(*plan.tensors, indicator),
-        wanted_rings={**plan.wanted_rings, INDICATOR: 64},
+        wanted_rings={**plan.wanted_rings, INDICATOR: ring},
         added=(*plan.added, INDICATOR),
     ).assume(
         "A client whose values are out of range or not finite, or whose computation fails, uploads uniform residues: "
         "the sum opens to noise, shows in one bit that some client was out, and the exchange is repeated."
     )
+
+
+def indicator_of(plan: Plan) -> TensorPlan | None:
+    """The indicator's part of the plan, if it has one."""
+    return next((tensor for tensor in plan.tensors if tensor.name == INDICATOR), None)
 
 
 def without_indicator(plan: Plan) -> Plan:

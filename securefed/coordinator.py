@@ -140,7 +140,7 @@ class Coordinator:
         Raises:
             ClientOut: a client sat out, so that the sum is noise.
             RangeRefused: a client's values lie beyond the planned range, in the clear; nothing was unmasked.
-            DivergenceError: the steps of all clients left the numbers, in the clear.
+            DivergenceError: a client's own steps left the numbers, in the clear.
             TooFewSurvivors: the protocol could not complete.
         """
         plan = self._defense.plan(
@@ -244,8 +244,7 @@ class Coordinator:
     ) -> dict[PartyId, Message]:
         """The replies, but for those that `intake` takes."""
         accepted: dict[PartyId, Message] = {}
-        beyond: RangeRefused | None = None
-        diverged: DivergenceError | None = None
+        stop: RangeRefused | DivergenceError | None = None
         for party, reply, nbytes in self._deliver(session.round, stage, bodies, traffic):
             try:
                 expected = REFUSAL if reply.stage == REFUSAL else stage
@@ -257,10 +256,8 @@ class Coordinator:
             if reply.stage == REFUSAL:
                 refusal = read_refusal(reply)
                 traffic.refusals[party] = str(refusal)
-                if isinstance(refusal, RangeRefused):
-                    beyond = refusal
-                elif isinstance(refusal, DivergenceError):
-                    diverged = refusal
+                if isinstance(refusal, RangeRefused | DivergenceError):
+                    stop = refusal
             elif intake is None:
                 accepted[party] = reply
             else:
@@ -271,11 +268,9 @@ class Coordinator:
                         raise
                     traffic.refusals[party] = str(error)
         # Where uploads are hidden or noised no honest client sends these: one that does drops out, as by any refusal.
-        if not self._defense.aggregation.hides and not session.plan.noise_multiplier:
-            if beyond is not None:
-                raise beyond
-            if diverged is not None and not accepted and intake is None:
-                raise diverged
+        in_the_clear = not self._defense.aggregation.hides and not session.plan.noise_multiplier
+        if stop is not None and in_the_clear:
+            raise stop
         return dict(sorted(accepted.items()))
 
     def _deliver(

@@ -66,12 +66,21 @@ class OtherModel:
 
 
 @pytest.mark.parametrize("victims", [(0,), (0, 1, 2, 3)])
-def test_a_broadcast_that_is_not_the_models_is_not_noticed(victims: tuple[int, ...]) -> None:
-    """To one client, or to all: neither masks nor the check of the sum speak of what contributions start from."""
-    honest = federation(VERIFIED).run(3).output
-    deceived = federation(VERIFIED, transport=lambda endpoints: OtherModel(InProcess(endpoints), victims)).run(3)
+def test_in_the_clear_a_broadcast_that_is_not_the_models_is_not_noticed(victims: tuple[int, ...]) -> None:
+    """To one client, or to all: a sum in the clear does not speak of what contributions start from."""
+    honest = federation(chain()).run(3).output
+    deceived = federation(chain(), transport=lambda endpoints: OtherModel(InProcess(endpoints), victims)).run(3)
     assert deceived.unsettled == ()
     assert any(np.abs(deceived.output[name] - value).max() > 1e-3 for name, value in honest.items())
+
+
+def test_a_model_that_the_server_chooses_and_sends_to_all_clients_is_not_noticed() -> None:
+    """What clients are told is bound to be the same for all, not to be right."""
+    honest = federation(VERIFIED).run(3).output
+    chosen = federation(VERIFIED)
+    vectors = chosen._server.vectors
+    chosen._server = replace(chosen._server, vectors={name: value + 1 for name, value in vectors.items()})
+    assert any(np.abs(chosen.run(3).output[name] - value).max() > 1e-3 for name, value in honest.items())
 
 
 class Slow(InProcess):
@@ -113,7 +122,7 @@ class RolledBack(SecureAggregation):
     def client_step(self, state: Any, request: Message, encoded: Any) -> Any:
         if request.stage == self.upload and state.client == 0:
             RolledBack.shown += [
-                super(RolledBack, self).client_step(state, request, {"w": value})[1]["masked/w"]
+                super(RolledBack, self).client_step(state, request, {**encoded, "w": value})[1]["masked/w"]
                 for value in (encoded["w"], encoded["w"] + np.arange(5))
             ]
         return super().client_step(state, request, encoded)
@@ -136,13 +145,13 @@ def test_security_that_is_raised_by_g_bits_withstands_so_many_tries(tries: int) 
 
 
 def test_a_wrong_tag_of_one_client_fails_the_check_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = verification.masked_tag
+    made = verification.tag
 
-    def wrong(key: bytes, client: int, *arguments: Any) -> np.ndarray:
+    def wrong(key: bytes, client: int, *arguments: Any) -> tuple[int, int]:
         tag = made(key, client, *arguments)
-        return tag ^ np.uint64(client == 1)
+        return tag if client != 1 else (tag[0] ^ 1, tag[1] ^ 1)
 
-    monkeypatch.setattr(verification, "masked_tag", wrong)
+    monkeypatch.setattr(verification, "tag", wrong)
     run = federation(VERIFIED, max_void=2)
     with pytest.raises(RoundVoid, match=r"not that of the contributions of clients \[0, 1, 2, 3\]"):
         run.run(2)

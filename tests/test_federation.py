@@ -118,9 +118,25 @@ def test_values_beyond_the_plan_void_the_round_and_double_the_range() -> None:
     assert "bounds doubled" in result.history[0].void[0]
     assert not result.history[1].void
     np.testing.assert_allclose(result.output["basis"], wide.output["basis"], atol=1e-9)
-    refusals = [s.message for s in result.transcript.sent if s.message.stage == "refusal"]
+    assert not [s.message for s in result.transcript.sent if s.message.stage == "refusal"]
+    assert [entry.survivors for entry in result.history] == [(0, 1, 2, 3)] * 3
+
+    clear = Federation(Narrow(rank=2, tolerance=0.0), data(), chain(Quantise())).run(3)  # here a client says so
+    assert "bounds doubled" in clear.history[0].void[0]
+    refusals = [s.message for s in clear.transcript.sent if s.message.stage == "refusal"]
     assert refusals
-    assert all(message.body["text"].size == 0 for message in refusals)  # the refusal tells one bit, no value
+    assert all(message.body["text"].size == 0 for message in refusals)  # and sends no value
+
+
+def test_a_client_that_sat_out_of_eight_exchanges_declines_all_others() -> None:
+    class Narrow(SSI):
+        def layout(self, public: Public) -> Layout:
+            return Layout(tuple(replace(spec, bound=spec.bound / 2**40) for spec in super().layout(public)))
+
+    federation = Federation(Narrow(rank=2), data(), chain(secure_aggregation()), max_void=20)
+    with pytest.raises(RoundVoid, match="takes no further part"):
+        federation.run(1)
+    assert {node.state.out for node in federation.nodes.values()} == {8}
 
 
 def test_a_round_that_cannot_complete_is_named_and_leaves_the_state_alone(tmp_path) -> None:

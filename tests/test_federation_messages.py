@@ -129,7 +129,10 @@ def test_replayed_and_unopened_exchanges_are_refused_by_a_client() -> None:
     assert b"ContradictionError" in reply.body["name"].tobytes()
     foreign = node.handle(replace(uploads[1], run="00" * 16, round=9))
     assert b"BindingError" in foreign.body["name"].tobytes()
-    fresh = node.handle(replace(uploads[1], round=9))  # positive control: the same body, not replayed
+    same = node.handle(replace(uploads[1], round=9))  # the same place of the run, under another number
+    assert b"MalformedError" in same.body["name"].tobytes()
+    later = uploads[1].body | {"session/place": np.array([2, 0]), "counted/exchange": np.array([1, 1, 1, 1])}
+    fresh = node.handle(replace(uploads[1], round=9, body=later))  # positive control: not replayed
     assert fresh.stage == "upload"
 
 
@@ -175,7 +178,11 @@ def test_range_refusals_without_end_stop_the_run_by_name() -> None:
         {"session/kind": np.asarray(-1)},
         {"session/doublings": np.asarray(5000)},
         {"session/doublings": np.asarray(-3000)},
-        {"settle/round": np.asarray(np.inf)},
+        {"counted/exchange": np.asarray(np.inf)},
+        {"counted/exchange": np.full(3, -1)},
+        {"session/place": np.array([0, 8])},
+        {"session/place": np.array([-1, 0])},
+        {"session/kind": np.asarray(1)},
         {"broadcast/weight": np.zeros((3, 6), bool)},
         {"broadcast/weight": np.zeros((6, 3))},
         {"broadcast/weight": None},
