@@ -36,9 +36,8 @@ def cost(clients=10, entries=1000, defense=COMPLETE, lost=0):
 
 
 def test_sizes_are_those_of_the_plan() -> None:
-    assert masking_costs.Size.of(plan(), 2) == masking_costs.Size(
-        10, 10, 6, 6, False, 1001, 4008, 2
-    )  # the indicator is one entry more
+    indicator = 2  # entries of 32 bits
+    assert masking_costs.Size.of(plan(), 2) == masking_costs.Size(10, 10, 6, 6, False, 1000 + indicator, 4008, 2)
     packed = plan(defense=chain(Quantise(20), secure_aggregation()))
     assert masking_costs.Size.of(packed).words == 8 * 335  # three to a 64-bit integer, and the indicator
     sparse = plan(100, defense=SPARSE)

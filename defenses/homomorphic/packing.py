@@ -127,7 +127,7 @@ def unpack_sum(
 def out_total(plan: Plan, dtype: type[np.int64] | type[np.float64]) -> dict[str, Array]:
     """What stands for a sum that is noise: zeros, and 1 in the indicator."""
     total = {tensor.name: np.zeros(tensor.shape, dtype) for tensor in plan.tensors}
-    return total | {INDICATOR: np.ones((), dtype)}
+    return total | {INDICATOR: np.ones_like(total[INDICATOR])}
 
 
 def units(tensor: TensorPlan) -> int:
