@@ -45,8 +45,9 @@ class Federation(Server):
         reveal: accept that clients reveal the scalars an algorithm selects by, outside the defence; by default only
             where nothing is hidden anyway.
         seal: encrypts the checkpoint, which holds what clients learned; without one it is in clear, for its owner only.
-        prepare: let every client prepare its next upload between two rounds (`ClientNode.prepare`). With all clients in
-            one process this saves nothing; it is how a client's waiting time is used where they are apart.
+        prepare: let every client prepare its next upload between two rounds (`ClientNode.prepare`): encryption
+            randomness. With all clients in one process this saves nothing; it is how a client's waiting time is used
+            where they are apart.
         budget: of the defence's noise (`CentralGaussian.budget`), asked before every exchange, void ones too.
 
     Raises:

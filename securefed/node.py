@@ -131,7 +131,7 @@ class ClientNode:
 
     def finish(self, pending: Pending, computed: Computed) -> Message:
         """The reply that sends the contribution, or what a client sends that has none."""
-        message, state, trains = pending.message, pending.state, pending.state.place[1] == 1
+        message, state, trains = pending.message, self.state, pending.state.place[1] == 1
         try:
             if isinstance(computed, BudgetSpent) and self._spending is not None:
                 raise computed  # public: it follows from rounds and numbers of rows
@@ -154,7 +154,7 @@ class ClientNode:
         return self._reply(message, message.stage, body)
 
     def prepare(self) -> None:
-        """Do what the defence can do ahead for this client's upload: between two exchanges, or beside `compute`.
+        """Do what the defence can do ahead for this client's upload: between two exchanges, or while `compute` runs.
 
         Costs time now and memory of the upload's size, and saves the time when the contribution is there.
         """

@@ -50,6 +50,6 @@ class Contract:
                 if value.dtype != self.dtypes[name]:
                     raise DataError(f"broadcast {name!r} is {value.dtype}, not {self.dtypes[name]}")
             if isinstance(self.algorithm, Restricting):
-                self.algorithm.check_broadcast(broadcast)
+                self.algorithm.check_broadcast(broadcast, self.public)
         except (DataError, TypeError) as error:
             raise MalformedError(sender, str(error)) from error

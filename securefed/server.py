@@ -163,7 +163,7 @@ class Server:
                 entry = self._round()
                 self._history.append(entry)  # before the evaluation: should that fail, the round is complete
                 if evaluate_every and len(self._history) % evaluate_every == 0:
-                    entry = self._history[-1] = replace(entry, metrics=self.evaluate())
+                    entry = self._history[-1] = replace(entry, metrics=self._evaluate())
                 stopped = self.algorithm.finished(self._server)
                 if self._prepare and stopped is None:
                     for node in self.nodes.values():
@@ -186,6 +186,10 @@ class Server:
         """
         if self.plan.clip is not None:
             raise ConfigError("evaluation sums cannot pass a clip; score the released model on public rows instead")
+        self._agree(int(bool(self.nodes)) or self._terms.exchanges.evaluate_every)
+        return self._evaluate()
+
+    def _evaluate(self) -> dict[str, float]:
         summed, _ = self._sum(EVALUATE)
         record = summed.record
         self._record(summed)
@@ -228,6 +232,11 @@ class Server:
         if self.nodes:
             for node in self.nodes.values():
                 node.exchanges = ExchangeSchedule(None, evaluate_every, self._max_void)
+        elif self._max_void > self._terms.exchanges.max_void:
+            raise ConfigError(
+                f"max_void={self._max_void}, and the terms that the clients agreed to allow "
+                f"{self._terms.exchanges.max_void} attempts at one sum; give it to Terms.of(...) at all parties"
+            )
         elif evaluate_every != self._terms.exchanges.evaluate_every:
             raise ConfigError(
                 f"evaluate_every={evaluate_every}, and the terms that the clients agreed to say "

@@ -155,8 +155,13 @@ class Batched(Protocol[Client]):
 class Restricting(Protocol):
     """What an algorithm may declare besides: which broadcasts its bounds assume."""
 
-    def check_broadcast(self, broadcast: Tensors) -> None:
-        """Raise `DataError` for a finite broadcast of the right shapes that no server of this algorithm sends."""
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raise `DataError` for a finite broadcast of the right shapes that no server of this algorithm sends.
+
+        Args:
+            broadcast: of the right names, shapes and types, with finite entries.
+            public: the run's public facts. The rule looks at nothing else.
+        """
         ...
 
 

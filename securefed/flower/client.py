@@ -18,9 +18,11 @@ from securefed.errors import ConfigError, ContradictionError, DataError, Message
 from securefed.flower import enrolment
 from securefed.flower.enrolment import Enrolled, Invitation, check_apart
 from securefed.flower.folder import Folder, Standing, recall
+from securefed.ledger import Ledger
 from securefed.messages import KEY_HOLDER, SERVER, PartyId
 from securefed.messages import Message as Inner
 from securefed.node import SETTLE, ClientNode
+from securefed.opening import TRAIN
 from securefed.privacy import check_forgetful
 from securefed.sealing import Seal
 from securefed.tensors import Tensors
@@ -57,6 +59,7 @@ def client_app(
     folder: Callable[[Context], Path] | None = None,
     seal: Callable[[Context], Seal] | None = None,
     personal: Callable[[Context, Tensors], None] | None = None,
+    ledger: Callable[[Context], Ledger] | None = None,
 ) -> ClientApp:
     """A ClientApp that takes part in a run of `serve`.
 
@@ -69,16 +72,19 @@ def client_app(
             is refused, unless the method's clients remember nothing.
         seal: encrypts that file.
         personal: given the client's personal result at the end of a run, for methods that have one.
+        ledger: opens the ledger of this SuperNode's data (`Ledger.open`), which counts exchanges and epsilon over all
+            runs, whatever their terms, and refuses beyond its operator's limits.
 
     Guarantees: those of the defence, towards the server and everybody on the way. One enrolment a Flower run: a server
-    cannot make a client begin anew. A message that was answered is never answered again.
+    cannot make a client begin anew. A message that was answered is never answered again, and an exchange that a
+    contribution was computed for is used up, on disk where there is a folder.
     With a folder also where Flower sets a state back, as when the app's process is killed after its reply left. The
     server reads no error of this party's but refusals of the server's own messages and terms.
     Not promised: anything against who reads the SuperNode's memory or the folder without a seal. That Flower hands the
     messages of a run to one process after the other is relied on.
     """
     app = ClientApp()
-    desk = _Desk(terms, rows, party, folder, seal, personal)
+    desk = _Desk(terms, rows, party, folder, seal, personal, ledger)
 
     @app.query(enrolment.ACTION.removeprefix("query."))
     def enrol(message: Message, context: Context) -> Message:
@@ -101,6 +107,7 @@ class _Desk:
     folder: Callable[[Context], Path] | None
     seal: Callable[[Context], Seal] | None
     personal: Callable[[Context, Tensors], None] | None
+    ledger: Callable[[Context], Ledger] | None
 
     def enrol(self, message: Message, context: Context) -> Enrolled:
         """Agree to a run, or say why not. Errors that speak of this party's data or disk are logged here alone."""
@@ -131,6 +138,9 @@ class _Desk:
                 raise ConfigError(f"{terms.defense.name} has no use for party {party} here; stop this SuperNode")
             _keep(context, helper.freeze(), Standing(invitation.run))
             return
+        self._check_seal(terms)
+        if self.ledger is not None:
+            self.ledger(context)  # a lost one is found out before the run
         rows = self._own(context)
         terms.check_rows(party, rows)
         node = terms.node(party, invitation.run, rows)
@@ -165,11 +175,17 @@ class _Desk:
             reply = HelperNode(helper, standing.run).handle(inner)
             _keep(context, helper.freeze(), standing.next)
             return reply
-        node = terms.node(party, standing.run, self._own(context))
         folder = self._folder(terms, party, context)
         if folder is not None and (newer := folder.ahead_of(standing)) is not None:
             _LOG.warning("Flower's state of this client is behind its folder's: the exchange under way is lost")
             standing, frozen = newer
+
+        def persist(node: ClientNode) -> None:  # an exchange is used up on disk before anything is computed for it
+            if folder is not None:
+                folder.write(standing.next, freeze(node, learned=True))
+
+        ledger = None if self.ledger is None else self.ledger(context)
+        node = terms.node(party, standing.run, self._own(context), ledger=ledger, persist=persist)
         thaw(node, frozen)
         reply = node.handle(inner)
         self._save(node, folder, standing.next, context)  # before the reply leaves
@@ -181,6 +197,15 @@ class _Desk:
         if folder is not None:
             folder.write(standing, freeze(node, learned=True))
         _keep(context, freeze(node), standing)
+
+    def _check_seal(self, terms: Terms) -> None:
+        """Raise `ConfigError` where a client's file would hold, in clear, a key that checks sums."""
+        plan = terms.defense.plan(terms.contract.layouts[TRAIN], terms.public.cohort)
+        if plan.verified and self.folder is not None and self.seal is None:
+            raise ConfigError(
+                "verify=True has clients keep a key between rounds, which a file must not hold in clear: give "
+                "client_app a seal (securefed.sealing.Seal), or leave out the folder"
+            )
 
     def _own(self, context: Context) -> Dataset:
         """This party's rows. What fails in reading them is nobody else's to know, whatever it is called."""

@@ -33,7 +33,6 @@ def serve(
     timeout: float = 600.0,
     least: int | None = None,
     poll: float = 0.2,
-    evaluate_every: int = 0,
     progress: Progress | None = None,
     schedule: Schedule | None = None,
     checkpoint: Path | str | None = None,
@@ -54,7 +53,10 @@ def serve(
         checkpoint: where the server's state is written; if it exists, the run goes on from there. Clients whose method
             remembers something then need a folder of their own (`client_app`).
         keep: whether the result's transcript holds all messages, for an audit of what the server saw.
-        schedule, checkpoint_every, seal, max_void, budget, evaluate_every: as `Federation`.
+        max_void: attempts at one sum, at most as many as the terms allow.
+        schedule, checkpoint_every, seal, budget: as `Federation`.
+
+    Evaluations are a part of the terms (`Terms.of(..., evaluate_every=...)`): clients refuse others.
 
     Returns:
         The result, without what stays with the clients.
@@ -79,7 +81,7 @@ def serve(
         if progress is not None:
             progress(entry)
 
-    return server.run(rounds, evaluate_every=evaluate_every, progress=report)
+    return server.run(rounds, evaluate_every=terms.exchanges.evaluate_every, progress=report)
 
 
 def enrol(

@@ -18,7 +18,7 @@ from securefed.algorithms.base import Outcome, Public, require
 from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.graph.smooth import Descent, SmoothGraph
 from securefed.datasets.base import Dataset
-from securefed.errors import DivergenceError
+from securefed.errors import DataError, DivergenceError
 from securefed.messages import Aggregate
 from securefed.state import local
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
@@ -183,6 +183,12 @@ class GraphMethod(ABC):
 
     def broadcast(self, server: Server) -> Tensors:
         return {CONSENSUS: server.consensus}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` for a consensus with which the server itself would have stopped."""
+        largest, limit = float(np.abs(self.read(broadcast)).max(initial=0.0)), FAR * self.usual(public)
+        if not largest <= limit:
+            raise DataError(f"the broadcast reaches {largest:.3g}; one that has not blown up stays within {limit:.3g}")
 
     def contribute(self, client: Client, broadcast: Tensors, rng: np.random.Generator) -> tuple[Client, Tensors]:
         """Raises `DivergenceError` where the local steps leave the numbers, or the domain of the objective."""

@@ -20,7 +20,7 @@ from securefed.algorithms.optimization.parallel import side_by_side
 from securefed.algorithms.optimization.pool import Pool
 from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work, batches
 from securefed.datasets.base import Dataset
-from securefed.errors import DivergenceError
+from securefed.errors import DataError, DivergenceError
 from securefed.messages import Aggregate
 from securefed.problems.base import Problem
 from securefed.problems.linear import SoftmaxRegression
@@ -127,6 +127,12 @@ class GradientMethod(ABC):
             vector = server.vectors[part].astype(self.problem.dtype, copy=False)
             out |= server.model.name("" if part == "x" else part, vector)
         return out
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` for entries with which the server itself would have stopped."""
+        for name, value in broadcast.items():
+            if not _peak(value) <= HOPELESS:
+                raise DataError(f"{name!r} reaches {_peak(value):.3g}; vectors that have not diverged stay below 1e12")
 
     def contribute(self, client: Client, broadcast: Tensors, rng: np.random.Generator) -> tuple[Client, Tensors]:
         """Raises `DivergenceError` where a local step leaves the numbers."""

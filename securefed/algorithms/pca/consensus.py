@@ -20,7 +20,7 @@ from securefed.algorithms.pca.cohort import Grams, groups
 from securefed.algorithms.pca.operators import Gram, check_rank, energy_bound, orth, random_basis
 from securefed.algorithms.pca.server import BASIS
 from securefed.datasets.base import Dataset
-from securefed.errors import ConfigError, DivergenceError, SecureFedError
+from securefed.errors import ConfigError, DataError, DivergenceError, SecureFedError
 from securefed.messages import Aggregate, ClientId
 from securefed.state import local
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
@@ -145,6 +145,12 @@ class ConsensusPCA(ABC):
 
     def broadcast(self, server: ConsensusServer) -> Tensors:
         return {BASIS: server.mean}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` for a mean with which the server itself would have stopped."""
+        largest = float(np.abs(broadcast[BASIS]).max(initial=0.0))
+        if not largest < BLOWN_UP:
+            raise DataError(f"the mean reaches {largest:.3g}; means of points that have not diverged stay below 1e6")
 
     def contribute(
         self, client: ConsensusClient, broadcast: Tensors, rng: np.random.Generator

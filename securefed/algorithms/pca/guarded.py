@@ -20,7 +20,7 @@ from securefed.algorithms.pca.faps import FAPS, FAPSClient, InnerRule
 from securefed.algorithms.pca.operators import off, orth
 from securefed.algorithms.pca.server import BASIS, PRODUCT, SubspaceServer
 from securefed.datasets.base import Dataset
-from securefed.errors import SecureFedError
+from securefed.errors import DataError, SecureFedError
 from securefed.messages import Aggregate
 from securefed.tensors import Array, Tensors
 
@@ -106,6 +106,12 @@ class GuardedFAPS(FAPS):
     def broadcast(self, server: SubspaceServer) -> Tensors:
         assert isinstance(server, GuardedServer)
         return {BASIS: server.basis, BLOCK: np.asarray(server.block, np.int64)}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` as for any subspace method, and for a block that is no number from 0."""
+        super().check_broadcast(broadcast, public)
+        if int(broadcast[BLOCK]) < 0:
+            raise DataError(f"block {int(broadcast[BLOCK])}; blocks are numbered from 0")
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> GuardedClient:
         client = super().enroll(data, public, rng)

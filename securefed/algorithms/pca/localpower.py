@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import require
+from securefed.algorithms.base import Public, require
 from securefed.algorithms.pca.operators import orth
 from securefed.algorithms.pca.server import BASIS, SubspaceServer
 from securefed.algorithms.pca.ssi import SSI, GramClient
+from securefed.errors import DataError
 from securefed.tensors import Tensors
 
 LOCAL_STEPS = "local_steps"
@@ -45,6 +46,12 @@ class LocalPower(SSI):
     def broadcast(self, server: SubspaceServer) -> Tensors:
         steps = self.local_steps[min(server.round // self.rounds_each, len(self.local_steps) - 1)]
         return {BASIS: server.basis, LOCAL_STEPS: np.asarray(steps, np.int64)}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` as for any subspace method, and for a number of local steps that is not planned."""
+        super().check_broadcast(broadcast, public)
+        if int(broadcast[LOCAL_STEPS]) not in self.local_steps:
+            raise DataError(f"{int(broadcast[LOCAL_STEPS])} local steps; the method takes {self.local_steps}")
 
     def contribute(
         self, client: GramClient, broadcast: Tensors, rng: np.random.Generator

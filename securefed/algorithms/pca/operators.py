@@ -13,12 +13,14 @@ from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import svds
 
 from securefed.algorithms.base import Public, require
-from securefed.errors import DivergenceError
+from securefed.errors import DataError, DivergenceError
 from securefed.tensors import Array
 
 SLACK = 1 + 2.0**-40
 """Bounds are met with equality by constant data; this leaves room for the last bits of the arithmetic."""
 
+_ROUNDING = 1e-6
+"""By how much Z^T Z may differ from I: QR in double precision leaves 1e-14; a basis that was single precision, 1e-6."""
 _DENSE = 64
 """Below this many rows or features a dense singular value decomposition is cheaper than an iterative one."""
 
@@ -78,6 +80,14 @@ def orth(matrix: Array) -> Array:
     q, r = np.linalg.qr(matrix)
     signs = np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
     return np.asarray(q * signs[..., None, :])
+
+
+def check_orthonormal(basis: Array) -> None:
+    """Raise `DataError` unless the columns of a finite (features, rank) matrix are orthonormal, up to rounding."""
+    with np.errstate(over="ignore"):
+        worst = float(np.abs(basis.T @ basis - np.eye(basis.shape[1])).max(initial=0.0))
+    if not worst <= _ROUNDING:
+        raise DataError(f"the basis is not orthonormal: Z^T Z differs from I by {worst:.3g}")
 
 
 def random_basis(features: int, rank: int, rng: np.random.Generator) -> Array:

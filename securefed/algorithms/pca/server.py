@@ -10,7 +10,16 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from securefed.algorithms.base import Public, require
-from securefed.algorithms.pca.operators import Gram, check_rank, energy_bound, off, orth, product_bound, random_basis
+from securefed.algorithms.pca.operators import (
+    Gram,
+    check_orthonormal,
+    check_rank,
+    energy_bound,
+    off,
+    orth,
+    product_bound,
+    random_basis,
+)
 from securefed.errors import DivergenceError
 from securefed.messages import Aggregate, ClientId
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
@@ -105,6 +114,10 @@ class SubspaceMethod(ABC):
 
     def broadcast(self, server: SubspaceServer) -> Tensors:
         return {BASIS: server.basis}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` for a basis that is not orthonormal: the bounds of contributions assume that it is."""
+        check_orthonormal(broadcast[BASIS])
 
     def combine(self, server: SubspaceServer, aggregate: Aggregate) -> SubspaceServer:
         total = aggregate.total
