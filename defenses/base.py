@@ -82,6 +82,7 @@ class Session:
         plan: what the defence does, the same on all sides; it learns its exchange here.
         context: fingerprint of all that clients are told before they upload (kind, broadcast, which exchange counted
             each of them last). The server knows it from the start, a client from the request for its upload on.
+        previous: at the server, the survivors of the last sum that was opened; empty before any.
     """
 
     run: str
@@ -89,6 +90,7 @@ class Session:
     cohort: tuple[ClientId, ...]
     plan: Plan
     context: bytes = b""
+    previous: tuple[ClientId, ...] = ()
 
     def __post_init__(self) -> None:
         if list(self.cohort) != sorted(set(self.cohort)) or not self.cohort or self.cohort[0] < 0:

@@ -62,6 +62,8 @@ class Plan:
         threshold: survivors a round needs.
         degree: neighbours that a client masks with and deals its secrets to, 0 for everybody.
         shares: shares that open a client's secret, 0 where secrets are not shared.
+        survivor_change: by how many clients the survivors of two sums that follow each other differ at least, unless
+            they are the same; 1 for no such rule.
         open_to: collusions that open single contributions, in words.
         verified: whether clients check the sum that the server announces.
         clip: L2 norm of what one unit of privacy contributes, `None` where it is not bounded: the norm that a
@@ -87,6 +89,7 @@ class Plan:
     threshold: int = 1
     degree: int = 0
     shares: int = 0
+    survivor_change: int = 1
     open_to: str = ""
     verified: bool = False
     clip: float | None = None
@@ -135,7 +138,8 @@ def plan_digest(plan: Plan) -> bytes:
     numbers = (
         plan.clients,
         [(t.name, t.shape, exact(t.bound), t.ring, exact(t.step)) for t in plan.tensors],
-        (plan.stages, plan.threshold, plan.degree, plan.shares, bool(plan.verified), plan.added, plan.unit),
+        (plan.stages, plan.threshold, plan.degree, plan.shares, plan.survivor_change),
+        (bool(plan.verified), plan.added, plan.unit),
         (exact(plan.clip), exact(plan.noise_multiplier), plan.noise_survivors, [exact(x) for x in plan.learned]),
     )
     return hashlib.sha256(json.dumps(numbers, default=int).encode()).digest()

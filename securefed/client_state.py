@@ -78,7 +78,8 @@ def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None
     try:
         state = with_learned(node.state, tensors)
         if resumes is not None:
-            state = replace(state, place=BEFORE_ALL, out=0)  # a run of its own; its numbers go on above the last one's
+            # The new run's identifier tells its messages from replays, and a round that the run died in is asked again.
+            state = replace(state, last_round=-1, place=BEFORE_ALL)
         elif "opening" in header:
             opening = Opening.from_json(header["opening"])
             session = node.session(header["exchange"], opening)

@@ -17,7 +17,14 @@ from securefed.defenses.base import (
     without_indicator_tensor,
 )
 from securefed.defenses.capabilities import Absorbing, Pipelined, Verifying
-from securefed.errors import ClientOut, DivergenceError, MessageRefused, RangeRefused, TooFewSurvivors
+from securefed.errors import (
+    ClientOut,
+    DivergenceError,
+    MessageRefused,
+    RangeRefused,
+    SurvivorsTooClose,
+    TooFewSurvivors,
+)
 from securefed.exchange_context import Counted, exchange_context, tensors_digest
 from securefed.messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord, Sent, Transcript
 from securefed.opening import Opening
@@ -126,6 +133,7 @@ class Coordinator:
         opening: Opening,
         broadcast: Tensors,
         counted: Counted,
+        previous: tuple[ClientId, ...],
         settle: Callable[[ClientId], Tensors],
     ) -> Summed:
         """Sum one contribution of each client of the opening's cohort.
@@ -135,6 +143,7 @@ class Coordinator:
             opening: kind, place in the run, cohort, and the public numbers that the plan is derived from.
             broadcast: what contributions are computed from.
             counted: which exchange counted each of the cohort last.
+            previous: survivors of the last sum that was opened; empty before any.
             settle: what to tell one client of its last counted contribution.
 
         Raises:
@@ -151,7 +160,8 @@ class Coordinator:
         )
         protocol, cohort = self._defense.aggregation, opening.cohort
         session = Session(self._transcript.run, number, cohort, plan)
-        session = replace(session, context=exchange_context(session, opening, tensors_digest(broadcast), counted))
+        context = exchange_context(session, opening, tensors_digest(broadcast), counted)
+        session = replace(session, context=context, previous=previous)
         traffic = _Traffic()
         opened: set[PartyId] = set()
 
@@ -232,6 +242,8 @@ class Coordinator:
                     raise
                 traffic.refusals[error.sender] = str(error)
                 del replies[error.sender]
+            except SurvivorsTooClose:
+                raise
             except TooFewSurvivors as error:
                 if not traffic.refusals:
                     raise

@@ -142,6 +142,22 @@ class TooFewSurvivors(ProtocolError):
     """Fewer clients are left than the threshold needs; the round is void, no state is lost."""
 
 
+class SurvivorsTooClose(TooFewSurvivors):
+    """Survivors that differ from those of the last sum by fewer clients than the plan allows; the round is void.
+
+    Attributes:
+        survivors: the clients that uploaded.
+        surplus: how many of them to leave out, so that the rest may be summed.
+    """
+
+    def __init__(self, survivors: tuple[int, ...], change: int, least: int) -> None:
+        self.survivors, self.surplus = survivors, least - change
+        super().__init__(
+            f"the survivors differ from those of the last sum by {change} clients; the plan allows 0, or {least} and "
+            "more"
+        )
+
+
 class BudgetSpent(ProtocolError):
     """The privacy budget, or a limit of the client's ledger, does not allow another exchange."""
 

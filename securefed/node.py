@@ -29,7 +29,7 @@ from securefed.exchange_context import NEVER, Counted, exchange_context, tensors
 from securefed.exchange_schedule import ExchangeSchedule
 from securefed.ledger import Ledger
 from securefed.messages import REFUSAL, SERVER, ClientId, Message
-from securefed.node_state import Computed, NodeState, Pending
+from securefed.node_state import Computed, NodeState, Pending, with_cost
 from securefed.opening import EVALUATE, TRAIN, Opening, integers
 from securefed.privacy import remembers
 from securefed.privacy_cost import Cost, cost_of
@@ -76,8 +76,7 @@ class ClientNode:
         ledger: Ledger | None = None,
         persist: Callable[[ClientNode], None] | None = None,
     ) -> None:
-        self.client, self.run = client, run
-        self.algorithm, self._contract = contract.algorithm, contract
+        self.client, self.run, self.algorithm, self._contract = client, run, contract.algorithm, contract
         self._defense, self._seed, self._keep, self._reveal = defense, seed, keep, reveal
         self.exchanges = exchanges or ExchangeSchedule()
         self.ledger, self.persist = ledger, persist
@@ -140,7 +139,7 @@ class ClientNode:
                 return self._reply(message, message.stage, body)
             tentative, raw = computed
             if trains and self._spending is not None:  # whatever becomes of the message
-                self.state = state = _spent(self._spending, state, tentative)
+                self.state = state = with_cost(state, self._spending, tentative)
             if trains:
                 state = replace(state, tentative=tentative, tentative_round=message.round)
             try:
@@ -399,8 +398,3 @@ class ClientNode:
         assert self._verifying is not None
         plan = self._defense.plan(self._contract.layouts[TRAIN], self._contract.public.cohort)
         self._verifying.client_check(key, self.client, plan, unnest("settle/announced", message.body))
-
-
-def _spent(algorithm: Spending[Any], state: NodeState, computed: Any) -> NodeState:
-    tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
-    return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)

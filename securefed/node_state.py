@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from securefed.algorithms.spending import Spending
 from securefed.defenses.base import Session
 from securefed.exchange_schedule import BEFORE_ALL, Place
 from securefed.messages import Message
@@ -45,6 +46,12 @@ class NodeState:
     encoded: Tensors | None = local(default=None, repr=False)
     sum_key: bytes = field(default=b"", repr=False)
     memory: Array = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
+
+
+def with_cost(state: NodeState, algorithm: Spending[Any], computed: Any) -> NodeState:
+    """`state` with the cost of what was computed, which no roll-back undoes."""
+    tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
+    return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
 
 
 @dataclass(frozen=True)

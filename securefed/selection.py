@@ -82,6 +82,18 @@ def unpredictable(everyone: Sequence[ClientId], size: int) -> tuple[ClientId, ..
     return tuple(sorted(random.SystemRandom().sample(list(everyone), size)))
 
 
+def fewer(clients: Sequence[ClientId], surplus: int, kept: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """`clients` without `surplus` of those that are in `kept` too, drawn from the operating system's randomness.
+
+    Without them the survivors differ from the last sum's by so many clients more. Where there are not so many, all
+    are kept: the round waits for clients that return.
+    """
+    both = sorted(set(clients) & set(kept))
+    if len(both) < surplus:
+        return tuple(clients)
+    return tuple(sorted(set(clients) - set(random.SystemRandom().sample(both, surplus))))
+
+
 def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]) -> None:
     """Raise `ConfigError` where cohorts are not drawn as the accountant was told."""
     if sampler == "full":

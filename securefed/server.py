@@ -12,6 +12,7 @@ import numpy as np
 
 from securefed.checkpoint import Checkpoint
 from securefed.coordinator import Coordinator, Summed
+from securefed.counted_clients import CountedClients
 from securefed.defenses.base import Plan
 from securefed.defenses.differential_privacy import Budget
 from securefed.errors import (
@@ -22,9 +23,9 @@ from securefed.errors import (
     MessageRefused,
     RangeRefused,
     RoundVoid,
+    SurvivorsTooClose,
     TooFewSurvivors,
 )
-from securefed.exchange_context import Counted, tensors_digest
 from securefed.exchange_schedule import ExchangeSchedule
 from securefed.history import RoundHistory
 from securefed.messages import ROTATED, Aggregate, ClientId, Transcript
@@ -36,14 +37,14 @@ from securefed.selection import (
     Schedule,
     by_revealed,
     disclose,
+    fewer,
     revealed_scalars,
     scheduled,
     selecting,
     uniform,
     unpredictable,
 )
-from securefed.state import nest
-from securefed.tensors import Array, Tensors
+from securefed.tensors import Tensors
 from securefed.terms import Terms, new_run
 from securefed.transports.base import Transport
 
@@ -129,13 +130,11 @@ class Server:
         self._server = self.algorithm.start(self.public, np.random.default_rng([self.seed, _START_STREAM]))
         self._history: list[RoundHistory] = []
         self._prepare = prepare
+        self._opened: tuple[ClientId, ...] = ()  # survivors of the last sum that was opened
         self._exchanges = self._reserved = self._sums = 0
         self._doublings = {TRAIN: 0, EVALUATE: 0}
         self._learned = self.defense.start(layouts[TRAIN])
-        # For each client: the last exchange that counted it, and the round whose result followed from it.
-        self._counted: dict[ClientId, int] = {}
-        self._followed: dict[int, Tensors] = {}
-        self._announced: dict[int, Tensors] = {}
+        self._counted = CountedClients(self.algorithm.needs_outcome)
         self._checkpoint = Checkpoint(Path(checkpoint), checkpoint_every, seal) if checkpoint is not None else None
         self.resumes: str | None = None
         """The run that this one goes on from; `None` for a new one."""
@@ -207,7 +206,7 @@ class Server:
         self._guard(broadcast)
         self._server, self.plan = server, disclose(summed.plan, self.algorithm, self.public)
         self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
-        self._count(record.round, record.survivors, broadcast, summed.announced)
+        self._counted.count(record.round, record.survivors, broadcast, summed.announced)
         return RoundHistory(
             round=len(self._history),
             exchange=record.round,
@@ -252,13 +251,18 @@ class Server:
             number = self._take_number()
             opening = Opening(cohort, kind, self._doublings[kind], self._learned, len(self._history), len(void))
             try:
-                counted = self._counted_of(cohort)
-                summed = self._coordinator.exchange(number, opening, broadcast, counted, self._settle_body)
+                summed = self._coordinator.exchange(
+                    number, opening, broadcast, self._counted.listed(cohort), self._opened, self._counted.body
+                )
+                self._opened = summed.record.survivors
                 return summed, tuple(void)
             except ClientOut as error:
                 void.append(f"{error}; bounds doubled")
                 self._double(kind, error)
-                cohort = error.survivors  # others would let their sum and this one be subtracted
+                cohort = self._opened = error.survivors  # other survivors' sum and this one could be subtracted
+            except SurvivorsTooClose as error:
+                void.append(str(error))
+                cohort = fewer(error.survivors, error.surplus, self._opened)
             except RangeRefused as error:
                 void.append(f"{error}; bounds doubled")
                 self._double(kind, error)
@@ -290,13 +294,6 @@ class Server:
             self._save(self._checkpoint)
         return number
 
-    def _counted_of(self, cohort: tuple[ClientId, ...]) -> Counted:
-        followed = None
-        if self.algorithm.needs_outcome:
-            known = {self._counted[client] for client in cohort if client in self._counted}
-            followed = {exchange: tensors_digest(self._followed[exchange]) for exchange in known}
-        return Counted.of(cohort, self._counted, followed)
-
     def _cohort(self, kind: str) -> tuple[ClientId, ...]:
         everyone, size, round = range(self.public.clients), self.public.cohort, len(self._history)
         if self._schedule is not None:
@@ -307,7 +304,8 @@ class Server:
         if kind == TRAIN and chooser is not None:
             candidates = uniform(everyone, min(chooser.candidates, len(everyone)), self.seed, round)
             number, self._exchanges = self._exchanges, self._exchanges + 1
-            bodies = {client: self._outside_body(client) for client in candidates}
+            broadcast = self.algorithm.broadcast(self._server)
+            bodies = {client: self._counted.body_outside(client, broadcast) for client in candidates}
             answers = self._coordinator.ask(number, REVEAL, bodies)
             return by_revealed(chooser, answers, size, round)
         return uniform(everyone, size, self.seed, round)
@@ -320,36 +318,9 @@ class Server:
             if client in self.nodes and (encoded := self.nodes[client].state.encoded) is not None:
                 self.transcript.contributions[summed.record.round, client] = encoded
 
-    def _count(self, exchange: int, survivors: tuple[ClientId, ...], broadcast: Tensors, announced: Tensors) -> None:
-        self._counted |= dict.fromkeys(survivors, exchange)
-        if self.algorithm.needs_outcome:
-            self._followed[exchange] = broadcast
-            self._followed = {key: self._followed[key] for key in set(self._counted.values())}
-        if announced:
-            self._announced[exchange] = announced
-            self._announced = {key: self._announced[key] for key in set(self._counted.values())}
-
-    def _settle_body(self, client: ClientId) -> dict[str, Array]:
-        """What followed from the exchange that counted the client last, where the request does not tell it anyway."""
-        counted = self._counted.get(client, -1)
-        newest = max(self._counted.values(), default=-1)
-        body: dict[str, Array] = {}
-        if self.algorithm.needs_outcome and counted not in (-1, newest):  # else it equals the current broadcast
-            body |= nest("settle/broadcast", self._followed[counted])
-        if counted in self._announced:
-            body |= nest("settle/announced", self._announced[counted])
-        return body
-
-    def _outside_body(self, client: ClientId) -> dict[str, Array]:
-        """What tells a client outside any exchange whether its last contribution was counted."""
-        body = self._settle_body(client) | {"settle/round": np.asarray(self._counted.get(client, -1), np.int64)}
-        if self.algorithm.needs_outcome:
-            body |= nest("broadcast", self.algorithm.broadcast(self._server))
-        return body
-
     def _result(self, stopped: str | None) -> Result:
         broadcast = self.algorithm.broadcast(self._server)
-        bodies = {client: self._outside_body(client) for client in sorted(self._counted)}
+        bodies = {client: self._counted.body_outside(client, broadcast) for client in sorted(self._counted.exchanges)}
         number, self._exchanges = self._exchanges, self._exchanges + 1
         confirmed = self._coordinator.ask(number, SETTLE, bodies)
         unsettled = tuple(client for client in bodies if client not in confirmed)
@@ -378,21 +349,24 @@ class Server:
             "run": self.transcript.run,
             "exchanges": max(self._exchanges, self._reserved),
             "sums": self._sums,
+            "opened": list(self._opened),
             "doublings": self._doublings,
             "learned": list(self._learned),
-            "counted": {str(client): exchange for client, exchange in self._counted.items()},
+            "counted": {str(client): exchange for client, exchange in self._counted.exchanges.items()},
             "history": [entry.to_json() for entry in self._history],
         }
-        checkpoint.save(self._meta(), loop, self._server, self._followed, self._announced, self.nodes)
+        checkpoint.save(self._meta(), loop, self._server, self._counted.followed, self._counted.announced, self.nodes)
 
     def _resume(self, checkpoint: Checkpoint) -> None:
         meta = self._meta()
-        loop, self._server, self._followed, self._announced = checkpoint.load(meta, self._server, self.nodes)
+        loop, self._server, followed, announced = checkpoint.load(meta, self._server, self.nodes)
         self.resumes = loop["run"]
         newest = max((node.state.last_round for node in self.nodes.values()), default=-1)
         self._exchanges, self._doublings = max(loop["exchanges"], newest + 1), dict(loop["doublings"])
-        self._counted = {int(client): exchange for client, exchange in loop["counted"].items()}
+        exchanges = {int(client): exchange for client, exchange in loop["counted"].items()}
+        self._counted = CountedClients(self.algorithm.needs_outcome, exchanges, followed, announced)
         self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
         self._sums, self._learned = loop["sums"], tuple(loop["learned"])
+        self._opened = tuple(loop["opened"])
         if self._budget is not None:  # every exchange counts, whether or not the run had a budget then
             self._budget = self._budget.spend(self._sums)

@@ -31,6 +31,7 @@ FLOORS = {
     "ledger": 2,
     "records": 2,
     "opening": 2,
+    "counted_clients": 2,
     "exchange_context": 2,
     "exchange_schedule": 2,
     "node_state": 2,

@@ -17,7 +17,6 @@ import numpy as np
 
 from securefed.defenses.base import Session, UploadContext, expect_stage
 from securefed.defenses.secure_aggregation import channel, consistency, verification
-from securefed.defenses.secure_aggregation.consistency import contribution_digest
 from securefed.defenses.secure_aggregation.graph import neighbours
 from securefed.defenses.secure_aggregation.identities import Identities
 from securefed.defenses.secure_aggregation.masks import Mask, PrecomputedMasks, apply_masks, pair_mask, self_mask
@@ -66,10 +65,9 @@ def _no_bytes() -> Array:
 
 @dataclass(frozen=True, eq=False)
 class MaskingClient:
-    """A client's state.
+    """A client's state. `stage` is the next one, empty when done.
 
     Attributes:
-        stage: the next stage, empty when done.
         root: what its secrets derive from; forgotten after the upload.
         channel: secret shared with the server.
         advertised: this client's two public keys, 64 bytes.
@@ -86,6 +84,7 @@ class MaskingClient:
         survivors: the set that this client signed.
         contribution: what its contribution is computed from (`UploadContext.source`).
         released: of all contributions that it helped to unmask, that fingerprint and one of their survivors.
+        previous: survivors of the last sum that it helped to unmask, where `Plan.survivor_change` asks for them.
         piece_keys: keys that open the pieces of the sum's key, uint8 (its dealers, 32), where the sum is verified.
         sum_key: what the announced sum is checked with; it outlives the exchange.
         precomputed: masks of the upload, made while the contribution is computed (`make_masks`); in this process only.
@@ -112,6 +111,7 @@ class MaskingClient:
     piece_keys: Array = field(default_factory=_no_bytes, repr=False)
     sum_key: bytes = field(default=b"", repr=False)
     context: bytes = b""
+    previous: tuple[ClientId, ...] = ()
     precomputed: PrecomputedMasks | None = local(default=None, repr=False)
 
     @classmethod
@@ -131,8 +131,8 @@ class MaskingClient:
         if client not in session.cohort:
             raise ConfigError(f"client {client} is not in the cohort {session.cohort}")
         consistency.check_identities(identities, session)
-        released = _no_bytes() if last is None else last.released
-        return cls(client, KEYS, secrets.token_bytes(KEY_BYTES), session, identities=identities, released=released)
+        fresh = cls(client, KEYS, secrets.token_bytes(KEY_BYTES), session, identities=identities)
+        return fresh if last is None else replace(fresh, released=last.released, previous=last.previous)
 
     @property
     def share_secret(self) -> bytes:
@@ -186,8 +186,8 @@ def _check_request(state: MaskingClient, request: Message) -> None:
 
 def context_of(state: MaskingClient, encoded: Tensors) -> UploadContext:
     """The context of an exchange without a broadcast: contributions are given, and told apart by their values."""
-    given = b"" if state.identities is None else contribution_digest(residues_of(encoded, state.session.plan))
-    return UploadContext(state.session.context, given)
+    digest = consistency.contribution_digest(residues_of(encoded, state.session.plan)) if state.identities else b""
+    return UploadContext(state.session.context, digest)
 
 
 def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
@@ -349,6 +349,7 @@ def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Ten
     """The client's word that these survived. It gives it once, so no other set is unmasked with its shares."""
     alive = _take_survivors(state, request)
     consistency.check_unreleased(state.released, state.contribution, alive)
+    consistency.check_change(state.previous, alive, state.session.plan.survivor_change)
     statement = consistency.survivors_statement(state.exchange, alive)
     signature = consistency.signed(state.identities, state.client, statement)
     return replace(state, stage=UNMASK, survivors=alive), state.seal(CONFIRM, signature)
@@ -358,6 +359,7 @@ def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tens
     """One share of each sharer: of the seed where it uploaded, of the mask key where it did not."""
     if state.identities is None:
         alive, released = _take_survivors(state, request), state.released
+        consistency.check_change(state.previous, alive, state.session.plan.survivor_change)
     else:
         alive, threshold = state.survivors, state.session.plan.threshold
         channel.expect_fields(request, ("ids", consistency.SIGNATURES, channel.TAG))
@@ -366,7 +368,8 @@ def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tens
     kinds = np.where(np.isin(_dealers(state, state.sharers), alive), SEED, MASK_KEY)
     shares = state.held[np.arange(len(kinds)), kinds]
     reply = state.seal(UNMASK, {"shares": shares})
-    return replace(state, stage="", channel=b"", held=_no_bytes(), released=released), reply
+    previous = alive if state.session.plan.survivor_change > 1 else ()
+    return replace(state, stage="", channel=b"", held=_no_bytes(), released=released, previous=previous), reply
 
 
 def _take_survivors(state: MaskingClient, request: Message) -> tuple[ClientId, ...]:

@@ -148,5 +148,41 @@ def with_release(released: Array, contribution: bytes, alive: Sequence[ClientId]
     return np.concatenate([released.reshape(-1), row]).reshape(-1, 2 * KEY_BYTES)
 
 
+def check_change(previous: Sequence[ClientId], alive: Sequence[ClientId], least: int) -> None:
+    """Raise where two sums that follow each other would give less than `least` clients away together.
+
+    Args:
+        previous: survivors of the last sum that this client let out; empty before any.
+        alive: those of the sum that it is asked to let out.
+        least: by how many clients they differ at least, unless they are the same (`Plan.survivor_change`).
+
+    Raises:
+        ContradictionError: naming the server, which asks.
+    """
+    change = len(set(previous) ^ set(alive))
+    if previous and 0 < change < least:
+        raise ContradictionError(
+            SERVER, f"the survivors differ from those of the last sum by {change} clients; the plan allows 0, or "
+            f"{least} and more",
+        )  # fmt: skip
+
+
+def memory_of(released: Array, previous: Sequence[ClientId]) -> Array:
+    """What a client must not forget, as bytes: the survivors of its last sum, and what it let out; or nothing."""
+    if not previous and not released.size:
+        return np.zeros(0, np.uint8)
+    ids = np.asarray([len(previous), *previous], "<i8")
+    return np.concatenate([ids.view(np.uint8), released.reshape(-1)])
+
+
+def from_memory(memory: Array) -> tuple[Array, tuple[ClientId, ...]]:
+    """Inverse of `memory_of`: what was let out, uint8 (exchanges, 64), and the survivors of the last sum."""
+    if not memory.size:
+        return np.zeros((0, 2 * KEY_BYTES), np.uint8), ()
+    count = int(memory[:8].copy().view("<i8")[0])
+    ids = memory[8 : 8 * (count + 1)].copy().view("<i8")
+    return memory[8 * (count + 1) :].reshape(-1, 2 * KEY_BYTES), tuple(ids.tolist())
+
+
 def _mark_of(alive: Sequence[ClientId]) -> bytes:
     return fingerprint("released to", *alive)

@@ -40,7 +40,7 @@ NEXT = "next"
 _VERSION = 1
 _RIDES = {UPLOAD: KEYS, UNMASK: SHARES}
 """Which stage of the next exchange rides on which of this one."""
-_LASTING = {"session", "identities", "released", "precomputed"}
+_LASTING = {"session", "identities", "released", "previous", "precomputed"}
 """What a client's state does not take from the one that was prepared."""
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from securefed.defenses.base import Outgoing, Plan, Session, UploadContext
 from securefed.defenses.fixed_point import is_ring
-from securefed.defenses.secure_aggregation import pipeline, server, verification
+from securefed.defenses.secure_aggregation import consistency, pipeline, server, verification
 from securefed.defenses.secure_aggregation.channel import TAG_BYTES
 from securefed.defenses.secure_aggregation.client import (
     MaskingClient,
@@ -60,6 +60,10 @@ class SecureAggregation:
             completed the last one (`pipeline`).
         verify: whether the server announces each training sum to the clients that it counted, and they check it before
             they send anything more (`verification`, which says what that promises).
+        survivor_change: b: a client lets a sum out only over the survivors of the last sum that it let out, or over
+            survivors that differ from them by b clients at least. Two sums over survivors that differ by one client
+            subtract to that client's contribution, up to how much the others' moved. With b > 1 a round in which fewer
+            clients are lost or return is repeated without b - 1 others.
 
     Guarantees:
         A server that follows the protocol learns, with up to `threshold - 1` clients that share all they know with it,
@@ -69,17 +73,17 @@ class SecureAggregation:
         2 * threshold - N colluding clients or more. (It may obtain sums over fewer clients than the threshold.)
         With identities, against a server that deviates in any way together with the stated share of the clients: of
         one exchange it opens a single sum, over `threshold` clients or more, or none. It cannot put keys of its own in
-        place of a client's, nor tell clients different rosters or survivors. The same contribution of a client enters
-        sums over one set of survivors only: a round that is repeated after its sum was opened, without a client, is
-        refused. (A client remembers its contributions for the run: 64 bytes each.)
+        place of a client's, nor tell clients different rosters or survivors. A client's contribution to one broadcast
+        enters sums over one set of survivors only: a round that is repeated after its sum was opened, without a client,
+        is refused. (A client remembers 64 bytes for each sum that it let out.)
         All but the first hold on the complete graph. On a sparse one: with up to the stated share of colluding clients,
         chosen before the graph is drawn, but for the stated probability.
         With an honest server, a message altered, replayed, re-ordered or swapped by anyone between (or a share
         that its holder or dealer falsified) ends in a named refusal; the sum is exact for those in `survivors`. How:
         from `keys` on both directions carry a MAC under keys agreed between client and server (`channel`), bundles are
         encrypted end to end and bound to the roster, and what is reconstructed is compared with what was advertised.
-        This speaks of the protocol's own fields. What a federation sends beside them (the broadcast that
-        contributions are computed from, who was counted last) is the authenticated transport's to protect.
+        What a federation sends beside the protocol's own fields (the broadcast, who was counted last) enters the masks
+        as the exchange's context: clients that were told different things are not summed.
     Not promised:
         Who a client is, without identities: a server that impersonates clients at first contact (each exchange is
         one), or anyone who can where the transport does not authenticate, opens uploads.
@@ -98,6 +102,7 @@ class SecureAggregation:
     identities: Identities | None = None
     pipelined: bool = False
     verify: bool = False
+    survivor_change: int = 1
     name: ClassVar[str] = "secure_aggregation"
     exact: ClassVar[bool] = True
     hides: ClassVar[bool] = True
@@ -107,6 +112,8 @@ class SecureAggregation:
     def __post_init__(self) -> None:
         if self.threshold is not None and type(self.threshold) is not int:
             raise ConfigError(f"the threshold is a whole number of clients, not {self.threshold!r}")
+        if type(self.survivor_change) is not int or self.survivor_change < 1:
+            raise ConfigError(f"survivor_change is a number of clients from 1, not {self.survivor_change!r}")
         if self.graph not in ("complete", "sparse", "auto"):
             raise ConfigError(f'the graph is "complete", "sparse" or "auto", not {self.graph!r}')
         shares_of(1, self.adversarial, self.dropouts)
@@ -131,6 +138,7 @@ class SecureAggregation:
         words += ["identities on first use"] if self.identities and self.identities.first_use else []
         words += ["pipelined"] if self.pipelined else []
         words += ["verify"] if self.verify else []
+        words += [f"survivor_change={self.survivor_change}"] if self.survivor_change > 1 else []
         return f"{self.name}({', '.join(words)})" if words else self.name
 
     def design(self, clients: int) -> Design | None:
@@ -166,7 +174,8 @@ class SecureAggregation:
             )
         design = self.design(plan.clients)
         plan = self._complete(plan) if design is None else self._sparse(plan, design)
-        plan = replace(plan, stages=STAGES if self.identities is None else ACTIVE_STAGES)
+        stages = STAGES if self.identities is None else ACTIVE_STAGES
+        plan = replace(plan, stages=stages, survivor_change=self.survivor_change)
         plan = self._verified(plan) if self.verify else plan
         plan = replace(plan, upload_bytes=upload_bytes(plan, TAG_BYTES) + verification.upload_bytes(plan))
         if self.pipelined:
@@ -179,7 +188,12 @@ class SecureAggregation:
         return plan.assume(
             *trust,
             "Who took part, sizes and timing are visible.",
-            "Sums over different survivors of the same values subtract.",
+            "Sums over different survivors of the same values subtract"
+            + (
+                "."
+                if self.survivor_change == 1
+                else f"; clients let out none that differ by 1 to {self.survivor_change - 1} clients from the last one."
+            ),
             "A client's contribution is not checked: a lying client shifts the sum.",
             "No client's state is rolled back to before an upload and used again.",
         )
@@ -297,12 +311,13 @@ class SecureAggregation:
         return server.server_step(state, replies)
 
     def client_memory(self, state: MaskingClient) -> Array:
-        """Marks of the contributions that were let out, and of whom they were summed with; none without identities."""
-        return state.released
+        """What was let out, and over whom (`consistency.memory_of`); nothing where no rule looks at it."""
+        return consistency.memory_of(state.released, state.previous)
 
     def client_remind(self, state: MaskingClient, memory: Array) -> MaskingClient:
         """The state that refuses to let one of those out into another sum."""
-        return replace(state, released=memory)
+        released, previous = consistency.from_memory(memory)
+        return replace(state, released=released, previous=previous)
 
     def client_prepare(self, state: MaskingClient) -> MaskingClient:
         """The state with the masks of its upload, where it waits for its contribution."""
@@ -376,6 +391,9 @@ def secure_aggregation(
     identities: Identities | None = None,
     pipelined: bool = False,
     verify: bool = False,
+    survivor_change: int = 1,
 ) -> SecureAggregation:
     """Secure aggregation by double masking; see `SecureAggregation`."""
-    return SecureAggregation(threshold, graph, adversarial, dropouts, security, identities, pipelined, verify)
+    return SecureAggregation(
+        threshold, graph, adversarial, dropouts, security, identities, pipelined, verify, survivor_change
+    )

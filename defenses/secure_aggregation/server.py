@@ -35,7 +35,7 @@ from securefed.defenses.secure_aggregation.session import (
 )
 from securefed.defenses.secure_aggregation.unmasking import Answers, Dealt, dealt_shares, masks_left
 from securefed.defenses.secure_aggregation.uploads import add_tag, add_upload, check_upload
-from securefed.errors import BindingError, ContradictionError, TooFewSurvivors
+from securefed.errors import BindingError, ContradictionError, SurvivorsTooClose, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes, local
 from securefed.tensors import Array, Tensors
@@ -267,8 +267,11 @@ def _relay_bundles(state: MaskingServer, replies: Replies) -> Step:
 
 
 def _close_uploads(state: MaskingServer) -> Step:
-    alive = state.survivors
+    alive, session = state.survivors, state.session
     _enough(state, alive)
+    change = len(set(session.previous) ^ set(alive))
+    if session.previous and 0 < change < session.plan.survivor_change:
+        raise SurvivorsTooClose(alive, change, session.plan.survivor_change)
     dead = tuple(client for client in state.sharers if client not in set(alive))
     state = replace(state, stage=UNMASK if state.identities is None else CONFIRM, members=alive)
     body = {"alive": np.asarray(alive, np.int64), "dead": np.asarray(dead, np.int64)}

@@ -102,7 +102,7 @@ class Together:
             self.states[party] = protocol.client_open(self.session, party)
         encoded = None
         if message.stage == protocol.upload:
-            encoded = {"w": np.full(ENTRIES, party, np.int64), INDICATOR: np.zeros((), np.int64)}
+            encoded = {"w": np.full(ENTRIES, party, np.int64), INDICATOR: np.zeros(2, np.int64)}
         request = replace(message, body=unnest("protocol", message.body))
         if encoded is None:
             self.states[party], reply = protocol.client_step(self.states[party], request, None)
@@ -139,7 +139,7 @@ def peak_bytes(kind, clients) -> int:
     tracemalloc.start()
     try:
         summed = coordinator.exchange(
-            0, Opening(cohort, "train", 0), broadcast, Counted.of(cohort, {}, None), lambda _: {}
+            0, Opening(cohort, "train", 0), broadcast, Counted.of(cohort, {}, None), (), lambda _: {}
         )
         peak = tracemalloc.get_traced_memory()[1]
     finally:

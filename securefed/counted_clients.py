@@ -1,0 +1,70 @@
+"""What the server remembers of which exchange counted each client last, and what it tells the clients of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from securefed.exchange_context import NEVER, Counted, tensors_digest
+from securefed.messages import ClientId
+from securefed.state import nest
+from securefed.tensors import Array, Tensors
+
+
+@dataclass
+class CountedClients:
+    """The last exchange that counted each client, and what followed from those exchanges.
+
+    Attributes:
+        needs_outcome: whether clients need the broadcast that followed from the exchange that counted them.
+        exchanges: by client, the last exchange that counted it.
+        followed: by exchange, the broadcast that followed; of those that some client was counted in last.
+        announced: by exchange, the sum that those which it counted check; likewise.
+    """
+
+    needs_outcome: bool
+    exchanges: dict[ClientId, int] = field(default_factory=dict)
+    followed: dict[int, Tensors] = field(default_factory=dict)
+    announced: dict[int, Tensors] = field(default_factory=dict)
+
+    def count(self, exchange: int, survivors: Sequence[ClientId], broadcast: Tensors, announced: Tensors) -> None:
+        """Note that `exchange` counted its survivors.
+
+        Args:
+            broadcast: what followed from its sum.
+            announced: its sum and proof for the survivors; empty where they do not check it.
+        """
+        self.exchanges |= dict.fromkeys(survivors, exchange)
+        last = set(self.exchanges.values())
+        if self.needs_outcome:
+            self.followed = {key: value for key, value in self.followed.items() if key in last} | {exchange: broadcast}
+        if announced:
+            self.announced = {key: value for key, value in self.announced.items() if key in last}
+            self.announced[exchange] = announced
+
+    def listed(self, cohort: Sequence[ClientId]) -> Counted:
+        """The list that a request holds of its whole cohort."""
+        if not self.needs_outcome:
+            return Counted.of(cohort, self.exchanges, None)
+        known = {self.exchanges[client] for client in cohort if client in self.exchanges}
+        digests = {exchange: tensors_digest(self.followed[exchange]) for exchange in known}
+        return Counted.of(cohort, self.exchanges, digests)
+
+    def body(self, client: ClientId) -> dict[str, Array]:
+        """What one client is told of the exchange that counted it last, where the current broadcast does not say it."""
+        counted = self.exchanges.get(client, NEVER)
+        newest = max(self.exchanges.values(), default=NEVER)
+        body: dict[str, Array] = {}
+        if self.needs_outcome and counted not in (NEVER, newest):  # else it equals the current broadcast
+            body |= nest("settle/broadcast", self.followed[counted])
+        if counted in self.announced:
+            body |= nest("settle/announced", self.announced[counted])
+        return body
+
+    def body_outside(self, client: ClientId, broadcast: Tensors) -> dict[str, Array]:
+        """The same for a message outside any exchange, which has neither a list nor a broadcast of its own."""
+        counted = np.asarray(self.exchanges.get(client, NEVER), np.int64)
+        body = self.body(client) | {"settle/round": counted}
+        return body | nest("broadcast", broadcast) if self.needs_outcome else body
