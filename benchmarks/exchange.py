@@ -63,7 +63,7 @@ def exchange(
             contributions (each client's is its successor's): clients refuse the same one over other survivors.
         helper: the party beside server and clients; `None` lets the protocol make one, which does not count.
     """
-    parties = Parties(protocol, plan, helper or protocol.helper())
+    parties = Parties(protocol, plan, helper or protocol.helper(plan.clients))
     if prepared:
         parties.exchange(0, lambda client: encode(client + 1))
     return parties.exchange(int(prepared), encode, lost, trace=trace)

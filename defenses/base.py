@@ -222,10 +222,11 @@ class Aggregation(Protocol):
         """
         ...
 
-    def helper(self, frozen: bytes | None = None) -> Helper | None:
+    def helper(self, clients: int, frozen: bytes | None = None) -> Helper | None:
         """A further party the protocol needs (the key holder), made once for a run; `None` without one.
 
         Args:
+            clients: planned for an exchange, as `plan` is told: the helper keeps to that plan's threshold.
             frozen: what `Helper.freeze` gave in another process.
         """
         ...

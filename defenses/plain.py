@@ -85,7 +85,7 @@ class Plain:
         assert total is not None
         return Aggregate(total, survivors)
 
-    def helper(self, frozen: bytes | None = None) -> None:
+    def helper(self, clients: int, frozen: bytes | None = None) -> None:
         return None
 
 

@@ -35,7 +35,7 @@ def sum_once(
     session = Session(secrets.token_hex(16), 0, tuple(sorted(contributions)), plan)
     plan = session.plan
     clients: dict[PartyId, Any] = {client: protocol.client_open(session, client) for client in session.cohort}
-    helper = protocol.helper()
+    helper = protocol.helper(plan.clients)
     state, stage, outgoing = protocol.server_open(session)
     while True:
         replies: dict[PartyId, Message] = {}

@@ -86,7 +86,7 @@ class Federation(Server):
             for node in nodes.values():
                 node.crew = crew
         endpoints: dict[PartyId, Endpoint] = dict(nodes)
-        self.helper: Helper | None = terms.defense.aggregation.helper()
+        self.helper: Helper | None = terms.defense.aggregation.helper(terms.public.cohort)
         if self.helper is not None:
             endpoints[self.helper.party] = HelperNode(self.helper, run)
         super().__init__(

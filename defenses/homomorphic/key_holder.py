@@ -27,7 +27,8 @@ class OncePerExchange(ABC):
     else is refused. It keeps two numbers a run.
 
     Args:
-        threshold: fewest survivors for whom it decrypts; at least 2, as the sum of one is that client's contribution.
+        threshold: fewest survivors for whom it decrypts, as the plan says; at least 2, as the sum of one is that
+            client's contribution.
 
     Guarantee: at most one batch is decrypted for an exchange, and none for fewer than `threshold` CLAIMED survivors.
     Not promised: that the batch is a sum. A key holder cannot tell a sum from one client's ciphertexts; that the
@@ -110,7 +111,9 @@ class OncePerExchange(ABC):
             raise MalformedError(sender, "the number of survivors is no int64 scalar")
         if int(survivors) < self._threshold:
             raise ContradictionError(
-                sender, f"decryption for {int(survivors)} survivors, the key holder needs {self._threshold}"
+                sender,
+                f"decryption for {int(survivors)} survivors, the key holder needs {self._threshold}, as the plan does; "
+                "a round of fewer is void",
             )
         return int(survivors)
 
@@ -134,6 +137,10 @@ class KeyHolder(OncePerExchange):
         holder = cls(PrivateKey.from_body(secrets), threshold=threshold)
         holder._recall(header)
         return holder
+
+    def requiring(self, threshold: int) -> KeyHolder:
+        """A holder of the same key for other runs: it needs `threshold` survivors, and knows of no exchange yet."""
+        return type(self)(self._private, threshold=threshold)
 
     @property
     def public(self) -> PublicKey:

@@ -8,20 +8,18 @@
 Cheon, Kim, Kim and Song, ASIACRYPT 2017; additions only. Entries are divided by their tensor's bound and laid into
 the 4096 slots of a ciphertext. The scale is as large as N summands leave room for below the modulus of 120 bits.
 
-A decrypted CKKS sum shows its noise, and noise and ciphertext together determine the secret key (Li and Micciancio,
-EUROCRYPT 2021). So the key holder adds uniform noise FLOOD = 2^70 times as large before it answers (smudging: the
-answers of a run with 2^30 values differ by at most 2^-40 in distribution from answers without the scheme's noise, on
-average over where sums lie; the plan says for whom that is no promise). That flood is the error that the plan states.
+The key holder's answers carry a flood that hides the scheme's own noise (`lattice_flood`): answers of a run with 2^30
+values differ by at most 2^-40 in distribution from answers without that noise, wherever the sums lie, for ciphertexts
+that were encrypted as the protocol says. That flood is the error that the plan states.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,12 +42,14 @@ from securefed.defenses.homomorphic.key_holder import (
     SURVIVORS,
     OncePerExchange,
 )
+from securefed.defenses.homomorphic.lattice_flood import flood_bits, flood_error, open_flooded
 from securefed.defenses.homomorphic.lattice_ring import (
     DEGREE,
     PRIMES,
     SLOTS,
     library,
     new_context,
+    scale_of,
     uniform_vector,
 )
 from securefed.defenses.homomorphic.lattice_wire import (
@@ -59,33 +59,22 @@ from securefed.defenses.homomorphic.lattice_wire import (
     from_wire,
     padded,
     read_context,
-    scale_of,
     serialized,
     to_wire,
 )
 from securefed.defenses.homomorphic.packing import out_total
-from securefed.defenses.homomorphic.protocol import CONTRIBUTE, UPLOAD, KeyMemory, PaillierClient, PaillierServer
+from securefed.defenses.homomorphic.protocol import (
+    CONTRIBUTE,
+    UPLOAD,
+    KeyMemory,
+    PaillierClient,
+    PaillierServer,
+    threshold_of,
+)
 from securefed.errors import ConfigError, DataError, MalformedError, PlanError, RangeRefused, TooFewSurvivors
 from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes
 from securefed.tensors import Array, Tensors, decode
-
-FLOOD: Final = 2.0**70
-_TICKS: Final = 2**40
-"""Steps of the flood to either side. A sum is rounded to them first: what lies between two would show the noise."""
-
-
-def noise_bound(count: int) -> float:
-    """t: ten standard deviations of the scheme's noise in one slot of a sum of `count` ciphertexts.
-
-    A fresh ciphertext is rounded when its last prime goes: each of its two polynomials by uniform parts of half a unit,
-    the second times the ternary secret. A coefficient then has variance (1 + 2 n / 3) / 12, a slot's real part n / 2
-    times that: sd 1365 at n = 8192 (measured 1365). Which slots have more is the secret's: over secrets the tail is
-    Laplace's, e^(-10 sqrt 2) = 7e-7 beyond t, and 2^-71 beyond 3.5 t. A flood of F t on either side moves the answers'
-    distribution by the noise's mean size over 2 F t, less than 1 / (20 F) a value, on average over where the sum lies
-    between two steps, or two doubles. Whoever sends all of a sum can lay it where its rounding hangs on the noise.
-    """
-    return 10 * math.sqrt(count * DEGREE / 2 * (1 + 2 * DEGREE / 3) / 12)
 
 
 def scale(clients: int) -> float:
@@ -126,22 +115,19 @@ class LatticeHolder(OncePerExchange):
         return {CONTEXT: from_bytes(self._context.serialize(save_secret_key=True))}
 
     def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
-        slots, units = self._slots(ciphertexts, sender)
-        ticks = np.frombuffer(secrets.token_bytes(slots.nbytes), np.int64).reshape(slots.shape) >> 23
-        tick = FLOOD * noise_bound(survivors) / units / (_TICKS + 1)
-        return {PLAINTEXTS: (np.rint(slots / tick) + ticks) * tick}
+        slots = open_flooded(self._context, self._vectors(ciphertexts, sender), flood_bits(survivors))
+        return {PLAINTEXTS: slots}
 
     def decrypt_upload(self, ciphertexts: Array, sender: PartyId) -> Array:
         """What the key opens without restraint or flood; only the audit's collusion view calls it."""
-        return self._slots(ciphertexts, sender)[0]
+        return np.array([vector.decrypt() for vector in self._vectors(ciphertexts, sender)], np.float64)
 
-    def _slots(self, ciphertexts: Array, sender: PartyId) -> tuple[Array, float]:
-        """Slots and the scale that the ciphertexts themselves carry."""
+    def _vectors(self, ciphertexts: Array, sender: PartyId) -> list[Any]:
+        """Ciphertexts of one batch, at the scale that they carry themselves."""
         vectors = from_wire(self._context, ciphertexts, None, sender)
-        scales = {scale_of(vector) for vector in vectors}
-        if len(scales) != 1:
+        if len({scale_of(vector) for vector in vectors}) != 1:
             raise MalformedError(sender, "ciphertexts of one batch have one scale")
-        return np.array([vector.decrypt() for vector in vectors], np.float64), scales.pop()
+        return vectors
 
 
 @dataclass(frozen=True)
@@ -152,7 +138,7 @@ class CKKS(KeyMemory):
         threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
 
     Guarantees, for a server and a key holder that follow the protocol and do not collude: as for `Paillier`, but that
-    the sum is approximate, by at most `TensorPlan.error` per entry (2^-70 that an entry of a sum exceeds it).
+    the sum is approximate, by at most `TensorPlan.error` per entry (2^-69 that an entry of a sum exceeds it).
     A client that sits out uploads two uniform polynomials, so that the sum is uniform modulo the 120 bits it lives in.
     Not promised: as for `Paillier`; and a client's entries in their bounds are checked by the client alone.
 
@@ -181,7 +167,7 @@ class CKKS(KeyMemory):
         Raises:
             PlanError: a tensor without a bound or in fixed point, or too few clients for the threshold.
         """
-        threshold = self.threshold or max(2, plan.clients // 2 + 1)
+        threshold = threshold_of(self.threshold, plan.clients)
         if threshold > plan.clients:
             raise PlanError(f"ckks: {plan.clients} clients cannot reach the threshold {threshold}")
         tensors = tuple(_approximate(tensor, plan.clients) for tensor in plan.tensors)
@@ -202,8 +188,8 @@ class CKKS(KeyMemory):
             f"Ring learning with errors at degree {DEGREE} and {sum(PRIMES)} bits (128-bit security by the tables of "
             "homomorphicencryption.org, 2018), with TenSEAL's and SEAL's own random numbers.",
             "The sum is approximate. Its error is the key holder's flood of noise, which hides the scheme's own noise "
-            "(Li and Micciancio 2021) to 2^-40 over 2^30 values a run, decoded in double precision; not where all "
-            "clients of a sum collude with the server and lay it between two doubles.",
+            "(Li and Micciancio 2021) to 2^-40 over 2^30 values a run, whatever they are; not where a client makes up "
+            "ciphertexts of its own: their sums may betray the key to whoever sees them.",
             "TenSEAL reads bytes that other parties sent; nothing is promised about faults in it.",
         )
 
@@ -219,9 +205,9 @@ class CKKS(KeyMemory):
             MessageRefused: as `client_accept`.
             RangeRefused: as `client_upload`.
         """
+        accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
         if encoded is None:
             raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
-        accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
         return self.client_upload(accepted, encoded)
 
     def client_accept(self, state: LatticeClient, request: Message, context: UploadContext) -> LatticeClient:
@@ -293,9 +279,9 @@ class CKKS(KeyMemory):
         request = {CIPHERTEXTS: to_wire(total), SURVIVORS: np.asarray(len(replies), np.int64)}
         return replace(state, stage=DECRYPT, survivors=tuple(sorted(replies))), DECRYPT, {KEY_HOLDER: request}
 
-    def helper(self, frozen: bytes | None = None) -> LatticeHolder:
-        """A key holder, with a fresh key or `frozen`."""
-        return LatticeHolder(threshold=self.threshold or 2, frozen=frozen)
+    def helper(self, clients: int, frozen: bytes | None = None) -> LatticeHolder:
+        """A key holder, with a fresh key or `frozen`; it refuses fewer survivors than the plan needs."""
+        return LatticeHolder(threshold=threshold_of(self.threshold, clients), frozen=frozen)
 
 
 def ckks(*, threshold: int | None = None) -> CKKS:
@@ -327,7 +313,7 @@ def _approximate(tensor: TensorPlan, clients: int) -> TensorPlan:
 
 def _relative_error(clients: int) -> float:
     """Of a sum, in bounds: flood, scheme's noise, and double precision in the transforms (measured 2^-48 a client)."""
-    return (FLOOD + 1) * noise_bound(clients) / scale(clients) + clients * 2.0**-46
+    return flood_error(clients) / scale(clients) + clients * 2.0**-46
 
 
 def _chunks(plan: Plan) -> int:

@@ -48,11 +48,11 @@ def new_context() -> Any:
 def uniform_vector(context: Any, scale: float) -> Any:
     """A ciphertext of two uniform polynomials, from the operating system: what a client sends that sits out.
 
-    Whatever is added to it, the sum decrypts to a uniform polynomial modulo q. Who cannot tell a fresh ciphertext from
-    uniform polynomials (ring learning with errors) cannot tell it from one either.
+    Whatever is added to it, the sum decrypts to a uniform polynomial modulo q. Under ring learning with errors it looks
+    like a fresh ciphertext; and who knows it and what the sum opens to, the server, holds a sample of that problem with
+    the key holder's flood as its error, and learns nothing of the other terms.
     """
-    moduli = _moduli(context)
-    residues = np.stack([[_uniform(prime, DEGREE) for prime in moduli] for _ in range(2)])
+    residues = np.stack([[_uniform(prime, DEGREE) for prime in moduli(context)] for _ in range(2)])
     return vector_of(context, residues, scale, transformed=True)
 
 
@@ -91,7 +91,12 @@ def _varint(value: int) -> bytes:
     return out + bytes([value])
 
 
-def _moduli(context: Any) -> list[int]:
+def scale_of(vector: Any) -> float:
+    """The scale that a vector's ciphertext carries."""
+    return float(vector.ciphertext()[0].scale)
+
+
+def moduli(context: Any) -> list[int]:
     """The primes that sums live under."""
     parameters = context.seal_context().data.first_context_data().parms()
     return [int(prime.value()) for prime in parameters.coeff_modulus()]

@@ -92,7 +92,3 @@ def _fault(vector: Any) -> str | None:
     if (inner.size(), inner.coeff_modulus_size()) != (2, len(PRIMES) - 1):
         return f"it has {inner.size()} polynomials modulo {inner.coeff_modulus_size()} primes"
     return "it is transparent: its values stand in the clear" if inner.is_transparent() else None
-
-
-def scale_of(vector: Any) -> float:
-    return float(vector.ciphertext()[0].scale)

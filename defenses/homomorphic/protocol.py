@@ -23,7 +23,7 @@ from securefed.defenses.homomorphic import cipher, known_key
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT, KEY, PLAINTEXTS, SURVIVORS, KeyHolder
 from securefed.defenses.homomorphic.keys import PublicKey
 from securefed.defenses.homomorphic.noise import NOISES, Noise, Stock, exponent_bits
-from securefed.defenses.homomorphic.packing import Packing, unpack_sum
+from securefed.defenses.homomorphic.packing import Packing, unpack_sum, with_narrow_indicator
 from securefed.errors import ConfigError, ContradictionError, DataError, MalformedError, PlanError, TooFewSurvivors
 from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes, local
@@ -136,8 +136,9 @@ class Paillier(KeyMemory):
         Raises:
             PlanError: tensors not in fixed point, fewer than 2 clients, or a threshold beyond them.
         """
+        plan = with_narrow_indicator(plan)
         packing = Packing.of(plan, self.bits)
-        threshold = self.threshold or max(2, plan.clients // 2 + 1)
+        threshold = threshold_of(self.threshold, plan.clients)
         if threshold > plan.clients:
             raise PlanError(
                 f"{self.name}: {plan.clients} clients cannot reach the threshold {threshold}; "
@@ -181,9 +182,9 @@ class Paillier(KeyMemory):
             MessageRefused: as `client_accept`.
             RangeRefused: as `client_upload`.
         """
+        accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
         if encoded is None:
             raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
-        accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
         return self.client_upload(accepted, encoded)
 
     def client_accept(self, state: PaillierClient, request: Message, context: UploadContext) -> PaillierClient:
@@ -288,11 +289,14 @@ class Paillier(KeyMemory):
         total = unpack_sum(packing, state.session.plan, plaintexts, len(state.survivors), sender)
         return Aggregate(total, state.survivors)
 
-    def helper(self, frozen: bytes | None = None) -> KeyHolder | None:
-        """A key holder, with a fresh key or `frozen`; `None` where the key was given, as its holder is elsewhere."""
+    def helper(self, clients: int, frozen: bytes | None = None) -> KeyHolder | None:
+        """A key holder, with a fresh key or `frozen`; `None` where the key was given, as its holder is elsewhere.
+
+        It refuses fewer survivors than the plan for as many clients needs.
+        """
         if self.public is not None:
             return None
-        threshold = self.threshold or 2
+        threshold = threshold_of(self.threshold, clients)
         if frozen is not None:
             return KeyHolder.thaw(frozen, threshold=threshold)
         return KeyHolder.generate(self.bits, threshold=threshold)
@@ -315,6 +319,11 @@ def paillier(
 ) -> Paillier:
     """Sums under Paillier encryption; see `Paillier`."""
     return Paillier(bits, noise, threshold, public)
+
+
+def threshold_of(wanted: int | None, clients: int) -> int:
+    """Survivors that a round of `clients` planned clients needs: as wanted, by default more than half, at least 2."""
+    return wanted or max(2, clients // 2 + 1)
 
 
 def noise_assumptions(bits: int, noise: Noise) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from securefed.defenses.homomorphic import cipher, threshold_cipher
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT
 from securefed.defenses.homomorphic.key_set import Dealer, InsecureKeySet, KeySet, check_threshold
 from securefed.defenses.homomorphic.noise import NOISES, Noise, Stock, exponent_bits
-from securefed.defenses.homomorphic.packing import Packing
+from securefed.defenses.homomorphic.packing import Packing, with_narrow_indicator
 from securefed.defenses.homomorphic.protocol import CONTRIBUTE, UPLOAD, noise_assumptions
 from securefed.defenses.homomorphic.threshold_cipher import CHALLENGE_BYTES, response_bytes
 from securefed.defenses.homomorphic.threshold_server import (
@@ -138,6 +138,7 @@ class ThresholdPaillier:
         Raises:
             PlanError: tensors not in fixed point, or a threshold that the planned clients cannot reach.
         """
+        plan = with_narrow_indicator(plan)
         packing = Packing.of(plan, self.bits)
         threshold, holders = self._numbers(plan.clients)
         if threshold > plan.clients:
@@ -207,9 +208,9 @@ class ThresholdPaillier:
             RangeRefused, ConfigError: as `client_accept` and `client_upload`.
         """
         if state.next_stage == UPLOAD:
+            accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
             if encoded is None:
                 raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
-            accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
             return self.client_upload(accepted, encoded)
         _check_request(state, request, DECRYPT)
         return replace(state, next_stage=""), self._answer(self._keys(state.session.plan), state, request)
@@ -304,7 +305,7 @@ class ThresholdPaillier:
         shared = self._keys(session.plan).shared
         return collect(shared, state, replies) if state.stage == UPLOAD else open_sum(shared, state, replies)
 
-    def helper(self, frozen: bytes | None = None) -> None:
+    def helper(self, clients: int, frozen: bytes | None = None) -> None:
         """None: the share holders are clients."""
 
 

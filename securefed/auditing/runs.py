@@ -27,6 +27,7 @@ from securefed.defenses.differential_privacy import clip, gaussian
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import KeyHolder, Paillier, open_upload
 from securefed.defenses.homomorphic.noise import table
+from securefed.defenses.homomorphic.protocol import threshold_of
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import DivergenceError
@@ -71,13 +72,13 @@ def _key_holder() -> KeyHolder:
 
 
 class _HeldPaillier(Paillier):
-    """Paillier with one key holder for all runs of a process, as an institution's would be: it answers each run apart.
+    """Paillier with one key for all runs of a process, as an institution's would be; its holder answers each run apart.
 
     So the key and the tables that noise comes from are made once, not once an algorithm.
     """
 
-    def helper(self, frozen: bytes | None = None) -> KeyHolder:
-        return _key_holder()
+    def helper(self, clients: int, frozen: bytes | None = None) -> KeyHolder:
+        return _key_holder().requiring(threshold_of(self.threshold, clients))
 
 
 class _Seed:

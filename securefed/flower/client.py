@@ -133,7 +133,8 @@ class _Desk:
             )
         check_apart(terms)
         if party < 0:
-            helper = terms.defense.aggregation.helper() if party in terms.defense.aggregation.beside else None
+            aggregation = terms.defense.aggregation
+            helper = aggregation.helper(terms.public.cohort) if party in aggregation.beside else None
             if helper is None:
                 raise ConfigError(f"{terms.defense.name} has no use for party {party} here; stop this SuperNode")
             _keep(context, helper.freeze(), Standing(invitation.run))
@@ -170,7 +171,7 @@ class _Desk:
         inner, terms, party = Inner.decode(data, claimed_sender=SERVER), self.terms(context), self.party(context)
         frozen = from_record(context.state.array_records.get(_STATE))
         if party < 0:
-            helper = terms.defense.aggregation.helper(frozen)
+            helper = terms.defense.aggregation.helper(terms.public.cohort, frozen)
             assert helper is not None
             reply = HelperNode(helper, standing.run).handle(inner)
             _keep(context, helper.freeze(), standing.next)

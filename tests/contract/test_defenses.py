@@ -13,6 +13,7 @@ from securefed.defenses.base import Aggregation, Defense, Session, Transform, ha
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import insecure_deal
+from securefed.defenses.plan import without_indicator
 from securefed.defenses.simulate import sum_once
 from securefed.errors import PlanError, ProtocolError, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, Message
@@ -93,7 +94,7 @@ def test_states_survive_a_process_between_any_two_steps_and_steps_are_pure(name:
     protocol = defense.aggregation
     session = Session("ab" * 16, 3, tuple(range(5)), plan)
     clients = {i: protocol.client_open(session, i) for i in session.cohort}
-    helper = protocol.helper()
+    helper = protocol.helper(plan.clients)
     state, stage, outgoing = protocol.server_open(session)
     while True:
         replies: dict[int, Message] = {}

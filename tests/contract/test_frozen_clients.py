@@ -18,6 +18,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import adaptive_clip
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import InsecurePaillier, ckks, insecure_deal, threshold_paillier
+from securefed.defenses.plan import without_indicator
 from securefed.defenses.secure_aggregation import Identities, secure_aggregation
 from securefed.errors import MessageRefused, StorageError
 from securefed.messages import SERVER, Message, PartyId
@@ -69,7 +70,7 @@ class ForgetfulHelper:
     frozen: bytes | None = None
 
     def handle(self, message: Message) -> Message:
-        helper = self.terms.defense.aggregation.helper(self.frozen)
+        helper = self.terms.defense.aggregation.helper(self.terms.public.cohort, self.frozen)
         assert helper is not None
         reply = HelperNode(helper, self.run).handle(message)
         self.frozen = helper.freeze()
@@ -87,7 +88,9 @@ def server(terms: Terms, *, forget: bool, lose: Callable[[Message], bool] | None
         endpoints[client] = Forgetful(terms, run, client, rows) if forget else terms.node(client, run, rows)
     for party in terms.defense.aggregation.beside:
         endpoints[party] = (
-            ForgetfulHelper(terms, run) if forget else HelperNode(terms.defense.aggregation.helper(), run)
+            ForgetfulHelper(terms, run)
+            if forget
+            else HelperNode(terms.defense.aggregation.helper(terms.public.cohort), run)
         )
     return Server(terms, Lossy(InProcess(endpoints), replies=lose), run=run)
 

@@ -11,6 +11,7 @@ import pytest
 from securefed import catalogue
 from securefed.defenses.base import Defense, Session, without_indicator
 from securefed.defenses.homomorphic import insecure_deal
+from securefed.defenses.plan import without_indicator
 from securefed.defenses.simulate import sum_once
 from securefed.messages import SERVER, Aggregate, Message
 from securefed.tensors import Layout, TensorSpec
@@ -40,7 +41,7 @@ def shown(defense: Defense, values: dict[int, Any], layout: Layout = LAYOUT) -> 
     session = Session(secrets.token_hex(16), 0, COHORT, defense.plan(layout, len(COHORT)))
     protocol, plan, out = defense.aggregation, session.plan, []
     states = {client: protocol.client_open(session, client) for client in COHORT}
-    helper = protocol.helper()
+    helper = protocol.helper(plan.clients)
     state, stage, outgoing = protocol.server_open(session)
     while True:
         replies = {}
@@ -106,7 +107,7 @@ def test_an_active_server_has_one_upload_opened_in_place_of_the_sum(name: str) -
     defense = make(name)
     session = Session(secrets.token_hex(16), 0, COHORT, defense.plan(LAYOUT, len(COHORT)))
     protocol, plan = defense.aggregation, session.plan
-    holder = protocol.helper()
+    holder = protocol.helper(plan.clients)
     assert holder is not None
     step: Any = protocol.server_open(session)
     while not isinstance(step, Aggregate):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from securefed.defenses.base import Session
+from securefed.defenses.base import Session, UploadContext
 from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import InsecurePaillier, KeyHolder, generate
 from securefed.defenses.plain import Plain
@@ -37,12 +37,16 @@ def wire(message):
 class Exchange:
     """All parties of one exchange. `lose(stage, party)` loses a reply; `through` alters a message on its way.
 
-    States are packed and restored at every step.
+    A client whose contribution is `None` sits out. `contexts` tells single clients something else than the server's
+    session does. States are packed and restored at every step, and between request and upload.
     """
 
-    def __init__(self, *, scheme=SCHEME, number=0, holder=None, lose=None, through=None, plan=PLAN, encoded=None):
+    def __init__(
+        self, *, scheme=SCHEME, number=0, holder=None, lose=None, through=None, plan=PLAN, encoded=None, contexts=None
+    ):
         self.scheme, self.holder = scheme, holder or KeyHolder(KEY)
-        self.session = Session(RUN, number, tuple(range(plan.clients)), plan)
+        self.session = Session(RUN, number, tuple(range(plan.clients)), plan, b"told to all".ljust(32))
+        self.contexts = contexts or {}
         self.encoded = ENCODED if encoded is None else encoded
         self.lose = lose or (lambda stage, party: False)
         self.through = through or (lambda message: message)
@@ -85,7 +89,12 @@ class Exchange:
         else:
             template = self.scheme.client_open(self.session, party)
             state = restore(template, pack(self.clients[party]))
-            self.clients[party], reply = self.scheme.client_step(state, request, self.encoded[party])
+            if stage == self.scheme.upload:
+                told = UploadContext(self.contexts.get(party, self.session.context), b"")
+                state = restore(template, pack(self.scheme.client_accept(state, request, told)))
+                self.clients[party], reply = self.scheme.client_upload(state, self.encoded[party])
+            else:
+                self.clients[party], reply = self.scheme.client_step(state, request, None)
         message = self.through(wire(Message(RUN, self.session.round, stage, party, SERVER, reply)))
         self.recorded.append(message)
         return message

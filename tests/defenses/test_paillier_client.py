@@ -109,7 +109,7 @@ def test_a_given_key_is_the_only_one_from_the_start():
     upload(scheme, KEY)
     with pytest.raises(ContradictionError, match="given at set-up"):
         upload(scheme, generate(512), run="e" * 32)
-    assert scheme.helper() is None
+    assert scheme.helper(N) is None
     assert_same(Exchange(scheme=scheme).run(), plain_sum(range(N)))
     with pytest.raises(ConfigError, match="512 bits, not 1024"):
         InsecurePaillier(1024, public=KEY.public)

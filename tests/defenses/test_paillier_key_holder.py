@@ -5,10 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.defenses.homomorphic import KeyHolder, cipher
+from securefed import catalogue
+from securefed.datasets.base import Dataset
+from securefed.defenses.compose import chain
+from securefed.defenses.homomorphic import InsecurePaillier, KeyHolder, cipher, ckks
 from securefed.errors import BindingError, ContradictionError, MalformedError
+from securefed.federation import Federation
 from securefed.messages import KEY_HOLDER, SERVER, Message
-from tests.defenses.paillier import KEY, RUN, n2
+from tests.defenses.paillier import KEY, LAYOUT, RUN, Exchange, contribution, n2
 
 
 def decryption(number=0, **changes):
@@ -76,3 +80,39 @@ def test_the_key_holder_has_a_threshold_and_answers_the_server_alone():
         asked().handle(replace(decryption(), stage="upload"))
     with pytest.raises(MalformedError):
         KeyHolder(KEY).handle(Message(RUN, 0, "key", SERVER, KEY_HOLDER, {"x": np.zeros(1)}))
+
+
+@pytest.mark.parametrize("scheme", [InsecurePaillier(), InsecurePaillier(threshold=3), ckks()])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_holder_of_a_plan_needs_that_plans_survivors(scheme, frozen):
+    """A server that asks for two survivors' sum, where the plan says three of four: it was opened before."""
+    plan = chain(scheme).plan(LAYOUT, 4)
+    encoded = {c: chain(scheme).encode(contribution(c), plan) for c in range(4)}
+    holder = scheme.helper(4)
+    if frozen:
+        holder = scheme.helper(4, holder.freeze())
+    greedy = {"scheme": scheme, "plan": replace(plan, threshold=2), "encoded": encoded, "holder": holder}
+    assert plan.threshold == 3
+    with pytest.raises(ContradictionError, match="for 2 survivors, the key holder needs 3, as the plan does"):
+        Exchange(**greedy, lose=lambda stage, party: stage == "upload" and party > 1).run()
+    three = Exchange(**greedy, number=1, lose=lambda stage, party: stage == "upload" and party > 2).run()
+    assert three.survivors == (0, 1, 2)  # positive control
+
+
+def test_the_holder_of_a_federation_needs_the_survivors_of_its_cohorts():
+    rows = [Dataset(np.eye(3), np.arange(3) % 2) for _ in range(12)]
+    algorithm = catalogue.algorithms.make("optimization/dsgd", learning_rate=0.1)
+    federation = Federation(algorithm, rows, chain(InsecurePaillier()), cohort=10)
+    assert federation.helper._threshold == federation.plan.threshold == 6
+
+
+def test_a_holder_of_the_same_key_for_other_runs_has_a_threshold_of_its_own():
+    first = asked(threshold=4)
+    second = first.requiring(3)
+    assert second.public == first.public
+    with pytest.raises(ContradictionError, match="not the one that asked"):
+        second.handle(decryption())
+    second.handle(Message(RUN, 0, "key", SERVER, KEY_HOLDER, {}))
+    assert second.handle(decryption())
+    with pytest.raises(ContradictionError, match="needs 4"):
+        first.handle(decryption())

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securefed.defenses.base import INDICATOR
 from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import InsecurePaillier
 from securefed.defenses.homomorphic.packing import Packing, units
+from securefed.defenses.plan import without_indicator
 from securefed.errors import MalformedError, PlanError, RangeRefused
 from securefed.tensors import Layout, TensorSpec
 
@@ -17,6 +19,11 @@ BITS = 512
 
 
 def _plan(specs, clients):
+    """Without the indicator, so that all tensors are the test's."""
+    return replace(without_indicator(_planned(specs, clients)), added=())
+
+
+def _planned(specs, clients):
     return chain(InsecurePaillier()).plan(Layout(tuple(specs)), clients)
 
 
@@ -70,10 +77,16 @@ def test_packed_sums_equal_integer_sums_at_the_bounds(cohort):
 
 @pytest.mark.parametrize(("bits", "ring", "slots"), [(2048, 32, 63), (2048, 64, 31), (3072, 32, 95), (512, 64, 7)])
 def test_slots_of_a_plaintext(bits, ring, slots):
-    plan = _plan([TensorSpec("x", (1000,), 1.0, ring)], 5)
-    packing = Packing.of(plan, bits)
+    packing = Packing.of(_planned([TensorSpec("x", (1000,), 1.0, ring)], 5), bits)  # the indicator takes one slot
     assert packing.groups[0].slots == slots
-    assert packing.plaintexts == -(-1000 // slots)
+    assert packing.plaintexts == -(-1001 // slots)
+
+
+@pytest.mark.parametrize(("rings", "width"), [((32,), 32), ((64,), 64), ((32, 64), 64)])
+def test_the_indicator_shares_the_slots_of_a_tensor(rings, width):
+    plan = _planned([TensorSpec(f"x{ring}", (3,), 1.0, ring) for ring in rings], 5)
+    assert {tensor.name: tensor.ring for tensor in plan.tensors}[INDICATOR] == width
+    assert Packing.of(plan, BITS).plaintexts == len(rings)
 
 
 def test_one_beyond_the_bound_is_refused_and_the_bound_is_not():

@@ -83,7 +83,7 @@ def test_a_64_bit_ring_for_every_tensor():
 
 
 def test_each_helper_has_a_key_of_its_own():
-    first, second = SCHEME.helper(), SCHEME.helper()
+    first, second = SCHEME.helper(N), SCHEME.helper(N)
     assert first.party == KEY_HOLDER
     assert first.public.n != second.public.n
-    assert Paillier().helper().public.bits == 2048
+    assert Paillier().helper(N).public.bits == 2048

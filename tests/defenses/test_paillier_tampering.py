@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed.defenses.base import Session
+from securefed.defenses.base import INDICATOR, Session, some_client_out, without_indicator_tensor
 from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import InsecurePaillier, KeyHolder, cipher
+from securefed.defenses.plan import without_indicator
 from securefed.errors import BindingError, MalformedError, ProtocolError, TooFewSurvivors
 from securefed.messages import KEY_HOLDER, SERVER, Message
 from tests.defenses.paillier import (
     ENCODED,
     KEY,
     LAYOUT,
+    PLAN,
     RUN,
     Exchange,
     N,
@@ -89,11 +91,21 @@ def test_ciphertexts_are_malleable_by_design_so_the_channel_must_be_authenticate
     assert difference.reshape(-1).tolist() == [1] + [0] * 34
 
 
-def test_a_sum_out_of_range_is_refused_and_nothing_comes_out():
-    def change(body):  # a client whose last slots hold what no contribution can
-        return with_number(0, cipher.encrypt(KEY.public, [2**479])[0])(body)
+def out_of_range(body):
+    """Of a client whose last slots hold what no contribution can."""
+    return with_number(0, cipher.encrypt(KEY.public, [2**479])[0])(body)
 
-    exchange = Exchange(through=tamper("upload", 2, change))
+
+def test_a_sum_out_of_range_shows_that_somebody_is_out_and_nothing_else():
+    total = Exchange(through=tamper("upload", 2, out_of_range)).run().total
+    assert some_client_out(total, PLAN)
+    assert not any(without_indicator_tensor(total)[name].any() for name in LAYOUT.names)
+    assert not some_client_out(Exchange().run().total, PLAN)  # positive control
+
+
+def test_without_an_indicator_a_sum_out_of_range_is_refused_and_nothing_comes_out():
+    plan = replace(without_indicator(PLAN), added=())
+    exchange = Exchange(through=tamper("upload", 2, out_of_range), plan=plan)
     with pytest.raises(TooFewSurvivors):
         exchange.run()
     assert isinstance(exchange.refused[KEY_HOLDER], MalformedError)
@@ -107,7 +119,6 @@ def test_a_sum_out_of_range_is_refused_and_nothing_comes_out():
         lambda b: {"plaintexts": b["plaintexts"][:-1]},
         lambda b: {"plaintexts": b["plaintexts"][:, :-1]},
         lambda b: {"plaintexts": b["plaintexts"].view(np.int8)},
-        lambda b: {"plaintexts": b["plaintexts"] | np.uint8(255)},
     ],
 )
 def test_a_malformed_decryption_is_refused(change):
@@ -199,7 +210,7 @@ def test_any_mutation_ends_in_a_named_refusal_or_a_sum(mutation):
         aggregate = exchange.run()
     except ProtocolError:
         return
-    assert set(aggregate.total) == set(LAYOUT.names)
+    assert set(aggregate.total) == {*LAYOUT.names, INDICATOR}
     assert all(value.dtype == np.int64 for value in aggregate.total.values())
     if kind in ("drop", "extra", "cast", "cut", "empty"):  # structure: never summed unnoticed
         assert_same(aggregate, plain_sum(aggregate.survivors))

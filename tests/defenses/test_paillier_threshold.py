@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Aggregation, Session
+from securefed.defenses.base import Aggregation, Session, some_client_out
 from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import (
     InsecureThresholdPaillier,
@@ -17,6 +17,7 @@ from securefed.defenses.homomorphic import (
     threshold_paillier,
 )
 from securefed.defenses.homomorphic import threshold as threshold_module
+from securefed.defenses.plan import without_indicator
 from securefed.errors import (
     AuthenticationError,
     BindingError,
@@ -77,6 +78,12 @@ def test_each_process_needs_its_own_secrets_alone():
 
         def client_step(self, state, request, encoded):
             return schemes[state.client].client_step(state, request, encoded)
+
+        def client_accept(self, state, request, context):
+            return schemes[state.client].client_accept(state, request, context)
+
+        def client_upload(self, state, encoded):
+            return schemes[state.client].client_upload(state, encoded)
 
     run.scheme = Routed()
     assert_same(run.run(), plain(range(N)))
@@ -185,14 +192,17 @@ def test_a_bad_upload_is_refused_by_name_and_the_rest_is_summed(name, case):
     assert set(run.refused) == {2}
 
 
-def test_an_upload_out_of_range_voids_the_round(monkeypatch):
+def test_an_upload_out_of_range_shows_that_somebody_is_out(monkeypatch):
     """A client that signs what no contribution can be: told from the sum alone."""
     pack_rightly = threshold_module.Packing.pack
     monkeypatch.setattr(
         threshold_module.Packing, "pack", lambda self, encoded: [2**479, *pack_rightly(self, encoded)[1:]]
     )
+    total = exchange().run().total
+    assert some_client_out(total, PLAN)
+    assert not any(total[name].any() for name in LAYOUT.names)
     with pytest.raises(TooFewSurvivors, match="not what the plan says"):
-        exchange().run()
+        exchange(plan=replace(without_indicator(PLAN), added=())).run()
 
 
 @pytest.mark.parametrize("field", ["run", "round", "stage", "sender", "receiver"])

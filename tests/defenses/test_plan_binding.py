@@ -131,7 +131,13 @@ def test_every_number_of_a_plan_moves_its_digest_and_its_words_do_not():
         clients=np.int64(N),
         verified=np.True_,
         tensors=tuple(
-            replace(t, shape=(np.int64(12),), bound=np.float64(t.bound), ring=np.int32(t.ring), step=np.float64(t.step))
+            replace(
+                t,
+                shape=tuple(map(np.int64, t.shape)),
+                bound=np.float64(t.bound),
+                ring=np.int32(t.ring),
+                step=np.float64(t.step),
+            )
             for t in plans[4].tensors
         ),
     )

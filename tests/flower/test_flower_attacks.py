@@ -243,7 +243,7 @@ def test_a_supernode_that_says_it_is_another_client_ends_the_run_or_takes_its_pl
 
 
 def test_a_key_holder_is_not_asked_for_where_it_is_elsewhere() -> None:
-    holder = InsecurePaillier().helper()
+    holder = InsecurePaillier().helper(5)
     assert holder is not None
     given = replace(InsecurePaillier(), public=holder.public)
     terms = terms_of("pca/ssi", chain(given))
