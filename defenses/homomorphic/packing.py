@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gmpy2
@@ -102,23 +102,6 @@ class Packing:
             out |= _unpack(group, plaintexts[start : start + group.plaintexts], count, sender)
             start += group.plaintexts
         return out
-
-
-def with_narrow_indicator(plan: Plan) -> Plan:
-    """The plan with the indicator in 32 bits where no other tensor has 64: a slot more, and no plaintext more.
-
-    A client that is out is told from 31 bits above the slots of each plaintext too, which it fills as well: a sum of
-    N contributions passes for one of clients that were all in with probability at most (2 N + 1) 2^-63.
-    """
-    if any(tensor.ring != 32 for tensor in plan.tensors if tensor.name != INDICATOR):
-        return plan
-    return replace(
-        plan,
-        tensors=tuple(
-            replace(tensor, ring=32, max_clients=2**31 - 1) if tensor.name == INDICATOR else tensor
-            for tensor in plan.tensors
-        ),
-    )
 
 
 def unpack_sum(

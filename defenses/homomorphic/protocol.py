@@ -23,7 +23,7 @@ from securefed.defenses.homomorphic import cipher, known_key
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT, KEY, PLAINTEXTS, SURVIVORS, KeyHolder
 from securefed.defenses.homomorphic.keys import PublicKey
 from securefed.defenses.homomorphic.noise import NOISES, Noise, Stock, exponent_bits
-from securefed.defenses.homomorphic.packing import Packing, unpack_sum, with_narrow_indicator
+from securefed.defenses.homomorphic.packing import Packing, unpack_sum
 from securefed.errors import ConfigError, ContradictionError, DataError, MalformedError, PlanError, TooFewSurvivors
 from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes, local
@@ -136,7 +136,6 @@ class Paillier(KeyMemory):
         Raises:
             PlanError: tensors not in fixed point, fewer than 2 clients, or a threshold beyond them.
         """
-        plan = with_narrow_indicator(plan)
         packing = Packing.of(plan, self.bits)
         threshold = threshold_of(self.threshold, plan.clients)
         if threshold > plan.clients:

@@ -20,7 +20,7 @@ from securefed.defenses.homomorphic import cipher, threshold_cipher
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT
 from securefed.defenses.homomorphic.key_set import Dealer, InsecureKeySet, KeySet, check_threshold
 from securefed.defenses.homomorphic.noise import NOISES, Noise, Stock, exponent_bits
-from securefed.defenses.homomorphic.packing import Packing, with_narrow_indicator
+from securefed.defenses.homomorphic.packing import Packing
 from securefed.defenses.homomorphic.protocol import CONTRIBUTE, UPLOAD, noise_assumptions
 from securefed.defenses.homomorphic.threshold_cipher import CHALLENGE_BYTES, response_bytes
 from securefed.defenses.homomorphic.threshold_server import (
@@ -138,7 +138,6 @@ class ThresholdPaillier:
         Raises:
             PlanError: tensors not in fixed point, or a threshold that the planned clients cannot reach.
         """
-        plan = with_narrow_indicator(plan)
         packing = Packing.of(plan, self.bits)
         threshold, holders = self._numbers(plan.clients)
         if threshold > plan.clients:

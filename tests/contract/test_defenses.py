@@ -13,7 +13,6 @@ from securefed.defenses.base import Aggregation, Defense, Session, Transform, ha
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import insecure_deal
-from securefed.defenses.plan import without_indicator
 from securefed.defenses.simulate import sum_once
 from securefed.errors import PlanError, ProtocolError, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, Message

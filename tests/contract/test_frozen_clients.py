@@ -18,7 +18,6 @@ from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import adaptive_clip
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import InsecurePaillier, ckks, insecure_deal, threshold_paillier
-from securefed.defenses.plan import without_indicator
 from securefed.defenses.secure_aggregation import Identities, secure_aggregation
 from securefed.errors import MessageRefused, StorageError
 from securefed.messages import SERVER, Message, PartyId

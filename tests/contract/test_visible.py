@@ -11,7 +11,6 @@ import pytest
 from securefed import catalogue
 from securefed.defenses.base import Defense, Session, without_indicator
 from securefed.defenses.homomorphic import insecure_deal
-from securefed.defenses.plan import without_indicator
 from securefed.defenses.simulate import sum_once
 from securefed.messages import SERVER, Aggregate, Message
 from securefed.tensors import Layout, TensorSpec

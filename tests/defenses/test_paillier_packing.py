@@ -77,12 +77,12 @@ def test_packed_sums_equal_integer_sums_at_the_bounds(cohort):
 
 @pytest.mark.parametrize(("bits", "ring", "slots"), [(2048, 32, 63), (2048, 64, 31), (3072, 32, 95), (512, 64, 7)])
 def test_slots_of_a_plaintext(bits, ring, slots):
-    packing = Packing.of(_planned([TensorSpec("x", (1000,), 1.0, ring)], 5), bits)  # the indicator takes one slot
+    packing = Packing.of(_planned([TensorSpec("x", (1000,), 1.0, ring)], 5), bits)  # the indicator takes 64 bits
     assert packing.groups[0].slots == slots
-    assert packing.plaintexts == -(-1001 // slots)
+    assert packing.plaintexts == -(-(1000 + 64 // ring) // slots)
 
 
-@pytest.mark.parametrize(("rings", "width"), [((32,), 32), ((64,), 64), ((32, 64), 64)])
+@pytest.mark.parametrize(("rings", "width"), [((32,), 32), ((64,), 64), ((32, 64), 32)])
 def test_the_indicator_shares_the_slots_of_a_tensor(rings, width):
     plan = _planned([TensorSpec(f"x{ring}", (3,), 1.0, ring) for ring in rings], 5)
     assert {tensor.name: tensor.ring for tensor in plan.tensors}[INDICATOR] == width
