@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.spending import Spending
 from securefed.defenses.base import Defense, Plan
 from securefed.defenses.differential_privacy import Budget, CentralGaussian, FixedSize, Poisson, PoissonCohort, Sampler
 from securefed.errors import ConfigError
@@ -16,6 +17,23 @@ from securefed.state import pack
 _SAME = 1e-9
 _EMPTY = "nmt"
 """Kinds of packed fields that hold nothing themselves: none, mappings, tuples."""
+
+
+def check_evaluation(plan: Plan, algorithm: Algorithm[Any, Any]) -> None:
+    """Check that sums of an evaluation may be asked for.
+
+    Raises:
+        ConfigError: under a clip, which would clip losses and counts like an update; or of an algorithm whose own
+            noise makes records private, for these sums have none. Evaluate the output instead.
+    """
+    if plan.clip is not None:
+        raise ConfigError("evaluation sums cannot pass a clip; score the released model on public rows instead")
+    if isinstance(algorithm, Spending):
+        raise ConfigError(
+            f"{type(algorithm).__name__} makes records private by noise of its own, and evaluation sums would be exact "
+            "numbers of the same records, without noise and outside epsilon; leave out evaluate_every, and score the "
+            "released model on public rows instead"
+        )
 
 
 def sampler_of(defense: Defense) -> Sampler:
@@ -36,7 +54,8 @@ def check_privacy(
 
     Raises:
         ConfigError: the federation does not draw cohorts as the accountant was told, or the budget is not of this
-            defence's noise: for some number of exchanges it would count less or more than the plan.
+            defence's noise: for some number of exchanges it would count less or more than the plan. Or there is a
+            budget, and no noise that it could be of.
     """
     sampler = sampler_of(defense)
     tossed = _coins(defense)
@@ -44,6 +63,12 @@ def check_privacy(
         _check_coins(tossed, public, schedule, algorithm)
     if not (isinstance(sampler, Poisson) and sampler == tossed):
         check_sampler(sampler, public, schedule, algorithm)
+    if budget is not None and not plan.noise_multiplier:
+        raise ConfigError(
+            f"a budget of epsilon {budget.epsilon:g} counts the defence's noise, and {plan.defense!r} adds none; put "
+            "noise into the chain, for instance clip(...), gaussian(...), or leave the budget out (record-level "
+            "private algorithms keep their own, `epsilon`)"
+        )
     if budget is not None:
         _check_budget(budget, plan, sampler, _delta(defense))
     return isinstance(sampler, FixedSize)

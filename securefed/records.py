@@ -23,7 +23,7 @@ from securefed.algorithms.base import Public, require
 from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.method import Client
 from securefed.datasets.base import Dataset
-from securefed.defenses.differential_privacy.noise import secure_normal
+from securefed.defenses.differential_privacy.noise import SMALLEST_DEVIATION, grid_for, rounded_normal_draws
 from securefed.defenses.differential_privacy.stream import SecureStream, Stream, uniforms
 from securefed.errors import BudgetSpent, ConfigError, SecureFedError
 from securefed.problems.torch_module import TorchModule
@@ -66,10 +66,15 @@ class PrivateFedAvg(FedAvg):
     different clients do not add up, so the run costs the largest of the clients' epsilons.
     Claimed: epsilon(client), against everybody who sees that client's uploads, all rounds together; rounds that were
         void, rolled back or refused count. A run resumed from a checkpoint knows all rounds up to the checkpoint.
-    Assumed: float arithmetic is as good as real (no grid for the noise, as `CentralGaussian` has); the time a
+    Floating point: every row's clipped gradient is rounded to a grid (a power of two, at most 2^-30 of the noise's
+        standard deviation unless the multiplier is below some 2^-22 of the rows), the sum is exact, the noise is a
+        normal deviate rounded to the same grid and drawn exactly, and only then everything is cast to the module's
+        precision. A row whose gradient is not finite adds zeros, so that no row can make a client refuse before its
+        noise; a refusal for the range is made of the noised upload, and epsilon holds for it too.
+    Assumed: a row's gradient, as floating point computes it, does not depend on the rows drawn beside it; the time a
         step takes is not observed. Noise and draws come from the operating system, not from torch's generator.
-    NOT claimed: anything for evaluation sums, for `Public` facts, or for exchanges after the last checkpoint of a run
-        that was killed: use `checkpoint_every=1`, and count one more round after a crash.
+    NOT claimed: anything for `Public` facts, or for exchanges after the last checkpoint of a run that was killed: use
+        `checkpoint_every=1`, and count one more round after a crash. Evaluation sums are refused: they have no noise.
     """
 
     batch_size: int | None = 32
@@ -148,6 +153,13 @@ class PrivateFedAvg(FedAvg):
                 out.append(error)
         return out
 
+    def evaluate(self, client: Client, broadcast: Tensors) -> Tensors:
+        """Raises `ConfigError`: these sums would be exact, and epsilon holds for nothing without noise."""
+        raise ConfigError(
+            "a client of private/fedavg sends no evaluation sums, which would be exact and without noise; score the "
+            "released model on public rows"
+        )
+
     def spend(self, state: Client, computed: Client) -> Client:
         """`state` with what `computed` has used its rows for: said as soon as a contribution is computed."""
         assert isinstance(state, PrivateClient)
@@ -179,12 +191,13 @@ class PrivateFedAvg(FedAvg):
         """The parameters after the local steps, and the accountant's state."""
         problem, data = self.problem, client.data
         assert isinstance(problem, TorchModule)
-        x = torch.from_numpy(np.asarray(data.x, problem.dtype))
+        with np.errstate(over="ignore"):  # rows beyond the precision have no finite gradient, and add zeros
+            x = torch.from_numpy(np.asarray(data.x, problem.dtype))
         y = torch.from_numpy(np.asarray(problem.companions(data.x, problem.targets(data))))
         module = problem.instance(problem.tensors(start))
         expected = self.rate(data.rows) * data.rows
         with _quiet():
-            engine = _Engine(stream, accountant="rdp")
+            engine = _Engine(stream, data.rows, accountant="rdp")
             engine.accountant.history = list(client.spent)
             private, optimizer, loader = self._engaged(engine, module, x, y, expected)
             rate = 1 / len(loader)
@@ -227,30 +240,59 @@ class PrivateFedAvg(FedAvg):
 
 
 class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
-    """opacus' optimiser with noise from a secure stream; its own comes from a Mersenne twister."""
+    """opacus' optimiser on a grid, with noise from a secure stream; its own comes from a Mersenne twister.
 
-    def __init__(self, stream: Stream, **settings: Any) -> None:
+    Attributes:
+        rows: of the client, drawn or not: the sum of so many clipped gradients fits the grid in float64.
+    """
+
+    def __init__(self, stream: Stream, rows: int, **settings: Any) -> None:
         super().__init__(**settings)
-        self.stream = stream
+        self.stream, self.rows = stream, rows
+
+    @property
+    def grid(self) -> float:
+        """A power of two: `grid_for` of the noise, coarser where the sum of all rows would not fit 2^52 steps of it."""
+        fits = math.ceil(math.log2(self.rows * self.max_grad_norm)) - 52
+        return max(grid_for(self.noise_multiplier * self.max_grad_norm), 2.0**fits)
+
+    def clip_and_accumulate(self) -> None:
+        """Sum the rows' gradients in steps of the grid: each clipped, rounded by itself, zeros where it is not finite.
+
+        A row then moves the sum by its own integers, exactly, of a norm of at most `max_grad_norm` and half a step for
+        each entry.
+        """
+        parts = [self._get_flat_grad_sample(p).flatten(1) for p in self.params]
+        finite = torch.stack([part.isfinite().all(1) for part in parts]).all(0)
+        squares = torch.stack([part.double().square().sum(1) for part in parts]).sum(0)
+        entries = sum(part.shape[1] for part in parts)
+        norms = squares.sqrt() * (1 + (entries + 8) * float(np.finfo(np.float64).eps))
+        factors = (self.max_grad_norm / norms).clamp(max=1.0) / self.grid
+        for p, part in zip(self.params, parts, strict=True):
+            clipped = part.double().masked_fill(~finite[:, None], 0.0) * factors.masked_fill(~finite, 0.0)[:, None]
+            p.summed_grad = clipped.round().sum(0)
 
     def add_noise(self) -> None:
-        deviation = self.noise_multiplier * self.max_grad_norm
-        for parameter in self.params:
-            total = parameter.summed_grad
-            noise = torch.from_numpy(deviation * secure_normal(total.numel(), self.stream)).to(total.dtype)
-            parameter.grad = (total + noise.reshape(total.shape)).view_as(parameter)
+        """Add noise in whole steps of the grid, then cast: never less than is accounted for."""
+        entries = sum(p.numel() for p in self.params)
+        moved = self.max_grad_norm + math.sqrt(entries) * self.grid / 2
+        deviation = max(self.noise_multiplier * moved / self.grid, SMALLEST_DEVIATION)
+        for p in self.params:
+            noise = torch.from_numpy(rounded_normal_draws(deviation, p.numel(), self.stream))
+            p.grad = ((p.summed_grad + noise) * self.grid).to(p.dtype).view_as(p)
 
 
 class _Engine(PrivacyEngine):  # type: ignore[misc]
     """opacus' engine with the optimiser above."""
 
-    def __init__(self, stream: Stream, **settings: Any) -> None:
+    def __init__(self, stream: Stream, rows: int, **settings: Any) -> None:
         super().__init__(**settings)
-        self.stream = stream
+        self.stream, self.rows = stream, rows
 
     def _prepare_optimizer(self, *, optimizer: Any, **settings: Any) -> DPOptimizer:
         wanted = ("noise_multiplier", "max_grad_norm", "expected_batch_size", "loss_reduction")
-        return _SecureOptimizer(stream=self.stream, optimizer=optimizer, **{name: settings[name] for name in wanted})
+        chosen = {name: settings[name] for name in wanted}
+        return _SecureOptimizer(stream=self.stream, rows=self.rows, optimizer=optimizer, **chosen)
 
 
 def _composed(history: History, step: tuple[float, float, int]) -> History:

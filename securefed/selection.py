@@ -14,6 +14,7 @@ from securefed.defenses.base import Defense, Plan
 from securefed.defenses.differential_privacy import FixedSize, Sampler
 from securefed.errors import ConfigError, RoundVoid
 from securefed.messages import ClientId
+from securefed.secret_cohorts import check_blind
 from securefed.tensors import Tensors
 
 Schedule = Callable[[int], Sequence[ClientId]]
@@ -58,6 +59,21 @@ def check_reveal(algorithm: Algorithm[Any, Any], defense: Defense, reveal: bool 
     return True
 
 
+def check_unnoised(algorithm: Algorithm[Any, Any], plan: Plan) -> None:
+    """Check that no scalar is revealed beside noise: it would travel in the clear, and epsilon would hold for nothing.
+
+    Raises:
+        ConfigError: the algorithm selects clients by revealed scalars, and the defence adds noise, whoever adds it, or
+            the algorithm does by itself (record-level privacy); `reveal=True` does not help.
+    """
+    names = revealed_scalars(algorithm)
+    if names and (plan.noise_multiplier or isinstance(algorithm, Spending)):
+        raise ConfigError(
+            f"the algorithm selects clients by {', '.join(names)} of each candidate, exact numbers of its data that no "
+            "epsilon covers, and this run claims one; select uniformly, or run without noise"
+        )
+
+
 def scheduled(chosen: Sequence[ClientId], everyone: Sequence[ClientId], most: int) -> tuple[ClientId, ...]:
     """A schedule's choice in order. Raises `ConfigError` for unknown clients or more than the planned cohort."""
     ids = sorted({int(client) for client in chosen})
@@ -95,7 +111,11 @@ def fewer(clients: Sequence[ClientId], surplus: int, kept: Sequence[ClientId]) -
 
 
 def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]) -> None:
-    """Raise `ConfigError` where cohorts are not drawn as the accountant was told."""
+    """Check that cohorts are drawn as the accountant was told, and stay secret.
+
+    Raises:
+        ConfigError: they are not drawn so, or what the algorithm releases says who took part (`check_blind`).
+    """
     if sampler == "full":
         return
     if not isinstance(sampler, FixedSize):
@@ -107,6 +127,7 @@ def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, a
         raise ConfigError(f"{sampler} is not this federation's draw of {public.cohort} of {public.clients} clients")
     if schedule is not None or revealed_scalars(algorithm):
         raise ConfigError(f"{sampler} accounts for a uniform secret draw; a schedule or a selection by values is none")
+    check_blind(algorithm, public)
 
 
 def by_revealed(

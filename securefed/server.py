@@ -31,7 +31,7 @@ from securefed.history import RoundHistory
 from securefed.messages import ROTATED, Aggregate, ClientId, Transcript
 from securefed.node import REVEAL, SETTLE, ClientNode
 from securefed.opening import EVALUATE, MAX_DOUBLINGS, TRAIN, Opening
-from securefed.privacy import check_privacy
+from securefed.privacy import check_evaluation, check_privacy
 from securefed.sealing import Seal
 from securefed.selection import (
     Schedule,
@@ -149,12 +149,15 @@ class Server:
             progress: called with each completed round.
 
         Raises:
+            ConfigError: `evaluate_every` where evaluation is refused, before any round.
             RoundVoid: a round could not be completed in `max_void` attempts; the checkpoint holds all before it.
             RangeRefused: a client's values stay out of range however often it is doubled.
             BudgetSpent: the privacy budget allows no further exchange; likewise.
         """
         if rounds < 0 or evaluate_every < 0:
             raise ConfigError(f"rounds and evaluate_every must be at least 0, not {rounds} and {evaluate_every}")
+        if evaluate_every:
+            check_evaluation(self.plan, self.algorithm)
         self._agree(evaluate_every)
         stopped = self.algorithm.finished(self._server)
         try:
@@ -181,10 +184,9 @@ class Server:
         """Sums of the clients' evaluation of the current model, through the same defence; `clients` counts them.
 
         Raises:
-            ConfigError: under a clip, which would clip losses and counts like an update: evaluate the output instead.
+            ConfigError: under a clip or a record-level private algorithm (`privacy.check_evaluation`).
         """
-        if self.plan.clip is not None:
-            raise ConfigError("evaluation sums cannot pass a clip; score the released model on public rows instead")
+        check_evaluation(self.plan, self.algorithm)
         self._agree(int(bool(self.nodes)) or self._terms.exchanges.evaluate_every)
         return self._evaluate()
 

@@ -19,8 +19,10 @@ from securefed.exchange_schedule import MAX_VOID, ExchangeSchedule
 from securefed.ledger import Ledger
 from securefed.messages import ClientId
 from securefed.node import ClientNode
+from securefed.opening import TRAIN
+from securefed.privacy import check_evaluation
 from securefed.schema import Contract
-from securefed.selection import check_reveal
+from securefed.selection import check_reveal, check_unnoised
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,21 @@ class Terms:
             max_void: attempts at one sum.
 
         Raises:
-            ConfigError: parameters and data clash, no whole number as seed, or scalars that nobody agreed to reveal.
+            ConfigError: parameters and data clash, no whole number as seed, or scalars that nobody agreed to reveal, or
+                that no epsilon of the defence or the algorithm covers.
         """
         check_seed(seed)
         layer = defense or identity()
         reveals = check_reveal(algorithm, layer, reveal)
+        contract = Contract.of(algorithm, public)
+        if reveals or evaluate_every:
+            plan = layer.plan(contract.layouts[TRAIN], public.cohort)
+            if reveals:
+                check_unnoised(algorithm, plan)
+            if evaluate_every:
+                check_evaluation(plan, algorithm)
         exchanges = ExchangeSchedule(rounds, evaluate_every, max_void)
-        return cls(algorithm, layer, public, seed, Contract.of(algorithm, public), reveals, exchanges)
+        return cls(algorithm, layer, public, seed, contract, reveals, exchanges)
 
     def node(
         self,

@@ -291,8 +291,19 @@ def test_a_budget_of_other_noise_and_a_sampler_that_is_not_drawn_are_refused() -
         Federation(DSGD(), data(), chain(clip(1.0), gaussian(1.0)), budget=gaussian(100.0).budget(1.0))
     with pytest.raises(ConfigError, match="fixed size"):
         Federation(DSGD(), data(), chain(clip(1.0), gaussian(1.0, sampler=Poisson(0.01))))
-    with pytest.raises(ConfigError, match="clip"):
-        Federation(DSGD(), data(), chain(clip(1.0), gaussian(1.0))).run(1, evaluate_every=1)
+    with pytest.raises(ConfigError, match=r"counts the defence's noise, and 'plain' adds none"):
+        Federation(DSGD(), data(), budget=gaussian(1.0).budget(1.0))
+    with pytest.raises(ConfigError, match="adds none"):
+        Federation(DSGD(), data(), chain(clip(1.0), secure_aggregation()), budget=gaussian(1.0).budget(1.0))
+
+
+def test_evaluation_under_a_clip_is_refused_before_a_round_is_paid_for() -> None:
+    for links in ((clip(1.0),), (clip(1.0), gaussian(1.0))):
+        federation = Federation(DSGD(), data(), chain(*links))
+        with pytest.raises(ConfigError, match="clip"):
+            federation.run(5, evaluate_every=2)
+        assert not federation._history
+        assert len(federation.run(2).history) == 2
 
 
 def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tmp_path) -> None:

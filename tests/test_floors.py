@@ -24,6 +24,7 @@ FLOORS = {
     "history": 2,
     "cohort": 2,
     "costs": 2,
+    "secret_cohorts": 2,
     "selection": 2,
     "privacy": 2,
     "privacy_cost": 2,

@@ -86,23 +86,28 @@ def epsilon_of(noise_multiplier: float, rounds: int, delta: float = DELTA, sampl
         return 0.0
     if isinstance(sampler, FixedSize):
         return _fixed_size_epsilon(noise_multiplier, rounds, delta, sampler)
+    every_round = _gaussian_epsilon(math.sqrt(rounds) / noise_multiplier, delta)  # holds for any sampler blind to data
     if sampler == "full" or sampler.rate == 1 or noise_multiplier < _FINEST:
-        return _gaussian_epsilon(math.sqrt(rounds) / noise_multiplier, delta)
-    return _poisson_epsilon(noise_multiplier, rounds, delta, sampler.rate)
+        return every_round
+    return min(_poisson_epsilon(noise_multiplier, rounds, delta, sampler.rate), every_round)
 
 
 def calibrate(epsilon: float, delta: float, rounds: int, sampler: Sampler = "full") -> float:
     """The smallest noise multiplier, from above, for which `rounds` releases cost at most `epsilon`.
 
-    Relative precision 1e-9 (full) or 1e-3 (samplers), always on the private side.
+    Relative precision 1e-9 (full) or 1e-3 (samplers), always on the private side; never more than every round in full
+    would need (for a fixed size: of replacements, twice as far).
 
     Raises:
         ConfigError: a parameter outside its domain.
     """
     _require(epsilon > 0 and math.isfinite(epsilon), f"epsilon must be positive and finite, not {epsilon}")
     _require(rounds >= 1, f"at least one round, not {rounds}")
-    precision = 1e-9 if sampler == "full" else 1e-3
-    return _least(lambda noise: epsilon_of(noise, rounds, delta, sampler) <= epsilon, precision)
+    full = _least(lambda noise: epsilon_of(noise, rounds, delta) <= epsilon, 1e-9)
+    if sampler == "full":
+        return full
+    sampled = _least(lambda noise: epsilon_of(noise, rounds, delta, sampler) <= epsilon, 1e-3)
+    return min(sampled, 2 * full if isinstance(sampler, FixedSize) else full)
 
 
 def _least(holds: Callable[[float], bool], precision: float) -> float:

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.defenses.base import Plan
+from securefed.defenses.base import Plan, TensorPlan
 from securefed.defenses.differential_privacy.accountant import (
     DELTA,
     PLANNED_ROUNDS,
@@ -28,13 +28,15 @@ from securefed.defenses.differential_privacy.accountant import (
     epsilon_of,
 )
 from securefed.defenses.differential_privacy.budget import Budget
-from securefed.defenses.differential_privacy.noise import secure_normal
+from securefed.defenses.differential_privacy.noise import GRID_BITS, grid_for, rounded_normal_draws
+from securefed.defenses.differential_privacy.stream import SecureStream
 from securefed.errors import ConfigError, PlanError
 from securefed.messages import Distortion
 from securefed.tensors import Array, Tensors
 
 _EPS = float(np.finfo(np.float64).eps)
-_GRID_BITS = 30
+Draw = Callable[[float, int], Array]
+"""So many draws of a normal deviate of this standard deviation, rounded to integers: int64."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,10 @@ class CentralGaussian:
 
     `sensitivity` is the clip plus what rounding adds (`sensitivity(plan)`), so the multiplier is exactly what the
     accountant is told. Floating point: noise computed naively leaves gaps in the output that betray the sum
-    (Mironov, CCS 2012). Here sum and noise are both rounded to one grid (a power of two, 2^-31 to 2^-30 of
-    noise_multiplier * clip) and added exactly, so that every sum has the same possible outputs. What remains: the
-    probabilities of grid points come from 53-bit uniforms through log, cos and sqrt, and tails end at 8.57 sigma;
-    no exact discrete sampler is used.
+    (Mironov, CCS 2012). Here the sum is rounded to a grid (a power of two, 2^-32 to 2^-30 of the noise's standard
+    deviation), the noise is a normal deviate rounded to the same grid and drawn exactly (`noise`), and both are added
+    as integers. So a release is the Gaussian mechanism's output, rounded: the accountant's epsilon holds as it is, at
+    every delta, no tail of the noise is cut, and every multiple of the grid is reached from every sum.
 
     Every tensor's bound is set to the clip, so that no clipped contribution is ever refused for its range: a refusal
     would be a signal that depends on data and that epsilon does not count.
@@ -87,10 +89,16 @@ class CentralGaussian:
             raise PlanError(f"{self.name}: without a clip no noise is enough; put clip(...) before it")
         if plan.unit == "record" and self.sampler != "full":
             raise PlanError(f"{self.name}: {self.sampler} samples clients, not records; use 'full'")
-        if plan.clients * _largest(plan) > 2**52 * _grid(plan.clip, self.noise_multiplier):
+        if plan.clients * _largest(plan) > 2**52 * grid_for(self.noise_multiplier * plan.clip):
             raise PlanError(
                 f"{self.name}: a noise multiplier of {self.noise_multiplier:g} is too small beside {plan.clients} "
                 "clients: their sum does not fit the grid on which the noise is added; use more noise"
+            )
+        entries = sum(tensor.size for tensor in plan.tensors)
+        if self.noise_multiplier * math.sqrt(entries) > 2 ** (GRID_BITS - 1):
+            raise PlanError(
+                f"{self.name}: a noise multiplier of {self.noise_multiplier:g} is too large beside {entries} entries: "
+                "rounding them to the noise's grid would move a sum further than the clip does; use less noise"
             )
         pairs = tuple((k, epsilon_of(self.noise_multiplier, k, self.delta, self.sampler)) for k in PLANNED_ROUNDS)
         tensors = plan.tensors
@@ -119,6 +127,8 @@ class CentralGaussian:
         return (
             f"Epsilon is stated at delta {self.delta:g}, for {neighbours}.",
             who,
+            "A release is the Gaussian mechanism's output rounded to a grid, drawn exactly: epsilon is that of the "
+            "mechanism at every delta, and no outcome of the noise is out of reach.",
             "The aggregator adds the noise and shows nobody the sum before it; the server itself learns that sum.",
         )
 
@@ -130,7 +140,8 @@ class CentralGaussian:
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
         """The noised sum; fresh noise of the operating system in every call."""
-        return _release(total, plan, secure_normal)
+        stream = SecureStream()
+        return _release(total, plan, lambda deviation, count: rounded_normal_draws(deviation, count, stream))
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
         return Distortion(released=dict.fromkeys(plan.wanted_rings, _deviation(plan)))
@@ -167,7 +178,7 @@ class InsecureGaussian:
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
         digest = hashlib.sha256(plan.layout.flatten(total).tobytes()).digest()
         rng = np.random.default_rng([self.seed, *np.frombuffer(digest, np.uint32).tolist()])
-        return _release(total, plan, rng.standard_normal)
+        return _release(total, plan, seeded(rng))
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
         return self.mechanism.distortion(plan, count)
@@ -190,20 +201,21 @@ def sensitivity(plan: Plan) -> float:
     """
     if plan.clip is None:
         raise PlanError("without a clip the sensitivity is not bounded; put clip(...) into the chain")
-    grid = _grid(plan.clip, plan.noise_multiplier) if plan.noise_multiplier else 0.0
-    squares = 0.0
-    for tensor in plan.tensors:
-        assert tensor.bound is not None
-        largest = plan.clients * (tensor.bound + tensor.step)
-        if tensor.step:
-            # integers up to 2^53 become float64 exactly; larger ones are rounded to within half an epsilon, twice
-            arithmetic = 0.0 if largest <= 2**53 * tensor.step else _EPS * largest
-        else:
-            arithmetic = plan.clients * _EPS * largest
-        coarsened = 0.0 if tensor.step >= grid else grid
-        rounded = tensor.step if plan.unit == "record" else tensor.step / 2
-        squares += tensor.size * (rounded + arithmetic + coarsened) ** 2
-    return plan.clip + math.sqrt(squares)
+    grid = _grid(plan) if plan.noise_multiplier else 0.0
+    moved = (t.size * (_rounding(t, plan) + (0.0 if t.step >= grid else grid)) ** 2 for t in plan.tensors)
+    return plan.clip + math.sqrt(sum(moved))
+
+
+def _rounding(tensor: TensorPlan, plan: Plan) -> float:
+    """By how much rounding to fixed point and in float64 moves an entry between neighbours' sums, at most."""
+    assert tensor.bound is not None
+    largest = plan.clients * (tensor.bound + tensor.step)
+    if tensor.step:
+        # integers up to 2^53 become float64 exactly; larger ones are rounded to within half an epsilon, twice
+        arithmetic = 0.0 if largest <= 2**53 * tensor.step else _EPS * largest
+    else:
+        arithmetic = plan.clients * _EPS * largest
+    return (tensor.step if plan.unit == "record" else tensor.step / 2) + arithmetic
 
 
 def _largest(plan: Plan) -> float:
@@ -212,9 +224,14 @@ def _largest(plan: Plan) -> float:
     return plan.clip if plan.unit == "client" else max(tensor.bound or 0.0 for tensor in plan.tensors)
 
 
-def _grid(clip: float, noise_multiplier: float) -> float:
-    """The largest power of two up to 2^-30 of the nominal standard deviation."""
-    return 2.0 ** (math.floor(math.log2(noise_multiplier * clip)) - _GRID_BITS)
+def _grid(plan: Plan) -> float:
+    """The grid that sum and noise are rounded to: for the noise of a sensitivity without a step of it an entry.
+
+    That step at most adds half of it again (`CentralGaussian.plan`), so that noise spans at most 2^32 steps.
+    """
+    assert plan.clip is not None
+    squares = sum(tensor.size * _rounding(tensor, plan) ** 2 for tensor in plan.tensors)
+    return grid_for(plan.noise_multiplier * (plan.clip + math.sqrt(squares)))
 
 
 def _deviation(plan: Plan) -> float:
@@ -222,14 +239,18 @@ def _deviation(plan: Plan) -> float:
     return plan.noise_multiplier * sensitivity(plan)
 
 
-def _release(total: Tensors, plan: Plan, normal: Callable[[int], Array]) -> dict[str, Array]:
+def seeded(rng: np.random.Generator) -> Draw:
+    """Noise for simulations that anybody can repeat: `rng`'s normal deviates, rounded."""
+    return lambda deviation, count: np.rint(rng.standard_normal(count) * deviation).astype(np.int64)
+
+
+def _release(total: Tensors, plan: Plan, draw: Draw) -> dict[str, Array]:
     if plan.clip is None or not plan.noise_multiplier:
         raise ConfigError("the plan has no noise; it is not the plan of this chain")
-    grid = _grid(plan.clip, plan.noise_multiplier)
-    sigma = _deviation(plan)
+    grid, deviation = _grid(plan), _deviation(plan)
     out = {}
     for tensor in plan.tensors:
-        noise = np.rint(normal(tensor.size) * (sigma / grid)).reshape(tensor.shape)
+        noise = draw(deviation / grid, tensor.size).reshape(tensor.shape)
         # Both terms are integers below 2^53, so their sum is exact, and so is the product with a power of two.
         out[tensor.name] = np.asarray((np.rint(np.asarray(total[tensor.name], np.float64) / grid) + noise) * grid)
     return out

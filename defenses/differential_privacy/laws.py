@@ -54,7 +54,7 @@ class DiscreteGaussian:
         return np.asarray(real * real * (-0.5 / self.variance))
 
     def ratio(self, x: int, digits: int) -> Decimal:
-        return _exponential(Fraction(x * x) / (2 * Fraction(self.variance)), digits)
+        return exponential(Fraction(x * x) / (2 * Fraction(self.variance)), digits)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class DiscreteLaplace:
         return np.asarray(np.abs(x.astype(np.float64)) / -self.scale)
 
     def ratio(self, x: int, digits: int) -> Decimal:
-        return _exponential(Fraction(abs(x)) / Fraction(self.scale), digits)
+        return exponential(Fraction(abs(x)) / Fraction(self.scale), digits)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Poisson:
     def ratio(self, x: int, digits: int) -> Decimal:
         if self.mode + x < 0:
             return Decimal(0)
-        context = _context(digits + len(str(abs(x))) + 3)  # each of the |x| factors adds two roundings
+        context = decimal_context(digits + len(str(abs(x))) + 3)  # each of the |x| factors adds two roundings
         rate = Fraction(self.rate)
         over, under = (Decimal(part) for part in rate.as_integer_ratio())  # of products of integers: no rounding yet
         product = Decimal(1)
@@ -219,14 +219,14 @@ def _stirling(k: Array) -> Array:
     )
 
 
-def _exponential(exponent: Fraction, digits: int) -> Decimal:
+def exponential(exponent: Fraction, digits: int) -> Decimal:
     """exp(-exponent) with a relative error of at most 10^-digits."""
     # The quotient's relative error becomes an absolute one of the exponent, hence the digits of its integer part.
-    context = _context(digits + len(str(int(exponent))) + 3)
+    context = decimal_context(digits + len(str(int(exponent))) + 3)
     return context.exp(context.divide(Decimal(-exponent.numerator), Decimal(exponent.denominator)))
 
 
-def _context(digits: int) -> Context:
+def decimal_context(digits: int) -> Context:
     return Context(prec=digits, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from securefed.defenses.base import Plan
 from securefed.defenses.differential_privacy import InsecureGaussian
-from securefed.defenses.differential_privacy.gaussian import _release
+from securefed.defenses.differential_privacy.gaussian import _release, seeded
 from securefed.tensors import Array, Tensors
 
 
@@ -24,4 +24,4 @@ class SteadyGaussian(InsecureGaussian):
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
         rng = np.random.default_rng([self.seed, len(self.drawn)])
         self.drawn.append(len(self.drawn))
-        return _release(total, plan, rng.standard_normal)
+        return _release(total, plan, seeded(rng))

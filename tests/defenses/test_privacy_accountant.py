@@ -100,6 +100,18 @@ def test_calibration_under_poisson_sampling():
     assert noise < calibrate(3.0, DELTA, 200)  # not being there helps
 
 
+@pytest.mark.parametrize(("epsilon", "rate"), [(0.5, 1.0), (3.0, 1.0), (50.0, 0.5), (50.0, 0.999)])
+def test_calibration_under_poisson_sampling_never_asks_for_more_than_every_round_in_full(epsilon, rate):
+    # Where the numerical accountant ends (noise below .3) and where it costs precision (rate 1).
+    sampled, full = calibrate(epsilon, DELTA, 1, Poisson(rate)), calibrate(epsilon, DELTA, 1)
+    assert sampled <= full
+    assert epsilon_of(sampled, 1, DELTA, Poisson(rate)) <= epsilon
+
+
+def test_calibration_for_a_fixed_size_never_asks_for_more_than_replacements_in_full():
+    assert calibrate(3.0, DELTA, 100, FixedSize(9, 10)) <= 2 * calibrate(3.0, DELTA, 100)
+
+
 def test_cohorts_of_a_fixed_size_at_the_known_point():
     # 100 of 10000, replace-one, noise 1 over what a REPLACEMENT moves (2 over what one contribution does): 13.15.
     sampler = FixedSize(100, 10_000)
