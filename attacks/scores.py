@@ -21,8 +21,11 @@ def relative_error(estimate: Array, truth: Array) -> float:
 
 
 def leakage(error: float, baseline: float) -> float:
-    """1 - error / baseline: 1 is exact, 0 no better than the baseline, negative worse (kept signed)."""
-    return 1.0 - error / baseline
+    """1 - error / baseline: 1 is exact, 0 no better than the baseline, negative worse (kept signed).
+
+    Where the baseline is exact there is nothing left that an attack could add: 0 whatever its error.
+    """
+    return 0.0 if baseline == 0 else 1.0 - error / baseline
 
 
 def subspace_baseline(gram: Array, basis: Array) -> float:

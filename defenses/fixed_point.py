@@ -28,6 +28,7 @@ _NARROWEST, _WIDEST_LANE = 8, 21
 _PART: Final = 1 << 15
 """Entries rounded at a time: 256 kB of them."""
 
+_SMALLEST_STEP = float(np.finfo(np.float64).tiny)
 _FLOAT64_EPS = float(np.finfo(np.float64).eps)
 
 
@@ -90,6 +91,11 @@ class Quantise:
         if largest < 2:
             raise PlanError(
                 f"{clients} clients leave no bit in a {ring}-bit ring; use a wider one or a tree of aggregators"
+            )
+        if tensor.bound / largest < _SMALLEST_STEP:
+            raise PlanError(
+                f"tensor {tensor.name!r} has a bound of {tensor.bound:.3g}, too small for a fixed point in a "
+                f"{ring}-bit ring; declare a larger bound, or scale the data up"
             )
         step = 2.0 ** math.ceil(math.log2(tensor.bound / largest))
         units = math.ceil(tensor.bound / step)

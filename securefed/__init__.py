@@ -6,6 +6,7 @@ Names load when they are first used, so that `import securefed` stays quick and 
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from securefed.server import Result, Server
     from securefed.terms import Terms
     from securefed.wrap import secure_mean
+
+_HERE = Path(__file__).resolve().parent
+if not (_HERE / "defenses").is_dir() and (_HERE.parent / "defenses" / "base.py").is_file():
+    # Python started in a clone imports this folder even where securefed is installed, and `securefed.attacks` and
+    # `securefed.defenses` stand beside it there.
+    __path__.append(str(_HERE.parent))
 
 _WHERE = {
     "Aggregate": "securefed.messages",

@@ -184,6 +184,7 @@ class Transcript:
         records: completed exchanges.
         contributions: `(exchange, client) -> encoded contribution`; the clients' own knowledge, NOT the server's.
         output: the final broadcast.
+        missing: rounds of the run that came before the checkpoint it went on from, which are not in here.
     """
 
     run: str
@@ -192,6 +193,7 @@ class Transcript:
     records: list[RoundRecord] = field(default_factory=list)
     contributions: dict[tuple[int, ClientId], Tensors] = field(default_factory=dict)
     output: Tensors = field(default_factory=dict)
+    missing: int = 0
 
     def nbytes(self, *, sender: PartyId | None = None, receiver: PartyId | None = None) -> int:
         """Bytes of all messages from `sender` and to `receiver` (each: `None` = anyone)."""
@@ -202,7 +204,13 @@ class Transcript:
         )
 
     def save(self, path: Path | str) -> None:
-        """Write one file, readable by its owner only. It holds `contributions` too: clear values of every client."""
+        """Write one file, readable by its owner only. It holds `contributions` too: clear values of every client.
+
+        Raises:
+            StorageError: the file cannot be written; or rounds are missing here that another run's file of that path
+                may hold, which would be lost.
+        """
+        self._check_overwrites(Path(path))
         tensors: dict[str, Any] = {}
         sent = []
         for index, item in enumerate(self.sent):
@@ -228,8 +236,24 @@ class Transcript:
             tensors |= nest(f"contribution/{round}/{client}", contribution)
         tensors |= nest("output", self.output)
         keys = sorted(self.contributions)
-        meta = {"run": self.run, "meta": self.meta, "sent": sent, "records": records, "contributions": keys}
+        meta: dict[str, Any] = {"run": self.run, "meta": self.meta, "missing": self.missing}
+        meta |= {"sent": sent, "records": records, "contributions": keys}
         storage.save(Path(path), "transcript", json.loads(json.dumps(meta)), tensors)
+
+    def _check_overwrites(self, path: Path) -> None:
+        """A run that went on from its checkpoint has no messages of the rounds before it."""
+        if not self.missing or not path.exists():
+            return
+        try:
+            same = Transcript.load(path).run == self.run
+        except StorageError:
+            same = False
+        if not same:
+            raise StorageError(
+                f"{path} is not overwritten: this run went on from a checkpoint of {self.missing} rounds, whose "
+                "messages are not in its transcript and may be in that file; save it under another name, or delete "
+                "the file"
+            )
 
     @classmethod
     def load(cls, path: Path | str) -> Transcript:
@@ -242,6 +266,7 @@ class Transcript:
         groups = _group(tensors)
         try:
             out = cls(run=meta["run"], meta=meta["meta"], output=unnest("output", tensors))
+            out.missing = int(meta.get("missing", 0))
             for index, item in enumerate(meta["sent"]):
                 run, round_, stage, sender, receiver = item["binding"]
                 message = Message(run, round_, stage, sender, receiver, groups.get(("sent", str(index)), {}))

@@ -368,6 +368,7 @@ class Server:
         exchanges = {int(client): exchange for client, exchange in loop["counted"].items()}
         self._counted = CountedClients(self.algorithm.needs_outcome, exchanges, followed, announced)
         self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
+        self.transcript.missing = len(self._history)
         self._sums, self._learned = loop["sums"], tuple(loop["learned"])
         self._opened = tuple(loop["opened"])
         if self._budget is not None:  # every exchange counts, whether or not the run had a budget then

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,44 @@ from securefed.errors import DataError
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 Ring = Literal[32, 64]
+
+
+def is_torch(value: object) -> bool:
+    """Whether it is a torch tensor; torch is not imported for that."""
+    module = sys.modules.get("torch")  # a tensor cannot exist before its library is imported
+    return module is not None and isinstance(value, module.Tensor)
+
+
+def real_array(value: Any, where: str) -> Array:
+    """A NumPy array of the same real numbers.
+
+    Args:
+        value: an array, nested lists of numbers, or a torch tensor on any device and of any width, bfloat16 included.
+        where: what it is, for errors.
+
+    Returns:
+        The numbers in the type they have; in float32 where NumPy has no such type (bfloat16).
+
+    Raises:
+        DataError: complex numbers, texts, objects, or another type that holds no real numbers.
+    """
+    if is_torch(value):
+        value = value.detach().cpu()
+        if value.is_floating_point() and value.element_size() < 4:  # NumPy has one of these types, float32 holds all
+            value = value.float()
+        try:
+            value = value.numpy()
+        except (TypeError, RuntimeError) as error:
+            raise DataError(f"{where} is a torch tensor that NumPy cannot hold: {error}") from error
+    array = np.asarray(value)
+    if array.dtype.kind == "c":
+        raise DataError(
+            f"{where} holds complex numbers ({array.dtype}), of which only the real part would be kept; give real and "
+            "imaginary parts as two tensors"
+        )
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{where} is of type {array.dtype}; it must hold real numbers: floats, integers or booleans")
+    return array
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ new = secure_mean([client.state_dict() for client in clients], weights=sizes, de
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,11 +16,12 @@ from securefed.defenses.compose import identity
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.simulate import sum_once
 from securefed.errors import ConfigError, DataError
-from securefed.tensors import Array, Layout, Ring, TensorSpec
+from securefed.tensors import Array, Layout, Ring, TensorSpec, is_torch, real_array
 
 T = TypeVar("T")
 _WEIGHT = "weight"
 _LARGEST = 1e300
+_SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 def secure_mean(
@@ -29,19 +29,22 @@ def secure_mean(
     weights: Sequence[float] | None = None,
     defense: Defense | None = None,
     *,
-    bound: float | None = None,
+    bound: float | Mapping[str, float] | None = None,
     ring: Ring = 64,
 ) -> dict[str, T]:
     """The weighted mean of the clients' updates, each sent through the defence as a real client's would be.
 
     Args:
-        updates: one mapping for each client, of NumPy arrays or torch tensors: same names and shapes.
+        updates: one mapping for each client, of NumPy arrays or torch tensors (bfloat16 and float16 too): same names
+            and shapes.
         weights: one number >= 0 for each client (sample counts); all equal by default. They are summed inside the
             defence: the server learns their total only.
         defense: how the sum comes about; in the clear without one.
-        bound: largest absolute entry of any update, a public fact of your training (a clipping threshold). Left
-            out, the largest entry of `updates` is used, rounded up to a power of two: right in a simulation, where
-            this process sees all updates; a deployment has to agree on it beforehand.
+        bound: largest absolute entry that a tensor has in any update, a public fact of your training (a clipping
+            threshold): by the tensors' names, or one number for all. Exact defences round a tensor by its own bound, so
+            that weights beside a large counter keep their precision if each has its own. Left out, the largest entry
+            of each tensor in `updates` is used, rounded up to a power of two: right in a simulation, where this
+            process sees all updates; a deployment has to agree on it beforehand.
         ring: width in bits of the integers that exact defences sum.
 
     Returns:
@@ -49,9 +52,11 @@ def secure_mean(
         In the clear exact to float64 rounding; under an exact defence within `TensorPlan.error` of that.
 
     Raises:
-        DataError: no updates, other names or shapes, entries that are not finite.
-        ConfigError: weights of a wrong number, negative, or all zero; a defence that clips or adds noise.
-        RangeRefused: an entry beyond `bound`.
+        DataError: no updates, other names or shapes, entries that are not finite, complex numbers, or other types than
+            real numbers.
+        ConfigError: weights of a wrong number, negative, or all zero; bounds of other names than the tensors', or not
+            positive; a defence that clips or adds noise.
+        RangeRefused: an entry beyond its bound.
         TooFewSurvivors, PlanError: as the defence does.
     """
     if not updates:
@@ -61,7 +66,10 @@ def secure_mean(
             "a clip or noise would act on the weights too; clip and noise updates before, or use Federation"
         )
     try:
-        arrays = [{name: _array(value) for name, value in update.items()} for update in updates]
+        arrays = [
+            {name: np.asarray(real_array(v, f"update {index}: {name!r}"), np.float64) for name, v in update.items()}
+            for index, update in enumerate(updates)
+        ]
         given = np.ones(len(arrays)) if weights is None else np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"updates and weights must be numbers: {error}") from error
@@ -70,11 +78,8 @@ def secure_mean(
     for index, update in enumerate(arrays):
         Layout.of(arrays[0]).check(update, where=f"update {index}")
     relative = given / given.max()  # in [0, 1], so that a weighted entry obeys the same bound as the entry
-    largest = max((float(np.abs(v).max(initial=0)) for update in arrays for v in update.values()), default=0.0)
-    if largest > _LARGEST:
-        raise DataError(f"an entry of {largest:.3g} is too large to be summed; scale the updates")
-    limit = bound if bound is not None else 2.0 ** math.ceil(math.log2(max(largest, float(np.finfo(np.float32).tiny))))
-    specs = [TensorSpec(f"update.{name}", value.shape, limit, ring) for name, value in arrays[0].items()]
+    limits = _bounds(arrays, bound)
+    specs = [TensorSpec(f"update.{name}", value.shape, limits[name], ring) for name, value in arrays[0].items()]
     layout = Layout((*specs, TensorSpec(_WEIGHT, (), 1.0, ring)))
     contributions = {
         index: {f"update.{name}": w * value for name, value in update.items()} | {_WEIGHT: np.asarray(w)}
@@ -84,16 +89,25 @@ def secure_mean(
     return {name: _like(total[f"update.{name}"] / total[_WEIGHT], value) for name, value in updates[0].items()}
 
 
-def _array(value: Any) -> Array:
-    """A NumPy array in float64, from an array or a torch tensor on any device."""
-    if _is_torch(value):
-        value = value.detach().cpu().numpy()
-    return np.asarray(value, dtype=np.float64)
+def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, float] | None) -> dict[str, float]:
+    """The bound of each tensor, by name."""
+    largest = {name: max(float(np.abs(update[name]).max(initial=0)) for update in updates) for name in updates[0]}
+    for name, value in largest.items():
+        if value > _LARGEST:
+            raise DataError(f"an entry of {value:.3g} in {name!r} is too large to be summed; scale the updates")
+    if bound is None:
+        return {name: 2.0 ** math.ceil(math.log2(max(value, _SMALLEST))) for name, value in largest.items()}
+    bounds = dict(bound) if isinstance(bound, Mapping) else dict.fromkeys(largest, bound)
+    if odd := sorted(set(bounds) ^ set(largest)):
+        raise ConfigError(f"bounds are needed for exactly the tensors {sorted(largest)}; these differ: {odd}")
+    if wrong := [name for name, value in bounds.items() if not 0 < value < math.inf]:
+        raise ConfigError(f"a bound must be positive and finite; that of {wrong[0]!r} is {bounds[wrong[0]]!r}")
+    return bounds
 
 
 def _like(mean: Array, example: T) -> T:
     """`mean` with the type, dtype and device of `example`."""
-    if _is_torch(example):
+    if is_torch(example):
         import torch  # noqa: PLC0415 - only where the caller uses it
 
         tensor: Any = example
@@ -103,8 +117,3 @@ def _like(mean: Array, example: T) -> T:
     dtype = np.asarray(example).dtype
     rounded: Any = np.asarray(mean if np.issubdtype(dtype, np.floating) else np.rint(mean)).astype(dtype)
     return rounded  # type: ignore[no-any-return]
-
-
-def _is_torch(value: Any) -> bool:
-    module = sys.modules.get("torch")  # a tensor cannot exist before its library is imported
-    return module is not None and isinstance(value, module.Tensor)

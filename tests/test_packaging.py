@@ -55,6 +55,28 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+def test_python_started_in_the_clone_finds_all_of_an_installed_securefed(installed: Path) -> None:
+    """`pip install .`, then Python in the clone, whose folder `securefed` comes first and holds no attacks."""
+    outside = [path for path in sys.path if path.endswith("site-packages")]
+    code = (
+        f"import sys; sys.path += {[str(installed), *outside]!r}\n"  # and no .pth file, so no editable install
+        "import securefed, securefed.attacks.views, securefed.catalogue\n"
+        "from securefed import chain\n"
+        "from securefed.defenses.secure_aggregation import secure_aggregation\n"
+        f"assert securefed.__file__.startswith({str(ROOT / 'securefed')!r}), securefed.__file__\n"
+        f"assert securefed.attacks.__file__.startswith({str(ROOT / 'attacks')!r}), securefed.attacks.__file__\n"
+        "print(chain(secure_aggregation()).name)\n"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("secure_aggregation")
+    hidden = code.replace("import securefed,", "import securefed; securefed.__path__[1:] = []\nimport", 1)
+    control = subprocess.run(
+        [sys.executable, "-S", "-c", hidden], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert "No module named 'securefed." in control.stderr
+
+
 def test_imports_work_beside_folders_of_the_same_names(installed: Path, tmp_path: Path) -> None:
     for name in ("attacks", "defenses"):
         (tmp_path / name).mkdir()

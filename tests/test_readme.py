@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from typer.testing import CliRunner
 from securefed import catalogue
 from securefed.auditing.cases import cases
 from securefed.cli import app
-from securefed.errors import UnknownNameError
+from securefed.errors import StorageError, UnknownNameError
+from securefed.messages import Transcript
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
@@ -68,6 +70,25 @@ def test_the_run_and_the_attack_on_it_work(tmp_path, monkeypatch, capsys) -> Non
     assert len(BLOCKS) == 4
     with pytest.raises(NameError):  # positive control: a block without its imports fails
         exec(BLOCKS[2][BLOCKS[2].index("observed =") :], {})  # noqa: S102
+
+
+def test_a_second_run_of_a_finished_one_keeps_its_transcript(tmp_path, monkeypatch) -> None:
+    """Its checkpoint has all rounds, so nothing is sent again, and the empty transcript does not take the file."""
+    monkeypatch.chdir(tmp_path)
+    exec(BLOCKS[1], {})  # noqa: S102
+    before = Path("run.transcript").read_bytes()
+    names: dict[str, Any] = {}
+    with pytest.raises(StorageError, match="checkpoint of 20 rounds"):
+        exec(BLOCKS[1], names)  # noqa: S102
+    assert Path("run.transcript").read_bytes() == before
+    transcript = names["result"].transcript
+    for _ in range(2):  # elsewhere it is saved, and saved again
+        transcript.save("resumed.transcript")
+    assert Transcript.load("resumed.transcript").missing == 20
+    assert Transcript.load("run.transcript").missing == 0
+    Path("run.checkpoint").unlink()
+    exec(BLOCKS[1], {})  # noqa: S102 - a run from the start has all there is to save
+    assert len(Transcript.load("run.transcript").records) == 20
 
 
 def test_an_own_algorithm_is_audited_and_gated(capsys) -> None:

@@ -73,6 +73,56 @@ def test_bad_input_is_refused_by_name(updates, weights, error) -> None:
         secure_mean(updates, weights)
 
 
+@pytest.mark.parametrize("defense", ["plain", "secure_aggregation"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_torch_floats_of_every_width(dtype: torch.dtype, defense: str) -> None:
+    values = torch.tensor([0.5, -3.0, 1.25], dtype=dtype)
+    found = secure_mean([{"w": values}, {"w": 2 * values}, {"w": 3 * values}], None, DEFENSES[defense])["w"]
+    assert found.dtype == dtype
+    assert torch.equal(found, 2 * values)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (np.array([1 + 2j, 0]), "complex numbers"),
+        (torch.tensor([1 + 2j, 0]), "complex numbers"),
+        ([1j], "complex numbers"),
+        (np.array(["1", "2"]), "real numbers"),
+        (np.array([None, 1.0]), "real numbers"),
+        (np.array(["2020-01-01"], dtype="datetime64[D]"), "real numbers"),
+        (torch.zeros(2, 2).to_sparse(), "cannot hold"),
+    ],
+)
+def test_what_holds_no_real_numbers_is_refused_by_name(value, says) -> None:
+    with pytest.raises(DataError, match=rf"update 0: 'w' .*{says}"):
+        secure_mean([{"w": value}] * 2, defense=DEFENSES["secure_aggregation"])
+
+
+def test_a_large_counter_does_not_coarsen_the_weights_beside_it() -> None:
+    """In 32 bits with one bound for both, a step is 1e5 * 2 / 2^31 = 1e-4; each with its own, 1e-9."""
+    rng = np.random.default_rng(4)
+    updates = [{"w": rng.uniform(-1, 1, 200), "counter": np.array([100_000 + k])} for k in range(4)]
+    expected = np.mean([update["w"] for update in updates], axis=0)
+    for bound in (None, {"w": 1.0, "counter": 2e5}):
+        found = secure_mean(updates, defense=DEFENSES["secure_aggregation"], bound=bound, ring=32)
+        assert np.abs(found["w"] - expected).max() < 1e-8
+        assert int(found["counter"][0]) == 100_002  # 100_001.5
+    one = secure_mean(updates, defense=DEFENSES["secure_aggregation"], bound=2e5, ring=32)
+    assert np.abs(one["w"] - expected).max() > 1e-5  # the control: one bound for all
+
+
+@pytest.mark.parametrize(
+    "bound", [{"w": 1.0}, {"w": 1.0, "b": 1.0, "c": 1.0}, {"w": 1.0, "b": 0.0}, -1.0, float("nan")]
+)
+def test_bounds_that_do_not_fit_are_refused(bound) -> None:
+    secure_mean(UPDATES, defense=DEFENSES["secure_aggregation"], bound={"w": 10.0, "b": 10.0})
+    with pytest.raises(ConfigError, match="bound"):
+        secure_mean(UPDATES, defense=DEFENSES["secure_aggregation"], bound=bound)
+    with pytest.raises(RangeRefused, match=r"update\.b"):
+        secure_mean(UPDATES, defense=DEFENSES["secure_aggregation"], bound={"w": 10.0, "b": 1e-3})
+
+
 def test_entries_beyond_a_declared_bound_are_refused_not_clipped() -> None:
     secure_mean(UPDATES, defense=DEFENSES["secure_aggregation"], bound=10.0)
     with pytest.raises(RangeRefused):

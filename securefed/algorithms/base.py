@@ -48,7 +48,7 @@ class Public:
         """The public facts of simulated clients.
 
         `feature_bound` should be the declared range of the data; where it is left out, the largest absolute
-        entry of all clients is used, which a real deployment would have to agree on.
+        entry of all clients is used, which a real deployment would have to agree on; 1 where all entries are 0.
 
         Raises:
             DataError: no clients, or clients of different widths.
@@ -72,7 +72,7 @@ class Public:
                 raise DataError(f"client {index} has an entry beyond the declared feature_bound {bound}")
         classes = max(data.classes for data in clients)
         rows = tuple(data.rows for data in clients)
-        return cls(len(clients), size, clients[0].features, rows, classes, max(bound, np.finfo(float).tiny))
+        return cls(len(clients), size, clients[0].features, rows, classes, bound or 1.0)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.errors import DataError
-from securefed.tensors import Array
+from securefed.tensors import Array, real_array
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Dataset:
     y: Array | None = None
 
     def __post_init__(self) -> None:
-        given = np.asarray(self.x)
+        given = real_array(self.x, "data")
         kept = np.float32 if given.dtype == np.float32 else np.float64
         object.__setattr__(self, "x", np.ascontiguousarray(given, dtype=kept))
         if self.x.ndim != 2 or not self.x.size:

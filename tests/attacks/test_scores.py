@@ -16,6 +16,8 @@ def test_relative_error_and_leakage_at_their_anchors() -> None:
     assert leakage(0.0, 0.3) == 1
     assert leakage(0.3, 0.3) == 0
     assert leakage(0.6, 0.3) == pytest.approx(-1)
+    assert leakage(0.0, 0.0) == leakage(0.5, 0.0) == 0  # a guess that is exact leaves nothing to find
+    assert np.isnan(leakage(0.5, np.nan))
 
 
 def test_matching_ignores_the_order_and_fills_what_is_missing_with_the_mean() -> None:

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -256,3 +257,14 @@ def test_consecutive_rows_are_views_and_others_copies():
     mask = data.x[:, 0] >= 35
     assert np.shares_memory(data.take(mask).x, data.x)
     assert np.array_equal(data.take(mask).x, data.x[mask])
+
+
+def test_rows_of_every_real_type_and_no_other():
+    rows = torch.tensor([[0.5, -2.0], [1.0, 3.0]])
+    for values in (rows, rows.to(torch.bfloat16), rows.half(), rows.double(), rows.numpy(), rows.tolist()):
+        np.testing.assert_array_equal(Dataset(values).x, rows.numpy())
+    for wrong in (rows + 1j, rows.numpy() * 1j):
+        with pytest.raises(DataError, match="complex numbers"):
+            Dataset(wrong)
+    with pytest.raises(DataError, match="real numbers"):
+        Dataset(np.array([["1", "2"]]))

@@ -127,6 +127,12 @@ def test_entries_beyond_the_bound_are_refused_never_clipped() -> None:
     )
 
 
+def test_a_bound_below_the_smallest_numbers_is_refused_by_name() -> None:
+    with pytest.raises(PlanError, match="too small for a fixed point"):
+        chain(Quantise()).plan(Layout((TensorSpec("x", (3,), 1e-307, 64),)), 4)
+    assert chain(Quantise()).plan(Layout((TensorSpec("x", (3,), 1e-280, 64),)), 4).tensors[0].step > 0
+
+
 def test_plans_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(PlanError, match="clip"):
         chain(Quantise()).plan(Layout((TensorSpec("x", (2,)),)), 4)

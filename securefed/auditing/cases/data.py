@@ -11,6 +11,7 @@ from securefed.auditing.cases.base import Preparation, Prepared
 from securefed.datasets import partition
 from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import Source
+from securefed.errors import DataError
 
 SMALL_CLIENT = 8
 """Rows of the target of the subspace methods: fewer than features, so its Gram matrix has low rank."""
@@ -87,6 +88,12 @@ one_sample_each = rows_each(1)
 
 
 def _prepared(parts: list[Dataset], test: Dataset, bound: float, image_shape: tuple[int, int] | None) -> Prepared:
+    first = parts[0].x[0]
+    if all((part.x == first).all() for part in parts):
+        raise DataError(
+            "all rows are the same, so a guess knows every client's rows without a message and an audit would measure "
+            "nothing; give data whose rows differ"
+        )
     return Prepared(tuple(parts), test, Public.of(parts, feature_bound=bound), image_shape)
 
 
