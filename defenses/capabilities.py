@@ -56,6 +56,19 @@ class Preparing(Protocol):
 
 
 @runtime_checkable
+class Authenticating(Protocol):
+    """An aggregation whose clients authenticate their refusals, once they share a secret with the server."""
+
+    def client_refusal(self, state: Any, body: Tensors, number: int) -> Tensors:
+        """The body of a refusal in exchange `number`, with a tag where `state` has a secret for it."""
+        ...
+
+    def server_refusal(self, state: Any, refusal: Message) -> None:
+        """Raise `MessageRefused` unless the refusal is its sender's own, where the server shares a secret with it."""
+        ...
+
+
+@runtime_checkable
 class Absorbing(Protocol):
     """An aggregation whose server takes uploads one at a time and keeps none, so that its memory is O(d)."""
 

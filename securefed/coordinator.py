@@ -16,7 +16,7 @@ from securefed.defenses.base import (
     without_indicator,
     without_indicator_tensor,
 )
-from securefed.defenses.capabilities import Absorbing, Pipelined, Verifying
+from securefed.defenses.capabilities import Absorbing, Authenticating, Pipelined, Verifying
 from securefed.errors import (
     ClientOut,
     DivergenceError,
@@ -185,10 +185,10 @@ class Coordinator:
             requests = {party: body(stage, party, own) for party, own in outgoing.items()}
             if stage == protocol.upload and isinstance(protocol, Absorbing):
                 intake = _Intake(protocol, state)
-                replies = self._send(session, stage, requests, traffic, intake)
+                replies = self._send(session, stage, requests, traffic, state, intake)
                 state = intake.state
             else:
-                replies = self._send(session, stage, requests, traffic)
+                replies = self._send(session, stage, requests, traffic, state)
             step = self._step(state, replies, traffic)
             if isinstance(step, Aggregate):
                 if isinstance(protocol, Pipelined):
@@ -252,15 +252,24 @@ class Coordinator:
                 raise TooFewSurvivors(f"{error}; party {party}: {reason}{more}") from error
 
     def _send(
-        self, session: Session, stage: str, bodies: Outgoing, traffic: _Traffic, intake: _Intake | None = None
+        self,
+        session: Session,
+        stage: str,
+        bodies: Outgoing,
+        traffic: _Traffic,
+        state: Any,
+        intake: _Intake | None = None,
     ) -> dict[PartyId, Message]:
-        """The replies, but for those that `intake` takes."""
+        """The replies to what `state` asked, but for those that `intake` takes."""
+        protocol = self._defense.aggregation
         accepted: dict[PartyId, Message] = {}
         stop: RangeRefused | DivergenceError | None = None
         for party, reply, nbytes in self._deliver(session.round, stage, bodies, traffic):
             try:
                 expected = REFUSAL if reply.stage == REFUSAL else stage
                 reply.check(run=session.run, round=session.round, stage=expected, sender=party, receiver=SERVER)
+                if reply.stage == REFUSAL and isinstance(protocol, Authenticating):
+                    protocol.server_refusal(state, reply)
             except MessageRefused as error:
                 traffic.refusals[party] = str(error)
                 continue
@@ -280,7 +289,7 @@ class Coordinator:
                         raise
                     traffic.refusals[party] = str(error)
         # Where uploads are hidden or noised no honest client sends these: one that does drops out, as by any refusal.
-        in_the_clear = not self._defense.aggregation.hides and not session.plan.noise_multiplier
+        in_the_clear = not protocol.hides and not session.plan.noise_multiplier
         if stop is not None and in_the_clear:
             raise stop
         return dict(sorted(accepted.items()))

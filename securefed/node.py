@@ -23,7 +23,7 @@ from securefed.algorithms.base import Outcome, Selecting
 from securefed.algorithms.spending import Spending
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Session, has_indicator, without_indicator_tensor
-from securefed.defenses.capabilities import Pipelined, Preparing, Remembering, Verifying
+from securefed.defenses.capabilities import Authenticating, Pipelined, Preparing, Remembering, Verifying
 from securefed.errors import BudgetSpent, ClientDeclines, ContradictionError, MalformedError, SecureFedError
 from securefed.exchange_context import NEVER, Counted, exchange_context, tensors_digest, upload_context
 from securefed.exchange_schedule import ExchangeSchedule
@@ -179,7 +179,11 @@ class ClientNode:
         return Message(self.run, message.round, stage, self.client, SERVER, body)
 
     def _refuse(self, message: Message, error: SecureFedError) -> Message:
-        return self._reply(message, REFUSAL, refusal_body(error))
+        body: Tensors = refusal_body(error)
+        aggregation = self._defense.aggregation
+        if isinstance(aggregation, Authenticating) and self.state.protocol is not None:
+            body = aggregation.client_refusal(self.state.protocol, body, message.round)
+        return self._reply(message, REFUSAL, body)
 
     def _rng(self, round: int, *purpose: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, self.client, round, *purpose])
@@ -265,7 +269,7 @@ class ClientNode:
         try:
             state = self._settle(state, message)
         except Exception as error:
-            if not self._hides:
+            if not self._defense.aggregation.hides:
                 raise
             _LOG.warning("client %d: the last round could not be committed: %r", self.client, error)
         return state, self._revealed(state, message) if message.stage == REVEAL else {}
@@ -297,10 +301,6 @@ class ClientNode:
         if trains:
             state = replace(state, tentative=state.committed, tentative_round=number)
         return self._upload(state, {spec.name: np.zeros(spec.shape) for spec in plan.own})
-
-    @property
-    def _hides(self) -> bool:
-        return self._defense.aggregation.hides
 
     def _quiet(self, state: NodeState) -> bool:
         """Whether a client without a contribution must not say so."""

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from securefed.defenses.base import Outgoing, Plan, Session, UploadContext
 from securefed.defenses.fixed_point import is_ring
-from securefed.defenses.secure_aggregation import consistency, pipeline, server, verification
+from securefed.defenses.secure_aggregation import channel, consistency, pipeline, server, verification
+from securefed.defenses.secure_aggregation.assumptions import CURIOUS, deviating
 from securefed.defenses.secure_aggregation.channel import TAG_BYTES
 from securefed.defenses.secure_aggregation.client import (
     MaskingClient,
@@ -23,7 +24,7 @@ from securefed.defenses.secure_aggregation.pipeline import PipelinedClient, Pipe
 from securefed.defenses.secure_aggregation.server import MaskingServer
 from securefed.defenses.secure_aggregation.session import ACTIVE_STAGES, CONTRIBUTE, STAGES, UPLOAD, upload_bytes
 from securefed.errors import ConfigError, PlanError
-from securefed.messages import Aggregate, ClientId, Message, PartyId
+from securefed.messages import REFUSAL, Aggregate, ClientId, Message, PartyId
 from securefed.tensors import Array, Tensors
 
 _SMALLEST_COHORT = 3
@@ -184,7 +185,7 @@ class SecureAggregation:
                 f"An exchange with just the clients that completed the last one has {short} stages, from upload to "
                 f"unmask; the first and any other has {full}."
             )
-        trust = _CURIOUS if self.identities is None else _deviating(self.identities, plan)
+        trust = CURIOUS if self.identities is None else deviating(self.identities, plan)
         return plan.assume(
             *trust,
             "Who took part, sizes and timing are visible.",
@@ -341,44 +342,15 @@ class SecureAggregation:
         """Raise `SumRefused` or `MalformedError` unless `announced` is the sum of what those that it names uploaded."""
         verification.check_sum(kept, client, plan, announced)
 
+    def client_refusal(self, state: MaskingClient, body: Tensors, number: int) -> Tensors:
+        return state.seal(REFUSAL, body) if state.channel and state.session.round == number else body
+
+    def server_refusal(self, state: MaskingServer, refusal: Message) -> None:
+        if (secret := state.channels.get(refusal.sender)) is not None:
+            channel.verify(secret, refusal)
+
     def helper(self, clients: int, frozen: bytes | None = None) -> None:
         return None
-
-
-_CURIOUS = (
-    "The server is honest but curious at first contact: keys are advertised through it, without certificates.",
-    "The transport authenticates the server to the clients and the clients to the server.",
-)
-
-
-def _deviating(identities: Identities, plan: Plan) -> tuple[str, ...]:
-    """The assumptions against a server that deviates, instead of `_CURIOUS`."""
-    most = 2 * plan.threshold - plan.clients - 1
-    first: tuple[str, ...] = ()
-    then = "The server"
-    if identities.first_use:
-        first = (
-            f"The server is honest but curious at first contact: the identities of clients {_listed(identities)} were "
-            "taken as they first came, and not compared. It may have written them, and then plays those clients. One "
-            "that changes later is refused by name.",
-        )
-        then = "If it wrote none of them, the server"
-    return (
-        *first,
-        f"{then} may deviate in any way while at most {most} of the clients it invites collude with it"
-        f"{', and of the neighbours of each as many as stated' if plan.degree else ''}; it then opens one sum of an "
-        f"exchange, over {plan.threshold} clients or more, or none. It can make rounds void, and announce any result.",
-        f"The identities are the clients' own, the same at every client: fingerprint {identities.fingerprint}, to be "
-        "compared by another way than through the server.",
-        "The server chooses what it broadcasts: contributions that differ a little subtract like equal ones.",
-    )
-
-
-def _listed(identities: Identities) -> str:
-    """Whose identities were taken on first use, in words of bounded length."""
-    clients = sorted(identities.first_use)
-    some = ", ".join(map(str, clients[:8]))
-    return some if len(clients) <= 8 else f"{some} and {len(clients) - 8} more"
 
 
 def secure_aggregation(
