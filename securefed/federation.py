@@ -16,7 +16,8 @@ from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Helper
 from securefed.defenses.differential_privacy import Budget
 from securefed.errors import DataError
-from securefed.messages import PartyId
+from securefed.ledger import Ledger
+from securefed.messages import ClientId, PartyId
 from securefed.privacy import check_forgetful
 from securefed.sealing import Seal
 from securefed.selection import Schedule
@@ -49,6 +50,8 @@ class Federation(Server):
             randomness. With all clients in one process this saves nothing; it is how a client's waiting time is used
             where they are apart.
         budget: of the defence's noise (`CentralGaussian.budget`), asked before every exchange, void ones too.
+        ledgers: by client, the ledger of its data (`securefed.ledger`); clients that are not named keep none. One in
+            memory is lost with this process, whatever the checkpoint says.
 
     Raises:
         DataError, ConfigError, PlanError: before anything runs.
@@ -75,11 +78,15 @@ class Federation(Server):
         batched: bool = True,
         reveal: bool | None = None,
         prepare: bool = False,
+        ledgers: Mapping[ClientId, Ledger] | None = None,
     ) -> None:
         _check_clients(clients)
         terms = Terms.of(algorithm, public or Public.of(clients, cohort=cohort), defense, seed=seed, reveal=reveal)
         run = new_run()
-        nodes = {index: terms.node(index, run, data, keep=keep) for index, data in enumerate(clients)}
+        nodes = {
+            index: terms.node(index, run, data, keep=keep, ledger=(ledgers or {}).get(index))
+            for index, data in enumerate(clients)
+        }
         check_forgetful(terms.defense, nodes[0].state.committed)
         if batched:
             crew = Cohort(nodes)

@@ -19,6 +19,7 @@ processes may charge one ledger at the same time. A ledger in memory is as fresh
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ from securefed import storage
 from securefed.book import Book, Spent
 from securefed.defenses.base import Unit
 from securefed.defenses.differential_privacy.accountant import DELTA
-from securefed.errors import BudgetSpent, ConfigError, LedgerLost, StorageError
+from securefed.errors import BudgetSpent, ConfigError, ContradictionError, LedgerLost, StorageError
+from securefed.messages import SERVER
 from securefed.privacy_cost import Cost
 from securefed.sealing import Seal
 
@@ -39,6 +41,7 @@ except ImportError:  # pragma: no cover - Windows
     fcntl = None  # type: ignore[assignment]
 
 _KIND: Final = "ledger"
+_LOG = logging.getLogger("securefed.client")
 
 
 @dataclass(frozen=True)
@@ -254,3 +257,22 @@ class Ledger:
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def charge(ledger: Ledger, run: str, exchange: int, cost: Cost) -> None:
+    """Charge an exchange that a server asks for. What the errors say is for the server to read: no totals, no path.
+
+    Raises:
+        BudgetSpent: the ledger's limits allow no further exchange.
+        ContradictionError: it was charged before, so it was answered before.
+        StorageError: the ledger cannot be read or written.
+    """
+    try:
+        if not ledger.charge(run, exchange, cost):
+            raise ContradictionError(SERVER, f"exchange {exchange} was answered before, says this client's ledger")
+    except BudgetSpent as error:
+        _LOG.warning("exchange %d is not answered: %s", exchange, error)
+        raise BudgetSpent("this client's ledger allows no further exchange; its own log says more") from None
+    except StorageError as error:
+        _LOG.error("exchange %d is not answered: %s", exchange, error)
+        raise

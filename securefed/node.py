@@ -27,7 +27,7 @@ from securefed.defenses.capabilities import Authenticating, Pipelined, Preparing
 from securefed.errors import BudgetSpent, ClientDeclines, ContradictionError, MalformedError, SecureFedError
 from securefed.exchange_context import NEVER, Counted, exchange_context, tensors_digest, upload_context
 from securefed.exchange_schedule import ExchangeSchedule
-from securefed.ledger import Ledger
+from securefed.ledger import Ledger, charge
 from securefed.messages import REFUSAL, SERVER, ClientId, Message
 from securefed.node_state import Computed, NodeState, Pending, with_cost
 from securefed.opening import EVALUATE, TRAIN, Opening, integers
@@ -232,8 +232,8 @@ class ClientNode:
         """
         state = pending.state
         assert state.session is not None
-        if self.ledger is not None and not self.ledger.charge(self.run, state.session.round, self._cost(state)):
-            raise ContradictionError(SERVER, f"exchange {state.session.round} was answered before, says the ledger")
+        if self.ledger is not None:
+            charge(self.ledger, self.run, state.session.round, self._cost(state))
         self.state = state
         if self.persist is not None:
             self.persist(self)

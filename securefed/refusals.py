@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from securefed.errors import DataError, DivergenceError, MalformedError, MessageRefused, RangeRefused, SecureFedError
+from securefed.errors import (
+    DivergenceError,
+    MalformedError,
+    MessageRefused,
+    ProtocolError,
+    RangeRefused,
+    SecureFedError,
+)
 from securefed.messages import Message
 from securefed.state import from_bytes
 from securefed.tensors import Array
 
 
 def refusal_body(error: SecureFedError) -> dict[str, Array]:
-    """A refusal on the wire: the error's name and text. Errors that speak of the client's values send no text."""
-    text = "" if isinstance(error, RangeRefused | DivergenceError | DataError) else str(error)
+    """A refusal on the wire: the error's name and text.
+
+    The text is sent where it speaks of the protocol alone: never that of an error of data, files or configuration.
+    """
+    text = str(error) if isinstance(error, ProtocolError) and not isinstance(error, RangeRefused) else ""
     return {"name": from_bytes(type(error).__name__.encode()), "text": from_bytes(text.encode())}
 
 

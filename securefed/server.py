@@ -135,6 +135,11 @@ class Server:
         self._doublings = {TRAIN: 0, EVALUATE: 0}
         self._learned = self.defense.start(layouts[TRAIN])
         self._counted = CountedClients(self.algorithm.needs_outcome)
+        if checkpoint is not None and seal is None and self.plan.verified and self.nodes:
+            raise ConfigError(
+                "verify=True has clients keep a key between rounds, which a checkpoint must not hold in clear: give a "
+                "seal (securefed.sealing.Seal), or run without a checkpoint"
+            )
         self._checkpoint = Checkpoint(Path(checkpoint), checkpoint_every, seal) if checkpoint is not None else None
         self.resumes: str | None = None
         """The run that this one goes on from; `None` for a new one."""

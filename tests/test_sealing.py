@@ -11,7 +11,7 @@ import pytest
 from securefed import catalogue, sealing, storage
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed.defenses.secure_aggregation import Identities, consistency, secure_aggregation
 from securefed.errors import ConfigError, RolledBackError, RoundVoid, StorageError, WrongKeyError
 from securefed.federation import Federation
 from securefed.sealing import Seal
@@ -217,7 +217,7 @@ def test_a_resumed_client_knows_what_it_let_out_and_refuses_another_sum_of_it(tm
 
     path = tmp_path / "run"
     first = run(path, False, 1)
-    assert all(node.state.memory.shape == (1, 64) for node in first.nodes.values())
+    assert all(consistency.from_memory(n.state.memory)[0].shape == (1, 64) for n in first.nodes.values())
     meta, tensors = storage.load(path, "checkpoint", Seal(KEY))
     start = tmp_path / "start"
     run(start, False, 0)
@@ -233,5 +233,6 @@ def test_a_resumed_client_knows_what_it_let_out_and_refuses_another_sum_of_it(tm
         else:
             again = run(path, True, 1)
             whole, rest = (f.transcript.records[0].encoded for f in (first, again))
+            assert [f.transcript.records[0].round for f in (first, again)] == [0, 0]
             sent = first.transcript.contributions[0, 3]
             assert all(np.array_equal(whole[name] - rest[name], sent[name]) for name in sent)
