@@ -115,7 +115,7 @@ class Transform(Protocol):
         ...
 
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
-        """Client side. Raises `RangeRefused` for values outside the plan."""
+        """Client side. Raises `RangeRefused` for values outside the plan; nothing about values under noise."""
         ...
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
@@ -302,8 +302,16 @@ class Defense:
         return plan
 
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
-        """What the aggregation sums for one client."""
-        plan.own.check(contribution)
+        """What the aggregation sums for one client.
+
+        Under noise the values make no client refuse, which all would see and no epsilon counts: what is not finite is
+        replaced by zeros before the noise (`clip`, `records`). A refusal of names or shapes says nothing about data.
+
+        Raises:
+            DataError: other names or shapes than planned; without noise also entries that are not finite.
+            RangeRefused: without noise, an entry beyond its planned bound.
+        """
+        plan.own.check(contribution, finite=not plan.noise_multiplier)
         inner = without_indicator(plan)
         for transform in self.transforms:
             contribution = transform.encode(contribution, inner)

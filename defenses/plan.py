@@ -32,6 +32,8 @@ class TensorPlan:
         max_clients: largest number of clients whose sum cannot wrap.
         error: largest absolute difference, in the decoded SUM, to the exact sum, per entry.
         sensitivity: L2 distance by which one of a client's records moves it, declared by the layout, or `None`.
+        declared: largest absolute entry before any noise of the client's own, where contributions are cut to it
+            (`records`), else `None`.
     """
 
     name: str
@@ -42,6 +44,7 @@ class TensorPlan:
     max_clients: int
     error: float
     sensitivity: float | None = None
+    declared: float | None = None
 
     @property
     def size(self) -> int:

@@ -66,8 +66,8 @@ def check_privacy(
     if budget is not None and not plan.noise_multiplier:
         raise ConfigError(
             f"a budget of epsilon {budget.epsilon:g} counts the defence's noise, and {plan.defense!r} adds none; put "
-            "noise into the chain, for instance clip(...), gaussian(...), or leave the budget out (record-level "
-            "private algorithms keep their own, `epsilon`)"
+            "noise into the chain, for instance clip(...), gaussian(...), or leave the budget out (private/fedavg has "
+            "one of its own, `epsilon`)"
         )
     if budget is not None:
         _check_budget(budget, plan, sampler, _delta(defense))

@@ -124,8 +124,8 @@ class Layout:
     def names(self) -> tuple[str, ...]:
         return tuple(spec.name for spec in self.specs)
 
-    def check(self, tensors: Tensors, *, where: str = "contribution") -> None:
-        """Raise `DataError` unless `tensors` has exactly these names and shapes and only finite entries."""
+    def check(self, tensors: Tensors, *, where: str = "contribution", finite: bool = True) -> None:
+        """Raise `DataError` unless `tensors` has exactly these names and shapes, and finite entries if asked for."""
         if set(tensors) != set(self.names):
             missing, extra = sorted(set(self.names) - set(tensors)), sorted(set(tensors) - set(self.names))
             raise DataError(f"{where}: missing tensors {missing}, unexpected ones {extra}")
@@ -133,7 +133,7 @@ class Layout:
             value = tensors[spec.name]
             if np.shape(value) != spec.shape:
                 raise DataError(f"{where}: {spec.name!r} has shape {np.shape(value)}, the layout says {spec.shape}")
-            if not np.isfinite(value).all():
+            if finite and not np.isfinite(value).all():
                 raise DataError(f"{where}: {spec.name!r} holds NaN or infinity")
 
     def flatten(self, tensors: Tensors, dtype: DTypeLike = np.float64) -> Array:

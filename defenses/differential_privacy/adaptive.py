@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from securefed.defenses.base import Plan, TensorPlan
-from securefed.defenses.differential_privacy.clip import clipped, norm_of
+from securefed.defenses.differential_privacy.clip import clipped, finite, norm_of
 from securefed.errors import ConfigError
 from securefed.messages import Distortion
 from securefed.tensors import Array, Layout, Tensors
@@ -105,10 +105,11 @@ class AdaptiveClip:
         )
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
+        """Contributions in units of C, and the bits. What is not finite counts as zeros, and so does its bit."""
         out: dict[str, Array] = {}
         below = []
         for names, clip in self._groups(plan):
-            part = {name: contribution[name] for name in names}
+            part = finite({name: contribution[name] for name in names}, plan)
             below.append(norm_of(part) <= clip)
             out |= {name: value / clip for name, value in clipped(part, clip).items()}
         return out | {BELOW: self.weight * (np.asarray(below, np.float64) - 0.5)}

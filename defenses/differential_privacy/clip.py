@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from securefed.defenses.base import Plan
-from securefed.errors import ConfigError, PlanError
+from securefed.errors import ConfigError, DataError, PlanError
 from securefed.messages import Distortion
 from securefed.tensors import Array, Tensors
 
@@ -27,6 +27,7 @@ class Clip:
     Guarantee: the clipped contribution's norm is at most `norm` in exact arithmetic: rounding of the norm and of
     the products is allowed for by a margin of about `size` machine epsilons, by which a contribution that
     is scaled ends below `norm`. Entries of each tensor are bounded by the smaller of `norm` and the declared bound.
+    Under noise a contribution that is not finite becomes zeros, so that no client refuses for what it computed.
     Not promised: privacy; without noise after it, clipping hides nothing.
 
     Raises:
@@ -51,7 +52,7 @@ class Clip:
         return replace(plan, tensors=tensors, clip=self.norm)
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
-        return clipped(contribution, self.norm)
+        return clipped(finite(contribution, plan), self.norm)
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
         return total
@@ -116,7 +117,8 @@ class ClipEach:
         return norm
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
-        return {name: clipped({name: value}, self._limit(name))[name] for name, value in contribution.items()}
+        parts = ((name, finite({name: value}, plan)) for name, value in contribution.items())
+        return {name: clipped(part, self._limit(name))[name] for name, part in parts}
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
         return total
@@ -143,6 +145,19 @@ def norm_of(contribution: Tensors) -> float:
     values = [np.asarray(value, np.float64) for value in contribution.values()]
     largest = max((float(np.abs(value).max(initial=0.0)) for value in values), default=0.0)
     return largest * math.sqrt(sum(float(np.square(value / largest).sum()) for value in values)) if largest else 0.0
+
+
+def finite(contribution: Tensors, plan: Plan) -> Tensors:
+    """The contribution, or zeros in all of its tensors where an entry of it is NaN or infinite.
+
+    Raises:
+        DataError: it is not finite, and the plan has no noise that would hide that it was replaced.
+    """
+    if all(np.isfinite(value).all() for value in contribution.values()):
+        return contribution
+    if not plan.noise_multiplier:
+        raise DataError(f"contribution: one of {sorted(contribution)} holds NaN or infinity")
+    return {name: np.zeros(np.shape(value)) for name, value in contribution.items()}
 
 
 def clipped(contribution: Tensors, norm: float) -> dict[str, Array]:

@@ -30,7 +30,7 @@ from securefed.defenses.differential_privacy.rotation import Rotation, flatness
 from securefed.defenses.differential_privacy.rounding import round_conditionally, rounded_squares
 from securefed.defenses.differential_privacy.stream import SecureStream
 from securefed.defenses.fixed_point import is_ring
-from securefed.errors import ConfigError, PlanError, RangeRefused
+from securefed.errors import ConfigError, PlanError
 from securefed.messages import Distortion
 from securefed.tensors import Array, Ring, Tensors
 
@@ -61,7 +61,7 @@ class Sizes:
         step: value of a unit, a power of two.      squares: L2 sensitivity after rounding, squared.
         norm: largest squared L2 norm of a rounded contribution; `squares`, but where the unit is a record.
         share: variance of one client's noise.      honest: h.
-        signal: largest entry of a client's rotated and rounded contribution, checked before the noise.
+        signal: largest entry of a client's rotated and rounded contribution, cut to it before the noise.
         upload: `signal` and the tail of the noise: the largest entry that a client sends.
     """
 
@@ -88,8 +88,10 @@ class DistributedNoise:
     Guarantee: whoever sees the sum and everything of up to c survivors, the server included, learns of each client's
         contribution no more than epsilon says, provided that the aggregation opens no sum of fewer than t. Whether a
         server that deviates from the protocol can make it do so is the aggregation's to say.
-    Not promised: anything against more than c; hidden participation. A client whose rotated values leave their planned
-        range refuses, which all can see and epsilon does not count: probability at most 2^-40 a run.
+    Range: nothing that a client holds makes it refuse. Rotated values beyond their planned range are cut to it
+        (probability at most 2^-40 a run), which brings no two contributions further apart; a vector that is not within
+        the planned norm, which `clip` and `records` rule out, becomes zeros.
+    Not promised: anything against more than c; hidden participation.
 
     Raises:
         ConfigError: a parameter outside its domain.
@@ -170,7 +172,7 @@ class DistributedNoise:
             f"With all {plan.clients} clients the noise of an entry of the sum has standard deviation {spread:.4g}.",
             f"Rounding to units of {sizes.step:.3g} raises the sensitivity by {raised:.2g} %.",
             f"In a run of up to 2^{_EXCHANGES_BITS} exchanges, a sum wraps around the ring, or a client's rotated "
-            f"values leave their range and it refuses, with probability at most 2^-{_RUN_BITS}.",
+            f"values leave their range and are cut to it, with probability at most 2^-{_RUN_BITS}; nobody refuses.",
         )
 
     def _claim(self, plan: Plan) -> str:
@@ -211,15 +213,13 @@ class DistributedNoise:
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
         """The clipped contribution rotated, rounded, noised: int64 tensors of the same names and shapes.
 
-        Raises:
-            RangeRefused: an entry is beyond the planned range after the rotation (probability below 2^-60).
-            DataError: the contribution is not clipped.
+        Never refuses a value: entries beyond the planned range after the rotation are cut to it (probability below
+        2^-60), and a vector beyond the planned norm, or that is not finite, is sent as zeros under noise.
         """
         sizes, layout, stream = self.sizes(plan), plan.layout, SecureStream()
-        rotated = Rotation(layout.size, plan.exchange).forward(layout.flatten(contribution)) / sizes.step
-        rounded = round_conditionally(rotated, sizes.norm, stream)
-        if max(int(rounded.max()), -int(rounded.min())) > sizes.signal:
-            raise RangeRefused(f"an entry is beyond {sizes.signal * sizes.step:.3g} after the rotation")
+        with np.errstate(over="ignore", invalid="ignore"):
+            rotated = Rotation(layout.size, plan.exchange).forward(layout.flatten(contribution)) / sizes.step
+        rounded = np.clip(round_conditionally(rotated, sizes.norm, stream), -sizes.signal, sizes.signal)
         return layout.unflatten(rounded + _DRAWS[self.law](sizes.share, layout.size, stream))
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> dict[str, Array]:
@@ -325,7 +325,7 @@ def _reach(plan: Plan) -> float:
     assert plan.clip is not None
     if plan.unit == "client":
         return plan.clip
-    return math.hypot(*((tensor.bound or 0.0) * math.sqrt(tensor.size) for tensor in plan.tensors))
+    return math.hypot(*((tensor.declared or 0.0) * math.sqrt(tensor.size) for tensor in plan.tensors))
 
 
 def _entries(plan: Plan) -> int:

@@ -10,22 +10,23 @@ import numpy as np
 
 from securefed.defenses.base import Plan
 from securefed.errors import PlanError
-from securefed.tensors import Tensors
+from securefed.tensors import Array, Tensors
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class Records:
-    """Stands where a clip stands, and changes nothing: the messages themselves bound what one record moves.
+    """Stands where a clip stands: the messages themselves bound what one record moves, and nothing has to be clipped.
 
     The layout declares it tensor by tensor (`TensorSpec.sensitivity`); `securefed.algorithms.records.record_level`
     clips records and derives it, for algorithms where a proof is known.
 
     Claimed: with noise after it, epsilon for one record of one client replaced by zeros, how many records a client has
         being public. Records of different clients do not add up: every record is with one client.
-    Not claimed: anything for a client's records together (k of them cost about k epsilon); the refusal of a client
-        whose message leaves its declared bound, which all can see.
+    Range: under noise an entry beyond its declared bound is cut to it, and one that is no number becomes 0, so that no
+        client refuses for what its records are. Cutting brings no two messages further apart, so epsilon holds.
+    Not claimed: anything for a client's records together (k of them cost about k epsilon).
     """
 
     name: ClassVar[str] = "records"
@@ -43,19 +44,28 @@ class Records:
                     "wrap the algorithm in record_level(algorithm, norm), or clip whole contributions with clip(...)"
                 )
         moved = math.hypot(*(tensor.sensitivity or 0.0 for tensor in plan.tensors)) * (1 + 4 * _EPS)
-        return replace(plan, clip=moved, unit="record").assume(
+        tensors = tuple(replace(tensor, declared=tensor.bound) for tensor in plan.tensors)
+        return replace(plan, tensors=tensors, clip=moved, unit="record").assume(
             f"The unit of privacy is one record of a client: replaced by zeros it moves a contribution by {moved:.4g} "
             "at most. Clients clip their records to the declared norm."
         )
 
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
-        return contribution
+        if not plan.noise_multiplier:
+            return contribution
+        return {tensor.name: _cut(contribution[tensor.name], tensor.declared) for tensor in plan.tensors}
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
         return total
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
         return total
+
+
+def _cut(value: Array, bound: float | None) -> Array:
+    """Entry by entry the nearest number within the bound; 0 for what is no number."""
+    assert bound is not None
+    return np.clip(np.nan_to_num(np.asarray(value, np.float64), nan=0.0, posinf=bound, neginf=-bound), -bound, bound)
 
 
 def records() -> Records:

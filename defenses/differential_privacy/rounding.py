@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from securefed.defenses.differential_privacy.stream import Stream, uniforms
-from securefed.errors import DataError
 from securefed.tensors import Array
 
 _LOG_INVERSE_BETA: Final = 0.5
@@ -35,21 +34,18 @@ def rounded_squares(norm: float, entries: int) -> int:
 def round_conditionally(values: Array, squares: int, stream: Stream) -> Array:
     """`values` (float64, in units) rounded to int64 with a squared norm of at most `squares`.
 
-    Unbiased up to the condition; rounding towards zero where it fails 100 times (probability .61^100 = 1e-22).
-
-    Raises:
-        DataError: even rounded towards zero the values exceed `squares`: they are not clipped to what was planned.
+    Unbiased up to the condition; rounding towards zero where it fails 100 times (probability .61^100 = 1e-22). Zeros
+    where even that exceeds `squares`, or is no number: noise follows, and a refusal would tell what it hides.
     """
-    least = np.trunc(values)
-    with np.errstate(over="ignore"):
+    nothing: Array = np.zeros(values.shape, np.int64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        least = np.trunc(values)
         within = float(least @ least) <= squares * (1 + 1e-9)
     if not within:  # before any cast: beyond int64 nothing is what it seems
-        raise DataError("the values to round exceed their planned norm; put clip(...) before the noise")
+        return nothing
     for _ in range(_ATTEMPTS):
         rounded: Array = np.floor(values + uniforms(stream, values.size)).astype(np.int64)
         if int(rounded @ rounded) <= squares:
             return rounded
     towards_zero: Array = least.astype(np.int64)
-    if int(towards_zero @ towards_zero) > squares:
-        raise DataError("the values to round exceed their planned norm; put clip(...) before the noise")
-    return towards_zero
+    return towards_zero if int(towards_zero @ towards_zero) <= squares else nothing

@@ -26,7 +26,7 @@ from securefed.defenses.homomorphic import paillier
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.defenses.simulate import sum_once
-from securefed.errors import BudgetSpent, ConfigError, DataError, PlanError, RangeRefused, TooFewSurvivors
+from securefed.errors import BudgetSpent, ConfigError, PlanError, TooFewSurvivors
 from securefed.tensors import Layout, TensorSpec
 
 LAYOUT = Layout((TensorSpec("w", (30, 7)), TensorSpec("b", (), 0.25), TensorSpec("c", (2,), 50.0, 64)))
@@ -262,22 +262,28 @@ def test_local_laplace_noise_is_laplaces_and_for_single_uploads_only():
 # Refusals
 
 
-def test_a_range_is_checked_on_the_rotated_value_before_the_noise():
+def test_rotated_values_beyond_their_range_are_cut_to_it_before_the_noise_and_refuse_nothing():
     entries = 2**14
     defense = composed(skellam(0.01))
     session = Session("ab" * 16, 5, (0, 1, 2), defense.plan(vector(entries), 3))
     # Whoever knows the signs beforehand can aim at them; the next exchange has others.
     aimed = {"x": Rotation(entries, session.plan.exchange).inverse(np.arange(entries) == 3)}
-    with pytest.raises(RangeRefused, match="after the rotation"):
-        defense.encode(aimed, session.plan)
-    defense.encode(aimed, replace(session, round=6).plan)
+    sizes = defense.transforms[1].sizes(session.plan)
+    within = 12 * math.sqrt(sizes.share)
+    assert abs(int(defense.encode(aimed, session.plan)["x"][3]) - sizes.signal) < within
+    assert 1 / sizes.step > sizes.signal + 2 * within  # where it would be without the cut
+    assert "and are cut to it" in " ".join(session.plan.assumptions)
+    later = defense.encode(aimed, replace(session, round=6).plan)
+    assert np.abs(later["x"]).max() < sizes.signal
 
 
-def test_a_contribution_that_was_not_clipped_is_refused():
-    noise = skellam(1.0)
+@pytest.mark.parametrize("value", [1.0, 1e200, math.nan, math.inf])
+def test_a_contribution_that_was_not_clipped_is_sent_as_zeros_under_the_noise(value):
+    noise = skellam(0.01)
     plan = composed(noise).plan(vector(9), 3)
-    with pytest.raises(DataError, match="clip"):
-        noise.encode({"x": np.ones(9)}, plan)
+    sizes = noise.sizes(plan)
+    sent = noise.encode({"x": np.full(9, value)}, plan)["x"]
+    assert np.abs(sent).max() < 12 * math.sqrt(sizes.share) < 1 / sizes.step
 
 
 @BOTH
