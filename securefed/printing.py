@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -46,7 +46,6 @@ def progress_bar(silent: bool) -> Progress:
 
 def show_audit(report: Report) -> None:
     """One line a view, what was left out, and the finding."""
-    from securefed import catalogue  # noqa: PLC0415
     from securefed.auditing.cells import CLIENT, FEDERATION  # noqa: PLC0415
     from securefed.auditing.finding import strongest  # noqa: PLC0415
     from securefed.auditing.report import headline  # noqa: PLC0415
@@ -62,14 +61,21 @@ def show_audit(report: Report) -> None:
     )
     for name in ("algorithm", "defence", "view", "one client", "everybody pooled"):
         table.add_column(name, no_wrap=True)
+    gaps: dict[tuple[str, str, str], list[str]] = {}
+    for item in report.missing:
+        said = f"{item.attack}: {item.said}" if item.attack else item.said
+        gaps.setdefault((item.algorithm, item.defense, item.view), []).append(said)
+    if gaps:
+        table.add_column("did not run", overflow="fold", min_width=24)
     previous = ("", "")
-    for algorithm, defense, view in dict.fromkeys(key[:3] for key in best):
+    for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
         cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
         table.add_row(
             short(algorithm) if algorithm != previous[0] else "",
             short_defense(defense) if (algorithm, defense) != previous else "",
             view.replace(" + ", "+"),
             *(_leakage(cell) if cell else "" for cell in cells),
+            *([escape("; ".join(gaps.get((algorithm, defense, view), [])))] if gaps else []),
         )
         previous = (algorithm, defense)
     console.print(table)
@@ -78,11 +84,15 @@ def show_audit(report: Report) -> None:
         "scatter too much, and say nothing of the data. Epsilon and everything else are in the report.",
         soft_wrap=True,
     )
-    for reason in report.skipped:
-        if reason.partition(":")[0] in catalogue.algorithms.names:  # not one attack alone, which the page lists
-            console.print(f"\nLeft out, as not fit for these data: {escape(reason)}", soft_wrap=True)
     for line in headline(report):
         console.print(f"\n{line}", soft_wrap=True)
+
+
+def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int]]:
+    """Algorithms and defences in the order of the report's cells, those without a cell last."""
+    algorithms = list(dict.fromkeys([*report.algorithms, *(item.algorithm for item in report.missing)]))
+    defenses = list(dict.fromkeys([*(cell.defense for cell in report.cells), *(m.defense for m in report.missing)]))
+    return lambda key: (algorithms.index(key[0]), defenses.index(key[1]))
 
 
 def _leakage(cell: Cell) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from securefed.auditing.own import GATED, SECRETS, VIEWS, Clients, OwnAudit, OwnCell, Secret, audit_algorithm
-from securefed.auditing.statistics import FOUND, seeds_for
+from securefed.auditing.own import GATED, SECRETS, VIEWS, Clients, OwnAudit, Secret, audit_algorithm
+from securefed.auditing.own_gate import blind, leaks
 from securefed.errors import ConfigError
 
 __all__ = ["assert_leakage_below"]
@@ -31,16 +31,17 @@ def assert_leakage_below(
         limit: 0 = nothing beyond public knowledge, 1 = exact.
         algorithm, clients, audit: as `securefed.audit_algorithm` takes them; or a finished `OwnAudit` alone.
         views: those that have to stay below: `("sum only",)` for a method that always runs under secure aggregation.
-        secrets: of gram, samples, labels, membership, confirmation; confirmation is not asked for by default, since
-            only noise withstands it.
+        secrets: of gram, samples, labels, membership, pooled gram, pooled samples, confirmation; confirmation is not
+            asked for by default, since only noise withstands it. The pooled ones are all clients' data together, which
+            are asked of sums alone: leave them out for a method whose purpose is a pooled statistic.
 
     Returns:
         The audit, for further assertions.
 
     Raises:
         AssertionError: the upper end of some interval reaches `limit`, or a single client was reconstructed, or one row
-            or column; or the audit was blind: a leak of `limit` would not have been detected, no attack on a secret
-            ran, or the one that did does not explain the messages. The message holds the whole table.
+            or column; or the audit was blind: a leak of `limit` would not have been detected, no attack was scored for
+            a secret, or the one that was does not explain the messages. The message holds the whole table.
         ConfigError: the limit is outside (0, 1), a view or secret is unknown, or nothing was audited.
     """
     if not 0 < limit < 1:
@@ -50,40 +51,13 @@ def assert_leakage_below(
     cells = [cell for cell in found.cells if cell.view in looks and cell.secret in sought]
     if not cells:
         raise ConfigError(f"no attack on {', '.join(sought)} ran: {'; '.join(found.skipped) or 'no such view'}")
-    above = [
-        f"{cell.view}, {cell.secret}, {cell.attack}: up to {cell.leakage.high:.2f}{_more(cell, limit)}"
-        for cell in cells
-        if cell.leakage.high >= limit
-    ]
-    above += [
-        f"{cell.view}, {cell.secret}, {cell.attack}: {cell.given_away} was reconstructed"
-        for cell in cells
-        if cell.given_away
-    ]
+    above = leaks(found, limit, looks, sought)
     if above:
         raise AssertionError(f"leakage is not below {limit:g}: {'; '.join(above)}\n{found}")
-    weak = [reason for view in looks for secret in sought if (reason := found.unseen(view, secret)) is not None]
-    weak += [
-        f"{cell.view}, {cell.secret}, {cell.attack}: only a leak of {cell.verdict.detectable:.2f} would have been seen"
-        f"{_more(cell, limit)}"
-        for cell in cells
-        if cell.verdict.word not in FOUND and not cell.verdict.detectable <= limit
-    ]
+    weak = blind(found, limit, looks, sought)
     if weak:
         raise AssertionError(f"the audit is too weak for {limit:g}: {'; '.join(weak)}\n{found}")
     return found
-
-
-def _more(cell: OwnCell, limit: float) -> str:
-    """How many seeds would tell, of a cell in which nothing was found; empty where something was."""
-    if cell.verdict.word in FOUND:
-        return ""
-    if cell.leakage.seeds < 2:
-        return ", for one seed has no spread: give 10"
-    needed = seeds_for(cell.leakage, cell.null, limit)
-    if needed is None:
-        return f", which more seeds will not change (mean {cell.leakage.mean:.2f}, chance {cell.null.mean:.2f})"
-    return f", about {needed} seeds would tell" if needed > cell.leakage.seeds else ""
 
 
 def _names(given: Sequence[str], known: Sequence[str], what: str) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggr
 from securefed.errors import RoundVoid
 from securefed.federation import Federation
 from securefed.messages import Aggregate
+from securefed.sealing import Seal
 from securefed.transports.in_process import InProcess, Lossy
 
 RNG = np.random.default_rng(4)
@@ -105,7 +106,8 @@ def test_a_server_that_announces_nothing_is_refused(monkeypatch: pytest.MonkeyPa
 
 def test_a_resumed_run_checks_the_sum_that_was_not_checked_yet(tmp_path: Path) -> None:
     for by, path in ((0, tmp_path / "honest"), (1, tmp_path / "lying")):
-        arguments: dict[str, Any] = {"checkpoint": path, "checkpoint_every": 1, "max_void": 2}
+        sealed = Seal(bytes(range(32)))
+        arguments: dict[str, Any] = {"checkpoint": path, "checkpoint_every": 1, "max_void": 2, "seal": sealed}
 
         def dies(entry: Any) -> None:
             if entry.round == 1:

@@ -7,10 +7,12 @@ sent. They are as strong as that: a method with an attack of its own should be a
 from __future__ import annotations
 
 from securefed.attacks.generic.clear import ClearRows
+from securefed.attacks.generic.digits import LowDigits
 from securefed.attacks.generic.fit import FitRows
 from securefed.attacks.generic.labels import LearnedCounts, RegressCounts
-from securefed.attacks.generic.probe import ProbeGram
-from securefed.attacks.generic.regression import Learned, RegressRows
+from securefed.attacks.generic.moments import uses_labels
+from securefed.attacks.generic.probe import Moments, ProbeGram
+from securefed.attacks.generic.regression import Learned, LearnedGram, RegressRows
 from securefed.attacks.generic.replay import Allowance, Differentiable, Replay
 
 __all__ = [
@@ -20,8 +22,12 @@ __all__ = [
     "FitRows",
     "Learned",
     "LearnedCounts",
+    "LearnedGram",
+    "LowDigits",
+    "Moments",
     "ProbeGram",
     "RegressCounts",
     "RegressRows",
     "Replay",
+    "uses_labels",
 ]

@@ -3,7 +3,8 @@
 Such a client step is linear in the moments M = [1 X]^T [1 X]: the number of rows (public), their sum, and the Gram
 matrix S = X^T X. Its messages are L vec(M), with a matrix L that depends on broadcasts only. The attacker builds L
 column by column from probes with one row that is not zero, and solves L m = y over symmetric matrices that are
-positive semidefinite of at most as many ranks as there are rows.
+positive semidefinite of at most as many ranks as there are rows. Where a row's function depends on its class, every
+class has moments of its own; the numbers of rows by class are among them.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import ive
 
 from securefed.algorithms.base import require
 from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.generic.moments import LINEAR, Probes, Step
 from securefed.attacks.generic.replay import Replay
 from securefed.attacks.gram.linear import nearest_psd
-from securefed.errors import SecureFedError, TranscriptError
+from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
-_LINEAR = 1e-7
 _TAU = 1e-12
 _ROUNDED, _NOISE = 100.0, 10.0
 _MOST = 2200
 _SETTLED = 1e-14
+_LEAST = 1e-3
+"""Spread of a feature that does not vary in the prior, relative to the bound."""
 
 
 @dataclass(frozen=True)
@@ -65,145 +69,192 @@ class ProbeGram:
         Raises:
             TranscriptError: the messages are not linear in M.
         """
-        if replay.labels is not None:
-            raise TranscriptError("the client step may use labels, so its messages are no function of the rows alone")
+        return self.solve(replay, rng, prior).gram()
+
+    def solve(
+        self,
+        replay: Replay,
+        rng: np.random.Generator,
+        prior: Array | None = None,
+        labels: Array | None = None,
+        *,
+        counted: bool = True,
+    ) -> Moments:
+        """Find the moments of all members' rows; class by class where the client step depends on classes.
+
+        Args:
+            replay: the observed rounds.
+            rng: of the rows that are tried.
+            prior: rows like the members' that the attacker has; what the rounds leave open is taken from them.
+            labels: theirs, where the attacker has them; rows can have these labels and the members' own.
+            counted: whether the attacker knows how many of the members' rows have each label.
+
+        Returns:
+            What follows from them: the Gram matrix, the rows, the numbers of rows by class.
+
+        Raises:
+            TranscriptError: the messages are not linear in M, or M has too many entries to be probed.
+        """
         if not replay.deterministic:
             raise TranscriptError("the client step draws at random, so its messages are no function of the rows alone")
-        off = departure(replay, rng)
-        tolerance = max(_LINEAR, _ROUNDED * replay.units.rounding)
+        step = Step.of(replay, rng, None if counted else labels)
+        size = step.width + 1
+        if step.kinds * size * (size + 1) // 2 > _MOST:
+            raise TranscriptError(
+                f"{step.kinds * size * (size + 1) // 2} unknowns, moments of {step.kinds} classes, are more than the "
+                f"{_MOST} that are probed; audit fewer columns or classes"
+            )
+        off = step.departure(rng)
+        tolerance = max(LINEAR, _ROUNDED * replay.units.rounding)
         if not off <= tolerance:
             raise TranscriptError(f"the messages are not linear in the rows' moments: off by {off:.1e} of their size")
-        probes = Probes.of(replay)
+        probes = Probes.of(step, counted=counted)
         constant, matrix = probes.constant, probes.matrix
         sent = probes.seen - constant
         U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
         kept = s > max(_TAU, _NOISE * replay.units.rounding) * s[0]
+        if not s[0] > 0:
+            raise TranscriptError("one row alone changes no message, so that nothing can be solved for")
         U, s, Vt = U[:, kept], s[kept], Vt[kept]
-        guess = probes.moments(prior, replay) if prior is not None else np.zeros(matrix.shape[1])
+        guess = np.zeros(matrix.shape[1])
+        if prior is not None:
+            guess = probes.moments(prior, labels, step, counted=counted)
         found = guess + Vt.T @ ((U.T @ (sent - matrix @ guess)) / s)
         beside = float(np.linalg.norm(sent - U @ (U.T @ sent)))  # what no M at all would have sent
-        moments = self._complete(found, Vt, replay.rows, probes.size)
-        bound = replay.target.public.feature_bound
-        gram = moments[-replay.features :, -replay.features :] * bound**2
-        return Reconstruction(
-            self.secret,
-            gram,
-            residual=float(np.linalg.norm(matrix @ pack(moments) - sent)),
+        moments = self._complete(found, Vt, step, probes, counted=counted)
+        return Moments(
+            tuple(moments),
+            step,
+            probes.size > step.width,
+            residual=float(np.linalg.norm(matrix @ probes.packed(moments) - sent)),
             rank=len(s),
             unknowns=matrix.shape[1],
             condition=float(s[0] / s[-1]),
-            diagnostics={
-                "departure from linearity": off,
-                "depends on sums of rows": probes.size > replay.features,
-                "explained": beside <= tolerance * float(np.linalg.norm(sent)),
-            },
-            members=frozenset(replay.members),
+            off=off,
+            explained=beside <= tolerance * float(np.linalg.norm(sent)),
         )
 
-    def _complete(self, found: Array, seen: Array, rank: int, size: int) -> Array:
-        """A positive semidefinite matrix of at most `rank` that agrees with what was seen."""
+    def _complete(self, found: Array, seen: Array, step: Step, probes: Probes, *, counted: bool) -> list[Array]:
+        """Positive semidefinite matrices of at most as many ranks as rows that agree with what was seen."""
+        most = [step.replay.rows] * step.kinds
+        if counted:
+            most = [int(count) for count in np.bincount(step.known, minlength=step.kinds)]
         current, known = found, seen @ found
         scale = float(np.linalg.norm(found)) or 1.0
+
+        def nearest(moments: Array) -> list[Array]:
+            pairs = zip(probes.unpacked(moments), most, strict=True)
+            return [nearest_psd(part, rank) if rank else np.zeros_like(part) for part, rank in pairs]
+
         for _ in range(self.sweeps if len(seen) < seen.shape[1] else 0):
-            cone = pack(nearest_psd(unpack(current, size), rank))
+            cone = probes.packed(nearest(current))
             moved = cone + seen.T @ (known - seen @ cone)
             done = float(np.linalg.norm(moved - current)) <= _SETTLED * scale
             current = moved
             if done:
                 break
-        return nearest_psd(unpack(current, size), rank)
+        ended = nearest(current)
+        off = float(np.linalg.norm(seen @ probes.packed(ended) - known))
+        if (step.classes or step.response) and off > LINEAR * float(np.linalg.norm(known)):
+            return probes.unpacked(current)  # what was seen is exact in it, and of few rows the cone's end is far
+        return ended
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What a probe found, and what follows from it.
+
+    Attributes:
+        parts: (size, size) moments of each class, in the units of `Step`.
+        step: the client step.
+        sums: whether the first row and column hold the number of rows and their sum.
+        residual, rank, unknowns, condition, off, explained: as the reconstructions report them.
+    """
+
+    parts: tuple[Array, ...]
+    step: Step
+    sums: bool
+    residual: float
+    rank: int
+    unknowns: int
+    condition: float
+    off: float
+    explained: bool
+
+    def gram(self) -> Reconstruction:
+        """The Gram matrix of all members' rows."""
+        return self._said("gram", np.sum([self._second(part) for part in self.parts], axis=0))
+
+    def counts(self) -> Reconstruction:
+        """(classes,) how many rows have each label from 0 to the largest.
+
+        Raises:
+            TranscriptError: the messages do not depend on labels that are classes.
+        """
+        if not self.step.classes:
+            raise TranscriptError("the messages do not depend on labels, as far as other labels of the same rows show")
+        if not self.sums:
+            raise TranscriptError("the messages tell products of rows by class, and neither sums nor numbers of rows")
+        out = np.zeros(max(self.step.classes, default=0) + 1)
+        out[list(self.step.classes)] = [part[0, 0] for part in self.parts[: len(self.step.classes)]]
+        return self._said("labels", out)
+
+    def rows(self, prior: Array) -> Reconstruction:
+        """The mean of all rows that have these moments, each as likely as under independent normal columns.
+
+        Moments leave rows open up to a rotation among them. So every row is estimated by the mean of its class, and one
+        row alone by itself; where sums are unknown, by the mean in the direction that the prior's mean makes likely.
+
+        Args:
+            prior: rows like the members'.
+        """
+        known, out = self.step.known, np.empty((self.step.replay.rows, self.step.replay.features))
+        for kind, part in enumerate(self.parts):
+            mine = known == kind
+            if mine.any():
+                out[mine] = self._mean(part, int(mine.sum()), prior)
+        return self._said("samples", out)
+
+    def _mean(self, part: Array, count: int, prior: Array) -> Array:
+        features, bound = self.step.replay.features, self.step.replay.target.public.feature_bound
+        if self.sums:
+            return np.asarray(part[0, 1 : 1 + features] * bound / count)
+        gram, mean = self._second(part), prior.mean(axis=0)
+        spread = np.maximum(prior.var(axis=0), (_LEAST * bound) ** 2)
+        towards = gram @ (mean / spread)
+        length = float(np.sqrt(max(mean / spread @ towards, 0.0)))
+        if not length > 0:
+            return np.zeros(features)
+        return np.asarray(_resultant(np.sqrt(count) * length, count) * towards / (length * np.sqrt(count)))
+
+    def _second(self, part: Array) -> Array:
+        begin, features = int(self.sums), self.step.replay.features
+        own = part[begin : begin + features, begin : begin + features]
+        return np.asarray(own * self.step.replay.target.public.feature_bound**2)
+
+    def _said(self, secret: str, value: Array) -> Reconstruction:
+        return Reconstruction(
+            secret,
+            value,
+            residual=self.residual,
+            rank=self.rank,
+            unknowns=self.unknowns,
+            condition=self.condition,
+            diagnostics={
+                "departure from linearity": self.off,
+                "depends on sums of rows": self.sums,
+                "explained": self.explained,
+            },
+            members=frozenset(self.step.replay.members),
+        )
+
+
+def _resultant(concentration: float, dimension: int) -> float:
+    """Mean length of a von Mises-Fisher direction: I_{d/2}(k) / I_{d/2 - 1}(k); of one dimension tanh(k)."""
+    order = dimension / 2
+    return float(ive(order, concentration) / (ive(order - 1, concentration) or 1.0))
 
 
 def departure(replay: Replay, rng: np.random.Generator) -> float:
     """How far the messages are from a sum over rows of one quadratic function, relative to what they vary by."""
-    n, p = replay.rows, replay.features
-
-    def sent(rows: Array) -> Array:
-        return replay(rows) / replay.units.unit
-
-    def off(rows: Array) -> float:
-        here, mirrored = sent(rows), sent(-rows)
-        even, odd = (here + mirrored) / 2 - zero, (here - mirrored) / 2
-        worst = [np.linalg.norm(sent(rows / 2) - zero - even / 4 - odd / 2)]  # degree 2 on every line
-        worst.append(np.linalg.norm(sent(np.roll(rows, 1, axis=0)) - here))  # the same function for every row
-        if n > 1:
-            first, second = rows.copy(), rows.copy()
-            first[n // 2 :], second[: n // 2] = 0, 0
-            worst.append(np.linalg.norm(sent(first) + sent(second) - zero - here))  # a sum over rows
-        size = float(np.linalg.norm(here - zero))
-        return float(max(worst)) / size if size > 0 else float("inf")
-
-    try:
-        zero = sent(np.zeros((n, p)))
-        found = max(off(replay.sample(rng)), off(replay.likely(rng)))  # a step may behave on real rows alone
-    except (SecureFedError, ArithmeticError, ValueError):
-        return float("inf")
-    return found if np.isfinite(found) else float("inf")
-
-
-@dataclass(frozen=True)
-class Probes:
-    """The linear system L m = y - constant, features in units of the public bound, messages in the replay's units.
-
-    Attributes:
-        matrix: L, (equations, size (size + 1) / 2), for moments packed by `pack`.
-        constant, seen: of the messages; where sums of rows matter, a last equation states the number of rows.
-        size: width of the moments that matter: features, or features + 1 with the constant first.
-    """
-
-    matrix: Array
-    constant: Array
-    seen: Array
-    size: int
-
-    @classmethod
-    def of(cls, replay: Replay) -> Probes:
-        p, bound = replay.features, replay.target.public.feature_bound
-        scale = replay.units.unit
-        constant = replay(np.zeros((replay.rows, p))) / scale
-
-        def parts(row: Array) -> tuple[Array, Array]:
-            """Even and odd part of what one row adds."""
-            rows = np.zeros((replay.rows, p))
-            rows[0] = row * bound
-            ahead, behind = replay(rows) / scale - constant, replay(-rows) / scale - constant
-            return (ahead + behind) / 2, (ahead - behind) / 2
-
-        unit = np.eye(p)
-        evens, odds = map(list, zip(*(parts(unit[i]) for i in range(p)), strict=True))
-        linear = max(map(np.linalg.norm, odds)) > _LINEAR * max(map(np.linalg.norm, evens))
-        columns = []
-        if linear:
-            columns = [np.zeros_like(constant), *(odd / np.sqrt(2) for odd in odds)]
-        for i in range(p):
-            for j in range(i, p):
-                both = evens[i] if i == j else 4 * parts((unit[i] + unit[j]) / 2)[0] - evens[i] - evens[j]
-                columns.append(both / (1.0 if i == j else np.sqrt(2)))
-        matrix, seen = np.stack(columns, axis=1), replay.seen / scale
-        if linear:  # the count is public
-            weight = float(np.abs(matrix).max())
-            last = np.zeros((1, matrix.shape[1]))
-            last[0, 0] = weight
-            matrix = np.vstack([matrix, last])
-            constant, seen = np.append(constant, 0.0), np.append(seen, weight * replay.rows)
-        return cls(matrix, constant, seen, p + linear)
-
-    def moments(self, rows: Array, replay: Replay) -> Array:
-        """Packed moments of as many rows as are sought, if they were like `rows`."""
-        x = np.asarray(rows, np.float64) / replay.target.public.feature_bound
-        wide = np.column_stack([np.ones(len(x)), x]) if self.size > replay.features else x
-        return pack(wide.T @ wide * (replay.rows / len(x)))
-
-
-def pack(matrix: Array) -> Array:
-    """The upper triangle of a symmetric matrix, off-diagonal entries times sqrt(2): Frobenius norms are kept."""
-    i, j = np.triu_indices(len(matrix))
-    return np.asarray(matrix[i, j] * np.where(i == j, 1.0, np.sqrt(2)))
-
-
-def unpack(vector: Array, size: int) -> Array:
-    """Inverse of `pack`."""
-    i, j = np.triu_indices(size)
-    out = np.zeros((size, size))
-    out[i, j] = out[j, i] = vector / np.where(i == j, 1.0, np.sqrt(2))
-    return out
+    return Step(replay).departure(rng)

@@ -22,6 +22,7 @@ import numpy as np
 from securefed.algorithms.base import require
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.generic.replay import Replay
+from securefed.attacks.gram.linear import nearest_psd
 from securefed.errors import SecureFedError, TranscriptError
 from securefed.tensors import Array
 
@@ -115,19 +116,49 @@ class Learned:
         """The rows that the replay's messages speak for."""
         bound = replay.target.public.feature_bound
         rows = self.model(replay.seen).reshape(replay.rows, replay.features)
-        return Reconstruction(
-            self.secret,
-            np.clip(rows, -bound, bound),
-            residual=self.model.expected,
-            unknowns=rows.size,
-            members=frozenset(replay.members),
-            diagnostics={
-                "simulated clients": len(self.model.known),
-                "kernel": "quadratic" if self.model.quadratic else "linear",
-                # where noise is added and any rows would explain it, this attack sees what there is to be seen
-                **({"explained": replay.additive} if replay.units.drowned else {}),
-            },
-        )
+        return _said(self.secret, np.clip(rows, -bound, bound), self.model, replay)
+
+
+@dataclass(frozen=True)
+class LearnedGram:
+    """An attack that has learned the Gram matrix of all members' rows; messages may tell it and no row."""
+
+    model: Ridge
+    name: ClassVar[str] = RegressRows.name
+    secret: ClassVar[str] = "gram"
+
+    @classmethod
+    def of(cls, rows: Array, sent: Array, features: int) -> LearnedGram:
+        """From simulated clients' rows (clients, rows * features) and messages (clients, equations)."""
+        x = rows.reshape(len(rows), -1, features)
+        i, j = np.triu_indices(features)
+        return cls(Ridge.of(sent, np.einsum("kri,krj->kij", x, x)[:, i, j]))
+
+    def applies(self, target: Target, observed: Observed) -> str | None:
+        return None
+
+    def attack(self, replay: Replay) -> Reconstruction:
+        """The Gram matrix that the replay's messages speak for."""
+        gram = np.zeros((replay.features, replay.features))
+        i, j = np.triu_indices(replay.features)
+        gram[i, j] = gram[j, i] = self.model(replay.seen)
+        return _said(self.secret, nearest_psd(gram, min(replay.rows, replay.features)), self.model, replay)
+
+
+def _said(secret: str, value: Array, model: Ridge, replay: Replay) -> Reconstruction:
+    return Reconstruction(
+        secret,
+        value,
+        residual=model.expected,
+        unknowns=value.size,
+        members=frozenset(replay.members),
+        diagnostics={
+            "simulated clients": len(model.known),
+            "kernel": "quadratic" if model.quadratic else "linear",
+            # where noise is added and any rows would explain it, this attack sees what there is to be seen
+            **({"explained": replay.additive} if replay.units.drowned else {}),
+        },
+    )
 
 
 @dataclass(frozen=True)

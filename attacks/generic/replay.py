@@ -158,7 +158,7 @@ class Replay:
             one = self.alone(0, self._split(rows[0])[0])
         except SecureFedError:
             likely, drawn, one = [self.seen], [], self.seen
-        return Units.of(self.seen, list(self._blocks()), likely, drawn, one, self.noise)
+        return Units.of(self.seen, list(self.blocks()), likely, drawn, one, self.noise)
 
     def told(self, message: Array) -> Observed:
         """The same view with these numbers (equations,) in the place of the messages seen."""
@@ -177,7 +177,7 @@ class Replay:
         """Distance of a message from the one seen, in units: about 1 where nothing is explained."""
         return float(np.linalg.norm((message - self.seen) / self.units.unit))
 
-    def _blocks(self) -> Iterator[slice]:
+    def blocks(self) -> Iterator[slice]:
         """The places of each tensor of each round."""
         begin = 0
         for observation in self.observed.rounds:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from securefed.attacks.scores import leakage
 from securefed.auditing.misfit import offered
 from securefed.auditing.statistics import EXPOSED_FROM, Interval, Verdict, interval, verdict
+from securefed.auditing.words import short, short_defense
 from securefed.errors import StorageError
 
 Secret = Literal["client", "federation"]
@@ -206,6 +207,40 @@ def _cell(group: Sequence[Score], runs: Sequence[RunFacts], covered: Mapping[str
 
 
 @dataclass(frozen=True)
+class Missing:
+    """One gap of an audit's table.
+
+    Attributes:
+        algorithm: its name.
+        defense, view, attack: which part of it; empty where all of them are missing.
+        ran: seeds that ran.
+        asked: seeds of the audit.
+        reason: of the first seed that is missing.
+    """
+
+    algorithm: str
+    defense: str
+    view: str
+    attack: str
+    ran: int
+    asked: int
+    reason: str
+
+    def __str__(self) -> str:
+        names = (short(self.algorithm), self.defense and short_defense(self.defense), self.view, self.attack)
+        return f"{', '.join(name for name in names if name)}: {self.said}"
+
+    @property
+    def said(self) -> str:
+        """What is missing, and why."""
+        return f"{self.ran} of {self.asked} seeds ran: {self.reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class Report:
     """A whole audit.
 
@@ -216,6 +251,7 @@ class Report:
         tradeoffs: leakage and utility against epsilon, by algorithm.
         membership: rates of record and client membership, where they were asked for.
         skipped: what was not run, and why.
+        missing: what was asked for and did not run, or ran for some seeds only.
         seconds: wall clock of the audit.
     """
 
@@ -229,6 +265,7 @@ class Report:
     tradeoffs: tuple[Mapping[str, Any], ...] = ()
     membership: tuple[Mapping[str, Any], ...] = ()
     skipped: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -245,6 +282,7 @@ class Report:
             "tradeoffs": [dict(tradeoff) for tradeoff in self.tradeoffs],
             "membership": [dict(row) for row in self.membership],
             "skipped": list(self.skipped),
+            "missing": [item.to_json() for item in self.missing],
         }
 
     def save(self, path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from securefed.auditing.cells import Missing
 from securefed.auditing.comparison import (
     ADDED,
     GREW,
@@ -21,7 +22,7 @@ from securefed.auditing.finding import strongest
 from securefed.auditing.statistics import FOUND
 from securefed.auditing.words import leak_text, short, short_defense
 
-Kind = Literal["grew", "new", "no longer known"]
+Kind = Literal["grew", "new", "no longer known", "did not run"]
 NEW: Final = "new"
 
 
@@ -47,7 +48,9 @@ def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Growth]:
     A leak grew: of one attack beside itself, of the strongest attack of a situation that both audits tried (so that a
     new attack which finds more counts), or of a membership adversary. A leak is new: exposed or partial in a situation,
     or for an adversary, that the earlier audit did not try. A leak is no longer known: the later attacks failed and
-    reach less, beyond both intervals, which is no improvement. Of what is told in `unjudged` nothing is said here.
+    reach less, beyond both intervals, which is no improvement. Something did not run: an algorithm or a defence that
+    the later audit was asked for, or fewer seeds of it than the earlier audit ran. Of what is told in `unjudged`
+    nothing is said here.
     """
     views = compare_views(before, after)
     attacks = [row for row in compare(before, after) if row.change == GREW]
@@ -65,7 +68,26 @@ def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Growth]:
         for row in views
         if row.change == LOST and row.verdicts[0] in FOUND and fell(old[_situation(row)], new[_situation(row)])
     ]
-    return out + _members(before, after)
+    return out + _members(before, after) + _missing(before, after)
+
+
+def _missing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Growth]:
+    """What the later audit was asked for and did not run. A view that no attack looks at in either audit, or an attack
+    that ran for as few seeds before, is known from the earlier one."""
+    known = {_gap(item): item["ran"] for item in before.get("missing", ())}
+    out = []
+    for item in after.get("missing", ()):
+        whole = not item["view"] and not item["ran"]
+        if whole or item["ran"] < known.get(_gap(item), item["asked"]):
+            where, _, said = str(Missing(**item)).partition(": ")
+            out.append(Growth("did not run", where, said))
+    if not after["cells"] and not out:
+        out.append(Growth("did not run", "the later audit", "it holds no cell"))
+    return out
+
+
+def _gap(item: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(item[name] for name in ("algorithm", "defense", "view", "attack"))
 
 
 def unjudged(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -14,10 +14,11 @@ from typing import Any
 
 from securefed import catalogue
 from securefed.auditing.cases import case, cases, defaults, every, require_clients
-from securefed.auditing.cells import AUDIT, Report, gather
+from securefed.auditing.cells import AUDIT, Missing, Report, gather
 from securefed.auditing.finding import ACCEPTABLE
 from securefed.auditing.members import MembershipRow, Play, client_canaries, play, record_canaries
 from securefed.auditing.members import gather as gather_plays
+from securefed.auditing.missing import missing
 from securefed.auditing.outcome import Outcome, Settings, Task
 from securefed.auditing.processes import run_all
 from securefed.auditing.runs import COVERED, DEFENSES, DP, run_task
@@ -116,6 +117,8 @@ def audit(
     scores = [score for outcome in outcomes for score in outcome.scores]
     facts = [fact for outcome in outcomes for fact in outcome.facts]
     order = {name: index for index, name in enumerate(chosen)}
+    gaps = [gap for outcome in outcomes for gap in outcome.gaps]
+    left = [f"{name}: {reason}" for name, reason in unfit.items()]
     scores.sort(key=lambda score: (order[score.algorithm], DEFENSES.index(score.defense)))
     report = Report(
         version=version("securefed"),
@@ -126,7 +129,8 @@ def audit(
         facts=tuple(facts),
         tradeoffs=tuple(_tradeoffs(outcomes)),
         membership=tuple(row.to_json() for row in rows),
-        skipped=tuple(dict.fromkeys([*unfit, *(said for outcome in outcomes for said in outcome.skipped), *unplayed])),
+        missing=(*missing(chosen, under, seeds, scores, gaps, unfit), *_unplayed(unplayed, seeds)),
+        skipped=tuple(dict.fromkeys([*left, *(said for outcome in outcomes for said in outcome.skipped), *unplayed])),
         seconds=time.perf_counter() - start,
     )
     return AuditResult(report, tuple(outcomes))
@@ -188,6 +192,17 @@ def _members(
     return rows, [reason for _, reasons in found for reason in reasons]
 
 
+def _unplayed(reasons: Sequence[str], seeds: int) -> Iterator[Missing]:
+    """What the membership part left out: an algorithm, under which noise, for how many seeds, and why."""
+    found: dict[str, list[str]] = {}
+    for said in reasons:
+        where, _, reason = said.partition(": ")
+        found.setdefault(where, []).append(reason)
+    for where, all_ in found.items():
+        algorithm, _, what = where.partition(", ")
+        yield Missing(algorithm, "", what, "", seeds - len(all_), seeds, all_[0])
+
+
 def _key(task: Task) -> tuple[str, int]:
     return task.algorithm, task.seed
 
@@ -212,16 +227,18 @@ def _algorithms(wanted: Sequence[str] | None) -> tuple[str, ...]:
     return _names("algorithm", wanted, cases.names, catalogue.algorithms.__getitem__)
 
 
-def _fitting(algorithms: Sequence[str], source: Source, clients: int, named: bool) -> tuple[tuple[str, ...], list[str]]:
+def _fitting(
+    algorithms: Sequence[str], source: Source, clients: int, named: bool
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """The algorithms that can run on these data, and why the others cannot."""
     fit: list[str] = []
-    unfit: list[str] = []
+    unfit: dict[str, str] = {}
     for name in algorithms:
         try:
             case(name).build().layout(case(name).prepare(source, clients, 0).public)
             fit.append(name)
         except (ConfigError, DataError) as refusal:
-            unfit.append(f"{name}: {refusal}")
+            unfit[name] = str(refusal)
             if named or len(unfit) == len(algorithms):
                 kind = ConfigError if isinstance(refusal, ConfigError) else DataError
                 raise kind(f"{name} does not run on these data: {refusal}") from refusal

@@ -93,6 +93,24 @@ class Tradeoff:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """What a task was to run and did not.
+
+    Attributes:
+        algorithm, defense, seed: of the task.
+        view, attack: which part of it; empty where the run itself ended.
+        reason: in a sentence.
+    """
+
+    algorithm: str
+    defense: str
+    view: str
+    attack: str
+    seed: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a task found."""
 
@@ -102,3 +120,4 @@ class Outcome:
     skipped: tuple[str, ...]
     traces: tuple[Trace, ...]
     tradeoffs: tuple[Tradeoff, ...]
+    gaps: tuple[Gap, ...] = ()

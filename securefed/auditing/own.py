@@ -10,12 +10,11 @@ import numpy as np
 
 from securefed.algorithms.base import Algorithm, Public
 from securefed.attacks import views
-from securefed.attacks.generic import Allowance, ClearRows, FitRows, RegressRows
+from securefed.attacks.generic import Allowance, FitRows
 from securefed.auditing.own_class import Rehearsal
 from securefed.auditing.own_function import Backend, Combine, Contribute, as_algorithm
 from securefed.auditing.own_run import OwnRun
-from securefed.auditing.own_tally import GATED, SECRETS, OwnCell, Secret, Tally
-from securefed.auditing.statistics import SIGHTED
+from securefed.auditing.own_tally import GATED, POOLED, SECRETS, OwnCell, Secret, Tally
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.tensors import Array, Tensors
@@ -53,14 +52,13 @@ class OwnAudit:
     def unseen(self, view: str, secret: Secret) -> str | None:
         """Why a leak of that kind would not have been seen; `None` where an attack looked for it and would have.
 
-        Rows have a Gram matrix, and messages that depend on moments alone give away nothing else: who looks for one of
-        both looks for the other. An attack that reads rows off looks for nothing that does not stand there, and
-        regression sees all there is only where the clients' own draws leave nothing to fit.
+        Only an attack whose estimate was scored for this very secret has looked for it. An attack that reads rows off
+        looks for nothing that does not stand there, and regression sees all there is only where the clients' own draws
+        leave nothing to fit. The pooled secrets belong to sums, and the numbers of labels to labels that are classes.
         """
-        if secret == "labels" and not self.counted:
+        if (secret == "labels" and not self.counted) or (secret in POOLED and view != views.SUM_ONLY):
             return None
-        alike = ("gram", "samples") if secret in ("gram", "samples") else (secret,)
-        cells = [c for c in self.cells if c.view == view and c.secret in alike and _searches(c)]
+        cells = [c for c in self.cells if c.view == view and c.secret == secret and c.searches]
         if any(cell.sighted for cell in cells):
             return None
         halting = [f"{cell.attack}{cell.remarks}" for cell in cells]
@@ -74,10 +72,6 @@ class OwnAudit:
         lines += [f"  {cell}" for cell in self.cells]
         lines += [f"  skipped: {reason}" for reason in self.skipped]
         return "\n".join([*lines, *(f"  assumed: {assumption}" for assumption in self.assumptions)])
-
-
-def _searches(cell: OwnCell) -> bool:
-    return cell.attack != ClearRows.name and (cell.attack != RegressRows.name or cell.explained >= SIGHTED)
 
 
 Clients = Sequence[Dataset | Array] | Callable[[int], Sequence[Dataset | Array]]
@@ -118,11 +112,13 @@ def audit_algorithm(
             ending are skipped by name. 900 seconds are far more than a step of milliseconds needs.
 
     Returns:
-        Cells by view, secret and attack. Samples are compared with the mean row, Gram matrices with the pooled one.
+        Cells by view, secret and attack. Samples are compared with the mean row, Gram matrices with the pooled one; of
+        sums, all clients' data together (`pooled gram`, `pooled samples`) with each column's mean and spread.
 
     Raises:
         ConfigError: parameters that clash, a function that cannot be called.
-        DataError: clients or messages that cannot be run: which client, which round, and why.
+        DataError: clients or messages that cannot be run: which client, which round, and why; names, shapes or an
+            order of the tensors that differ from the first client's.
     """
     if seeds < 1 or rounds < 1:
         raise ConfigError(f"an audit needs at least one seed and one round, not {seeds} and {rounds}")

@@ -156,6 +156,12 @@ class FunctionAlgorithm:
                     f"{self.name} returned {name!r} of shape {mine}, and of shape {first} for the first client in the "
                     "first round; what a server sums has one shape, and a shape that follows the rows gives them away"
                 )
+        if list(sent) != list(self.example or sent):
+            raise DataError(
+                f"{self.name} returned its tensors in the order {', '.join(sent)}, and for the first client in the "
+                f"first round in the order {', '.join(self.example)}; an order that follows the rows gives them away: "
+                "return every message in one order"
+            )
 
     def call(self, data: Dataset, broadcast: Tensors, rng: np.random.Generator) -> Any:
         """What the function returns."""

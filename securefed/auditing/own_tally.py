@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from securefed.attacks.base import Reconstruction
+from securefed.attacks.generic import ClearRows, LowDigits, RegressRows
 from securefed.auditing.misfit import offered
 from securefed.auditing.statistics import (
     INCONCLUSIVE,
@@ -20,12 +21,14 @@ from securefed.auditing.statistics import (
     verdict,
 )
 
-Secret = Literal["gram", "samples", "labels", "membership", "confirmation"]
-SECRETS: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership", "confirmation")
-GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership")
+Secret = Literal["gram", "samples", "labels", "membership", "confirmation", "pooled gram", "pooled samples"]
+GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership", "pooled gram", "pooled samples")
 """What a gate looks at unless told otherwise: a guess of all of a client's data can be confirmed against any message
 without noise, so `confirmation` asks for differential privacy and nothing less."""
-_WHOLE: Final[tuple[Secret, ...]] = ("gram", "samples", "labels")
+SECRETS: Final[tuple[Secret, ...]] = (*GATED, "confirmation")
+POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
+"""The data of all clients together, which sums may give away where no client's show; asked of sums alone."""
+_WHOLE: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", *POOLED)
 _BEYOND: Final = 10
 
 
@@ -45,6 +48,7 @@ class OwnCell:
         highest: largest leakage of a single run that chance does not reach.      client: the target of that run.
         part: a column or a row of some client's that was read, where not all of its rows were; empty elsewhere.
         asked: seeds of the audit; `leakage.seeds` of them could be attacked.
+        derived: whether the attack seeks something else, from which this follows.
     """
 
     view: str
@@ -64,6 +68,7 @@ class OwnCell:
     client: int = 0
     asked: int = 0
     part: str = ""
+    derived: bool = False
 
     @property
     def reconstructed(self) -> bool:
@@ -73,16 +78,30 @@ class OwnCell:
     @property
     def given_away(self) -> str:
         """Who or what was reconstructed in some run; empty where nothing was."""
-        return f"client {self.client}" if self.reconstructed else self.part
+        return self._whose if self.reconstructed else self.part
+
+    @property
+    def _whose(self) -> str:
+        return "everybody's data" if self.secret in POOLED else f"client {self.client}"
 
     @property
     def sighted(self) -> bool:
         """Whether its silence means anything: it ran on most seeds, and explained the messages that it did not open."""
         return self.leakage.seeds >= SIGHTED * self.asked and not self.explained < SIGHTED
 
+    @property
+    def searches(self) -> bool:
+        """Whether the attack looks for this secret wherever it may be.
+
+        One that reads rows off looks for nothing that does not stand there. Regression sees all there is only where
+        the clients' own draws leave nothing to fit.
+        """
+        reads = self.attack in (ClearRows.name, LowDigits.name)
+        return not reads and (self.attack != RegressRows.name or self.explained >= SIGHTED)
+
     def __str__(self) -> str:
         found = f"{self.leakage.mean:5.2f} [{self.leakage.low:.2f}, {self.leakage.high:.2f}]"
-        return f"{self.view:14} {self.secret:12} {self.attack:24} {found:20} {self.verdict.word}{self.remarks}"
+        return f"{self.view:14} {self.secret:14} {self.attack:24} {found:20} {self.verdict.word}{self.remarks}"
 
     @property
     def remarks(self) -> str:
@@ -98,7 +117,7 @@ class OwnCell:
         if self.explained < 1:
             said.append(f"explained {self.explained:.0%} of the runs, misfit {self.residual:.1e}")
         if self.reconstructed and self.leakage.mean < RECONSTRUCTED:
-            said.append(f"client {self.client} was reconstructed: {self.highest:.2f}")
+            said.append(f"{self._whose} was reconstructed: {self.highest:.2f}")
         elif self.part:
             said.append(f"{self.part} was read")
         return f" ({'; '.join(said)})" * bool(said)
@@ -106,8 +125,8 @@ class OwnCell:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attack on one run: leakage of client `target`, and of the same attack on what says nothing about it; whether
-    either estimate explains its messages (`None` where the attack checks nothing)."""
+    """One attack on one run: leakage of client `target` (-1 for all together), and of the same attack on what says
+    nothing about it; whether either estimate explains its messages (`None` where the attack checks nothing)."""
 
     target: int
     leak: float
@@ -118,6 +137,7 @@ class Attempt:
     explained: bool | None = None
     null_explained: bool | None = None
     part: tuple[float, str] = (-np.inf, "")
+    derived: bool = False
 
 
 def _told(leak: float, chance: float) -> bool:
@@ -157,7 +177,9 @@ class Tally:
         whole = [a for a in group if key[2] in _WHOLE and _told(a.leak, a.null)]
         parts = [a for a in group if a.part[0] >= RECONSTRUCTED]
         top = max(whole or group, key=lambda attempt: attempt.leak)
-        part = f"{parts[0].part[1]} of client {parts[0].target}" if parts and not whole else ""
+        part = ""
+        if parts and not whole:
+            part = f"{parts[0].part[1]} of " + ("everybody" if key[2] in POOLED else f"client {parts[0].target}")
         highest = max([a.leak for a in whole] + [a.part[0] for a in parts], default=-np.inf)
         return OwnCell(
             *key,
@@ -175,6 +197,7 @@ class Tally:
             top.target,
             seeds,
             part,
+            all(a.derived for a in group),
         )
 
 

@@ -65,7 +65,7 @@ def render(report: Report, artifacts: Sequence[Artifact], curves: Sequence[Curve
         cells=[_row(cell) for cell in report.cells],
         membership=[_member(row) for row in report.membership],
         notes=_notes(report),
-        skipped=report.skipped,
+        skipped=[*map(str, report.missing), *report.skipped],
         glossary=GLOSSARY,
         command=report.command,
         version=report.version,

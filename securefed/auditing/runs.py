@@ -18,7 +18,7 @@ from securefed.auditing.attacking import CHANGING_SURVIVORS, DIFFERENCE, Attacke
 from securefed.auditing.cases import Case, Preparation, Prepared, WideCase, case
 from securefed.auditing.cells import CLIENT, RunFacts, Score
 from securefed.auditing.misfit import explains, precision
-from securefed.auditing.outcome import Artifact, Outcome, Task, Trace, Tradeoff
+from securefed.auditing.outcome import Artifact, Gap, Outcome, Task, Trace, Tradeoff
 from securefed.auditing.scoring import Assessment, assess
 from securefed.datasets.loaders import Source, load
 from securefed.defenses.base import Aggregation, Defense
@@ -91,6 +91,7 @@ class _Seed:
         self.facts: list[RunFacts] = []
         self.artifacts: list[Artifact] = []
         self.skipped: list[str] = []
+        self.gaps: list[Gap] = []
         self.traces: list[Trace] = []
         self.tradeoffs: list[Tradeoff] = []
         self.attacker = self._new_attacker()
@@ -109,6 +110,7 @@ class _Seed:
                 steps[name]()
             except DivergenceError as error:
                 self.skipped.append(f"{self.case.name}, {name}, seed {self.task.seed}: {error}")
+                self.gaps.append(Gap(self.case.name, name, "", "", self.task.seed, str(error)))
         return Outcome(
             tuple(self.scores),
             tuple(self.facts),
@@ -116,6 +118,7 @@ class _Seed:
             tuple(self.skipped),
             tuple(self.traces),
             tuple(self.tradeoffs),
+            tuple(self.gaps),
         )
 
     # --- defences -----------------------------------------------------------------------------------------------
@@ -323,6 +326,8 @@ class _Seed:
     def _look(self, defense: str, result: Result, observed: Observed, attacker: Attacker | None = None) -> None:
         """Run every attack that applies to this view, and its null."""
         done, refused = (attacker or self.attacker).attempts(observed)
+        place = self.case.name, defense, observed.view
+        self.gaps += [Gap(*place, name, self.task.seed, why) for name, _, why in (r.partition(": ") for r in refused)]
         level = precision(observed)
         for attempt in done:
             self._score(defense, result, observed, attempt, level)

@@ -22,12 +22,18 @@ import securefed.attacks
 import securefed.defenses
 from securefed import storage
 from securefed.auditing.cells import RunFacts, Score
-from securefed.auditing.outcome import Artifact, Outcome, Settings, Task, Trace, Tradeoff
+from securefed.auditing.outcome import Artifact, Gap, Outcome, Settings, Task, Trace, Tradeoff
 from securefed.datasets.loaders import load
 from securefed.errors import StorageError
 
 KIND = "audit task"
-_LISTS: Mapping[str, type[Any]] = {"scores": Score, "facts": RunFacts, "traces": Trace, "tradeoffs": Tradeoff}
+_LISTS: Mapping[str, type[Any]] = {
+    "scores": Score,
+    "facts": RunFacts,
+    "traces": Trace,
+    "tradeoffs": Tradeoff,
+    "gaps": Gap,
+}
 
 
 class Unfinished:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,6 @@ import typer
 from rich.markup import escape
 
 from securefed.commands.base import DATA_HELP, EXIT_LEAK, Names, Settings, app, guarded, numbers, split
-from securefed.errors import ConfigError
 from securefed.printing import console, errors, progress_bar, show_audit, show_comparison
 
 if TYPE_CHECKING:
@@ -48,7 +46,10 @@ def audit(
     out: Annotated[Path, typer.Option(help="Folder for audit.html and audit.json.")] = Path("audit-report"),
     fail_above: Annotated[
         float | None,
-        typer.Option(help="Exit with code 3 if a cell's upper bound exceeds this, or attacks failed."),
+        typer.Option(
+            help="Exit with code 3 if a cell's upper bound exceeds this (0 to below 1), attacks failed, or something "
+            "did not run on every seed."
+        ),
     ] = None,
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
@@ -67,8 +68,10 @@ def audit(
     def command() -> int:
         if check_itself:
             return _self_check()
-        if fail_above is not None and not math.isfinite(fail_above):
-            raise ConfigError(f"--fail-above takes a leakage, 1 where all is exact; {fail_above} would pass everything")
+        if fail_above is not None:
+            from securefed.auditing.gate import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
+
+            require_limit(fail_above, "--fail-above")
         if workers != 1:
             from securefed.auditing.processes import warm_up  # noqa: PLC0415 - not needed for --help
 
@@ -168,7 +171,8 @@ def compare(
         typer.Option(
             "--fail-on-growth",
             help="Exit with code 3 if a leak grew beyond both intervals, one was found where the earlier audit tried "
-            "nothing, or one went out of sight because attacks fail that did not.",
+            "nothing, one went out of sight because attacks fail that did not, or the later audit did not run all that "
+            "it was asked for.",
         ),
     ] = False,
     out: Annotated[
@@ -210,21 +214,17 @@ def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
     return EXIT_LEAK if found else 0
 
 
-def _gate(report: Report, threshold: float | None) -> int:
-    if threshold is None:
+def _gate(report: Report, limit: float | None) -> int:
+    if limit is None:
         return 0
-    from securefed.auditing.finding import strongest, why  # noqa: PLC0415 - heavy, and not needed for --help
-    from securefed.auditing.statistics import INCONCLUSIVE  # noqa: PLC0415
+    from securefed.auditing.gate import reasons  # noqa: PLC0415 - heavy, and not needed for --help
 
-    above = [cell for cell in report.cells if cell.leakage.high > threshold]
-    for cell in above:
-        where = f"{cell.algorithm}, {cell.defense}, {cell.view}, {cell.attack}, {cell.secret}"
-        errors.print(f"[bold red]above {threshold:g}[/]: {where}: up to {cell.leakage.high:.3f}", highlight=False)
-    blind = [cell for cell in strongest(report.cells).values() if cell.verdict.word == INCONCLUSIVE]
-    for cell in blind:
-        where = f"{cell.algorithm}, {cell.defense}, {cell.view}, {cell.secret}"
-        errors.print(f"[bold red]unknown[/]: {where}: {why(cell)}", highlight=False)
-    return EXIT_LEAK if above or blind else 0
+    found = reasons(report, limit)
+    for reason in found:
+        kind = f"above {limit:g}" if reason.kind == "above" else reason.kind
+        said = f"[bold red]{kind}[/]: {escape(reason.where)}: {escape(reason.said)}"
+        errors.print(said, highlight=False, soft_wrap=True)
+    return EXIT_LEAK if found else 0
 
 
 def _self_check() -> int:
@@ -233,5 +233,5 @@ def _self_check() -> int:
     checked = self_check()
     for item in checked:
         mark = "[green]right[/]" if item.right else "[bold red]wrong[/]"
-        console.print(f"{mark}  planted {item.planted.name}: {escape(item.said)}", highlight=False)
+        console.print(f"{mark}  planted {item.name}: {escape(item.said)}", highlight=False)
     return 1 if failures(checked) else 0

@@ -11,7 +11,8 @@ from securefed.algorithms.pca import SSI
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, Replay
-from securefed.attacks.generic.probe import departure, pack, unpack
+from securefed.attacks.generic.moments import pack, unpack
+from securefed.attacks.generic.probe import departure
 from securefed.attacks.gram import PowerGram
 from securefed.attacks.scores import match, relative_error
 from securefed.auditing.own_function import as_algorithm

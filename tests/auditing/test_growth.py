@@ -115,3 +115,33 @@ def test_the_command_exits_as_it_says_and_names_the_reason(
     assert says in done.stderr and bool(done.stderr) == bool(says)
     assert bool(json.loads(done.stdout)["growth"]) == (code == 3)
     assert CliRunner().invoke(app, ["compare", *files, "--json"]).exit_code == 0
+
+
+GAP = {"algorithm": "pca/faps", "defense": "plain", "view": "", "attack": "", "ran": 0, "asked": 10, "reason": "no"}
+VIEW = {**GAP, "view": "released"}
+SOME = {**GAP, "ran": 7}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "fails"),
+    [
+        ([], [GAP], True),
+        ([GAP], [GAP], True),  # of an algorithm nothing is known, now as then
+        ([], [VIEW], True),
+        ([VIEW], [VIEW], False),
+        ([], [SOME], True),
+        ([SOME], [{**SOME, "ran": 6}], True),
+        ([SOME], [SOME], False),
+        ([GAP], [], False),
+    ],
+)
+def test_what_the_later_audit_was_asked_for_and_did_not_run_fails(earlier: list, later: list, fails: bool) -> None:
+    before, after = ({**audit(WEAK), "missing": gaps} for gaps in (earlier, later))
+    found = growth(before, after)
+    assert bool(found) == fails
+    assert all(str(reason).startswith("did not run: FAPS, Plain") and "of 10 seeds" in reason.said for reason in found)
+
+
+def test_a_later_audit_without_a_cell_fails() -> None:
+    (reason,) = growth(audit(WEAK), audit())
+    assert str(reason) == "did not run: the later audit: it holds no cell"
