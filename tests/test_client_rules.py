@@ -273,6 +273,17 @@ def test_a_server_that_does_not_keep_to_the_change_of_survivors_is_refused_by_th
     assert np.array_equal(again, released) and previous == (3, 5, 8)
 
 
+def test_absences_in_rotation_keep_to_the_change_of_survivors_and_solve_for_one_client() -> None:
+    """What the rule does not stop: each set differs from the last one by two clients, and together they single one out."""
+    sets = [(0, 1, 2, 3, 4), (2, 3, 4), (0, 1, 2, 3, 4), (0, 3, 4), (0, 1, 2, 3, 4), (1, 3, 4)]
+    for previous, alive in itertools.pairwise(sets):
+        consistency.check_change(previous, alive, 2)
+    members = np.array([[client in alive for client in range(5)] for alive in sets], float)
+    alone = np.eye(5)[0]
+    weights = np.linalg.lstsq(members.T, alone, rcond=None)[0]
+    np.testing.assert_allclose(members.T @ weights, alone, atol=1e-12)
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,7 @@ def audit(
     epsilons: Sequence[float] = (),
     acceptable: float = ACCEPTABLE,
     every_seed: bool = False,
+    survivor_change: int = 1,
     membership: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -73,6 +74,8 @@ def audit(
         every_seed: run secure aggregation and Paillier themselves in every round of every seed, not only in the first
             rounds of the first (elsewhere the run with the same sums of integers stands for them; the first seed checks
             that they are the same).
+        survivor_change: how many clients come and go together where survivors change, as
+            `secure_aggregation(survivor_change=...)` has clients insist.
         membership: also ask which rows of the target were there, under every noise of the message layer (`members`).
         workers: processes; all cores by default. In a script, call this under `if __name__ == "__main__":`, as
             everything that starts processes; `workers=1` starts none.
@@ -92,6 +95,11 @@ def audit(
     under = _names("defense", defenses, DEFENSES, None)
     with_attacks = _names("attack", attacks, catalogue.attacks.names, catalogue.attacks.__getitem__)
     require_clients(clients)
+    if not 1 <= survivor_change <= max((clients - 1) // 2, 1):
+        raise ConfigError(
+            f"survivor_change must lie in 1..{(clients - 1) // 2} for {clients} clients, not {survivor_change}: secure "
+            "aggregation opens sums of more than half of them"
+        )
     if seeds < 1:
         raise ConfigError(f"an audit needs at least one seed, not {seeds}")
     if workers is not None and workers < 1:
@@ -108,7 +116,7 @@ def audit(
     shared |= {"acceptable": acceptable}
     curve = tuple(sorted(set(epsilons)))
     noise = _noise(chosen, (*under, DP) if membership else under, {epsilon, *curve}, delta)
-    settings = Settings(data, clients, under, with_attacks, epsilon, delta, noise, curve, every_seed)
+    settings = Settings(data, clients, under, with_attacks, epsilon, delta, noise, curve, every_seed, survivor_change)
     tasks = [Task(name, seed, seed == 0, settings) for seed in range(seeds) for name in chosen]
     unfinished = Unfinished(keep, settings) if keep is not None else None
     processes = workers or os.cpu_count() or 1
@@ -269,6 +277,8 @@ def _command(settings: Settings, algorithms: Sequence[str], seeds: int) -> str:
     parts += [f"--epsilon {settings.epsilon:g}", f"--delta {settings.delta:g}"]
     if settings.epsilons:
         parts.append(f"--epsilons {','.join(f'{epsilon:g}' for epsilon in settings.epsilons)}")
+    if settings.survivor_change > 1:
+        parts.append(f"--survivor-change {settings.survivor_change}")
     return " ".join(["securefed audit", *parts, *(["--every-seed"] if settings.every_seed else [])])
 
 

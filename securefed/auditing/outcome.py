@@ -22,6 +22,7 @@ class Settings:
         noise: noise multiplier that meets (epsilon, delta), by epsilon and number of rounds.
         epsilons: for the curve of leakage and utility against epsilon; may be empty.
         every_seed: run the exact defences themselves on every seed.
+        survivor_change: how many clients come and go together where survivors change: the target, and others with it.
     """
 
     data: str
@@ -33,6 +34,11 @@ class Settings:
     noise: Mapping[tuple[float, int], float]
     epsilons: tuple[float, ...]
     every_seed: bool
+    survivor_change: int = 1
+
+    def present(self, round: int) -> tuple[int, ...]:
+        """Who takes part in a round where survivors change: all, and in every second one all but those that go."""
+        return tuple(range(self.clients))[self.survivor_change if round % 2 else 0 :]
 
 
 @dataclass(frozen=True)

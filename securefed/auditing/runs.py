@@ -171,7 +171,8 @@ class _Seed:
         others = range(1, self.settings.clients)
         self._look(SECURE_AGGREGATION, result, views.sum_only(result.transcript, TARGET))
         self._look(SECURE_AGGREGATION, result, views.collusion(result.transcript, TARGET, others))
-        self._absences(SECURE_AGGREGATION, QUANTISED, defense)
+        changing = chain(secure_aggregation(survivor_change=self.settings.survivor_change))
+        self._absences(SECURE_AGGREGATION, QUANTISED, changing)
 
     def _sums(self, defense: Defense, view: str = "", **how: Any) -> Result:
         """The run that leaves the sums of an audited defence without its cost; made once a seed and view.
@@ -205,7 +206,7 @@ class _Seed:
         return (quantised if same and rounds < planned else result), (result, federation)
 
     def _absences(self, name: str, sums: Defense, defense: Defense | None = None) -> None:
-        """The target stays away in every second round: sums over different survivor sets subtract.
+        """The target stays away in every second round, and who goes with it: sums over different survivors subtract.
 
         Args:
             sums: leaves the sums that the server of the audited defence sees.
@@ -213,12 +214,7 @@ class _Seed:
         """
         if DIFFERENCE not in self.settings.attacks or self.case.absences is None:
             return
-        everyone = tuple(range(self.settings.clients))
-
-        def schedule(round: int) -> tuple[int, ...]:
-            return everyone if round % 2 == 0 else everyone[1:]
-
-        how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": schedule}
+        how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": self.settings.present}
         with self._data(self.case.absences) as fresh:
             attacker = self._absence.setdefault(sums.name, fresh)  # which knows these sums, if they came up before
             result = self._sums(sums, CHANGING_SURVIVORS, **how)

@@ -186,8 +186,8 @@ GLOSSARY: Final = (
     ),
     (
         "changing survivors",
-        "Sum only, where the target stays away in every second of 30 rounds: sums over different sets of "
-        "clients subtract.",
+        "Sum only, where the target stays away in every second of 30 rounds (with --survivor-change b: and b - 1 "
+        "other clients with it): sums over different sets of clients subtract.",
     ),
     (
         "server + key holder",

@@ -54,6 +54,7 @@ def audit(
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
     ] = False,
+    survivor_change: Annotated[int, typer.Option(help="Clients that come and go together where survivors change.")] = 1,
     membership: Annotated[
         bool, typer.Option("--membership", help="Also ask which of the target's rows were there, under every noise.")
     ] = False,
@@ -98,6 +99,7 @@ def audit(
                 epsilons=numbers(epsilons),
                 acceptable=acceptable,
                 every_seed=every_seed,
+                survivor_change=survivor_change,
                 membership=membership,
                 workers=workers,
             )
