@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from securefed.attacks.base import Observation, Observed
+from securefed.defenses.base import without_indicator_tensor
 from securefed.errors import TranscriptError
 from securefed.messages import ROTATED, SERVER, ClientId, PartyId, RoundRecord, Transcript
 from securefed.tensors import Array, Layout, Tensors, TensorSpec, subtract
@@ -52,7 +53,7 @@ def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) 
             continue
         if record.round not in uploads:
             raise TranscriptError(f"exchange {record.round}: the transcript does not hold client {target}'s upload")
-        encoded = opener(uploads[record.round])
+        encoded = without_indicator_tensor(opener(uploads[record.round]))
         if set(encoded) != set(record.encoded):
             raise TranscriptError(
                 f"exchange {record.round}: client {target}'s upload is not in the clear; use another view"

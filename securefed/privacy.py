@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 from securefed.algorithms.base import Algorithm, Public
@@ -90,7 +90,12 @@ def _check_coins(sampler: Poisson, public: Public, schedule: Schedule | None, al
 
 
 def remembers(state: Any) -> bool:
-    """Whether a client's state holds anything that its data, parameters and seed do not give anew."""
+    """Whether a client's state holds anything that its data, parameters and seed do not give anew.
+
+    A state that does not pack (a user's own class may keep any object) counts as one that does.
+    """
+    if state is None or not is_dataclass(state):
+        return state is not None
     return any(name[-1] not in _EMPTY for name in pack(state))
 
 

@@ -177,7 +177,7 @@ def test_what_fails_in_a_later_round_names_client_and_round() -> None:
     ("given", "words"),
     [
         ([("x", "y")] * 2, "tuple"),
-        ([np.array([["a"]])] * 2, "no matrix of numbers"),
+        ([np.array([["a"]])] * 2, "must hold real numbers"),
         ([np.ones(4)] * 2, "client 0"),
         ([Dataset(np.ones((2, 4)), np.zeros(2, int)), np.ones((2, 4))], "differ in having labels"),
     ],
