@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -106,10 +107,9 @@ class ClientNode:
             step = self._step(self.state, message)
             if isinstance(step, Pending):
                 self._use_up(step)
+                return self._settled(step)
         except SecureFedError as error:
             return self._refuse(message, error)
-        if isinstance(step, Pending):
-            return self._settled(step)
         self.state, body = step
         return self._reply(message, message.stage, body)
 
@@ -124,7 +124,7 @@ class ClientNode:
                 return None, self.algorithm.evaluate(state.committed, pending.broadcast)
             return self.algorithm.contribute(state.committed, pending.broadcast, pending.rng)
         except Exception as error:
-            if not (self._quiet(state) or isinstance(error, SecureFedError)):
+            if not (self._silent or isinstance(error, SecureFedError)):
                 raise
             return error
 
@@ -145,7 +145,7 @@ class ClientNode:
             try:
                 self.state, body = self._upload(state, raw)
             except Exception as error:
-                if not (self._quiet(state) or isinstance(error, SecureFedError)):
+                if not (self._silent or isinstance(error, SecureFedError)):
                     raise
                 self.state, body = self._without(self.state, error)
         except SecureFedError as error:
@@ -248,14 +248,22 @@ class ClientNode:
 
     def _settled(self, pending: Pending) -> Pending:
         """`pending` with the tentative state committed or forgotten; where that fails, there is no contribution."""
+        self.state, fault = self._settle_or_stick(pending.state, pending.message)
+        return replace(pending, state=self.state, fault=fault)
+
+    def _settle_or_stick(self, state: NodeState, message: Message) -> tuple[NodeState, Exception | None]:
+        """As `_settle`. A state that cannot follow sticks, without a word: its client sits out from then on."""
         try:
-            state = self._settle(pending.state, pending.message)
+            if state.stuck:
+                raise SecureFedError("a round that counted this client could not be committed before")
+            return self._settle(state, message), None
         except Exception as error:
-            if not self._quiet(pending.state):
+            if not self._silent:
                 raise
-            return replace(pending, fault=error)
-        self.state = state
-        return replace(pending, state=state)
+            _LOG.warning("client %d: the last round could not be committed: %r", self.client, error)
+            counted = self._counted_last(state, message)
+            cleared = replace(state, tentative=None, tentative_round=-1, sum_key=b"")
+            return replace(cleared, committed_round=counted, stuck=True), error
 
     def _outside(self, state: NodeState, message: Message) -> tuple[NodeState, Tensors]:
         """Answer a message outside any exchange: how the last round ended, and what a selection asks for."""
@@ -265,13 +273,7 @@ class ClientNode:
             self._check_reveal(message)
         self._check_counted(state, message, int(integers(message, "settle/round", 0)))
         self._followed(message, unnest("broadcast", message.body))
-        state = replace(state, last_round=message.round)
-        try:
-            state = self._settle(state, message)
-        except Exception as error:
-            if not self._defense.aggregation.hides:
-                raise
-            _LOG.warning("client %d: the last round could not be committed: %r", self.client, error)
+        state, _ = self._settle_or_stick(replace(state, last_round=message.round), message)
         return state, self._revealed(state, message) if message.stage == REVEAL else {}
 
     def _upload(self, state: NodeState, raw: Tensors | None) -> tuple[NodeState, Tensors]:
@@ -281,31 +283,27 @@ class ClientNode:
         protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
         kept = state.encoded if encoded is None or not self._keep else without_indicator_tensor(encoded)
         state = self._remember(replace(state, protocol=protocol, encoded=kept))
-        if state.place[1] == 1 and raw is not None and self._verifying is not None:
+        if state.place[1] == 1 and self._verifying is not None:
             state = replace(state, sum_key=self._verifying.client_keeps(protocol))
         return state, reply
 
     def _without(self, state: NodeState, error: Exception) -> tuple[NodeState, Tensors]:
         """The upload of a client that has no contribution. Raises `error` in the clear."""
         assert state.session is not None
-        number, plan, trains = state.session.round, state.session.plan, state.place[1] == 1
-        if not self._quiet(state):
+        number, plan = state.session.round, state.session.plan
+        if not self._silent:
             raise error
-        if has_indicator(plan):
-            _LOG.warning("client %d sits out of exchange %d: %r", self.client, number, error)
-            state = replace(state, out=state.out + 1)
-            if trains:
-                state = replace(state, tentative=None, tentative_round=-1)
-            return self._upload(state, None)
-        _LOG.warning("client %d contributes zeros to exchange %d: %r", self.client, number, error)
-        if trains:
+        _LOG.warning("client %d has no contribution to exchange %d: %r", self.client, number, error)
+        if state.place[1] == 1:  # a server that says it counted this client is answered as by any other
             state = replace(state, tentative=state.committed, tentative_round=number)
+        if has_indicator(plan):
+            return self._upload(replace(state, out=state.out + 1), None)
         return self._upload(state, {spec.name: np.zeros(spec.shape) for spec in plan.own})
 
-    def _quiet(self, state: NodeState) -> bool:
+    @cached_property
+    def _silent(self) -> bool:
         """Whether a client without a contribution must not say so."""
-        assert state.session is not None
-        plan = state.session.plan
+        plan = self._defense.plan(self._contract.layouts[TRAIN], self._contract.public.cohort)
         return has_indicator(plan) or bool(plan.noise_multiplier)
 
     def _remember(self, state: NodeState) -> NodeState:

@@ -27,6 +27,7 @@ class NodeState:
         last_round: the newest exchange it took part in; older ones are replays.
         place: of that exchange in the run (`ExchangeSchedule`).
         out: exchanges of the run that this client sat out.
+        stuck: whether a round that counted it could not be committed, so that it has nothing right to contribute.
         opening, session, protocol: of the exchange under way.
         encoded: its last encoded contribution (for simulations that score collusion).
         memory: what the defence's protocol must not forget of earlier exchanges, in a resumed run too.
@@ -40,6 +41,7 @@ class NodeState:
     last_round: int = -1
     place: Place = BEFORE_ALL
     out: int = 0
+    stuck: bool = False
     opening: Opening | None = local(default=None)
     session: Session | None = local(default=None)
     protocol: Any = local(default=None, repr=False)
