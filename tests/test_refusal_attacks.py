@@ -160,7 +160,7 @@ class Indicator:
 
 
 @pytest.mark.parametrize("limit", [10**6, node_module.MOST_OUT], ids=["without the limit", "with it"])
-def test_exchanges_that_follow_the_protocol_end_when_the_client_was_out_eight_times(
+def test_void_exchanges_read_with_all_other_clients_end_after_eight_absences(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One bit an exchange, to a server with all other clients: 44 of them show one entry, 210 the Gram matrix."""
@@ -206,9 +206,7 @@ NOISED: dict[str, Defense] = {
 @ORDERS
 @pytest.mark.parametrize("defense", NOISED)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_row_that_overflows_is_not_refused_before_the_noise(
-    order: type[ClientNode], reads: bool, defense: str
-) -> None:
+def test_under_noise_no_refusal_depends_on_the_data(order: type[ClientNode], reads: bool, defense: str) -> None:
     """The product of a basis of 1e308 with one row overflows; without the row it is zeros, and uploaded."""
     terms = Terms.of(AnyBasis(rank=1, tolerance=0.0), PUBLIC, NOISED[defense])
     shown = []

@@ -79,6 +79,7 @@ class OldOrder(ClientNode):
             raw = self.algorithm.evaluate(state.committed, broadcast)
         else:
             _, raw = self.algorithm.contribute(state.committed, broadcast, self._rng(1))
+        state.session.plan.own.check(raw)
         self._defense.encode(raw, state.session.plan)
         return super()._accept(state, message)
 

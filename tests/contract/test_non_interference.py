@@ -116,7 +116,7 @@ CONTROLS = [
 
 
 @pytest.mark.parametrize(("name", "defense"), CONTROLS)
-def test_with_the_old_order_of_steps_the_battery_finds_the_oracle(name: str, defense: str) -> None:
+def test_the_battery_finds_the_oracle_when_the_old_order_is_put_back(name: str, defense: str) -> None:
     """The control: a client that computes before it checks, and refuses by name, is told apart."""
     with pytest.raises(AssertionError):
         play(name, defense, 200, OldOrder, (Phase.generate,))
