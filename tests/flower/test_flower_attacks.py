@@ -25,6 +25,7 @@ from securefed.flower.enrolment import ACTION, Enrolled, Invitation
 from securefed.messages import SERVER, Message
 from securefed.node import SETTLE
 from securefed.opening import Opening
+from securefed.sealing import Seal
 from securefed.tensors import decode, encode
 from securefed.terms import Terms, new_run
 from securefed.transports.flower import ACTION as PROTOCOL
@@ -278,3 +279,42 @@ def test_what_terms_read_from_the_runs_config_is_for_the_server_to_choose() -> N
     firm = Node(client_app(lambda _: masked, lambda _: DATA[1]), {"partition-id": 1})
     firm.begin({"masked": False})
     assert "fingerprint" in invite(firm, Invitation(new_run(), clear.digest))
+
+
+def test_a_client_with_a_sealed_folder_shows_a_server_nothing_of_its_data_by_refusing(tmp_path: Path) -> None:
+    """A server asks one SuperNode for uploads to bases of ever larger scale, under old and new numbers, in any order.
+
+    Two data sets with the same public facts: every reply but the one protected upload is the same. A client that
+    refused for its range would be told apart by the scale from which on it does.
+    """
+    terms = terms_of("pca/ssi", chain(secure_aggregation()))
+    shown = []
+    for name, scale in (("small", 0.01), ("large", 1.0)):
+        rows = replace(DATA[1], x=np.clip(DATA[1].x * scale, -1, 1))
+        options: dict[str, Any] = {
+            "folder": lambda _, name=name: tmp_path / name,
+            "seal": lambda _: Seal(bytes(range(32))),
+        }
+        grid = grid_of(terms, **options)
+        grid.nodes[101].app = client_app(lambda _: terms, lambda _, rows=rows: rows, **options)
+        requests: list[Message] = []
+
+        def note(message: Any, requests: list[Message] = requests) -> bool:
+            inner = inside(message)
+            requests.extend([inner] if inner is not None and inner.receiver == 1 else [])
+            return asks(message, "upload", 1)  # the client never hears of it: the server has it for itself
+
+        grid.lose = note
+        serve(grid, terms, 1, **QUICK)
+        upload = next(request for request in requests if request.stage == "upload")
+        replies = []
+        for power in range(-20, 21):
+            basis = upload.body["broadcast/basis"] * 2.0**power
+            for number in (upload.round, upload.round + power, upload.round):
+                asked = replace(upload, round=number, body={**upload.body, "broadcast/basis": basis})
+                reply = ask(grid.nodes[101], wrapped(asked))
+                refused = reply.stage == "refusal"
+                replies.append((reply.stage, {n: v.tobytes() if refused else v.shape for n, v in reply.body.items()}))
+        assert [stage for stage, _ in replies].count("upload") <= 1
+        shown.append([(stage, {n: v for n, v in body.items() if n != "tag"}) for stage, body in replies])
+    assert shown[0] == shown[1]

@@ -43,9 +43,31 @@ def grid_of(app: ClientApp, config: dict[str, Any]) -> LocalGrid:
     return LocalGrid(nodes)
 
 
+def blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "flower.md").read_text(), re.DOTALL)
+
+
+def test_the_ledger_of_the_page(tmp_path: Path) -> None:
+    app = example()
+    code, ledger = blocks()
+    names: dict[str, Any] = {"rows": lambda context: app.rows(context.node_config["partition-id"], 3)}
+    exec(code, names)  # noqa: S102 - our own page
+    found: dict[str, Any] = {
+        "client_app": client_app,
+        "terms": lambda context: names["terms"]({}),
+        "rows": names["rows"],
+        "folder": lambda context: tmp_path / str(context.node_config["partition-id"]),
+    }
+    exec(ledger.replace("/var/lib/site", str(tmp_path)).replace("epsilon=8.0", "epsilon=None"), found)  # noqa: S102
+    grid = grid_of(names["client"], {})
+    grid.nodes[10].app = found["app"]
+    serve(grid, names["terms"]({}), 2, **QUICK)
+    assert Ledger.open(tmp_path / "data.ledger", Limits()).spent.exchanges == 2
+
+
 def test_the_app_of_the_page() -> None:
     app = example()
-    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "flower.md").read_text(), re.DOTALL)
+    code, _ = blocks()
     names: dict[str, Any] = {"rows": lambda context: app.rows(context.node_config["partition-id"], 3)}
     exec(code, names)  # noqa: S102 - our own page
     assert isinstance(names["server"], ServerApp)
