@@ -18,6 +18,7 @@ from securefed.attacks.base import Target
 from securefed.attacks.gram import PowerGram
 from securefed.federation import Federation
 from securefed.flower import client_app, serve
+from securefed.ledger import Ledger, Limits
 from securefed.messages import Transcript
 from securefed.tensors import decode
 from securefed.terms import Terms
@@ -58,7 +59,7 @@ def test_the_ledger_of_the_page(tmp_path: Path) -> None:
         "rows": names["rows"],
         "folder": lambda context: tmp_path / str(context.node_config["partition-id"]),
     }
-    exec(ledger.replace("/var/lib/site", str(tmp_path)).replace("epsilon=8.0", "epsilon=None"), found)  # noqa: S102
+    exec(ledger.replace("/var/lib/site", str(tmp_path)), found)  # noqa: S102
     grid = grid_of(names["client"], {})
     grid.nodes[10].app = found["app"]
     serve(grid, names["terms"]({}), 2, **QUICK)
