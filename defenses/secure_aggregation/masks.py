@@ -1,7 +1,8 @@
 """Masks: key streams added to residues, one stream for each secret and tensor.
 
 A mask secret belongs to one exchange and one pair of clients (or one client, for its self mask); a tensor's
-stream is keyed by HKDF of that secret and the tensor's name. So no stream serves two rounds, pairs or tensors.
+stream is keyed by HKDF of that secret and the tensor's name; a tensor of 32 bytes or fewer is masked by HKDF's output
+itself. So no stream serves two rounds, pairs or tensors.
 Of a pair the client with the lower id adds the stream and the other subtracts it (Bonawitz et al. 2017, sec. 4).
 """
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from securefed.defenses.base import Plan
 from securefed.defenses.fixed_point import wire_dtype, wire_size
-from securefed.defenses.secure_aggregation.primitives import hkdf, label, mask_stream
+from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, hkdf, label, mask_stream
 from securefed.messages import ClientId
 from securefed.tensors import Array
 
@@ -65,12 +66,29 @@ def self_mask(seed: bytes, exchange: bytes, client: ClientId) -> Mask:
     return Mask(hkdf(seed, label("self mask", exchange, client)), 1)
 
 
+def tensor_key(secret: bytes, use: bytes) -> bytes:
+    """What one tensor is masked with, or its stream keyed with: 32 bytes that serve one mask secret, tensor and use."""
+    return hkdf(secret, use)
+
+
 def apply_masks(residues: Sequence[Array], plan: Plan, masks: Sequence[Mask], *, remove: bool = False) -> None:
     """Add (`remove`: take away) every mask, in place, to flat residues in the plan's order."""
     for tensor, flat in zip(plan.tensors, residues, strict=True):
-        info = label("tensor", tensor.name)
-        streams = [(mask_stream(hkdf(mask.secret, info)), (mask.sign < 0) is remove) for mask in masks]
-        _apply_streams(flat, streams)
+        adds = [(mask.sign < 0) is remove for mask in masks]
+        if flat.nbytes <= KEY_BYTES:  # as long as a key at most: no stream is started for it
+            use = label("small tensor", tensor.name)
+            words = b"".join([tensor_key(mask.secret, use)[: flat.nbytes] for mask in masks])
+            _apply_words(flat, words, np.array(adds))
+        else:
+            use = label("tensor", tensor.name)
+            streams = [mask_stream(tensor_key(mask.secret, use)) for mask in masks]
+            _apply_streams(flat, list(zip(streams, adds, strict=True)))
+
+
+def _apply_words(flat: Array, words: bytes, adds: Array) -> None:
+    """Add or subtract masks of the tensor's own length, one after the other in `words`."""
+    rows = np.frombuffer(words, flat.dtype.newbyteorder("<")).reshape(len(adds), flat.size)
+    flat += rows[adds].sum(axis=0, dtype=flat.dtype) - rows[~adds].sum(axis=0, dtype=flat.dtype)
 
 
 def _apply_streams(flat: Array, streams: Sequence[tuple[object, bool]]) -> None:

@@ -61,11 +61,22 @@ def test_masked_uploads_look_uniform_and_lesser_masks_do_not(net, ring):
     assert bit_statistic(leaning) > LARGEST_Z
 
 
+def spied_keys(monkeypatch):
+    """What tensors are masked with, or their streams keyed with, from now on."""
+    keys, real = [], masks.tensor_key
+
+    def spied(*arguments):
+        keys.append(real(*arguments))
+        return keys[-1]
+
+    monkeypatch.setattr(masks, "tensor_key", spied)
+    return keys
+
+
 def test_no_stream_serves_two_rounds_pairs_tensors_or_directions(net, monkeypatch):
     """Every stream that clients make in two rounds, with the very same client secrets in both."""
-    seeds, real = [], masks.mask_stream
-    monkeypatch.setattr(masks, "mask_stream", lambda seed: seeds.append(seed) or real(seed))
-    cohort, tensors = (0, 1, 2, 3), (("a", (4,), 32), ("b", (4,), 32))
+    seeds = spied_keys(monkeypatch)
+    cohort, tensors = (0, 1, 2, 3), (("a", (4,), 32), ("b", (4,), 32), ("c", (40,), 32))
     contributions, made = None, []
     for round in (0, 1):
         roots = itertools.count(1)
