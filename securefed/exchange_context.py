@@ -82,6 +82,7 @@ class Counted:
 
         Raises:
             MalformedError: it is missing, or of other types or shapes than a cohort of this size has.
+            ContradictionError: it says that two broadcasts followed from one exchange.
         """
         exchanges = message.body.get(_COUNTED)
         rows = message.body.get(_FOLLOWED, np.zeros((0, DIGEST_BYTES), np.uint8))
@@ -89,22 +90,34 @@ class Counted:
             raise MalformedError(message.sender, f"{_COUNTED!r} is missing or no int64 array of {len(cohort)} entries")
         if rows.dtype != np.uint8 or rows.shape != (len(cohort) if followed else 0, DIGEST_BYTES):
             raise MalformedError(message.sender, f"{_FOLLOWED!r} does not hold a digest for each client that needs one")
+        pairs = {(exchange, row.tobytes()) for exchange, row in zip(exchanges.tolist(), rows, strict=False)}
+        if followed and len(pairs) > len(set(exchanges.tolist())):
+            raise ContradictionError(
+                message.sender, f"{_FOLLOWED!r} lists two broadcasts that followed from one exchange"
+            )
         return cls(exchanges, rows)
 
-    def check_own(self, message: Message, place: int, followed: Tensors | None) -> int:
+    def check_own(
+        self, message: Message, place: int, followed: Tensors | None, committed: tuple[int, bytes] = (NEVER, b"")
+    ) -> int:
         """The exchange that counted the client at `place` last.
 
         Args:
             followed: the broadcast that it is told followed from that exchange, where it needs one.
+            committed: the exchange that its state counts, and the digest of what it was told followed from it.
 
         Raises:
-            ContradictionError: the list holds another broadcast's digest.
+            ContradictionError: the list holds another broadcast's digest, or not the one that the state was told of.
         """
         counted = int(self.exchanges[place])
         needed = followed if counted != NEVER else None
         if needed is not None and tensors_digest(needed) != self.followed[place].tobytes():
             raise ContradictionError(
                 message.sender, f"the broadcast that followed from exchange {counted} is not the one it lists"
+            )
+        if needed is not None and counted == committed[0] and self.followed[place].tobytes() != committed[1]:
+            raise ContradictionError(
+                message.sender, f"it told this client of another broadcast that followed from exchange {counted}"
             )
         return counted
 

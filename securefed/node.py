@@ -212,7 +212,8 @@ class ClientNode:
         self._contract.check_broadcast(message.sender, broadcast)
         counted = Counted.read(message, opening.cohort, followed=self.algorithm.needs_outcome)
         followed = self._followed(message, broadcast)
-        number = counted.check_own(message, opening.cohort.index(self.client), followed)
+        committed = state.committed_round, state.followed
+        number = counted.check_own(message, opening.cohort.index(self.client), followed, committed)
         self._check_counted(state, message, number)
         digest = tensors_digest(broadcast)
         exchange = exchange_context(session, opening, digest, counted)
@@ -222,7 +223,7 @@ class ClientNode:
         protocol = self._defense.aggregation.client_accept(state.protocol, request, context)
         state = replace(state, protocol=protocol)
         attempt = () if opening.attempt == 0 else (2, opening.attempt)
-        return Pending(message, state, broadcast, self._rng(opening.round + 1, *attempt))
+        return Pending(message, state, number, broadcast, self._rng(opening.round + 1, *attempt))
 
     def _use_up(self, pending: Pending) -> None:
         """Take the exchange as used: no message of it is answered again, in another process neither.
@@ -248,22 +249,32 @@ class ClientNode:
 
     def _settled(self, pending: Pending) -> Pending:
         """`pending` with the tentative state committed or forgotten; where that fails, there is no contribution."""
-        self.state, fault = self._settle_or_stick(pending.state, pending.message)
+        self.state, fault = self._settle_or_stick(pending.state, pending.message, pending.counted)
         return replace(pending, state=self.state, fault=fault)
 
-    def _settle_or_stick(self, state: NodeState, message: Message) -> tuple[NodeState, Exception | None]:
-        """As `_settle`. A state that cannot follow sticks, without a word: its client sits out from then on."""
+    def _settle_or_stick(self, state: NodeState, message: Message, counted: int) -> tuple[NodeState, Exception | None]:
+        """Commit or forget the tentative state, by the last exchange in which the server counted this client.
+
+        A state that cannot follow sticks, without a word: its client sits out from then on.
+        """
+        commits = state.tentative is not None and counted == state.tentative_round
+        followed = self._followed(message, unnest("broadcast", message.body)) if commits else None
+        settled = replace(state, tentative=None, tentative_round=-1, sum_key=b"")
+        if commits:
+            digest = b"" if followed is None else tensors_digest(followed)
+            settled = replace(settled, committed_round=counted, followed=digest)
         try:
             if state.stuck:
                 raise SecureFedError("a round that counted this client could not be committed before")
-            return self._settle(state, message), None
+            if commits:
+                committed = self.algorithm.settle(state.tentative, Outcome(True, followed))
+                settled = replace(settled, committed=committed)
+            return settled, None
         except Exception as error:
             if not self._silent:
                 raise
             _LOG.warning("client %d: the last round could not be committed: %r", self.client, error)
-            counted = self._counted_last(state, message)
-            cleared = replace(state, tentative=None, tentative_round=-1, sum_key=b"")
-            return replace(cleared, committed_round=counted, stuck=True), error
+            return replace(settled, committed_round=counted, stuck=True), error
 
     def _outside(self, state: NodeState, message: Message) -> tuple[NodeState, Tensors]:
         """Answer a message outside any exchange: how the last round ended, and what a selection asks for."""
@@ -271,9 +282,10 @@ class ClientNode:
             raise ContradictionError(message.sender, f"{message.stage} at exchange {message.round} again: a replay")
         if message.stage == REVEAL:
             self._check_reveal(message)
-        self._check_counted(state, message, int(integers(message, "settle/round", 0)))
+        counted = int(integers(message, "settle/round", 0))
+        self._check_counted(state, message, counted)
         self._followed(message, unnest("broadcast", message.body))
-        state, _ = self._settle_or_stick(replace(state, last_round=message.round), message)
+        state, _ = self._settle_or_stick(replace(state, last_round=message.round), message, counted)
         return state, self._revealed(state, message) if message.stage == REVEAL else {}
 
     def _upload(self, state: NodeState, raw: Tensors | None) -> tuple[NodeState, Tensors]:
@@ -370,26 +382,6 @@ class ClientNode:
         followed = unnest("settle/broadcast", message.body) or broadcast
         self._contract.check_broadcast(message.sender, followed)
         return followed
-
-    def _settle(self, state: NodeState, message: Message) -> NodeState:
-        """Commit or forget the tentative state, by the last exchange in which the server counted this client."""
-        if state.tentative is None:
-            return state
-        counted = self._counted_last(state, message)
-        if counted != state.tentative_round:
-            return replace(state, tentative=None, tentative_round=-1, sum_key=b"")
-        followed = self._followed(message, unnest("broadcast", message.body))
-        committed = self.algorithm.settle(state.tentative, Outcome(True, followed))
-        return replace(
-            state, committed=committed, committed_round=counted, tentative=None, tentative_round=-1, sum_key=b""
-        )
-
-    def _counted_last(self, state: NodeState, message: Message) -> int:
-        """The exchange that counted this client last, as the server says, in a list or for this client alone."""
-        if "settle/round" in message.body:
-            return int(integers(message, "settle/round", 0))
-        assert state.opening is not None
-        return int(integers(message, "counted/exchange", 1)[state.opening.cohort.index(self.client)])
 
     def _check_sum(self, key: bytes, message: Message) -> None:
         """Raise `SumRefused` unless the sum that counted this client is announced, and right."""

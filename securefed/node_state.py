@@ -23,6 +23,7 @@ class NodeState:
     Attributes:
         committed: the algorithm's state that the server's sums agree with.
         committed_round: the exchange whose contribution `committed` counts last.
+        followed: digest of the broadcast that `committed` was told followed from that exchange, where it needs one.
         tentative: the state its last contribution left behind; `tentative_round` says which exchange.
         last_round: the newest exchange it took part in; older ones are replays.
         place: of that exchange in the run (`ExchangeSchedule`).
@@ -36,6 +37,7 @@ class NodeState:
 
     committed: Any = local(repr=False)
     committed_round: int = -1
+    followed: bytes = b""
     tentative: Any = local(default=None, repr=False)
     tentative_round: int = -1
     last_round: int = -1
@@ -62,11 +64,13 @@ class Pending:
 
     Attributes:
         state: the client's, with the exchange used up.
+        counted: the exchange that counted it last, from the list that enters the context.
         fault: why there will be no contribution, where that is known before anything is computed.
     """
 
     message: Message
     state: NodeState
+    counted: int
     broadcast: Tensors
     rng: np.random.Generator
     fault: Exception | None = None

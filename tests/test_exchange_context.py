@@ -12,6 +12,7 @@ import pytest
 from securefed import coordinator, node
 from securefed.algorithms.pca.fedpg import FedPG
 from securefed.algorithms.pca.ssi import SSI
+from securefed.counted_clients import CountedClients
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
 from securefed.defenses.compose import chain
@@ -123,6 +124,67 @@ def test_what_one_client_is_told_of_earlier_rounds_is_bound_too(lie: str) -> Non
     refused = [entry.refusals.get(VICTIM, "") for entry in told.history]
     words = "is not the one it lists" if lie == "followed" else "was counted last"
     assert any(words in text for text in refused)
+
+
+class Apart(InProcess):
+    """Lies to one client of the last round, beside the list that all clients read."""
+
+    lie = ""
+
+    def arrivals(self, outgoing: Mapping[int, bytes], timeout: float | None = None) -> Any:
+        return super().arrivals({party: self.altered(party, data) for party, data in outgoing.items()}, timeout)
+
+    def altered(self, party: int, data: bytes) -> bytes:
+        message = Message.decode(data)
+        if party != VICTIM or (self.lie, message.stage) not in (
+            ("in its request", "upload"),
+            ("by a settle", "settle"),
+        ):
+            return data
+        lies = {"settle/round": np.asarray(-1)} if message.stage == "upload" else {"broadcast/basis": FAKE["basis"]}
+        return replace(message, body={**message.body, **lies}).encode()
+
+
+FAKE = {"basis": np.full((5, 2), 0.25)}
+
+
+@pytest.mark.parametrize("lie", ["", "in its request", "by a settle"])
+def test_nothing_beside_the_list_moves_a_client_to_another_state(lie: str) -> None:
+    """A request's own `settle/round` is not heeded; a broadcast that a settle told of is compared with the list."""
+    transport = type("Lying", (Apart,), {"lie": lie})
+    method = FedPG(rank=2, tolerance=0.0, local_steps=2)
+    runs = [Federation(method, DATA, chain(secure_aggregation()), transport=t, seed=1) for t in (InProcess, transport)]
+    for federation in runs:
+        federation.run(1)
+    honest, deceived = (federation.run(3) for federation in runs)
+    if lie == "by a settle":
+        assert "another broadcast" in deceived.history[1].refusals[VICTIM]
+        return
+    assert not deceived.history[-1].refusals
+    exchange = honest.history[-1].exchange
+    for client in range(len(DATA)):
+        own, told = (result.transcript.contributions[exchange, client] for result in (honest, deceived))
+        np.testing.assert_array_equal(own["point"], told["point"])
+
+
+def test_a_list_with_two_broadcasts_after_one_exchange_is_refused_by_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each client checks its own row alone, so the rows of one exchange have to agree."""
+    listed, body = CountedClients.listed, CountedClients.body
+
+    def forged(self: CountedClients, cohort: Any) -> Counted:
+        honest = listed(self, cohort)
+        if self.followed:
+            honest.followed[VICTIM] = np.frombuffer(tensors_digest(FAKE), np.uint8)
+        return honest
+
+    def told(self: CountedClients, client: int) -> dict[str, Any]:
+        return body(self, client) | (nest("settle/broadcast", FAKE) if client == VICTIM and self.followed else {})
+
+    monkeypatch.setattr(CountedClients, "listed", forged)
+    monkeypatch.setattr(CountedClients, "body", told)
+    federation = Federation(FedPG(rank=2, tolerance=0.0), DATA, chain(secure_aggregation()), max_void=2)
+    with pytest.raises(RoundVoid, match="two broadcasts"):
+        federation.run(2)
 
 
 def test_the_list_of_who_was_counted_takes_at_most_48_bytes_a_member_and_is_read_back() -> None:
