@@ -132,6 +132,7 @@ class Server:
         self._prepare = prepare
         self._opened: tuple[ClientId, ...] = ()  # survivors of the last sum that was opened
         self._exchanges = self._reserved = self._sums = 0
+        self._tried: dict[tuple[int, str], int] = {}  # attempts at the last sum: clients answer none of them twice
         self._doublings = {TRAIN: 0, EVALUATE: 0}
         self._learned = self.defense.start(layouts[TRAIN])
         self._counted = CountedClients(self.algorithm.needs_outcome)
@@ -237,7 +238,8 @@ class Server:
         """Settle which exchanges there will be: with simulated clients at once, with others in the terms."""
         if self.nodes:
             for node in self.nodes.values():
-                node.exchanges = ExchangeSchedule(None, evaluate_every, self._max_void)
+                most = self._max_void + max(self._tried.values(), default=0)  # asked anew, after all those
+                node.exchanges = ExchangeSchedule(None, evaluate_every, most)
         elif self._max_void > self._terms.exchanges.max_void:
             raise ConfigError(
                 f"max_void={self._max_void}, and the terms that the clients agreed to allow "
@@ -254,9 +256,11 @@ class Server:
         void: list[str] = []
         broadcast = self.algorithm.broadcast(self._server)
         cohort = self._cohort(kind)
+        place = len(self._history), kind
         while len(void) < self._max_void:
-            number = self._take_number()
-            opening = Opening(cohort, kind, self._doublings[kind], self._learned, len(self._history), len(void))
+            number, attempt = self._take_number(), self._tried.get(place, 0)
+            self._tried = {place: attempt + 1}
+            opening = Opening(cohort, kind, self._doublings[kind], self._learned, len(self._history), attempt)
             try:
                 summed = self._coordinator.exchange(
                     number, opening, broadcast, self._counted.listed(cohort), self._opened, self._counted.body

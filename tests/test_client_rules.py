@@ -14,6 +14,7 @@ import pytest
 from securefed import catalogue, storage
 from securefed.algorithms.base import Public
 from securefed.algorithms.pca.ssi import SSI
+from securefed.algorithms.personalized.ditto import Ditto
 from securefed.book import Spent
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
@@ -337,3 +338,54 @@ def test_refusals_say_nothing_of_data_files_or_configuration() -> None:
     ):
         assert refusal_body(error)["text"].size == 0
     assert refusal_body(BudgetSpent("said"))["text"].tobytes() == b"said"
+
+
+# --- asked anew -------------------------------------------------------------------------------------------------------
+
+
+def test_a_sum_that_is_asked_for_anew_goes_on_behind_its_attempts() -> None:
+    """In one process: a round after `RoundVoid`, and evaluations of one model after another."""
+
+    class Deaf(InProcess):
+        to = ""
+
+        def arrivals(self, outgoing: Mapping[int, bytes], timeout: float | None = None) -> Any:
+            heard = {party: data for party, data in outgoing.items() if Message.decode(data).stage != Deaf.to}
+            return super().arrivals(heard, timeout)
+
+    federation = Federation(METHOD, DATA, chain(secure_aggregation()), transport=Deaf, max_void=2)
+    federation.run(1)
+    Deaf.to = "upload"
+    with pytest.raises(RoundVoid):
+        federation.run(2)
+    Deaf.to = ""
+    assert [entry.void for entry in federation.run(2).history] == [(), ()]
+    for _ in range(3):
+        assert federation.evaluate()["clients"] == len(DATA)
+
+
+def test_a_broadcast_repeated_after_its_round_was_counted_is_answered_by_a_method_that_remembers() -> None:
+    """Ditto's upload does not depend on what Ditto remembers: over other survivors the two sums subtract."""
+
+    class Stubborn(Ditto):
+        def combine(self, server: Any, aggregate: Any) -> Any:
+            return replace(server, round=server.round + 1)  # the same broadcast again
+
+    def sums(method: Any) -> Federation:
+        layer = chain(secure_aggregation(identities=Identities.generate(len(DATA))))
+        lossy = without(0, lambda m: m.round > 0)
+        return Federation(method, DATA, layer, transport=lossy, max_void=2)
+
+    federation = sums(Stubborn(learning_rate=0.02, local_steps=2))
+    federation.run(2)
+    whole, rest = federation.transcript.records
+    own = federation.transcript.contributions[whole.round, 0]
+    for name, value in own.items():
+        np.testing.assert_array_equal(whole.total[name] - rest.total[name], value * whole.step[name])
+
+    class StubbornSSI(SSI):  # positive control: a method that remembers nothing
+        def combine(self, server: Any, aggregate: Any) -> Any:
+            return replace(super().combine(server, aggregate), basis=server.basis)
+
+    with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
+        sums(StubbornSSI(rank=2, tolerance=0.0)).run(2)

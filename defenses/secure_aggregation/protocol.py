@@ -74,9 +74,9 @@ class SecureAggregation:
         2 * threshold - N colluding clients or more. (It may obtain sums over fewer clients than the threshold.)
         With identities, against a server that deviates in any way together with the stated share of the clients: of
         one exchange it opens a single sum, over `threshold` clients or more, or none. It cannot put keys of its own in
-        place of a client's, nor tell clients different rosters or survivors. A client's contribution to one broadcast
-        enters sums over one set of survivors only: a round that is repeated after its sum was opened, without a client,
-        is refused. (A client remembers 64 bytes for each sum that it let out.)
+        place of a client's, nor tell clients different rosters or survivors. What a client computes from one broadcast
+        and one counted round enters sums over one set of survivors only: a round that is repeated after its sum was
+        opened, without a client, is refused. (A client remembers 64 bytes for each sum that it let out.)
         All but the first hold on the complete graph. On a sparse one: with up to the stated share of colluding clients,
         chosen before the graph is drawn, but for the stated probability.
         With an honest server, a message altered, replayed, re-ordered or swapped by anyone between (or a share
