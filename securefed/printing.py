@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 console = Console()
 errors = Console(stderr=True)
+_LONGEST_REASON = 200
+"""Characters of why something did not run; `audit.json` has all of it."""
 
 
 def progress_bar(silent: bool) -> Progress:
@@ -61,12 +63,7 @@ def show_audit(report: Report) -> None:
     )
     for name in ("algorithm", "defence", "view", "one client", "everybody pooled"):
         table.add_column(name, no_wrap=True)
-    gaps: dict[tuple[str, str, str], list[str]] = {}
-    for item in report.missing:
-        said = f"{item.attack}: {item.said}" if item.attack else item.said
-        gaps.setdefault((item.algorithm, item.defense, item.view), []).append(said)
-    if gaps:
-        table.add_column("did not run", overflow="fold", min_width=24)
+    gaps, reasons = _gaps(report)
     previous = ("", "")
     for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
         cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
@@ -75,10 +72,13 @@ def show_audit(report: Report) -> None:
             short_defense(defense) if (algorithm, defense) != previous else "",
             view.replace(" + ", "+"),
             *(_leakage(cell) if cell else "" for cell in cells),
-            *([escape("; ".join(gaps.get((algorithm, defense, view), [])))] if gaps else []),
         )
+        if numbers := gaps.get((algorithm, defense, view)):
+            table.add_row("", "", "", f"[dim]did not run{''.join(f' ({number})' for number in numbers)}[/]")
         previous = (algorithm, defense)
     console.print(table)
+    for number, reason in enumerate(reasons, 1):
+        console.print(f"({number}) did not run: {escape(_cut(reason))}", soft_wrap=True)
     console.print(
         "red: exposed, yellow: partial, green: not detected. A question mark: inconclusive, the attacks failed or "
         "scatter too much, and say nothing of the data. Epsilon and everything else are in the report.",
@@ -86,6 +86,21 @@ def show_audit(report: Report) -> None:
     )
     for line in headline(report):
         console.print(f"\n{line}", soft_wrap=True)
+
+
+def _gaps(report: Report) -> tuple[dict[tuple[str, str, str], list[int]], list[str]]:
+    """Numbers of the reasons by algorithm, defence and view, and the reasons, each once."""
+    numbers: dict[str, int] = {}
+    gaps: dict[tuple[str, str, str], list[int]] = {}
+    for item in report.missing:
+        said = f"{item.attack}: {item.said}" if item.attack else item.said
+        number = numbers.setdefault(said, len(numbers) + 1)
+        gaps.setdefault((item.algorithm, item.defense, item.view), []).append(number)
+    return gaps, list(numbers)
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}... (audit.json says it all)"
 
 
 def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int]]:
