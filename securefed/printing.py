@@ -67,14 +67,17 @@ def show_audit(report: Report) -> None:
     previous = ("", "")
     for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
         cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
+        texts = [_leakage(cell) if cell else "" for cell in cells]
+        numbers = "".join(f" ({number})" for number in gaps.get((algorithm, defense, view), []))
+        absent = f"[dim]did not run{numbers}[/]" if numbers else ""
         table.add_row(
             short(algorithm) if algorithm != previous[0] else "",
             short_defense(defense) if (algorithm, defense) != previous else "",
             view.replace(" + ", "+"),
-            *(_leakage(cell) if cell else "" for cell in cells),
+            *(texts if any(texts) else [absent, ""]),
         )
-        if numbers := gaps.get((algorithm, defense, view)):
-            table.add_row("", "", "", f"[dim]did not run{''.join(f' ({number})' for number in numbers)}[/]")
+        if absent and any(texts):
+            table.add_row("", "", "", absent)
         previous = (algorithm, defense)
     console.print(table)
     for number, reason in enumerate(reasons, 1):
