@@ -141,7 +141,7 @@ class ClientNode:
             if trains and self._spending is not None:  # whatever becomes of the message
                 self.state = state = with_cost(state, self._spending, tentative)
             if trains:
-                state = replace(state, tentative=tentative, tentative_round=message.round)
+                state = replace(state, tentative=tentative, tentative_round=message.round, absent=False)
             try:
                 self.state, body = self._upload(state, raw)
             except Exception as error:
@@ -266,7 +266,7 @@ class ClientNode:
         try:
             if state.stuck:
                 raise SecureFedError("a round that counted this client could not be committed before")
-            if commits:
+            if commits and not state.absent:
                 committed = self.algorithm.settle(state.tentative, Outcome(True, followed))
                 settled = replace(settled, committed=committed)
             return settled, None
@@ -307,7 +307,7 @@ class ClientNode:
             raise error
         _LOG.warning("client %d has no contribution to exchange %d: %r", self.client, number, error)
         if state.place[1] == 1:  # a server that says it counted this client is answered as by any other
-            state = replace(state, tentative=state.committed, tentative_round=number)
+            state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
         if has_indicator(plan):
             return self._upload(replace(state, out=state.out + 1), None)
         return self._upload(state, {spec.name: np.zeros(spec.shape) for spec in plan.own})

@@ -28,6 +28,7 @@ class NodeState:
         last_round: the newest exchange it took part in; older ones are replays.
         place: of that exchange in the run (`ExchangeSchedule`).
         out: exchanges of the run that this client sat out.
+        absent: whether the tentative state is of a contribution that it did not have: there is nothing to commit.
         stuck: whether a round that counted it could not be committed, so that it has nothing right to contribute.
         opening, session, protocol: of the exchange under way.
         encoded: its last encoded contribution (for simulations that score collusion).
@@ -43,6 +44,7 @@ class NodeState:
     last_round: int = -1
     place: Place = BEFORE_ALL
     out: int = 0
+    absent: bool = False
     stuck: bool = False
     opening: Opening | None = local(default=None)
     session: Session | None = local(default=None)

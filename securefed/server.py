@@ -253,6 +253,7 @@ class Server:
 
     def _sum(self, kind: str) -> tuple[Summed, tuple[str, ...]]:
         """One sum, attempted until an exchange completes; void attempts take numbers of their own."""
+        was_out = False
         void: list[str] = []
         broadcast = self.algorithm.broadcast(self._server)
         cohort = self._cohort(kind)
@@ -268,6 +269,7 @@ class Server:
                 self._opened = summed.record.survivors
                 return summed, tuple(void)
             except ClientOut as error:
+                was_out = True
                 void.append(f"{error}; bounds doubled")
                 self._double(kind, error)
                 cohort = self._opened = error.survivors  # other survivors' sum and this one could be subtracted
@@ -279,6 +281,8 @@ class Server:
                 self._double(kind, error)
             except (TooFewSurvivors, MessageRefused) as error:
                 void.append(str(error))
+                if was_out:  # a repeat that lost a client: those that were out are not asked in vain again
+                    self._double(kind, error)
         raise RoundVoid(f"round {len(self._history)}: void {len(void)} times, last because {void[-1]}")
 
     def _double(self, kind: str, error: Exception) -> None:

@@ -248,6 +248,38 @@ def test_the_repeat_of_a_void_exchange_keeps_its_survivors() -> None:
     assert history[1].survivors == (0, 1, 2, 3, 4, 5)
 
 
+def test_a_void_exchange_and_then_a_lost_client_do_not_use_up_the_others_absences() -> None:
+    """The repeat waits for the lost client, as its sum must keep its survivors; meanwhile the bounds go on doubling."""
+    back = 4  # the exchange from which on client 4 answers again
+    identities = Identities.generate(len(DATA))
+    federation = Federation(
+        Narrow(rank=2, tolerance=0.0), DATA, chain(secure_aggregation(identities=identities)),
+        transport=without(4, lambda m: 0 < m.round < back),
+    )  # fmt: skip
+    history = federation.run(2).history
+    assert [entry.survivors for entry in history] == [(0, 1, 2, 3, 4, 5)] * 2
+    assert max(node.state.out for node in federation.nodes.values()) < 4
+
+
+def test_a_client_that_had_zeros_to_send_under_noise_goes_on_with_the_next_round() -> None:
+    method = catalogue.algorithms.make("pca/fedpg", rank=2, tolerance=0.0, local_steps=2)
+    federation = Federation(method, DATA, chain(clip(1.0), gaussian(1.0), secure_aggregation()), batched=False)
+    real, failed = type(method).contribute, []
+
+    def once(self: Any, client: Any, broadcast: Any, rng: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise np.linalg.LinAlgError("of this client's data")
+        return real(self, client, broadcast, rng)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(method), "contribute", once)
+        federation.run(3)
+    states = [node.state for node in federation.nodes.values()]
+    assert failed and not any(state.stuck for state in states)
+    assert all(state.committed.basis is not None for state in states)
+
+
 @pytest.mark.parametrize("identities", [None, Identities.generate(len(DATA))], ids=["curious", "active"])
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_survivors_change_by_none_or_by_several(identities: Identities | None, pipelined: bool) -> None:

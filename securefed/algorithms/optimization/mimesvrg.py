@@ -16,6 +16,7 @@ from securefed.algorithms.optimization.method import Server
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.stepping import SteppingMethod
 from securefed.algorithms.optimization.work import Memory, Vectors, Work
+from securefed.errors import DataError
 from securefed.tensors import Array, Ring, Tensors
 
 PHASE = "phase"
@@ -49,6 +50,12 @@ class MimeSVRG(SteppingMethod):
 
     def broadcast(self, server: Server) -> Tensors:
         return {**super().broadcast(server), PHASE: server.vectors[PHASE]}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` as for any gradient method, and for a phase that there is not."""
+        super().check_broadcast(broadcast, public)
+        if int(broadcast[PHASE]) not in (GRADIENT, DESCENT):
+            raise DataError(f"phase {int(broadcast[PHASE])}; the phases are {GRADIENT} and {DESCENT}")
 
     def read(self, model: Model, broadcast: Tensors) -> dict[str, Array]:
         """The vectors of a broadcast, and `phase` ()."""
