@@ -302,7 +302,7 @@ class Defense:
         return plan
 
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
-        """What the aggregation sums for one client.
+        """Encode one client's contribution as the aggregation sums it.
 
         Under noise the values make no client refuse, which all would see and no epsilon counts: what is not finite is
         replaced by zeros before the noise (`clip`, `records`). A refusal of names or shapes says nothing about data.

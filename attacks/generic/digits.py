@@ -1,4 +1,4 @@
-"""What the last digits of messages say, where all digits together look like noise.
+"""Read data out of the last digits of messages whose values look like noise.
 
 A number can carry rows behind a larger part that says nothing: noise rounded to three digits and rows times 1e-6. No
 fit and no regression of the whole number sees them. This attack cuts every number off at several places, decimal and
@@ -35,7 +35,7 @@ class Cut:
     binary: bool
 
     def __call__(self, sent: Array) -> Array:
-        """What is left of each number, about -0.5 to 0.5."""
+        """The remainder of each number, about -0.5 to 0.5."""
         if self.binary:
             bits = np.ascontiguousarray(sent, np.float64).view(np.uint64) & np.uint64(2**self.place - 1)
             return np.asarray(bits.astype(np.float64) / 2.0**self.place - 0.5)

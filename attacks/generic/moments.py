@@ -77,7 +77,7 @@ class Step:
         return np.asarray(self.replay.labels, np.float64) / self.response
 
     def __call__(self, rows: Array, kinds: Array) -> Array:
-        """What members with `rows` (rows, width) of the classes `kinds` (rows,) would have sent: (equations,).
+        """Compute what members with `rows` (rows, width) of the classes `kinds` (rows,) would have sent: (equations,).
 
         Raises:
             SecureFedError: the client step fails on such rows.

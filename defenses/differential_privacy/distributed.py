@@ -172,7 +172,7 @@ class DistributedNoise:
             f"With all {plan.clients} clients the noise of an entry of the sum has standard deviation {spread:.4g}.",
             f"Rounding to units of {sizes.step:.3g} raises the sensitivity by {raised:.2g} %.",
             f"In a run of up to 2^{_EXCHANGES_BITS} exchanges, a sum wraps around the ring, or a client's rotated "
-            f"values leave their range and are cut to it, with probability at most 2^-{_RUN_BITS}; nobody refuses.",
+            f"values leave their range and are cut to it, with probability at most 2^-{_RUN_BITS}; no client refuses.",
         )
 
     def _claim(self, plan: Plan) -> str:

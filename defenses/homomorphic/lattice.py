@@ -189,7 +189,7 @@ class CKKS(KeyMemory):
             "homomorphicencryption.org, 2018), with TenSEAL's and SEAL's own random numbers.",
             "The sum is approximate. Its error is the key holder's flood of noise, which hides the scheme's own noise "
             "(Li and Micciancio 2021) to 2^-40 over 2^30 values a run, whatever they are; not where a client makes up "
-            "ciphertexts of its own: their sums may betray the key to whoever sees them.",
+            "ciphertexts of its own: their sums may betray the key to those that see them.",
             "TenSEAL reads bytes that other parties sent; nothing is promised about faults in it.",
         )
 

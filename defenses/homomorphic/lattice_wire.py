@@ -85,7 +85,7 @@ def from_wire(context: Any, rows: Array, count: int | None, sender: PartyId) -> 
 
 
 def _fault(vector: Any) -> str | None:
-    """What keeps a vector from being a ciphertext of ours, or a sum of such."""
+    """Say why a vector is no ciphertext of this scheme, nor a sum of such; `None` if it is."""
     if vector.size() != SLOTS:
         return f"it holds {vector.size()} slots, not {SLOTS}"
     (inner,) = vector.ciphertext()

@@ -110,7 +110,7 @@ def unpack_sum(
     """The int64 sums of `count` packed contributions; zeros with the indicator set where some client sat out.
 
     A client that is out makes every plaintext of the sum uniform, so a sum that cannot be one shows the same as one
-    whose indicator is not zero: somebody was out, or sent what the plan does not allow.
+    whose indicator is not zero: some client was out, or sent what the plan does not allow.
 
     Raises:
         MalformedError: as `Packing.unpack`, where the plan has no indicator.
