@@ -1,4 +1,4 @@
-"""The protocol every attack implements, and what it works on.
+"""Protocol of attacks, and the views that they work on.
 
 An attack never sees a client, only observations: at each round the broadcast, and the message of the SMALLEST
 known set of clients that holds its target: one client in the clear, all survivors under secure aggregation,
@@ -70,7 +70,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Target:
-    """What an attacker knows beside the view: the algorithm with its hyper-parameters, and public facts."""
+    """An attacker's knowledge beside the view: the algorithm with its hyper-parameters, and public facts."""
 
     algorithm: Algorithm[Any, Any]
     public: Public
@@ -78,14 +78,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What an attack believes.
+    """Result of an attack.
 
     Attributes:
         secret: `gram` (features x features matrix X^T X of the members' rows) or `samples`.
         value: the estimate: a Gram matrix, or (rows, features) samples in any order.
         labels: estimated labels of the samples, if any.
         residual: relative misfit of the observations under the estimate; an attack that fits nothing says NaN.
-        rank: rank of the linear system or Jacobian.      unknowns: number of unknowns.
+        rank: rank of the linear system or Jacobian.
+        unknowns: number of unknowns.
         condition: its condition number over the kept directions.
         diagnostics: anything else worth reporting.
         members: the clients whose secret `value` is; `None` means `Observed.members`.

@@ -1,4 +1,4 @@
-"""What a transcript's lacks have cost an attack that ran: rounds left out, precision, and messages left unexplained.
+"""Diagnose how gaps in a transcript limited an attack: missing rounds, precision, unexplained messages.
 
 Sentences for a report. They judge from what every attack states of itself (`Reconstruction.residual`, `condition`), so
 they hold for attacks that are not known here.
@@ -42,7 +42,7 @@ def amplified(found: Reconstruction) -> float:
 
 
 def explained(found: Reconstruction, observed: Observed) -> bool | None:
-    """Whether the reconstruction explains the messages to their precision; `None` where the attack checks nothing."""
+    """Tell whether the reconstruction explains the messages to their precision; `None` if the attack cannot tell."""
     if math.isnan(found.residual):
         return None
     return bool(found.residual <= max(_level(observed), amplified(found)))  # whatever numbers an attack returns

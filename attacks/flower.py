@@ -99,7 +99,8 @@ class FlowerRecording:
         """The transcript. `output` is the final model; without it the rounds' own mean of the last one.
 
         Raises:
-            TranscriptError: no training round was seen.      DataError: as `Recording.round` does.
+            TranscriptError: no training round was seen.
+            DataError: as `Recording.round` does.
         """
         if not self._rounds:
             raise TranscriptError("the Flower run held no training round with a reply")

@@ -1,4 +1,4 @@
-"""How precisely numbers were sent, told from the numbers themselves: nobody has to say that messages are float32."""
+"""Infer the precision of numbers from the numbers themselves, for instance that messages are float32."""
 
 from __future__ import annotations
 

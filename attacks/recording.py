@@ -30,8 +30,11 @@ class Recording:
     """Builds a `Transcript` that every view and attack reads as one of our own.
 
     Args:
-        rows: public number of rows of each client; ids are positions.      features: width of the rows.
-        classes: 0 without labels.      feature_bound: declared range.      facts: anything else worth keeping (JSON).
+        rows: public number of rows of each client; ids are positions.
+        features: width of the rows.
+        classes: 0 without labels.
+        feature_bound: declared range.
+        facts: anything else worth keeping (JSON).
     """
 
     def __init__(

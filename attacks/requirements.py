@@ -1,4 +1,4 @@
-"""What an attack needs before it starts, said in words and figures: the broadcasts, and the memory.
+"""Check an attack's requirements before it starts: broadcasts of every round, memory, number of rounds.
 
 Every attack asks here in `applies`, so that a transcript that lacks something is refused by a sentence that names it,
 and nothing large is allocated first. `attacks/diagnosis.py` says afterwards what a lack has cost.
@@ -51,7 +51,8 @@ def too_large(needed: float, limit: float, what: str, remedy: str = "raise `memo
     """Why something of so many bytes is not begun, or `None` where it fits.
 
     Args:
-        needed: an upper estimate.      what: is begun, in words that hold its size.
+        needed: an upper estimate.
+        what: is begun, in words that hold its size.
     """
     if needed <= limit:
         return None

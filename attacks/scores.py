@@ -1,4 +1,4 @@
-"""How much an attack got: errors, their baselines, and leakage = 1 - error / baseline.
+"""Score an attack: errors, their baselines, and leakage = 1 - error / baseline.
 
 Two secrets, both reported, neither standing for the other: CLIENT (one client's Gram matrix or samples; the
 baseline knows the pooled data scaled by the public number of rows, or the mean image) and FEDERATION (the pooled
@@ -32,7 +32,8 @@ def subspace_baseline(gram: Array, basis: Array) -> float:
     """Error of the best guess from a subspace alone: c Z Z^T with the best scale c.
 
     Args:
-        gram: (features, features) the secret S.      basis: (features, p) orthonormal Z.
+        gram: (features, features) the secret S.
+        basis: (features, p) orthonormal Z.
     The scale is chosen with knowledge of S, so the baseline is as strong as any of this form.
     """
     overlap = float(np.trace(basis.T @ gram @ basis))

@@ -1,4 +1,4 @@
-"""Who sees what: views derived from the recorded transcript, and nothing else.
+"""Views of an attacker, derived from the recorded transcript and nothing else.
 
 Each view reduces every training exchange to one observation for its target: the message of the smallest set of
 clients that the viewer can single out. Collusion views read the colluders' own contributions, never the target's.
@@ -71,7 +71,7 @@ def sum_only(transcript: Transcript, target: ClientId | None) -> Observed:
 
 
 def released(transcript: Transcript, target: ClientId | None) -> Observed:
-    """What leaves the aggregator: the sums after the server's noise."""
+    """View of an observer outside the aggregator: the sums after the server's noise."""
     rounds = tuple(
         Observation(
             r.round,
@@ -138,7 +138,7 @@ def output_only(transcript: Transcript, target: ClientId | None) -> Observed:
 
 @dataclass(frozen=True)
 class Packet:
-    """What is left of one message under an encrypted connection: its place in the sequence, its ends, its size."""
+    """One message under an encrypted connection: its position in the sequence, its ends, its size."""
 
     place: int
     sender: PartyId
@@ -149,7 +149,7 @@ class Packet:
 def traffic(transcript: Transcript) -> tuple[Packet, ...]:
     """All that an eavesdropper has: sizes, directions and order; no content, no stage, no output.
 
-    Times are not recorded here; who captures them has them beside this. Who takes part, and who is lost, shows.
+    Times are not recorded. Participation and dropouts show.
     """
     return tuple(
         Packet(place, sent.message.sender, sent.message.receiver, sent.nbytes)

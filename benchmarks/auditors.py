@@ -34,6 +34,7 @@ from securefed.defenses.differential_privacy import (
 )
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 
 DELTA = 1e-5
 GAMES = 200
@@ -133,7 +134,10 @@ def _absences() -> Iterator[Row]:
             for seed in range(5):
                 away = set(np.random.default_rng([seed, 9]).permutation(np.arange(1, 30))[:count].tolist())
                 federation = Federation(
-                    method, data, seed=seed, schedule=lambda k, away=away: tuple(range(int(k in away), 8))
+                    method,
+                    data,
+                    seed=seed,
+                    options=RunOptions(schedule=lambda k, away=away: tuple(range(int(k in away), 8))),
                 )
                 transcript = federation.run(30).transcript
                 found = disaggregate(views.sum_only(transcript, 0))

@@ -41,6 +41,7 @@ from securefed.datasets.folder import DATA_VARIABLE
 from securefed.datasets.loaders import load
 from securefed.federation import Federation
 from securefed.problems import problems
+from securefed.run_options import RunOptions
 
 ROOT = Path(__file__).parent.parent
 CLIENTS, ROWS, FEATURES, STEPS, BATCH = 50, 60, 784, 5, 12
@@ -196,7 +197,7 @@ def federate(source: str, clients: int, cohort: int, rounds: int) -> None:
     del data
     method = FedAvg(problem=problems.make("2nn"), learning_rate=0.1, local_steps=STEPS, batch_size=BATCH)
     before, start = _peak(), time.perf_counter()
-    Federation(method, shares, seed=0, cohort=cohort, keep=False).run(rounds)
+    Federation(method, shares, seed=0, cohort=cohort, options=RunOptions(keep_transcript=False)).run(rounds)
     print(json.dumps({"data": name, "seconds": time.perf_counter() - start, "grown": _peak() - before}))
 
 

@@ -18,6 +18,7 @@ from benchmarks.rows import Row, row, write
 from securefed.algorithms.pca import FAPS
 from securefed.datasets.spectra import geometric, spectral
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 
 FEATURES, CLIENTS, ROWS, RANK, ROUNDS = 2000, 128, 1000, 20, 2
 LIMIT_GIB = 3.0
@@ -57,7 +58,7 @@ def measure() -> dict[str, float]:
     data = sum(client.x.nbytes for client in matrix.clients)
     drawn = _peak() - data
     algorithm = FAPS(RANK, inner_steps=6, stop="kkt")
-    federation = Federation(algorithm, matrix.clients, seed=0, keep=False)
+    federation = Federation(algorithm, matrix.clients, seed=0, options=RunOptions(keep_transcript=False))
     assert all(node.state.committed.gram.matrix is None for node in federation.nodes.values())
     start = time.perf_counter()
     federation.run(ROUNDS)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from securefed.defenses.compose import chain, identity
     from securefed.federation import Federation
     from securefed.messages import Aggregate, Message, Transcript
+    from securefed.run_options import RunOptions
     from securefed.server import Result, Server
     from securefed.terms import Terms
     from securefed.wrap import secure_mean
@@ -35,6 +36,7 @@ _WHERE = {
     "Message": "securefed.messages",
     "Public": "securefed.algorithms.base",
     "Result": "securefed.server",
+    "RunOptions": "securefed.run_options",
     "Server": "securefed.server",
     "Terms": "securefed.terms",
     "Transcript": "securefed.messages",
@@ -53,6 +55,7 @@ __all__ = [
     "Message",
     "Public",
     "Result",
+    "RunOptions",
     "Server",
     "Terms",
     "Transcript",

@@ -1,4 +1,4 @@
-"""The counts of a ledger: which exchanges of which runs were answered, at what cost each."""
+"""Entries of a ledger: the exchanges answered in each run, and the privacy cost of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Spent:
-    """What data were used for.
+    """Total use of a client's data: exchanges, epsilon and delta.
 
     Attributes:
         exchanges: exchanges answered.
@@ -45,7 +45,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Book:
-    """All that a ledger counts. State in, state out.
+    """All entries of a ledger, immutable: adding an entry returns a new value.
 
     Attributes:
         declared: what the operator said was spent before.
@@ -57,7 +57,7 @@ class Book:
 
     @property
     def counts(self) -> dict[Cost, int]:
-        """How many exchanges were charged at each cost."""
+        """Number of exchanges charged at each cost."""
         return {
             cost: sum(stop - start for ranges in runs.values() for start, stop in ranges)
             for cost, runs in self.charged.items()
@@ -109,7 +109,7 @@ class Book:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What `to_json` gave.
+        """Read the entries from JSON values. Inverse of `to_json`.
 
         Raises:
             KeyError, TypeError, ValueError: it did not come from `to_json`.

@@ -1,7 +1,8 @@
-"""A run on disk: everything that a killed run needs to go on with the same result, save the clients' data.
+"""Write a run to disk and resume it with the same result.
 
-Clients enrol anew with their data; what they had learned is laid over that. Keys are not kept: a resumed
-run makes new ones, and exchange numbers go on, so that no key or noise is ever used twice.
+A checkpoint holds everything but the clients' data. Clients enrol again with their data, and their saved states replace
+the fresh ones. Keys are not saved: a resumed run makes new keys and continues the exchange numbers, so that no key or
+noise is ever used twice.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from securefed import storage
 from securefed.client_state import learned_of, with_learned
@@ -22,9 +23,19 @@ from securefed.state import nest, pack, restore, unnest
 from securefed.tensors import Tensors
 
 
+FORMAT: Final = 2
+"""Version of the fields inside a checkpoint. Format 1 named states and algorithms as release 0.1.0 did."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run is kept, how often (in rounds), and what it is encrypted with."""
+    """A checkpoint file and how it is written.
+
+    Attributes:
+        path: the file.
+        every: rounds between two writes.
+        seal: encrypts the file; `None` leaves it in the clear.
+    """
 
     path: Path
     every: int
@@ -39,7 +50,16 @@ class Checkpoint:
         announced: Mapping[int, Tensors],
         nodes: Mapping[ClientId, ClientNode],
     ) -> None:
-        """Write the run's state atomically."""
+        """Write the run's state atomically.
+
+        Args:
+            meta: public facts of the run; a resumed run must have the same.
+            loop: counters of the round loop, in JSON values.
+            server: the algorithm's server state.
+            followed: by exchange, the broadcast that followed from it.
+            announced: by exchange, the sum announced to the clients that check it.
+            nodes: the clients simulated in this process.
+        """
         tensors = nest("server", pack(server))
         for exchange, broadcast in followed.items():
             tensors |= nest(f"followed/{exchange}", broadcast)
@@ -47,7 +67,8 @@ class Checkpoint:
             tensors |= nest(f"announced/{exchange}", told)
         for client, node in nodes.items():
             tensors |= nest(f"client/{client}", learned_of(node.state))
-        details = {"run": dict(meta), "loop": dict(loop), "followed": sorted(followed), "announced": sorted(announced)}
+        details = {"format": FORMAT, "run": dict(meta), "loop": dict(loop)}
+        details |= {"followed": sorted(followed), "announced": sorted(announced)}
         storage.save(self.path, "checkpoint", details, tensors, self.seal)
 
     def load(
@@ -59,6 +80,11 @@ class Checkpoint:
             StorageError: the file is unreadable, or belongs to a run with other parameters.
         """
         details, tensors = storage.load(self.path, "checkpoint", self.seal)
+        if (found := details.get("format", 1)) != FORMAT:
+            raise StorageError(
+                f"checkpoint {self.path} has format {found}, and this release reads format {FORMAT}; finish the run with "
+                "the release that began it, or delete the file to start the run anew"
+            )
         try:
             self._same_run(details["run"], meta)
             for client, node in nodes.items():

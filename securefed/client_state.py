@@ -1,11 +1,11 @@
-"""A client's state as bytes, so that every message may be answered by another process.
+"""Freeze a client's state to bytes and restore it, so that each message may be answered by another process.
 
     data = freeze(node)                         # after an answer
     thaw(node, data)                            # a node made anew with the client's data, before the next message
 
-What is frozen holds the secrets of the exchange under way and what the client learned: it stays on its machine,
-sealed (`securefed.sealing`) where others can read it. A state that answered an upload is never to be used for another
-one: freeze after every answer, and keep the newest only.
+The bytes hold the secrets of the current exchange and the client's learned state. Keep them on the client's machine,
+and seal them (`securefed.sealing`) where others can read the disk. Never reuse a state that answered a request for an
+upload: freeze after every answer and keep only the newest.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from securefed.opening import Opening
 from securefed.state import nest, pack, restore, unnest
 from securefed.tensors import Array, Tensors, decode, encode
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 def learned_of(state: NodeState) -> dict[str, Array]:
-    """What outlives an exchange, as tensors: all but the session, its protocol and the client's data."""
+    """Pack the part of a state that outlives an exchange: no session, no protocol secrets, no data of the client."""
     tensors = nest("node", pack(state)) | nest("committed", pack(state.committed))
     return tensors | (nest("tentative", pack(state.tentative)) if state.tentative is not None else {})
 
 
 def with_learned(state: NodeState, tensors: Tensors) -> NodeState:
-    """`state`, of a client enrolled anew with its data, with what `learned_of` gave.
+    """Replace the learned part of a freshly enrolled client's state by what `learned_of` returned.
 
     Raises:
         DataError: a field is missing.
@@ -43,10 +43,11 @@ def with_learned(state: NodeState, tensors: Tensors) -> NodeState:
 
 
 def freeze(node: ClientNode, *, learned: bool = False) -> bytes:
-    """The node's whole state, the exchange under way included. Inverse: `thaw`.
+    """Write the node's whole state to bytes, the current exchange included. Inverse: `thaw`.
 
     Args:
-        learned: only what outlives an exchange, with no secret of the one under way: for a file.
+        node: the client.
+        learned: leave out the current exchange with its secrets, for a file that outlives it.
     """
     state = node.state
     header: dict[str, Any] = {"version": VERSION, "run": node.run, "client": node.client, "terms": node.terms}
@@ -58,11 +59,13 @@ def freeze(node: ClientNode, *, learned: bool = False) -> bytes:
 
 
 def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None:
-    """Give `node` the state that `freeze` took of the same client.
+    """Restore a state that `freeze` wrote for the same client.
 
     Args:
-        resumes: the run that died, where the node's goes on from its checkpoint: take what the client learned in that
-            one, and nothing of the exchange under way, whose secrets belong to it.
+        node: the client, enrolled with its data.
+        frozen: the bytes.
+        resumes: identifier of a run that died, where this run resumes from its checkpoint: only the learned state is
+            taken over, because the secrets of the exchange belong to the old run.
 
     Raises:
         StorageError: not a frozen state, of another version, run or client, or of other hyper-parameters.
@@ -71,7 +74,12 @@ def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None
         tensors, header = decode(frozen)
     except DataError as error:
         raise StorageError(f"the state of client {node.client} cannot be read: {error}") from error
-    wanted = {"version": VERSION, "run": resumes or node.run, "client": node.client, "terms": node.terms}
+    if (found := header.get("version")) != VERSION:
+        raise StorageError(
+            f"the state of client {node.client} has version {found}, and this release reads version {VERSION}; finish the "
+            "run with the release that began it, or delete the file to enrol the client anew"
+        )
+    wanted = {"run": resumes or node.run, "client": node.client, "terms": node.terms}
     for name, value in wanted.items():
         if header.get(name) != value:
             raise StorageError(f"this state is of {name} {header.get(name)!r}, not {value!r}; give the client's own")

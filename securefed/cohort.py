@@ -1,8 +1,8 @@
-"""Simulated clients that compute together: one batched computation for a cohort's contributions.
+"""Compute the contributions of simulated clients in one batch.
 
-Every client still answers its own messages, commits its own state and runs its own end of the defence; only the
-contributions are computed side by side. That is a matter of speed: results agree with the client-by-client path up to
-rounding, which depends on who is computed with whom.
+Every client still answers its own messages, commits its own state and runs its own side of the defence. Only the
+contributions are computed together, for speed: results agree with the client-by-client path up to rounding, which
+depends on the clients in the batch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from securefed.tensors import Tensors
 
 
 class Cohort:
-    """A crew of clients that run the same algorithm."""
+    """Simulated clients that run the same algorithm and answer a stage together."""
 
     def __init__(self, nodes: Mapping[PartyId, ClientNode]) -> None:
         self._nodes = nodes
 
     def handle_all(self, messages: Mapping[PartyId, Message]) -> dict[PartyId, Message]:
-        """The reply of every client."""
+        """Answer one message of each client."""
         replies: dict[PartyId, Message] = {}
         waiting: dict[PartyId, Pending] = {}
         for party, message in messages.items():
@@ -57,12 +57,12 @@ class Cohort:
 
     @staticmethod
     def _train(waiting: Mapping[PartyId, Pending], parties: list[PartyId]) -> bool:
-        """Whether all of them are asked for a contribution, and have a state to compute it from."""
+        """Tell whether all these clients are asked for a training contribution and can compute one."""
         return all(waiting[party].fault is None and waiting[party].state.place[1] == 1 for party in parties)
 
 
 def _alike(waiting: Mapping[PartyId, Pending]) -> list[list[PartyId]]:
-    """Clients that were sent the same broadcast: all, unless server or transport tells them different things."""
+    """Group clients by the broadcast they received: one group, unless server or transport sent different ones."""
     groups: list[list[PartyId]] = []
     for party, pending in waiting.items():
         for group in groups:

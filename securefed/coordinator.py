@@ -1,4 +1,4 @@
-"""The server's end of one exchange: drives a defence's protocol through the transport and records what it sees."""
+"""Run one exchange at the server: drive the defence's protocol through the transport, and record the sums."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ class Summed:
     """One completed exchange.
 
     Attributes:
-        record: what the server held.      plan: what the defence did.
+        record: what the server held.
+        plan: what the defence did.
         refusals: why single messages were refused, by party.
-        announced: what those that were counted are told of the sum, for them to check; empty where they do not.
+        announced: the sum and its proof for the counted clients to check; empty where they do not check sums.
     """
 
     record: RoundRecord
@@ -57,18 +58,18 @@ class _Traffic:
 
 @dataclass
 class _Intake:
-    """The server's state while uploads arrive: each is added and let go."""
+    """Adds uploads to the server's state as they arrive, so that none is kept."""
 
     protocol: Absorbing
     state: Any
 
     def take(self, reply: Message) -> None:
-        """Raises the reply's refusal; the state is as before then."""
+        """Add one upload; if it is refused, raise the refusal and leave the state unchanged."""
         self.state = self.protocol.server_absorb(self.state, reply)
 
 
 class _Encoded(Mapping[PartyId, bytes]):
-    """Messages by receiver, each encoded when it is looked up and not kept."""
+    """Messages by receiver, encoded on lookup and not kept."""
 
     def __init__(self, parties: Collection[PartyId], encode: Callable[[PartyId], bytes]) -> None:
         self._parties, self._encode = dict.fromkeys(parties), encode
@@ -95,7 +96,7 @@ class HelperNode:
         self._helper, self._run = helper, run
 
     def handle(self, message: Message) -> Message:
-        """The helper's reply; raises its refusal, which is a fault of the server's own request."""
+        """Answer a request to the helper; a refusal is raised, since it means a fault of the server's own request."""
         message.check(
             run=self._run, round=message.round, stage=message.stage, sender=SERVER, receiver=self._helper.party
         )
@@ -107,8 +108,13 @@ class Coordinator:
     """Runs exchanges for one federation.
 
     Args:
-        clients: the PLANNED cohort size, a constant of the run.
+        transport: reaches the parties.
+        defense: the message layer.
+        layouts: by kind of exchange, the tensors that a client uploads.
+        clients: the planned cohort size, a constant of the run.
+        transcript: where messages and sums are recorded.
         keep: whether the transcript keeps messages; sizes are counted either way.
+        timeout: seconds to wait for the replies of one stage.
     """
 
     def __init__(
@@ -142,9 +148,9 @@ class Coordinator:
             number: the exchange's number, never used before in this run.
             opening: kind, place in the run, cohort, and the public numbers that the plan is derived from.
             broadcast: what contributions are computed from.
-            counted: which exchange counted each of the cohort last.
+            counted: the list of the exchanges that counted the cohort last.
             previous: survivors of the last sum that was opened; empty before any.
-            settle: what to tell one client of its last counted contribution.
+            settle: returns the fields that tell one client about its last counted contribution.
 
         Raises:
             ClientOut: a client sat out, so that the sum is noise.
@@ -202,7 +208,7 @@ class Coordinator:
         return Summed(record, plan, traffic.refusals, announced)
 
     def ask(self, number: int, stage: str, bodies: Mapping[ClientId, Tensors]) -> dict[ClientId, Tensors]:
-        """Send messages outside any protocol; the replies of those that answered."""
+        """Send messages outside any protocol; return the replies of the clients that answered."""
         answered: dict[ClientId, Tensors] = {}
         for party, reply, nbytes in self._deliver(number, stage, bodies, _Traffic()):
             if (reply.round, reply.stage, reply.sender) == (number, stage, party):
@@ -233,7 +239,7 @@ class Coordinator:
     def _step(
         self, state: Any, replies: dict[PartyId, Message], traffic: _Traffic
     ) -> tuple[Any, str, Outgoing] | Aggregate:
-        """The server's step; a refused reply is dropped, and the step is made again from the same state."""
+        """Make the server's step; a refused reply is dropped and the step is repeated from the same state."""
         while True:
             try:
                 return self._defense.aggregation.server_step(state, replies)
@@ -260,7 +266,7 @@ class Coordinator:
         state: Any,
         intake: _Intake | None = None,
     ) -> dict[PartyId, Message]:
-        """The replies to what `state` asked, but for those that `intake` takes."""
+        """Send one stage's messages and return the accepted replies, except those that `intake` takes."""
         protocol = self._defense.aggregation
         accepted: dict[PartyId, Message] = {}
         stop: RangeRefused | DivergenceError | None = None
@@ -297,7 +303,7 @@ class Coordinator:
     def _deliver(
         self, number: int, stage: str, bodies: Outgoing, traffic: _Traffic
     ) -> Iterator[tuple[PartyId, Message, int]]:
-        """Readable replies and their sizes, as they arrive; only the caller knows which it may believe and keep."""
+        """Iterate over readable replies and their sizes as they arrive; the caller decides which to trust."""
 
         def encode(party: PartyId) -> bytes:
             message = Message(self._transcript.run, number, stage, SERVER, party, bodies[party])

@@ -1,4 +1,4 @@
-"""What the server remembers of which exchange counted each client last, and what it tells the clients of it."""
+"""Remember which exchange counted each client last, and build the part of a request that tells the clients."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from securefed.tensors import Array, Tensors
 
 @dataclass
 class CountedClients:
-    """The last exchange that counted each client, and what followed from those exchanges.
+    """Server-side record of the last exchange that counted each client, and of its outcome.
 
     Attributes:
         needs_outcome: whether clients need the broadcast that followed from the exchange that counted them.
         exchanges: by client, the last exchange that counted it.
-        followed: by exchange, the broadcast that followed; of those that some client was counted in last.
-        announced: by exchange, the sum that those which it counted check; likewise.
+        followed: by exchange, the broadcast that followed; kept while the exchange is some client's last.
+        announced: by exchange, the sum announced to the clients that check it; kept as long.
     """
 
     needs_outcome: bool
@@ -33,6 +33,8 @@ class CountedClients:
         """Note that `exchange` counted its survivors.
 
         Args:
+            exchange: its number.
+            survivors: the clients in its sum.
             broadcast: what followed from its sum.
             announced: its sum and proof for the survivors; empty where they do not check it.
         """
@@ -45,7 +47,7 @@ class CountedClients:
             self.announced[exchange] = announced
 
     def listed(self, cohort: Sequence[ClientId]) -> Counted:
-        """The list that a request holds of its whole cohort."""
+        """The list that a request for an upload holds of its whole cohort."""
         if not self.needs_outcome:
             return Counted.of(cohort, self.exchanges, None)
         known = {self.exchanges[client] for client in cohort if client in self.exchanges}
@@ -53,7 +55,7 @@ class CountedClients:
         return Counted.of(cohort, self.exchanges, digests)
 
     def body(self, client: ClientId) -> dict[str, Array]:
-        """What one client is told of the exchange that counted it last, where the current broadcast does not say it."""
+        """Fields for one client about the exchange that counted it last, unless the current broadcast says it."""
         counted = self.exchanges.get(client, NEVER)
         newest = max(self.exchanges.values(), default=NEVER)
         body: dict[str, Array] = {}
@@ -64,7 +66,7 @@ class CountedClients:
         return body
 
     def body_outside(self, client: ClientId, broadcast: Tensors) -> dict[str, Array]:
-        """The same for a message outside any exchange, which has neither a list nor a broadcast of its own."""
+        """The same fields for a message outside any exchange, which has neither a cohort list nor a broadcast."""
         counted = np.asarray(self.exchanges.get(client, NEVER), np.int64)
         body = self.body(client) | {"settle/round": counted}
         return body | nest("broadcast", broadcast) if self.needs_outcome else body

@@ -67,7 +67,7 @@ class LedgerLost(StorageError):
 
 
 class IdentityChangedError(ConfigError):
-    """A client is said to have another identity than the one it was met with."""
+    """A client presents another identity than the pinned one."""
 
 
 class TranscriptError(SecureFedError):
@@ -124,7 +124,7 @@ class ClientOut(ProtocolError):
     and why, only that client's own log says.
 
     Attributes:
-        survivors: the clients in the sum, who are invited again.
+        survivors: the clients in the sum; they are invited again.
     """
 
     def __init__(self, survivors: tuple[int, ...]) -> None:
@@ -135,7 +135,7 @@ class ClientOut(ProtocolError):
 
 
 class ClientDeclines(ProtocolError):
-    """A client takes no further part in a run, because it sat out of so many exchanges."""
+    """A client takes no further part in a run, because it sat out of too many exchanges."""
 
 
 class TooFewSurvivors(ProtocolError):

@@ -1,12 +1,12 @@
-"""The context of an exchange: one fingerprint of all that clients are told before they upload.
+"""Compute the context of an exchange: one digest of everything that clients are told before they upload.
 
-A server that tells one client another broadcast, another plan, or another story of earlier rounds would learn that
-client's contribution from a sum over clients that were told different things. So server and clients derive one digest
-from what they sent and were sent, and protocols that hide contributions put it into masks, tags, signatures and proofs
-at the upload: clients with different digests are not summed.
+A server could learn one client's contribution from a sum by telling that client another broadcast, another plan, or
+another account of earlier rounds. So server and clients each derive one digest from what they sent or received, and
+protocols that hide contributions put it into masks, tags, signatures and proofs at the upload: clients with different
+digests cannot be summed.
 
-What single clients are told of earlier rounds differs from client to client. The request therefore lists it for the
-whole cohort (`Counted`, 40 bytes a member at most): each client checks its own row, and the list enters the context.
+The account of earlier rounds differs from client to client. The request therefore lists it for the whole cohort
+(`Counted`, at most 40 bytes a member): each client checks its own row, and the whole list enters the context.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from securefed.tensors import Array, Tensors
 
 DIGEST_BYTES: Final = 32
 NEVER: Final = -1
-"""Stands for the exchange that counted a client last, where none did."""
+"""Stands for "no exchange counted this client yet"."""
 _COUNTED, _FOLLOWED = "counted/exchange", "counted/followed"
 
 
@@ -44,7 +44,7 @@ def tensors_digest(tensors: Tensors) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """What a request says of earlier rounds, for each member of the cohort.
+    """The list in a request that says, for each member of the cohort, which exchange counted it last.
 
     Attributes:
         exchanges: int64 (cohort,): the exchange that counted a client last, or `NEVER`.
@@ -59,9 +59,10 @@ class Counted:
     def of(
         cls, cohort: Sequence[ClientId], counted: Mapping[ClientId, int], followed: Mapping[int, bytes] | None
     ) -> Counted:
-        """The list that a server sends.
+        """Build the list that a server sends.
 
         Args:
+            cohort: ids of the invited clients, ascending.
             counted: by client, the exchange that counted it last.
             followed: by exchange, the digest of the broadcast that followed from it; `None` where it is not needed.
         """
@@ -78,7 +79,12 @@ class Counted:
 
     @classmethod
     def read(cls, message: Message, cohort: Sequence[ClientId], *, followed: bool) -> Counted:
-        """The list in a request.
+        """Read and check the list in a request.
+
+        Args:
+            message: the request.
+            cohort: ids of the invited clients, ascending.
+            followed: whether this algorithm's clients need to know what followed.
 
         Raises:
             MalformedError: it is missing, or of other types or shapes than a cohort of this size has.
@@ -100,9 +106,11 @@ class Counted:
     def check_own(
         self, message: Message, place: int, followed: Tensors | None, committed: tuple[int, bytes] = (NEVER, b"")
     ) -> int:
-        """The exchange that counted the client at `place` last.
+        """Check one client's own row and return the exchange that counted it last.
 
         Args:
+            message: the request, for errors.
+            place: the client's position in the cohort.
             followed: the broadcast that it is told followed from that exchange, where it needs one.
             committed: the exchange that its state counts, and the digest of what it was told followed from it.
 
@@ -127,10 +135,13 @@ class Counted:
 
 
 def exchange_context(session: Session, opening: Opening, broadcast: bytes, counted: Counted) -> bytes:
-    """Fingerprint of run, number, kind, place in the run, plan, cohort, broadcast, and who was counted when; 32 bytes.
+    """Digest of run, exchange number, kind, position in the run, plan, cohort, broadcast and counted list; 32 bytes.
 
     Args:
+        session: run, number, cohort and plan.
+        opening: kind, round and attempt.
         broadcast: `tensors_digest` of what contributions are computed from.
+        counted: the list of the exchanges that counted the cohort last.
     """
     cohort = hashlib.sha256(np.asarray(session.cohort, np.int64).tobytes()).digest()
     place = (session.round, opening.round, opening.attempt)
@@ -139,10 +150,12 @@ def exchange_context(session: Session, opening: Opening, broadcast: bytes, count
 
 
 def upload_context(exchange: bytes, kind: str, broadcast: bytes, counted: int) -> UploadContext:
-    """What a client's protocol binds its upload to.
+    """Build the context that a client's protocol binds its upload to.
 
     Args:
-        exchange: as from `exchange_context`.
+        exchange: from `exchange_context`.
+        kind: `train` or `evaluate`.
+        broadcast: `tensors_digest` of what the contribution is computed from.
         counted: the exchange that this client's state counts last; `NEVER` for a client that remembers nothing.
     """
     source = hashlib.sha256(f"securefed source 1\0{kind}\0{counted}\0".encode() + broadcast).digest()

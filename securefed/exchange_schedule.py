@@ -1,6 +1,6 @@
-"""Which exchanges a run consists of: a part of the terms, so that a client refuses any other.
+"""The schedule of a run's exchanges, as part of the terms: a client refuses any exchange outside it.
 
-Without it a server could ask for evaluations that nobody planned, or for the same round again and again, and learn from
+Without a schedule a server could ask for unplanned evaluations, or for the same round again and again, and learn from
 each answer.
 """
 
@@ -17,7 +17,7 @@ MAX_VOID: Final = 8
 """Attempts at one sum, unless the terms say otherwise."""
 
 Place = tuple[int, int, int]
-"""Of an exchange in a run: completed rounds, 0 for an evaluation and 1 for training, attempt."""
+"""Position of an exchange in a run: completed rounds; 0 for an evaluation and 1 for training; attempt."""
 
 BEFORE_ALL: Final[Place] = (-1, 0, 0)
 
@@ -49,10 +49,11 @@ class ExchangeSchedule:
             )
 
     def check(self, last: Place, opening: Opening) -> Place:
-        """The place of the exchange that is opened.
+        """Check that an exchange fits the schedule, and return its position.
 
         Args:
-            last: the place of the last exchange that this client accepted; `BEFORE_ALL` before any.
+            opening: the exchange's header.
+            last: the position of the last exchange that this client accepted; `BEFORE_ALL` before any.
 
         Raises:
             MalformedError: the run has no such exchange, or it does not come after `last`.

@@ -1,4 +1,4 @@
-"""What a run did, round by round."""
+"""History of a run, one entry for each round."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ class RoundHistory:
     """One completed training round.
 
     Attributes:
-        round: from 0.      exchange: the number its messages carry.
-        survivors: ids in the sum.      seconds: wall clock, void attempts included.
+        round: from 0.
+        exchange: the number its messages carry.
+        survivors: ids in the sum.
+        seconds: wall clock, void attempts included.
         up, down: bytes the server received and sent.
         void: why earlier attempts of this round were void, in order.
         refusals: why single messages were refused, by party.

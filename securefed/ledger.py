@@ -1,19 +1,19 @@
-"""What a client's data were used for, in all runs: exchanges answered and epsilon spent, within its operator's limits.
+"""Count the use of a client's data over all runs: exchanges answered and epsilon spent, within the operator's limits.
 
     ledger = Ledger.create("client.ledger", Limits(exchanges=1000, epsilon=8.0), spent=Spent())      # the first time
     ledger = Ledger.open("client.ledger", Limits(exchanges=1000, epsilon=8.0))                       # from then on
     ledger.charge(run, exchange, cost)                   # before the contribution is computed
 
-There is one ledger for each party and data set. It knows nothing of terms: a run of other hyper-parameters, of another
-defence or of another server counts in the same one. It belongs to the client, so a server that begins run after run
-reaches the limits once and for all.
+There is one ledger for each client and data set. It does not depend on terms: runs with other hyper-parameters, another
+defence or another server count in the same ledger. It belongs to the client, so starting run after run does not help a
+server.
 
-Guarantees: a charge is on disk before `charge` returns, so a contribution that is computed after it is counted,
-whatever happens to the process. The same exchange of the same run counts once. Beyond a limit nothing is charged.
-Where its file is lost, the operator has to say what was spent.
-Not promised: that the file is the newest, unless it is sealed with an anchor (`securefed.sealing`), which then is this
-file's alone. Anything for a second ledger of the same data. Where the system has no `fcntl` (Windows), that two
-processes may charge one ledger at the same time. A ledger in memory is as fresh as the checkpoint that it is kept in.
+Guarantees: a charge is on disk before `charge` returns, so a contribution computed afterwards is counted whatever
+happens to the process. The same exchange of the same run counts once. Beyond a limit nothing is charged. If the file is
+lost, the operator has to state what was spent.
+Not guaranteed: that the file is the newest, unless it is sealed with an anchor of its own (`securefed.sealing`).
+Anything about a second ledger of the same data. That two processes may charge one ledger at the same time on a system
+without `fcntl` (Windows). A ledger in memory is as recent as the checkpoint that holds it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOG = logging.getLogger("securefed.client")
 
 @dataclass(frozen=True)
 class Limits:
-    """What an operator allows its data to be used for, in all runs together.
+    """Limits that an operator sets on the use of its data, over all runs together.
 
     Attributes:
         exchanges: largest number of exchanges answered; `None` for any number.
@@ -77,7 +77,7 @@ class Limits:
 
 
 class Ledger:
-    """Counts what a client's data were used for. Made by `create`, `open` or `in_memory`.
+    """Counts the use of a client's data. Made by `create`, `open` or `in_memory`.
 
     Attributes:
         limits: what its operator allows.
@@ -152,7 +152,7 @@ class Ledger:
 
     @property
     def book(self) -> Book:
-        """What is counted, as of the last charge through this object; for a checkpoint of a simulation."""
+        """All entries, as of the last charge through this object; for the checkpoint of a simulation."""
         return self._book
 
     @property
@@ -245,7 +245,7 @@ class Ledger:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Nobody else charges this file meanwhile. The lock is the operating system's, and ends with the process."""
+        """Hold the file's lock, so that no other process charges it. The operating system frees it with the process."""
         if self.path is None or fcntl is None:
             yield
             return
@@ -260,7 +260,7 @@ class Ledger:
 
 
 def charge(ledger: Ledger, run: str, exchange: int, cost: Cost) -> None:
-    """Charge an exchange that a server asks for. What the errors say is for the server to read: no totals, no path.
+    """Charge an exchange that a server asks for. The server reads these errors, so they hold no totals and no path.
 
     Raises:
         BudgetSpent: the ledger's limits allow no further exchange.

@@ -86,12 +86,12 @@ class Message:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a server may see of one exchange: a sum, and who took part.
+    """The result of one exchange at the server: a sum, and the clients in it.
 
     Attributes:
         total: sum of the survivors' contributions.
         survivors: ids whose contribution the sum holds, ascending.
-        proof: what shows the clients that it does, where the protocol makes that.
+        proof: shows the clients that the sum holds their contributions, where the protocol makes one.
     """
 
     total: Tensors
@@ -109,7 +109,7 @@ ROTATED = "rotated"
 
 @dataclass(frozen=True)
 class Distortion:
-    """What a defence did to the numbers of an exchange beside rounding: public, so an attacker reckons with it.
+    """Clipping and noise that a defence applied in an exchange. Public, so attackers use it.
 
     Attributes:
         clips: names of tensors that were clipped together, and their L2 norm, in units of the algorithm: applied to the
@@ -139,13 +139,14 @@ class Distortion:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What the server held after one completed exchange.
+    """The server's record of one completed exchange.
 
     Attributes:
         round: the exchange's number, as in its messages.
         kind: `train` or `evaluate`.
         broadcast: what the contributions were computed from.
-        cohort: ids invited.      survivors: ids in the sum.
+        cohort: ids invited.
+        survivors: ids in the sum.
         encoded: the sum as the protocol produced it (integers under a fixed-point defence).
         step: value of one unit of `encoded`, by tensor; empty where `encoded` is in the clear.
         total: the decoded sum, before any noise the server adds.

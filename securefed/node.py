@@ -1,13 +1,13 @@
-"""A client's end of the wire: one algorithm, one defence, one committed state.
+"""Answer the server's messages for one client: one algorithm, one defence, one committed state.
 
-The node answers requests; it never speaks first. A state that a round left behind is TENTATIVE until the server's
-next request says that the round's sum counted it; otherwise the client resumes from its last committed state.
+The client answers requests and never sends first. The state after a contribution is tentative until the server's next
+request says that the round's sum counted the contribution; otherwise the client resumes from its last committed state.
 
-What the server sees of a client, apart from its protected upload, does not depend on the client's data. So a request
-for an upload is checked whole, by rules on public things, and its exchange is used up (durably, `persist`) before
-anything is computed. A client that then has no contribution to send (out of range, not finite, a computation that
-failed) sits out: it uploads uniform residues where the defence hides uploads without noise, and zeros where the defence
-adds noise. Only in the clear does it refuse by name. Not promised: that the time a client takes tells nothing.
+Apart from the protected upload, nothing that the server sees of a client depends on the client's data. So the client
+checks the whole request for an upload by rules on public facts, and uses the exchange up (durably, `persist`), before
+it computes anything. A client without a contribution (values out of range or not finite, a failed computation) sits
+out: it uploads uniform residues where the defence hides uploads without noise, and zeros where the defence adds noise.
+Only in the clear does it refuse by name. Not guaranteed: that the client's computing time reveals nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from securefed.transports.base import Crew
 
 SETTLE, REVEAL = "settle", "reveal"
 MOST_OUT: Final = 8
-"""Exchanges of a run that a client sits out before it declines all others: what its absences can tell is bounded."""
+"""Exchanges of a run that a client may sit out; then it declines all others. This bounds what absences reveal."""
 _LOG = logging.getLogger("securefed.client")
 
 
@@ -52,12 +52,15 @@ class ClientNode:
     Args:
         client: this client's id.
         run: the run it belongs to; messages of another run are refused.
+        contract: names, shapes and types of every message's tensors.
+        data: this client's rows.
+        defense: the message layer.
         seed: of the algorithm's randomness (mini-batches), NOT of any secret: those come from the operating system.
         keep: whether the last encoded contribution is kept, for simulations that score collusion.
-        reveal: whether this client agrees to reveal the scalars that the algorithm's selection asks for.
+        reveal: whether this client agrees to reveal the scalars that the algorithm selects clients by.
         exchanges: which exchanges the run has; others are refused.
-        ledger: what this client's data were used for; asked, and written, before anything is computed.
-        persist: called when an exchange is used up and nothing is computed yet: writes the state where it survives.
+        ledger: counts the use of this client's data; charged before anything is computed.
+        persist: writes the state to durable storage; called when an exchange is used up and nothing is computed yet.
     """
 
     crew: Crew | None = None
@@ -90,18 +93,18 @@ class ClientNode:
 
     @property
     def terms(self) -> str:
-        """What this client agreed to, in words: algorithm, defence, public facts and seed."""
+        """The terms that this client agreed to, as text: algorithm, defence, public facts and seed."""
         return f"{self.algorithm!r}; {self._defense!r}; {self._contract.public!r}; seed {self._seed}"
 
     def handle(self, message: Message) -> Message:
-        """The reply; a refusal by name where the message cannot be answered."""
+        """Answer one message; the reply is a named refusal where the message cannot be answered."""
         begun = self.begin(message)
         return begun if isinstance(begun, Message) else self.finish(begun, self.compute(begun))
 
     def begin(self, message: Message) -> Message | Pending:
-        """The reply, or what it still needs: this client's contribution.
+        """Answer a message, or accept a request that still needs this client's contribution.
 
-        A request for a contribution is accepted here, once: its exchange is then used up, whatever becomes of it.
+        A request for a contribution is accepted once: afterwards its exchange is used up, whatever happens next.
         """
         try:
             step = self._step(self.state, message)
@@ -114,7 +117,7 @@ class ClientNode:
         return self._reply(message, message.stage, body)
 
     def compute(self, pending: Pending) -> Computed:
-        """The contribution that `pending` waits for, or why there is none."""
+        """Compute the contribution that `pending` waits for; return the exception if that fails."""
         state, opening = pending.state, pending.state.opening
         assert opening is not None
         if pending.fault is not None:
@@ -129,7 +132,7 @@ class ClientNode:
             return error
 
     def finish(self, pending: Pending, computed: Computed) -> Message:
-        """The reply that sends the contribution, or what a client sends that has none."""
+        """Build the reply: the protected contribution, or the upload of a client that sits out."""
         message, state, trains = pending.message, self.state, pending.state.place[1] == 1
         try:
             if isinstance(computed, BudgetSpent) and self._spending is not None:
@@ -153,22 +156,22 @@ class ClientNode:
         return self._reply(message, message.stage, body)
 
     def prepare(self) -> None:
-        """Do what the defence can do ahead for this client's upload: between two exchanges, or while `compute` runs.
+        """Precompute the defence's part of the next upload, between two exchanges or while `compute` runs.
 
-        Costs time now and memory of the upload's size, and saves the time when the contribution is there.
+        Takes time now and memory of the upload's size, and saves that time once the contribution is computed.
         """
         aggregation = self._defense.aggregation
         if isinstance(aggregation, Preparing) and self.state.protocol is not None:
             self.state = replace(self.state, protocol=aggregation.client_prepare(self.state.protocol))
 
     def session(self, exchange: int, opening: Opening) -> Session:
-        """What binds exchange number `exchange`, derived from public facts and what opened it."""
+        """Derive the session of an exchange from public facts and the exchange's header."""
         layout, clients = self._contract.layouts[opening.kind], self._contract.public.cohort
         plan = self._defense.plan(layout, clients, range_doublings=opening.doublings, learned=opening.learned)
         return Session(self.run, exchange, opening.cohort, plan)
 
     def protocol_for(self, session: Session) -> Any:
-        """A fresh state of the defence's protocol, nothing of an exchange before in it."""
+        """A fresh state of the defence's protocol, without anything from earlier exchanges."""
         return self._defense.aggregation.client_open(session, self.client)
 
     def personal(self) -> Tensors | None:
@@ -205,7 +208,7 @@ class ClientNode:
         return self._remember(replace(state, protocol=protocol)), reply
 
     def _accept(self, state: NodeState, message: Message) -> Pending:
-        """Check everything that a request for an upload holds. No check looks at this client's data."""
+        """Check everything that a request for an upload holds; no check looks at this client's data."""
         session, opening = state.session, state.opening
         assert session is not None and opening is not None
         broadcast = unnest("broadcast", message.body)
@@ -226,7 +229,7 @@ class ClientNode:
         return Pending(message, state, number, broadcast, self._rng(opening.round + 1, *attempt))
 
     def _use_up(self, pending: Pending) -> None:
-        """Take the exchange as used: no message of it is answered again, in another process neither.
+        """Mark the exchange as used, durably: no message of it is answered again, in this or another process.
 
         Raises:
             BudgetSpent: the ledger allows no further exchange.
@@ -240,7 +243,7 @@ class ClientNode:
             self.persist(self)
 
     def _cost(self, state: NodeState) -> Cost:
-        """What the exchange costs this client's privacy."""
+        """The privacy cost of answering the exchange."""
         assert state.session is not None
         steps = None
         if self._spending is not None and state.place[1] == 1:
@@ -248,14 +251,14 @@ class ClientNode:
         return cost_of(self._defense, state.session.plan, steps)
 
     def _settled(self, pending: Pending) -> Pending:
-        """`pending` with the tentative state committed or forgotten; where that fails, there is no contribution."""
+        """Commit or drop the tentative state before computing; if that fails, there is no contribution."""
         self.state, fault = self._settle_or_stick(pending.state, pending.message, pending.counted)
         return replace(pending, state=self.state, fault=fault)
 
     def _settle_or_stick(self, state: NodeState, message: Message, counted: int) -> tuple[NodeState, Exception | None]:
-        """Commit or forget the tentative state, by the last exchange in which the server counted this client.
+        """Commit or drop the tentative state, depending on the last exchange that counted this client.
 
-        A state that cannot follow sticks, without a word: its client sits out from then on.
+        If committing fails, the state is marked stuck and the client sits out from then on, without telling the server.
         """
         commits = state.tentative is not None and counted == state.tentative_round
         followed = self._followed(message, unnest("broadcast", message.body)) if commits else None

@@ -1,4 +1,4 @@
-"""What a client keeps between messages, and between a request for an upload and its answer."""
+"""State that a client keeps between messages, and between a request for an upload and its answer."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from securefed.tensors import Array, Tensors
 
 @dataclass(frozen=True)
 class NodeState:
-    """What a client keeps between messages (packs with `securefed.state`, save what is marked local).
+    """State that a client keeps between messages; fields marked local are not packed with the rest.
 
     Attributes:
         committed: the algorithm's state that the server's sums agree with.
         committed_round: the exchange whose contribution `committed` counts last.
-        followed: digest of the broadcast that `committed` was told followed from that exchange, where it needs one.
-        tentative: the state its last contribution left behind; `tentative_round` says which exchange.
+        followed: digest of the broadcast that followed from that exchange, for algorithms whose clients need it.
+        tentative: the state after its last contribution, not committed yet.
+        tentative_round: the exchange of that contribution.
         last_round: the newest exchange it took part in; older ones are replays.
-        place: of that exchange in the run (`ExchangeSchedule`).
+        place: position of that exchange in the run (`ExchangeSchedule`).
         out: exchanges of the run that this client sat out.
-        absent: whether the tentative state is of a contribution that it did not have: there is nothing to commit.
-        stuck: whether a round that counted it could not be committed, so that it has nothing right to contribute.
-        opening, session, protocol: of the exchange under way.
+        absent: whether the client sat out of that exchange, so that there is nothing to commit.
+        stuck: whether committing a round failed, so that the client has no valid state to contribute from.
+        opening: header of the current exchange.
+        session: session of the current exchange.
+        protocol: the defence's protocol state in the current exchange.
         encoded: its last encoded contribution (for simulations that score collusion).
-        memory: what the defence's protocol must not forget of earlier exchanges, in a resumed run too.
-        sum_key: what the sum of exchange `tentative_round` will be checked with; empty where sums are not checked.
+        memory: what the defence's protocol must remember of earlier exchanges, also in a resumed run.
+        sum_key: key that checks the sum of exchange `tentative_round`; empty where sums are not checked.
     """
 
     committed: Any = local(repr=False)
@@ -55,19 +58,22 @@ class NodeState:
 
 
 def with_cost(state: NodeState, algorithm: Spending[Any], computed: Any) -> NodeState:
-    """`state` with the cost of what was computed, which no roll-back undoes."""
+    """Add the privacy cost of a computed contribution to both states, so that no roll-back undoes it."""
     tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
     return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A request that a client has accepted, and will answer once its contribution is computed.
+    """A request for an upload that a client has accepted and not answered yet.
 
     Attributes:
-        state: the client's, with the exchange used up.
-        counted: the exchange that counted it last, from the list that enters the context.
-        fault: why there will be no contribution, where that is known before anything is computed.
+        message: the request.
+        state: the client's state, with the exchange used up.
+        counted: the exchange that counted the client last, from the list that enters the context.
+        broadcast: what the contribution is computed from.
+        rng: generator for mini-batches and the like.
+        fault: why there will be no contribution, if that is known before computing.
     """
 
     message: Message

@@ -1,4 +1,4 @@
-"""What opens an exchange at a client: public numbers, enough to derive the exchange's plan from."""
+"""The header of an exchange: the public numbers from which a client derives the exchange's plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 _KINDS = (TRAIN, EVALUATE)
 MAX_DOUBLINGS: Final = 20
-"""How often the declared range of one kind of exchange may be doubled in a run."""
+"""Most doublings of the declared range that one kind of exchange may have in a run."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """How the server opens an exchange.
+    """Public numbers that open an exchange.
 
     Attributes:
         cohort: ids of the invited clients, ascending.
@@ -51,10 +51,12 @@ class Opening:
 
     @classmethod
     def read(cls, message: Message, client: ClientId, clients: int, learned: int) -> Opening:
-        """The opening in a request to `client`, checked.
+        """Read and check the header in a request to `client`.
 
         Args:
-            clients: of the run, all that a cohort may be drawn from.
+            message: the request.
+            client: the receiver's id.
+            clients: number of clients in the run.
             learned: how many numbers the defence learns.
 
         Raises:
@@ -91,14 +93,14 @@ class Opening:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Opening:
-        """What `to_json` gave."""
+        """Read the header from JSON values. Inverse of `to_json`."""
         learned = tuple(float.fromhex(number) for number in values["learned"])
         place = values["round"], values["attempt"]
         return cls(tuple(values["cohort"]), values["kind"], values["doublings"], learned, *place)
 
 
 def integers(message: Message, name: str, dimensions: int) -> Array:
-    """An integer field of a request. Raises `MalformedError` unless it is int64 with so many dimensions."""
+    """Return an integer field of a request; raise `MalformedError` unless it is int64 with `dimensions` dimensions."""
     value = message.body.get(name)
     if value is None or value.dtype != np.int64 or value.ndim != dimensions:
         raise MalformedError(message.sender, f"{name!r} is missing or no int64 array of {dimensions} dimensions")

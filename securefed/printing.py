@@ -1,4 +1,4 @@
-"""What the command line prints."""
+"""Print results on the command line: progress, tables and plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a federation checks before a private run: that it draws and accounts for exactly what the defence does."""
+"""Check before a private run that cohorts are drawn, and noise is accounted for, exactly as the defence assumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from securefed.state import pack
 
 _SAME = 1e-9
 _EMPTY = "nmt"
-"""Kinds of packed fields that hold nothing themselves: none, mappings, tuples."""
+"""Kinds of packed fields that hold no value of their own: none, mappings, tuples."""
 
 
 def check_evaluation(plan: Plan, algorithm: Algorithm[Any, Any]) -> None:
@@ -37,7 +37,7 @@ def check_evaluation(plan: Plan, algorithm: Algorithm[Any, Any]) -> None:
 
 
 def sampler_of(defense: Defense) -> Sampler:
-    """How the defence's accountant supposes that cohorts are drawn; `full` where it does not say."""
+    """The sampling that the defence's accountant assumes; `full` where it names none."""
     found = [mechanism.sampler for t in defense.transforms if isinstance(mechanism := t, CentralGaussian)]
     return found[0] if found else "full"
 
@@ -50,7 +50,7 @@ def check_privacy(
     schedule: Schedule | None,
     algorithm: Algorithm[Any, Any],
 ) -> bool:
-    """Whether cohorts must be drawn unpredictably.
+    """Check the run's sampling and budget against the defence; return whether cohorts must be drawn secretly.
 
     Raises:
         ConfigError: the federation does not draw cohorts as the accountant was told, or the budget is not of this
@@ -75,7 +75,7 @@ def check_privacy(
 
 
 def _coins(defense: Defense) -> Poisson | None:
-    """By what rate clients join by coins of their own, if they do."""
+    """The Poisson sampling that clients do by themselves, if the defence has it."""
     found = [joining.sampler for t in defense.transforms if isinstance(joining := t, PoissonCohort)]
     return found[0] if found else None
 
@@ -90,9 +90,9 @@ def _check_coins(sampler: Poisson, public: Public, schedule: Schedule | None, al
 
 
 def remembers(state: Any) -> bool:
-    """Whether a client's state holds anything that its data, parameters and seed do not give anew.
+    """Tell whether a client's state holds anything that its data, hyper-parameters and seed do not determine.
 
-    A state that does not pack (a user's own class may keep any object) counts as one that does.
+    A state that cannot be packed (a user's own class may keep any object) counts as one that does.
     """
     if state is None or not is_dataclass(state):
         return state is not None
@@ -100,7 +100,7 @@ def remembers(state: Any) -> bool:
 
 
 def check_forgetful(defense: Defense, state: Any) -> None:
-    """Raises `ConfigError` where coins decide who contributes and a client's `state` follows its contributions."""
+    """Raise `ConfigError` where clients sample themselves and a client's `state` depends on its contributions."""
     if _coins(defense) is not None and remembers(state):
         raise ConfigError(
             "poisson(...) leaves contributions out without telling the client, and this algorithm's clients remember "

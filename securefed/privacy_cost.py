@@ -1,4 +1,4 @@
-"""What one exchange costs a client's privacy, as a value that a ledger keeps, and what many of them cost together.
+"""Compute the privacy cost of an exchange, as a value that a ledger keeps, and the cost of many exchanges together.
 
 An exchange's noise is written down with the exact parameters that its accountant needs, so that the epsilon of any
 number of exchanges, of any number of runs, follows from the counts alone.
@@ -123,7 +123,7 @@ class Mechanism:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Mechanism:
-        """What `to_json` gave.
+        """Read a mechanism from JSON values. Inverse of `to_json`.
 
         Raises:
             KeyError, TypeError, ValueError: it did not come from `to_json`.
@@ -136,7 +136,7 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one exchange costs its client.
+    """Privacy cost of one exchange to its client.
 
     Attributes:
         mechanisms: noises that the answer passes one after the other, each of which protects it alone; empty where
@@ -166,7 +166,7 @@ class Cost:
 
     @classmethod
     def from_json(cls, values: list[dict[str, Any]]) -> Cost:
-        """What `to_json` gave. Raises as `Mechanism.from_json`."""
+        """Read a cost from JSON values. Inverse of `to_json`; raises as `Mechanism.from_json`."""
         return cls(tuple(Mechanism.from_json(value) for value in values))
 
 
@@ -233,14 +233,14 @@ def epsilon_of_all(counts: Mapping[Cost, int], delta: float = DELTA, unit: Unit 
 
 
 def _family(loss: Loss) -> Hashable:
-    """A value that is equal for losses that compose tightly."""
+    """A key that is equal for losses that one accountant composes tightly."""
     if isinstance(loss, _IN_THE_RING):
         return "ring"
     return loss if isinstance(loss, GaussianLoss) and loss.sampler != "full" else type(loss)
 
 
 def _accountant(loss: Loss) -> Callable[[tuple[tuple[Any, int], ...], float], float]:
-    """What accounts for a family."""
+    """The accountant of a family of noises."""
     if isinstance(loss, _IN_THE_RING):
         return composed_epsilon
     return _steps_epsilon if isinstance(loss, StepsLoss) else _gaussian_epsilon

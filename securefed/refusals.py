@@ -1,4 +1,4 @@
-"""Refusals on the wire: the name of an error and, where it speaks of public things alone, its text."""
+"""Encode refusals as messages: the error's name, and its text where that holds public facts only."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from securefed.tensors import Array
 
 
 def refusal_body(error: SecureFedError) -> dict[str, Array]:
-    """A refusal on the wire: the error's name and text.
+    """Encode a refusal: the error's name and text.
 
-    The text is sent where it speaks of the protocol alone: never that of an error of data, files or configuration.
+    The text is sent only for errors of the protocol, never for errors of data, files or configuration.
     """
     text = str(error) if isinstance(error, ProtocolError) and not isinstance(error, RangeRefused) else ""
     return {"name": from_bytes(type(error).__name__.encode()), "text": from_bytes(text.encode())}
 
 
 def read_refusal(message: Message) -> SecureFedError:
-    """The error that `refusal_body` described, as the server raises or records it."""
+    """Decode a refusal into the error that the server raises or records."""
     try:
         name, text = (message.body[key].tobytes().decode() for key in ("name", "text"))
     except (KeyError, UnicodeDecodeError) as error:

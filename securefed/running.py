@@ -24,6 +24,7 @@ from securefed.errors import ConfigError, StorageError
 from securefed.federation import Federation
 from securefed.history import RoundHistory
 from securefed.registry import Registry
+from securefed.run_options import RunOptions
 from securefed.sealing import Seal
 from securefed.server import Progress, Result
 from securefed.terms import check_seed
@@ -34,12 +35,13 @@ _DATA_STREAM = 0xDA7A
 
 @dataclass(frozen=True)
 class Run:
-    """What to run.
+    """A run as named on the command line.
 
     Attributes:
         algorithm, defense: as `securefed list` names them.      settings, defense_settings: their parameters.
         data: a set's name, or the path of an `.npz` file.
-        clients: N.      cohort: S, all by default.
+        clients: N.
+        cohort: S, all by default.
         partition: how rows are split over clients, as `datasets.named.PARTITIONS` reads it.
         held_out: share of the rows kept for scoring the result (the official test rows where there are some); 0: none.
         seed: of data split, start, cohorts and mini-batches.
@@ -61,7 +63,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of it.
+    """A finished run with its measures.
 
     Attributes:
         score: of the result on held-out rows, by the algorithm's own measure; `None` where it has none.
@@ -186,10 +188,8 @@ def _setup(
         defense,
         seed=run.seed,
         public=public,
-        checkpoint=checkpoint,
-        seal=seal,
-        keep=False,
         reveal=reveal,
+        options=RunOptions(checkpoint=checkpoint, seal=seal, keep_transcript=False),
     )
     return made, test
 
@@ -211,7 +211,7 @@ def line(entry: RoundHistory) -> str:
 
 
 def summary(ran: Ran) -> list[str]:
-    """What a reader wants to know of a run, a sentence each."""
+    """Summarise a run, one sentence a line."""
     history, result = ran.result.history, ran.result
     up, down = (sum(getattr(entry, way) for entry in history) for way in ("up", "down"))
     void = sum(len(entry.void) for entry in history)

@@ -1,4 +1,4 @@
-"""What all parties of a run derive from public facts alone: names, shapes and types of every message's tensors."""
+"""Derive names, shapes and types of every message's tensors from public facts alone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from securefed.tensors import Layout, Tensors
 
 @dataclass(frozen=True)
 class Contract:
-    """What all parties of a run derive from public facts alone: the tensors of every message.
+    """The tensors of every message of a run, which all parties derive from public facts alone.
 
     Attributes:
-        layouts: of each kind of exchange.      broadcast, dtypes: of what the server sends.
+        algorithm: the method with its hyper-parameters.
+        public: the public facts.
+        layouts: by kind of exchange, the tensors that a client uploads.
+        broadcast: the tensors that the server sends.
+        dtypes: types of the tensors that the server sends.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -31,14 +35,18 @@ class Contract:
 
     @classmethod
     def of(cls, algorithm: Algorithm[Any, Any], public: Public) -> Contract:
-        """Raises `ConfigError` where parameters and data clash."""
+        """Derive the schema; raise `ConfigError` where hyper-parameters and public facts clash."""
         layouts = {TRAIN: algorithm.layout(public), EVALUATE: algorithm.evaluation_layout(public)}
         example = algorithm.broadcast(algorithm.start(public, np.random.default_rng(0)))
         dtypes = {name: np.asarray(value).dtype for name, value in example.items()}
         return cls(algorithm, public, layouts, Layout.of(example), dtypes)
 
     def check_broadcast(self, sender: PartyId, broadcast: Tensors) -> None:
-        """Refuse a broadcast that no server which follows the algorithm sends, before the algorithm sees it.
+        """Refuse a broadcast that no honest server sends, before the algorithm sees it.
+
+        Args:
+            sender: the party named in the error.
+            broadcast: the tensors received.
 
         Raises:
             MalformedError: other names, shapes or types, entries that are not finite, or what the algorithm rules out

@@ -1,16 +1,17 @@
-"""Files encrypted at rest: AES-256-GCM under a key that never stands beside them.
+"""Encrypt files at rest with AES-256-GCM, under a key that is stored elsewhere.
 
     seal = Seal.from_file("client.key")                        # made by the operating system's generator the first time
-    Federation(..., checkpoint="run.checkpoint", seal=seal)
+    Federation(..., options=RunOptions(checkpoint="run.checkpoint", seal=seal))
 
 A sealed file is a header in the clear (mark, version, key's fingerprint, generation, length, salt) and a ciphertext
 whose tag covers header and kind. Every write has a key of its own: HKDF of the seal's key and 32 fresh random bytes.
 
-Guarantee: who has the file and not the key learns its length and generation, and nothing else; a file that was altered,
-cut, written under another key, of another kind, or put in clear in place of a sealed one is refused by name.
-With `anchor`, an older file in place of the newest is refused as well.
-Not promised: anything where the key is read. Without an anchor, that a file is the newest: a copy of an older one
-opens. With one, against somebody who sets both back: keep the anchor where the file's thief cannot write.
+Guarantees: the file without the key reveals its length and generation, and nothing else. A file that was altered, cut,
+written under another key, of another kind, or replaced by one in the clear is refused by name. With `anchor`, an older
+file in place of the newest is refused as well.
+Not guaranteed: anything once the key is read. Without an anchor, that a file is the newest: a copy of an older one
+opens. With an anchor, protection against an attacker who resets both: keep the anchor where the file's thief cannot
+write.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _ANCHOR: Final = struct.Struct("<Q32s")
 
 @dataclass(frozen=True)
 class Seal:
-    """What files are encrypted with.
+    """Key and anchor that files are encrypted with.
 
     Attributes:
         key: 32 secret bytes, from the operating system's generator.
@@ -190,7 +191,7 @@ def make_key(path: Path) -> None:
 
 
 def is_sealed(data: bytes) -> bool:
-    """Whether these are the bytes of a sealed file, as far as their beginning says."""
+    """Tell whether the bytes start like a sealed file."""
     return data.startswith(MARK)
 
 

@@ -1,4 +1,4 @@
-"""Whether a run's results say which clients took part: accounting for a secret draw needs that they do not."""
+"""Check that a run's results do not reveal the sampled cohort, which amplification by sampling requires."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from securefed.messages import Aggregate, ClientId
 from securefed.tensors import Tensors
 
 _SMALL = 1e-3
-"""Of a tensor's declared bound: the sums tried are those of ordinary contributions, so that no run of them diverges."""
+"""Size of the trial sums relative to a tensor's declared bound: small, so that no trial run diverges."""
 _ROUNDS = 3
-"""As many as it takes to leave a cohort and to come back to it, each with the same sum: a stop rule that compares
-rounds of the same survivors sees a run that stands still."""
+"""Rounds of a trial: enough to leave a cohort and come back to it.
+
+All get the same sum, so that a stop rule which compares rounds of the same survivors sees a run without progress."""
 
 
 def check_blind(algorithm: Algorithm[Any, Any], public: Public) -> None:
-    """Check that what follows from a sum does not depend on which clients it is of.
+    """Check that the server's outputs do not depend on which clients a sum is of.
 
-    The algorithm's server is run from the same start on the same sums, said to be of other clients: those with the
-    fewest rows, those with the most, and first the one and then the other. What it broadcasts and whether it stops
-    must be equal, bit for bit.
+    The check runs the algorithm's server from the same start on the same sums, attributed to different clients: those
+    with the fewest rows, those with the most, and both in turn. Broadcasts and stopping must agree bit for bit.
 
     Args:
-        algorithm: of the run.
-        public: its public facts; `cohort` clients are drawn for a round.
+        algorithm: the run's algorithm.
+        public: the run's public facts; `cohort` clients are sampled for a round.
 
     Raises:
         ConfigError: something differs, or the algorithm cannot be run on such sums.
@@ -50,14 +50,14 @@ def check_blind(algorithm: Algorithm[Any, Any], public: Public) -> None:
     if any(not _same(first, other) for other in others):
         raise ConfigError(
             f"{type(algorithm).__name__}'s result depends on which {public.cohort} of {public.clients} clients a sum "
-            "is of, so whoever reads it learns who took part, and a secret draw must not be accounted for; give all "
+            "is of, so its readers learn who took part, and a secret draw must not be accounted for; give all "
             "clients the same weight (weighting='uniform', or equal numbers of rows), turn off a stop rule that "
             "compares rounds of the same survivors, or account with 'full' or with poisson(...) coins"
         )
 
 
 def _total(algorithm: Algorithm[Any, Any], public: Public) -> Tensors:
-    """A sum of small contributions, the same in every call."""
+    """A fixed sum of small contributions."""
     rng = np.random.default_rng(0)
     layout = algorithm.layout(public)
     return {spec.name: rng.uniform(0.5, 1.0, spec.shape) * _SMALL * (spec.bound or 1.0) for spec in layout}
@@ -66,7 +66,7 @@ def _total(algorithm: Algorithm[Any, Any], public: Public) -> Tensors:
 def _trace(
     algorithm: Algorithm[Any, Any], public: Public, total: Tensors, cohorts: Sequence[tuple[ClientId, ...]]
 ) -> list[tuple[Tensors, str | None]]:
-    """What everybody sees of a run on this sum in every round, said to be of these clients."""
+    """Public outputs of a run that gets this sum in every round, attributed to these cohorts."""
     server, seen = algorithm.start(public, np.random.default_rng(0)), []
     for cohort in cohorts:
         server = algorithm.combine(server, Aggregate(total, cohort))

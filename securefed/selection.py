@@ -1,4 +1,4 @@
-"""Who takes part in a round: a schedule, a uniform draw, a secret one, or a choice by revealed scalars."""
+"""Sample the clients of a round: by a schedule, uniformly, secretly, or by scalars that clients reveal."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _COHORT_STREAM = 2**32 - 1
 
 
 def selecting(algorithm: Algorithm[Any, Any]) -> Selecting[Any] | None:
-    """The algorithm, if it selects clients by scalars that they reveal."""
+    """Return the algorithm if it selects clients by scalars that they reveal, else `None`."""
     return algorithm if isinstance(algorithm, Selecting) and algorithm.reveals else None
 
 
 def revealed_scalars(algorithm: Algorithm[Any, Any]) -> Mapping[str, str]:
-    """What single clients reveal outside the defence, by name; empty for an algorithm that selects by nothing."""
+    """Scalars that single clients reveal outside the defence, by name; empty for algorithms that reveal none."""
     chooser = selecting(algorithm)
     return chooser.reveals if chooser is not None else {}
 
 
 def disclose(plan: Plan, algorithm: Algorithm[Any, Any], public: Public) -> Plan:
-    """The plan, with what the algorithm promises of itself, and a sentence for each scalar that it reveals."""
+    """Add to the plan what the algorithm assumes, and a sentence for each scalar that its clients reveal."""
     own = algorithm.assumptions(public) if isinstance(algorithm, Spending) else ()
     names = revealed_scalars(algorithm).items()
     revealed = (f"revealed by each candidate in the clear, outside the defence: {n} ({w})" for n, w in names)
@@ -41,7 +41,12 @@ def disclose(plan: Plan, algorithm: Algorithm[Any, Any], public: Public) -> Plan
 
 
 def check_reveal(algorithm: Algorithm[Any, Any], defense: Defense, reveal: bool | None) -> bool:
-    """Whether clients reveal scalars.
+    """Tell whether clients reveal scalars in this run.
+
+    Args:
+        algorithm: the run's algorithm.
+        defense: the message layer.
+        reveal: the caller's choice; `None` allows it only where the defence hides nothing.
 
     Raises:
         ConfigError: the defence would hide what the scalars tell, and `reveal` is not True; or `reveal` is False.
@@ -60,11 +65,11 @@ def check_reveal(algorithm: Algorithm[Any, Any], defense: Defense, reveal: bool 
 
 
 def check_unnoised(algorithm: Algorithm[Any, Any], plan: Plan) -> None:
-    """Check that no scalar is revealed beside noise: it would travel in the clear, and epsilon would hold for nothing.
+    """Check that no scalar is revealed beside noise, because epsilon would not cover it.
 
     Raises:
-        ConfigError: the algorithm selects clients by revealed scalars, and the defence adds noise, whoever adds it, or
-            the algorithm does by itself (record-level privacy); `reveal=True` does not help.
+        ConfigError: the algorithm selects clients by revealed scalars, and the defence or the algorithm itself adds
+            noise; `reveal=True` does not help.
     """
     names = revealed_scalars(algorithm)
     if names and (plan.noise_multiplier or isinstance(algorithm, Spending)):
@@ -75,7 +80,7 @@ def check_unnoised(algorithm: Algorithm[Any, Any], plan: Plan) -> None:
 
 
 def scheduled(chosen: Sequence[ClientId], everyone: Sequence[ClientId], most: int) -> tuple[ClientId, ...]:
-    """A schedule's choice in order. Raises `ConfigError` for unknown clients or more than the planned cohort."""
+    """Sort and check a schedule's choice; raise `ConfigError` for unknown clients or more than the planned cohort."""
     ids = sorted({int(client) for client in chosen})
     if not ids or not set(ids) <= set(everyone) or len(ids) > most:
         raise ConfigError(f"the schedule names {ids}; at most {most} of clients 0..{max(everyone)}")
@@ -83,7 +88,7 @@ def scheduled(chosen: Sequence[ClientId], everyone: Sequence[ClientId], most: in
 
 
 def uniform(everyone: Sequence[ClientId], size: int, seed: int, round: int) -> tuple[ClientId, ...]:
-    """`size` clients, each set equally likely, the same for the same seed and round."""
+    """Sample `size` clients uniformly without replacement; the same for the same seed and round."""
     if size == len(everyone):
         return tuple(everyone)
     rng = np.random.default_rng([seed, _COHORT_STREAM, round])
@@ -91,18 +96,17 @@ def uniform(everyone: Sequence[ClientId], size: int, seed: int, round: int) -> t
 
 
 def unpredictable(everyone: Sequence[ClientId], size: int) -> tuple[ClientId, ...]:
-    """`size` clients, each set equally likely, from the operating system's randomness: what `FixedSize` accounts for.
+    """Sample `size` clients uniformly from the operating system's randomness, as `FixedSize` accounts for.
 
-    Nobody can repeat the draw; whoever sees the transcript or the history still sees who was drawn.
+    The draw cannot be repeated. Readers of the transcript or the history still see the cohort.
     """
     return tuple(sorted(random.SystemRandom().sample(list(everyone), size)))
 
 
 def fewer(clients: Sequence[ClientId], surplus: int, kept: Sequence[ClientId]) -> tuple[ClientId, ...]:
-    """`clients` without `surplus` of those that are in `kept` too, drawn from the operating system's randomness.
+    """Remove `surplus` random clients that are also in `kept`, so that the survivors differ enough from the last sum's.
 
-    Without them the survivors differ from the last sum's by so many clients more. Where there are not so many, all
-    are kept: the round waits for clients that return.
+    If there are fewer than `surplus` of them, none is removed: the round then waits for clients to return.
     """
     both = sorted(set(clients) & set(kept))
     if len(both) < surplus:
@@ -114,7 +118,7 @@ def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, a
     """Check that cohorts are drawn as the accountant was told, and stay secret.
 
     Raises:
-        ConfigError: they are not drawn so, or what the algorithm releases says who took part (`check_blind`).
+        ConfigError: cohorts are drawn otherwise, or the algorithm's outputs reveal the cohort (`check_blind`).
     """
     if sampler == "full":
         return
@@ -133,10 +137,10 @@ def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, a
 def by_revealed(
     algorithm: Selecting[Any], answers: Mapping[ClientId, Tensors], cohort: int, round: int
 ) -> tuple[ClientId, ...]:
-    """The algorithm's choice among the candidates that answered with finite scalars.
+    """Let the algorithm choose among the candidates that answered with finite scalars.
 
     Raises:
-        RoundVoid: nobody did.
+        RoundVoid: no candidate did.
     """
     scalars: dict[ClientId, dict[str, float]] = {}
     for client, body in answers.items():

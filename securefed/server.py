@@ -1,4 +1,4 @@
-"""The round loop: what the server of a run does, wherever its clients are."""
+"""Run the round loop of a server, over clients that any transport reaches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from securefed.checkpoint import Checkpoint
 from securefed.coordinator import Coordinator, Summed
 from securefed.counted_clients import CountedClients
 from securefed.defenses.base import Plan
-from securefed.defenses.differential_privacy import Budget
 from securefed.errors import (
     BudgetSpent,
     ClientOut,
@@ -32,9 +31,8 @@ from securefed.messages import ROTATED, Aggregate, ClientId, Transcript
 from securefed.node import REVEAL, SETTLE, ClientNode
 from securefed.opening import EVALUATE, MAX_DOUBLINGS, TRAIN, Opening
 from securefed.privacy import check_evaluation, check_privacy
-from securefed.sealing import Seal
+from securefed.run_options import RunOptions
 from securefed.selection import (
-    Schedule,
     by_revealed,
     disclose,
     fewer,
@@ -56,12 +54,13 @@ _RESERVED = 64
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves behind.
+    """Result of a run.
 
     Attributes:
         output: the final broadcast: the model.
         personal: each client's personal result, for algorithms that have one.
-        history: one entry a round.      plan: the defence's plan of the last training round.
+        history: one entry a round.
+        plan: the defence's plan of the last training round.
         transcript: what the server has (with `keep=False`: no messages, only the output).
         stopped: why the algorithm stopped before the last round, or `None`.
         unsettled: clients that did not confirm the last outcome, so that their personal result may be a round old.
@@ -80,21 +79,16 @@ class Server:
     """Runs an algorithm over clients that a transport reaches.
 
     Args:
-        terms: what all parties agreed on.      transport: reaches the clients 0..N-1, and a helper where there is one.
+        terms: what all parties agreed on.
+        transport: reaches the clients 0 to N - 1, and a helper where the defence has one.
         run: the run's identifier; a fresh one by default.
-        schedule: which clients round k invites, instead of sampling.
-        checkpoint: file to write every `checkpoint_every` rounds, and to resume from if it exists.
-        seal: encrypts the checkpoint; without one it is in clear, for its owner only.
-        keep: whether to keep the transcript (needed by attacks; grows with rounds x clients x tensors).
-        max_void: attempts at one round before the run stops with `RoundVoid`.
-        timeout: seconds that the transport waits for replies.
-        budget: of the defence's noise (`CentralGaussian.budget`), asked before every exchange, void ones too.
-        nodes: the clients that are simulated in this process: their states go into the checkpoint, their personal
-            results and encoded contributions into the result. Elsewhere clients keep these to themselves.
-        prepare: let every simulated client prepare its next upload between two rounds.
+        options: cohorts, checkpoint, transcript, retries and budget.
+        nodes: clients simulated in this process. Their states go into the checkpoint; their personal results and
+            encoded contributions go into the result. Clients elsewhere keep these to themselves.
 
     Raises:
-        ConfigError, PlanError: before anything runs.
+        ConfigError: parameters that do not fit together, before anything runs.
+        PlanError: the defence cannot keep its promise for these sizes, before anything runs.
     """
 
     def __init__(
@@ -103,54 +97,55 @@ class Server:
         transport: Transport,
         *,
         run: str | None = None,
-        schedule: Schedule | None = None,
-        checkpoint: Path | str | None = None,
-        checkpoint_every: int = 10,
-        seal: Seal | None = None,
-        keep: bool = True,
-        max_void: int = 8,
-        timeout: float | None = None,
-        budget: Budget | None = None,
+        options: RunOptions | None = None,
         nodes: Mapping[ClientId, ClientNode] | None = None,
-        prepare: bool = False,
     ) -> None:
-        if checkpoint_every < 1 or max_void < 1:
-            raise ConfigError("checkpoint_every and max_void must be at least 1")
+        options = (options or RunOptions()).with_defaults(checkpoint_every=10, keep_transcript=True)
         self.algorithm, self.defense, self.public, self.seed = terms.algorithm, terms.defense, terms.public, terms.seed
-        self._terms = terms
+        self._terms, self._options = terms, options
         self.nodes = dict(nodes or {})
         layouts = terms.contract.layouts
         self.plan = disclose(self.defense.plan(layouts[TRAIN], self.public.cohort), self.algorithm, self.public)
-        self._secret_cohorts = check_privacy(self.defense, self.plan, budget, self.public, schedule, self.algorithm)
-        self._schedule, self._max_void, self._keep, self._budget = schedule, max_void, keep, budget
-        self.transcript = Transcript(run or new_run(), self._meta())
-        self._coordinator = Coordinator(
-            transport, self.defense, layouts, self.public.cohort, self.transcript, keep=keep, timeout=timeout
+        self._secret_cohorts = check_privacy(
+            self.defense, self.plan, options.budget, self.public, options.schedule, self.algorithm
         )
+        self._budget = options.budget
+        self.transcript = Transcript(run or new_run(), self._meta())
+        self._keep = bool(options.keep_transcript)
+        self._coordinator = Coordinator(
+            transport, self.defense, layouts, self.public.cohort, self.transcript,
+            keep=self._keep, timeout=options.timeout,
+        )  # fmt: skip
         self._server = self.algorithm.start(self.public, np.random.default_rng([self.seed, _START_STREAM]))
         self._history: list[RoundHistory] = []
-        self._prepare = prepare
         self._opened: tuple[ClientId, ...] = ()  # survivors of the last sum that was opened
         self._exchanges = self._reserved = self._sums = 0
         self._tried: dict[tuple[int, str], int] = {}  # attempts at the last sum: clients answer none of them twice
         self._doublings = {TRAIN: 0, EVALUATE: 0}
         self._learned = self.defense.start(layouts[TRAIN])
         self._counted = CountedClients(self.algorithm.needs_outcome)
-        if checkpoint is not None and seal is None and self.plan.verified and self.nodes:
-            raise ConfigError(
-                "verify=True has clients keep a key between rounds, which a checkpoint must not hold in clear: give a "
-                "seal (securefed.sealing.Seal), or run without a checkpoint"
-            )
-        self._checkpoint = Checkpoint(Path(checkpoint), checkpoint_every, seal) if checkpoint is not None else None
+        self._checkpoint = self._open_checkpoint(options)
         self.resumes: str | None = None
-        """The run that this one goes on from; `None` for a new one."""
+        """The run that this one resumes; `None` for a new run."""
         if self._checkpoint is not None and self._checkpoint.path.exists():
             self._resume(self._checkpoint)
+
+    def _open_checkpoint(self, options: RunOptions) -> Checkpoint | None:
+        if options.checkpoint is None:
+            return None
+        if options.seal is None and self.plan.verified and self.nodes:
+            raise ConfigError(
+                "verify=True has clients keep a key between rounds, which a checkpoint must not hold in clear: give a "
+                "seal (Seal.from_file), or run without a checkpoint"
+            )
+        assert options.checkpoint_every is not None
+        return Checkpoint(Path(options.checkpoint), options.checkpoint_every, options.seal)
 
     def run(self, rounds: int, *, evaluate_every: int = 0, progress: Progress | None = None) -> Result:
         """Run until `rounds` training rounds are complete, counting those of a resumed run.
 
         Args:
+            rounds: training rounds, counting those before a resume.
             evaluate_every: sum the clients' evaluation after every so many rounds (0: never).
             progress: called with each completed round.
 
@@ -173,7 +168,7 @@ class Server:
                 if evaluate_every and len(self._history) % evaluate_every == 0:
                     entry = self._history[-1] = replace(entry, metrics=self._evaluate())
                 stopped = self.algorithm.finished(self._server)
-                if self._prepare and stopped is None:
+                if self._options.prepare and stopped is None:
                     for node in self.nodes.values():
                         node.prepare()
                 if self._checkpoint is not None and len(self._history) % self._checkpoint.every == 0:
@@ -187,7 +182,7 @@ class Server:
         return self._result(stopped)
 
     def evaluate(self) -> dict[str, float]:
-        """Sums of the clients' evaluation of the current model, through the same defence; `clients` counts them.
+        """Sum the clients' evaluation of the current model through the same defence; `clients` counts them.
 
         Raises:
             ConfigError: under a clip or a record-level private algorithm (`privacy.check_evaluation`).
@@ -235,14 +230,14 @@ class Server:
                 )
 
     def _agree(self, evaluate_every: int) -> None:
-        """Settle which exchanges there will be: with simulated clients at once, with others in the terms."""
+        """Tell simulated clients the schedule of exchanges; for others check that the terms allow it."""
         if self.nodes:
             for node in self.nodes.values():
-                most = self._max_void + max(self._tried.values(), default=0)  # asked anew, after all those
+                most = self._options.max_void + max(self._tried.values(), default=0)  # asked anew, after all those
                 node.exchanges = ExchangeSchedule(None, evaluate_every, most)
-        elif self._max_void > self._terms.exchanges.max_void:
+        elif self._options.max_void > self._terms.exchanges.max_void:
             raise ConfigError(
-                f"max_void={self._max_void}, and the terms that the clients agreed to allow "
+                f"max_void={self._options.max_void}, and the terms that the clients agreed to allow "
                 f"{self._terms.exchanges.max_void} attempts at one sum; give it to Terms.of(...) at all parties"
             )
         elif evaluate_every != self._terms.exchanges.evaluate_every:
@@ -252,13 +247,13 @@ class Server:
             )
 
     def _sum(self, kind: str) -> tuple[Summed, tuple[str, ...]]:
-        """One sum, attempted until an exchange completes; void attempts take numbers of their own."""
+        """Sum one contribution of each client, repeating void exchanges; every attempt takes its own number."""
         was_out = False
         void: list[str] = []
         broadcast = self.algorithm.broadcast(self._server)
         cohort = self._cohort(kind)
         place = len(self._history), kind
-        while len(void) < self._max_void:
+        while len(void) < self._options.max_void:
             number, attempt = self._take_number(), self._tried.get(place, 0)
             self._tried = {place: attempt + 1}
             opening = Opening(cohort, kind, self._doublings[kind], self._learned, len(self._history), attempt)
@@ -291,7 +286,7 @@ class Server:
             raise RangeRefused(f"{error}, though it was doubled {MAX_DOUBLINGS} times") from error
 
     def _take_number(self) -> int:
-        """The next exchange's number. It is used up, and what the budget says of it spent, on disk before it is used.
+        """Take the next exchange's number and charge the budget; both are on disk before the number is used.
 
         Raises:
             BudgetSpent: the privacy budget allows no further exchange.
@@ -311,8 +306,8 @@ class Server:
 
     def _cohort(self, kind: str) -> tuple[ClientId, ...]:
         everyone, size, round = range(self.public.clients), self.public.cohort, len(self._history)
-        if self._schedule is not None:
-            return scheduled(self._schedule(round), everyone, size)
+        if self._options.schedule is not None:
+            return scheduled(self._options.schedule(round), everyone, size)
         if self._secret_cohorts:
             return unpredictable(everyone, size)
         chooser = selecting(self.algorithm)
@@ -326,7 +321,7 @@ class Server:
         return uniform(everyone, size, self.seed, round)
 
     def _record(self, summed: Summed) -> None:
-        """Keep what the clients know of themselves, for collusion views and scoring."""
+        """Keep the simulated clients' encoded contributions, for collusion views and scoring."""
         if not self._keep:
             return
         for client in summed.record.survivors:

@@ -28,7 +28,7 @@ Ring = Literal[32, 64]
 
 
 def is_torch(value: object) -> bool:
-    """Whether it is a torch tensor; torch is not imported for that."""
+    """Tell whether a value is a torch tensor, without importing torch."""
     module = sys.modules.get("torch")  # a tensor cannot exist before its library is imported
     return module is not None and isinstance(value, module.Tensor)
 

@@ -1,4 +1,4 @@
-"""What all parties of a run agree on before it, and derive everything else from."""
+"""Terms of a run: what all parties agree on before it, and derive everything else from."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ class Terms:
     """One algorithm, one defence, the public facts and the seed; made by `of`.
 
     Attributes:
+        algorithm: the method with its hyper-parameters.
+        defense: the message layer.
+        public: the public facts.
+        seed: of starts, cohorts and mini-batches.
         contract: the tensors of every message, derived from the rest.
         reveals: whether clients reveal scalars that the algorithm selects by.
         exchanges: which exchanges the run has; a client refuses others.
@@ -68,8 +72,8 @@ class Terms:
             max_void: attempts at one sum.
 
         Raises:
-            ConfigError: parameters and data clash, no whole number as seed, or scalars that nobody agreed to reveal, or
-                that no epsilon of the defence or the algorithm covers.
+            ConfigError: parameters and data clash, no whole number as seed, or scalars that the caller did not agree to
+                reveal, or that no epsilon of the defence or the algorithm covers.
         """
         check_seed(seed)
         layer = defense or identity()

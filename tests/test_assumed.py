@@ -22,6 +22,7 @@ from securefed.defenses.simulate import sum_once
 from securefed.errors import RoundVoid
 from securefed.federation import Federation
 from securefed.messages import Message
+from securefed.run_options import RunOptions
 from securefed.state import nest, unnest
 from securefed.tensors import Layout, TensorSpec
 from securefed.transports.base import Transport
@@ -152,7 +153,7 @@ def test_a_wrong_tag_of_one_client_fails_the_check_of_all(monkeypatch: pytest.Mo
         return tag if client != 1 else (tag[0] ^ 1, tag[1] ^ 1)
 
     monkeypatch.setattr(verification, "tag", wrong)
-    run = federation(VERIFIED, max_void=2)
+    run = federation(VERIFIED, options=RunOptions(max_void=2))
     with pytest.raises(RoundVoid, match=r"not that of the contributions of clients \[0, 1, 2, 3\]"):
         run.run(2)
     assert all(node.state.tentative_round == 0 for node in run.nodes.values())  # no client committed it

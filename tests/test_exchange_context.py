@@ -21,6 +21,7 @@ from securefed.errors import RoundVoid
 from securefed.exchange_context import Counted, tensors_digest
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
+from securefed.run_options import RunOptions
 from securefed.state import nest, unnest
 from securefed.transports.in_process import InProcess
 
@@ -67,7 +68,7 @@ def believing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", defenses())
 def test_a_sum_over_clients_that_were_told_different_broadcasts_is_noise(name: str, monkeypatch: Any) -> None:
     believing(monkeypatch)
-    federation = Federation(METHOD, DATA, defenses()[name], transport=Deviating, max_void=2)
+    federation = Federation(METHOD, DATA, defenses()[name], transport=Deviating, options=RunOptions(max_void=2))
     with pytest.raises(RoundVoid):
         federation.run(1)
     assert federation.transcript.records == []
@@ -117,7 +118,7 @@ def test_what_one_client_is_told_of_earlier_rounds_is_bound_too(lie: str) -> Non
 
     method = FedPG(rank=2, tolerance=0.0, local_steps=2)
     cohorts = [(0, 1, 2, 3), (0, 1, 3, 4), (0, 1, 2, 3), (0, 2, 3, 4)]
-    options: dict[str, Any] = {"cohort": 4, "schedule": lambda k: cohorts[k], "seed": 1}
+    options: dict[str, Any] = {"cohort": 4, "seed": 1, "options": RunOptions(schedule=lambda k: cohorts[k])}
     honest = Federation(method, DATA, chain(secure_aggregation()), **options).run(4)
     assert not any(entry.refusals for entry in honest.history)  # positive control
     told = Federation(method, DATA, chain(secure_aggregation()), transport=Lying, **options).run(4)
@@ -182,7 +183,9 @@ def test_a_list_with_two_broadcasts_after_one_exchange_is_refused_by_everybody(m
 
     monkeypatch.setattr(CountedClients, "listed", forged)
     monkeypatch.setattr(CountedClients, "body", told)
-    federation = Federation(FedPG(rank=2, tolerance=0.0), DATA, chain(secure_aggregation()), max_void=2)
+    federation = Federation(
+        FedPG(rank=2, tolerance=0.0), DATA, chain(secure_aggregation()), options=RunOptions(max_void=2)
+    )
     with pytest.raises(RoundVoid, match="two broadcasts"):
         federation.run(2)
 

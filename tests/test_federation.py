@@ -26,6 +26,7 @@ from securefed.errors import (
 )
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
+from securefed.run_options import RunOptions
 from securefed.tensors import Layout, TensorSpec
 from securefed.transports.in_process import InProcess, Lossy
 
@@ -133,7 +134,7 @@ def test_a_client_that_sat_out_of_eight_exchanges_declines_all_others() -> None:
         def layout(self, public: Public) -> Layout:
             return Layout(tuple(replace(spec, bound=spec.bound / 2**40) for spec in super().layout(public)))
 
-    federation = Federation(Narrow(rank=2), data(), chain(secure_aggregation()), max_void=20)
+    federation = Federation(Narrow(rank=2), data(), chain(secure_aggregation()), options=RunOptions(max_void=20))
     with pytest.raises(RoundVoid, match="takes no further part"):
         federation.run(1)
     assert {node.state.out for node in federation.nodes.values()} == {8}
@@ -145,11 +146,17 @@ def test_a_round_that_cannot_complete_is_named_and_leaves_the_state_alone(tmp_pa
 
     path = tmp_path / "run"
     federation = Federation(
-        DSGD(), data(), chain(secure_aggregation()), transport=dead, max_void=3, checkpoint=path, checkpoint_every=1
+        DSGD(),
+        data(),
+        chain(secure_aggregation()),
+        transport=dead,
+        options=RunOptions(max_void=3, checkpoint=path, checkpoint_every=1),
     )
     with pytest.raises(RoundVoid, match="void 3 times"):
         federation.run(5)
-    resumed = Federation(DSGD(), data(), chain(secure_aggregation()), checkpoint=path, checkpoint_every=1).run(5)
+    resumed = Federation(
+        DSGD(), data(), chain(secure_aggregation()), options=RunOptions(checkpoint=path, checkpoint_every=1)
+    ).run(5)
     outputs_equal(resumed, Federation(DSGD(), data(), chain(Quantise())).run(5))
 
 
@@ -173,7 +180,9 @@ def test_a_spent_budget_stops_the_run_with_its_state_saved(tmp_path) -> None:
     defense = chain(clip(1.0), gaussian(2.0), secure_aggregation())
     path = tmp_path / "run"
     budget = Budget(epsilon=3.0, delta=1e-5, noise_multiplier=2.0)
-    federation = Federation(DSGD(), data(), defense, budget=budget, checkpoint=path, checkpoint_every=1)
+    federation = Federation(
+        DSGD(), data(), defense, options=RunOptions(budget=budget, checkpoint=path, checkpoint_every=1)
+    )
     with pytest.raises(BudgetSpent):
         federation.run(1000)
     assert path.exists()
@@ -181,7 +190,9 @@ def test_a_spent_budget_stops_the_run_with_its_state_saved(tmp_path) -> None:
     assert done >= 1
     assert budget.spend(done).spent <= 3.0
     with pytest.raises(BudgetSpent):  # a resumed run does not start with a fresh budget
-        Federation(DSGD(), data(), defense, budget=budget, checkpoint=path, checkpoint_every=1).run(1000)
+        Federation(DSGD(), data(), defense, options=RunOptions(budget=budget, checkpoint=path, checkpoint_every=1)).run(
+            1000
+        )
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -215,7 +226,7 @@ def test_a_killed_run_resumes_with_the_same_result(tmp_path, method, defense) ->
         return Dying()
 
     path = tmp_path / "run"
-    arguments: dict[str, Any] = {"seed": 4, "cohort": 4, "checkpoint": path, "checkpoint_every": 2}
+    arguments: dict[str, Any] = {"seed": 4, "cohort": 4, "options": RunOptions(checkpoint=path, checkpoint_every=2)}
     with pytest.raises(Killed):
         Federation(method, data(6), defense, transport=dies, **arguments).run(9)
     resumed = Federation(method, data(6), defense, **arguments).run(9)
@@ -243,8 +254,8 @@ def test_a_run_interrupted_inside_an_exchange_resumes_with_every_client(tmp_path
         return Dying()
 
     with pytest.raises(KeyboardInterrupt):
-        Federation(method, data(), seed=4, transport=dies, checkpoint=tmp_path / "run").run(6)
-    resumed = Federation(method, data(), seed=4, checkpoint=tmp_path / "run").run(6)
+        Federation(method, data(), seed=4, transport=dies, options=RunOptions(checkpoint=tmp_path / "run")).run(6)
+    resumed = Federation(method, data(), seed=4, options=RunOptions(checkpoint=tmp_path / "run")).run(6)
     assert all(entry.survivors == (0, 1, 2, 3) for entry in resumed.history)
     outputs_equal(resumed, whole)
 
@@ -254,9 +265,10 @@ def test_a_failed_evaluation_does_not_lose_or_repeat_its_round(tmp_path) -> None
         return Lossy(InProcess(endpoints), replies=lambda m: m.round == 2)
 
     method = SSI(rank=2, tolerance=0.0)
-    arguments: dict[str, Any] = {"seed": 1, "checkpoint": tmp_path / "run"}
+    arguments: dict[str, Any] = {"seed": 1, "options": RunOptions(checkpoint=tmp_path / "run")}
+    once = {"seed": 1, "options": RunOptions(checkpoint=tmp_path / "run", max_void=1)}
     with pytest.raises(RoundVoid):
-        Federation(method, data(), transport=no_evaluation, max_void=1, **arguments).run(4, evaluate_every=2)
+        Federation(method, data(), transport=no_evaluation, **once).run(4, evaluate_every=2)
     resumed = Federation(method, data(), **arguments)
     assert len(resumed._history) == 2
     np.testing.assert_allclose(
@@ -277,7 +289,7 @@ def test_what_a_killed_run_released_stays_spent(tmp_path) -> None:
         return Dying()
 
     budget = noise.budget(30.0)
-    arguments: dict[str, Any] = {"budget": budget, "checkpoint": path, "checkpoint_every": 100}
+    arguments: dict[str, Any] = {"options": RunOptions(budget=budget, checkpoint=path, checkpoint_every=100)}
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             Federation(DSGD(), data(), chain(clip(1.0), noise), transport=dies, **arguments).run(5)
@@ -288,13 +300,17 @@ def test_what_a_killed_run_released_stays_spent(tmp_path) -> None:
 
 def test_a_budget_of_other_noise_and_a_sampler_that_is_not_drawn_are_refused() -> None:
     with pytest.raises(ConfigError, match="noise multiplier"):
-        Federation(DSGD(), data(), chain(clip(1.0), gaussian(1.0)), budget=gaussian(100.0).budget(1.0))
+        Federation(
+            DSGD(), data(), chain(clip(1.0), gaussian(1.0)), options=RunOptions(budget=gaussian(100.0).budget(1.0))
+        )
     with pytest.raises(ConfigError, match="fixed size"):
         Federation(DSGD(), data(), chain(clip(1.0), gaussian(1.0, sampler=Poisson(0.01))))
     with pytest.raises(ConfigError, match=r"counts the defence's noise, and 'plain' adds none"):
-        Federation(DSGD(), data(), budget=gaussian(1.0).budget(1.0))
+        Federation(DSGD(), data(), options=RunOptions(budget=gaussian(1.0).budget(1.0)))
     with pytest.raises(ConfigError, match="adds none"):
-        Federation(DSGD(), data(), chain(clip(1.0), secure_aggregation()), budget=gaussian(1.0).budget(1.0))
+        Federation(
+            DSGD(), data(), chain(clip(1.0), secure_aggregation()), options=RunOptions(budget=gaussian(1.0).budget(1.0))
+        )
 
 
 def test_evaluation_under_a_clip_is_refused_before_a_round_is_paid_for() -> None:
@@ -308,19 +324,19 @@ def test_evaluation_under_a_clip_is_refused_before_a_round_is_paid_for() -> None
 
 def test_a_checkpoint_of_another_run_or_a_damaged_one_is_refused(tmp_path) -> None:
     path = tmp_path / "run"
-    Federation(DSGD(), data(), checkpoint=path).run(2)
+    Federation(DSGD(), data(), options=RunOptions(checkpoint=path)).run(2)
     with pytest.raises(StorageError, match="seed"):
-        Federation(DSGD(), data(), seed=1, checkpoint=path)
+        Federation(DSGD(), data(), seed=1, options=RunOptions(checkpoint=path))
     with pytest.raises(StorageError, match="algorithm"):
-        Federation(DSGD(learning_rate=0.2), data(), checkpoint=path)
+        Federation(DSGD(learning_rate=0.2), data(), options=RunOptions(checkpoint=path))
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(StorageError, match="truncated or corrupt"):
-        Federation(DSGD(), data(), checkpoint=path)
+        Federation(DSGD(), data(), options=RunOptions(checkpoint=path))
 
 
 def test_schedules_outside_the_federation_are_refused() -> None:
     with pytest.raises(ConfigError, match="schedule"):
-        Federation(DSGD(), data(), schedule=lambda k: [0, 9]).run(1)
+        Federation(DSGD(), data(), options=RunOptions(schedule=lambda k: [0, 9])).run(1)
 
 
 def test_layouts_without_bounds_are_refused_by_exact_defences() -> None:

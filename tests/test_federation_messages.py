@@ -24,6 +24,7 @@ from securefed.errors import (
 )
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
+from securefed.run_options import RunOptions
 from securefed.transports.in_process import InProcess
 
 
@@ -93,7 +94,7 @@ def test_mutated_messages_end_in_a_right_sum_or_a_named_refusal(name, data_) -> 
 
     method = SSI(rank=2, tolerance=0.0)
     federation = Federation(
-        method, data(), DEFENSES[name], transport=lambda e: Tampering(Tolerant(e), pick), max_void=3
+        method, data(), DEFENSES[name], transport=lambda e: Tampering(Tolerant(e), pick), options=RunOptions(max_void=3)
     )
     try:
         result = federation.run(2)
@@ -146,7 +147,11 @@ def test_extreme_integers_in_an_upload_are_refused() -> None:
         return replace(message, body=message.body | {"product": np.full((6, 2), lowest)}).encode()
 
     federation = Federation(
-        SSI(rank=2), data(), chain(Quantise()), transport=lambda e: Tampering(InProcess(e), pick), max_void=1
+        SSI(rank=2),
+        data(),
+        chain(Quantise()),
+        transport=lambda e: Tampering(InProcess(e), pick),
+        options=RunOptions(max_void=1),
     )
     result = federation.run(1)
     assert result.history[0].survivors == (0, 2, 3)
@@ -167,7 +172,7 @@ def test_range_refusals_without_end_stop_the_run_by_name() -> None:
         return Refusing()
 
     with pytest.raises(RangeRefused, match="doubled 20 times"):
-        Federation(DSGD(), data(), chain(Quantise()), transport=refuses, max_void=100).run(1)
+        Federation(DSGD(), data(), chain(Quantise()), transport=refuses, options=RunOptions(max_void=100)).run(1)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggr
 from securefed.errors import RoundVoid
 from securefed.federation import Federation
 from securefed.messages import Aggregate
+from securefed.run_options import RunOptions
 from securefed.sealing import Seal
 from securefed.transports.in_process import InProcess, Lossy
 
@@ -83,7 +84,7 @@ def test_a_lying_server_is_refused_by_every_client_it_counted(by: int) -> None:
     honest = output(Federation(method(), DATA, chain(secure_aggregation())))
     deceived = Federation(method(), DATA, chain(Lying(by=by)))
     assert not same(output(deceived), honest)
-    checked = Federation(method(), DATA, chain(Lying(verify=True, by=by)), max_void=2)
+    checked = Federation(method(), DATA, chain(Lying(verify=True, by=by)), options=RunOptions(max_void=2))
     with pytest.raises(RoundVoid, match=r"SumRefused: .*announced sum is not that of the contributions"):
         checked.run(4)
     assert len(checked._history) == 2  # the round whose sum was altered, and no further one
@@ -101,13 +102,15 @@ def test_the_last_sum_is_checked_when_the_run_ends() -> None:
 def test_a_server_that_announces_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecureAggregation, "announce", lambda *_: {})
     with pytest.raises(RoundVoid, match="announced sum's field"):
-        Federation(method(), DATA, chain(secure_aggregation(verify=True)), max_void=2).run(3)
+        Federation(method(), DATA, chain(secure_aggregation(verify=True)), options=RunOptions(max_void=2)).run(3)
 
 
 def test_a_resumed_run_checks_the_sum_that_was_not_checked_yet(tmp_path: Path) -> None:
     for by, path in ((0, tmp_path / "honest"), (1, tmp_path / "lying")):
         sealed = Seal(bytes(range(32)))
-        arguments: dict[str, Any] = {"checkpoint": path, "checkpoint_every": 1, "max_void": 2, "seal": sealed}
+        arguments: dict[str, Any] = {
+            "options": RunOptions(checkpoint=path, checkpoint_every=1, max_void=2, seal=sealed)
+        }
 
         def dies(entry: Any) -> None:
             if entry.round == 1:

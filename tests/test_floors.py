@@ -43,6 +43,7 @@ FLOORS = {
     "checkpoint": 2,
     "client_state": 2,
     "federation": 2,
+    "run_options": 2,
     "server": 2,
     "terms": 2,
     "flower": 4,

@@ -17,6 +17,7 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
 from securefed.federation import Federation
 from securefed.messages import ROTATED, Transcript
+from securefed.run_options import RunOptions
 
 
 def data(clients: int = 6) -> list[Dataset]:
@@ -31,10 +32,10 @@ def ddp(noise: float = 2.0):
 def test_a_gaussian_budget_does_not_pass_for_distributed_noise() -> None:
     """Skellam noise of the same multiplier costs more: counting it as Gaussian would understate."""
     with pytest.raises(ConfigError, match=r"own budget"):
-        Federation(DSGD(), data(), ddp(), budget=Budget(5.0, 2.0))
+        Federation(DSGD(), data(), ddp(), options=RunOptions(budget=Budget(5.0, 2.0)))
     plan = Federation(DSGD(), data(), ddp()).plan
     right = skellam(2.0).budget(5.0, plan)
-    assert Federation(DSGD(), data(), ddp(), budget=right).run(1).history
+    assert Federation(DSGD(), data(), ddp(), options=RunOptions(budget=right)).run(1).history
     assert right.after(100) > Budget(5.0, 2.0).after(100)
 
 
@@ -42,7 +43,8 @@ def test_a_fixed_size_cohort_is_drawn_unpredictably_and_accounted_for() -> None:
     mechanism = gaussian(2.0, sampler=FixedSize(3, 6))
     defense = chain(clip(1.0), mechanism, secure_aggregation())
     runs = [
-        Federation(DSGD(), data(), defense, cohort=3, seed=0, budget=mechanism.budget(1e3)).run(8) for _ in range(2)
+        Federation(DSGD(), data(), defense, cohort=3, seed=0, options=RunOptions(budget=mechanism.budget(1e3))).run(8)
+        for _ in range(2)
     ]
     drawn = [[entry.survivors for entry in run.history] for run in runs]
     assert all(len(survivors) == 3 for run in drawn for survivors in run)
@@ -50,14 +52,16 @@ def test_a_fixed_size_cohort_is_drawn_unpredictably_and_accounted_for() -> None:
     with pytest.raises(ConfigError, match=r"FixedSize"):
         Federation(DSGD(), data(), defense, cohort=4)
     with pytest.raises(ConfigError, match=r"own budget"):
-        Federation(DSGD(), data(), defense, cohort=3, budget=gaussian(2.0).budget(1e3))
+        Federation(DSGD(), data(), defense, cohort=3, options=RunOptions(budget=gaussian(2.0).budget(1e3)))
 
 
 def test_poisson_cohorts_are_tossed_by_the_clients_and_accounted_for() -> None:
     """As many join as the rate says; what is released and divided by the rate is the sum without bias."""
     mechanism = gaussian(1e-3, sampler=Poisson(0.4))
     defense = chain(clip(0.5), poisson(0.4), mechanism, secure_aggregation())
-    federation = Federation(DSGD(), data(), defense, seed=0, budget=gaussian(1e-3, sampler=Poisson(0.4)).budget(1e9))
+    federation = Federation(
+        DSGD(), data(), defense, seed=0, options=RunOptions(budget=gaussian(1e-3, sampler=Poisson(0.4)).budget(1e9))
+    )
     result = federation.run(270)
     # DSGD's contributions all have norm .5 here (6 rows, far from the optimum): joined ones are told by their size.
     kept = result.transcript.contributions
@@ -86,7 +90,8 @@ def test_poisson_epsilon_is_below_that_of_every_round_in_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "rate"), [({"cohort": 3}, 0.1), ({"schedule": lambda round: range(6)}, 0.1), ({}, 0.2)]
+    ("arguments", "rate"),
+    [({"cohort": 3}, 0.1), ({"options": RunOptions(schedule=lambda round: range(6))}, 0.1), ({}, 0.2)],
 )
 def test_a_federation_that_does_not_toss_the_coins_accounted_for_is_refused(arguments: Any, rate: float) -> None:
     mechanism = gaussian(2.0, sampler=Poisson(0.1))

@@ -28,6 +28,7 @@ from securefed.ledger import Ledger, Limits
 from securefed.privacy_cost import cost_of
 from securefed.problems.torch_module import TorchModule
 from securefed.records import PrivateFedAvg, _quiet, named_like
+from securefed.run_options import RunOptions
 from securefed.transports.in_process import InProcess, Lossy
 
 
@@ -159,7 +160,7 @@ def test_the_plan_says_what_a_round_costs() -> None:
 
 
 def test_what_was_spent_survives_a_process_and_a_lost_upload(tmp_path: Any) -> None:
-    arguments: dict[str, Any] = {"checkpoint": tmp_path / "run", "checkpoint_every": 1}
+    arguments: dict[str, Any] = {"options": RunOptions(checkpoint=tmp_path / "run", checkpoint_every=1)}
 
     def lost(message: Any) -> bool:  # client 1's upload of exchange 1: trained, sent, not counted
         return message.stage == "upload" and message.round == 1 and message.sender == 1
@@ -177,7 +178,7 @@ def test_what_was_spent_survives_a_process_and_a_lost_upload(tmp_path: Any) -> N
 def test_what_was_computed_counts_though_its_message_was_refused() -> None:
     problem = TorchModule(module=network, precision="float64", gradient_bound=1e-12)
     algorithm = private(problem=problem, noise_multiplier=1e-12)
-    federation = Federation(algorithm, data(), chain(secure_aggregation()), max_void=3)
+    federation = Federation(algorithm, data(), chain(secure_aggregation()), options=RunOptions(max_void=3))
     with pytest.raises(RoundVoid, match="some client was out of range"):
         federation.run(1)
     for node in federation.nodes.values():
@@ -212,7 +213,7 @@ def test_by_name_it_is_a_perceptron_of_the_given_widths_or_any_module() -> None:
 
 def test_a_client_stops_before_the_round_that_exceeds_its_budget() -> None:
     limit = renyi(1.0, 0.25, 8) + 0.01
-    federation = Federation(private(epsilon=limit), data(), max_void=2)
+    federation = Federation(private(epsilon=limit), data(), options=RunOptions(max_void=2))
     with pytest.raises(RoundVoid, match=r"BudgetSpent: another round would cost a row epsilon"):
         federation.run(5)
     assert len(federation._history) == 2

@@ -21,6 +21,7 @@ from securefed.defenses.secure_aggregation import Identities, consistency, secur
 from securefed.errors import RoundVoid
 from securefed.federation import Federation
 from securefed.messages import Message
+from securefed.run_options import RunOptions
 from securefed.tensors import Layout
 from securefed.transports.in_process import InProcess, Lossy
 
@@ -53,9 +54,12 @@ def test_a_doubled_range_does_not_make_a_repeated_contribution_a_new_one(monkeyp
     def repeat(match: str | None) -> Federation:
         identities = Identities.generate(len(DATA))
         federation = Federation(
-            METHOD, DATA, chain(secure_aggregation(identities=identities)), max_void=2,
+            METHOD,
+            DATA,
+            chain(secure_aggregation(identities=identities)),
             transport=without(0, lambda m: m.round > 0),
-        )  # fmt: skip
+            options=RunOptions(max_void=2),
+        )
         server = federation._server
         federation.run(1)
         federation._server = server  # the same broadcast again
@@ -172,7 +176,7 @@ def test_a_broadcast_repeated_after_its_round_was_counted_is_answered_by_a_metho
     def sums(method: Any) -> Federation:
         layer = chain(secure_aggregation(identities=Identities.generate(len(DATA))))
         lossy = without(0, lambda m: m.round > 0)
-        return Federation(method, DATA, layer, transport=lossy, max_void=2)
+        return Federation(method, DATA, layer, transport=lossy, options=RunOptions(max_void=2))
 
     federation = sums(Stubborn(learning_rate=0.02, local_steps=2))
     federation.run(2)

@@ -14,6 +14,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import Identities, consistency, secure_aggregation
 from securefed.errors import ConfigError, RolledBackError, RoundVoid, StorageError, WrongKeyError
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from securefed.sealing import Seal
 from securefed.transports.in_process import InProcess, Lossy
 
@@ -168,7 +169,7 @@ DATA = [Dataset(RNG.standard_normal((6, 3)), np.arange(6) % 2) for _ in range(3)
 
 
 def federation(path: Path, seal: Seal | None) -> Federation:
-    arguments: dict[str, Any] = {"checkpoint": path, "checkpoint_every": 1, "seal": seal}
+    arguments: dict[str, Any] = {"options": RunOptions(checkpoint=path, checkpoint_every=1, seal=seal)}
     method = catalogue.algorithms.make("optimization/scaffold", learning_rate=0.1)
     return Federation(method, DATA, chain(secure_aggregation()), **arguments)
 
@@ -209,9 +210,12 @@ def test_a_resumed_client_knows_what_it_let_out_and_refuses_another_sum_of_it(tm
 
         method = catalogue.algorithms.make("optimization/dsgd", learning_rate=0.1)
         found = Federation(
-            method, [*DATA, DATA[0]], chain(secure_aggregation(identities=identities)),
-            checkpoint=path, checkpoint_every=1, transport=lossy, max_void=1, seal=Seal(KEY),
-        )  # fmt: skip
+            method,
+            [*DATA, DATA[0]],
+            chain(secure_aggregation(identities=identities)),
+            transport=lossy,
+            options=RunOptions(checkpoint=path, checkpoint_every=1, max_void=1, seal=Seal(KEY)),
+        )
         found.run(rounds)
         return found
 

@@ -18,6 +18,7 @@ from securefed import Dataset, Public, Terms, chain
 from securefed.catalogue import algorithms
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.flower import client_app, serve
+from securefed.run_options import RunOptions
 from securefed.tensors import encode
 
 RECORDS, MEASURES = 569, 30
@@ -52,6 +53,12 @@ server = ServerApp()
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Run, and keep the components beside what each round took."""
-    result = serve(grid, terms(context.run_config), int(context.run_config["rounds"]), timeout=120.0, wait=300.0)
+    result = serve(
+        grid,
+        terms(context.run_config),
+        int(context.run_config["rounds"]),
+        wait=300.0,
+        options=RunOptions(timeout=120.0),
+    )
     history = [entry.to_json() for entry in result.history]
     Path(str(context.run_config["out"])).write_bytes(encode(result.output, {"history": history}))

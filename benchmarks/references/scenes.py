@@ -16,6 +16,7 @@ from securefed.auditing.cases.data import most_varied
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from securefed.server import Result
 from securefed.tensors import Array
 
@@ -75,7 +76,9 @@ def scene(
 ) -> Scene:
     """Run it; the client attacked is `seed` modulo their number unless it is named."""
     public = Public.of(clients)
-    federation = Federation(algorithm, clients, defense, seed=seed, public=public, schedule=schedule)
+    federation = Federation(
+        algorithm, clients, defense, seed=seed, public=public, options=RunOptions(schedule=schedule)
+    )
     result = federation.run(rounds)
     return Scene(
         Target(algorithm, federation.public),

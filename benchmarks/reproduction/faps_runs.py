@@ -12,6 +12,7 @@ from securefed.algorithms.pca.server import SubspaceMethod
 from securefed.datasets.base import Dataset
 from securefed.datasets.spectra import Spectral, geometric, spectral
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from securefed.tensors import Array
 
 PAPER = "FAPS: A Communication-Efficient and Privacy-Preserving Approach for Federated PCA"
@@ -81,7 +82,7 @@ def geometric_problem(features: int, sizes: Sequence[int], ratio: float, seed: i
 
 def solve(method: SubspaceMethod, problem: Problem, seed: int) -> Solved:
     """A run to the method's own stop."""
-    federation = Federation(method, problem.clients, seed=seed, keep=False)
+    federation = Federation(method, problem.clients, seed=seed, options=RunOptions(keep_transcript=False))
     result = federation.run(method.max_rounds)
     basis = result.output["basis"]
     return Solved(len(result.history), problem.residual(basis) / problem.energy, problem.error(basis))
@@ -89,7 +90,7 @@ def solve(method: SubspaceMethod, problem: Problem, seed: int) -> Solved:
 
 def residuals(method: SubspaceMethod, problem: Problem, seed: int, rounds: int) -> list[float]:
     """||(I - Z Z^T) A A^T Z||_F after 0, 1, ... rounds."""
-    federation = Federation(method, problem.clients, seed=seed, keep=False)
+    federation = Federation(method, problem.clients, seed=seed, options=RunOptions(keep_transcript=False))
     return [problem.residual(federation.run(done).output["basis"]) for done in range(rounds + 1)]
 
 

@@ -19,6 +19,7 @@ from securefed.datasets.partition import by_feature
 from securefed.datasets.scaling import fit, log1p, z_score
 from securefed.detection import Metrics, Reconstruct, metrics, projection, reconstruction_errors, roc_threshold
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from securefed.server import Result
 from securefed.tensors import Tensors
 
@@ -80,7 +81,7 @@ def trained(
     look: Callable[[int, Tensors], None] | None = None,
 ) -> Result:
     """A run that is looked at after every so many rounds."""
-    federation = Federation(method, clients, seed=seed, cohort=cohort, keep=False)
+    federation = Federation(method, clients, seed=seed, cohort=cohort, options=RunOptions(keep_transcript=False))
     result = federation.run(0)
     for done in range(every, rounds + 1, every):
         result = federation.run(done)
@@ -165,7 +166,11 @@ def average(found: Sequence[Metrics], quantity: str) -> float:
 
 def alone(data: Traffic, quick: bool) -> list[Metrics]:
     """Self-learning PCA: the metrics of every client's own basis (of every tenth in a quick run)."""
-    personal = Federation(algorithms.make("pca/self", rank=RANK), data.clients, keep=False).run(1).personal
+    personal = (
+        Federation(algorithms.make("pca/self", rank=RANK), data.clients, options=RunOptions(keep_transcript=False))
+        .run(1)
+        .personal
+    )
     chosen = list(personal.values())[:: 10 if quick else 1]
     return [data.measure(projection(result["basis"])) for result in chosen]
 

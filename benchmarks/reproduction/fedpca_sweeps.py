@@ -14,6 +14,7 @@ from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import load
 from securefed.detection import projection
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from securefed.tensors import Tensors
 
 KINDS = {"FedPG": "pca/fedpg", "FedPE": "pca/fedpe"}
@@ -220,7 +221,13 @@ def traffic_sizes(context: Context) -> Findings:
     """Section V-B4: bytes a client sends in a round, by method, over FedPG's."""
     data, sizes = traffic("unsw_nb15"), {}
     for method, (name, setting, _) in METHODS.items():
-        entry = Federation(algorithms.make(name, **setting), data.clients, seed=0, cohort=COHORT, keep=False).run(1)
+        entry = Federation(
+            algorithms.make(name, **setting),
+            data.clients,
+            seed=0,
+            cohort=COHORT,
+            options=RunOptions(keep_transcript=False),
+        ).run(1)
         sizes[method] = entry.history[0].up / COHORT
     printed = {"FedAE": 6.7, "FedAE-2": 10.0, "FedBiGAN": 10.0, "FedBiGAN-2": 15.0}
     about = f"39 features; FedPG of rank {RANK} in float64; networks in float32, widths of `detection/baselines.py`"

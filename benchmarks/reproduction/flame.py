@@ -23,6 +23,7 @@ from securefed.datasets.partition import shards, split
 from securefed.datasets.synthetic import linear_rules
 from securefed.federation import Federation
 from securefed.problems import Problem
+from securefed.run_options import RunOptions
 from securefed.tensors import Tensors
 
 PAPER = "FLAME: Personalized Federated Learning via ADMM with Moreau Envelope"
@@ -115,7 +116,7 @@ def methods(problem: Problem) -> dict[str, GradientMethod]:
 
 def trace(method: GradientMethod, clients: Clients, seed: int, rounds: int, progress: Callable[[str], None]) -> Trace:
     """Run, and score both models on the clients' own test rows after every round."""
-    federation = Federation(method, clients.train, seed=seed, keep=False)
+    federation = Federation(method, clients.train, seed=seed, options=RunOptions(keep_transcript=False))
     shared: list[float] = []
     personal: list[float] = []
     for number in range(1, rounds + 1):

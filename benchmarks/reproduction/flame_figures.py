@@ -15,6 +15,7 @@ from securefed.algorithms.personalized import FLAME
 from securefed.datasets.base import Dataset
 from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
+from securefed.run_options import RunOptions
 from securefed.tensors import Tensors
 
 PROBLEM = SoftmaxRegression(l2=DECAY, precision="float32")
@@ -50,7 +51,7 @@ class Losses:
 
 def losses(method: FLAME, clients: Clients, seed: int, rounds: int, every: int, cohort: int | None = None) -> Losses:
     """Run, and take the mean over ALL clients' training rows every so many rounds."""
-    federation = Federation(method, clients.train, seed=seed, keep=False, cohort=cohort)
+    federation = Federation(method, clients.train, seed=seed, cohort=cohort, options=RunOptions(keep_transcript=False))
     at = range(every, rounds + 1, every)
     shared, personal = [], []
     for number in at:

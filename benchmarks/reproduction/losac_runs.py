@@ -12,6 +12,7 @@ from securefed.datasets.base import Dataset
 from securefed.federation import Federation
 from securefed.history import RoundHistory
 from securefed.problems import Problem
+from securefed.run_options import RunOptions
 from securefed.tensors import Tensors
 
 PAPER = "LoSAC: An Efficient Local Stochastic Average Control Method for Federated Optimization (Chen et al. 2023)"
@@ -62,7 +63,9 @@ def run(
         if next_too or number % every == 0 or number == rounds:
             next_too = look(number, watched.model())
 
-    Federation(watched, clients, seed=seed, cohort=cohort, keep=False).run(rounds, progress=progress)
+    Federation(watched, clients, seed=seed, cohort=cohort, options=RunOptions(keep_transcript=False)).run(
+        rounds, progress=progress
+    )
 
 
 @dataclass

@@ -19,6 +19,7 @@ from securefed.datasets.loaders import load
 from securefed.datasets.partition import by_group
 from securefed.datasets.source import Source
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from securefed.tensors import Array
 
 OBJECTS, VIEWS, POSES = 4, 3, 12
@@ -67,7 +68,7 @@ def views(source: Source, rng: np.random.Generator) -> list[Dataset]:
 
 
 def detect(method: GraphMethod, clients: Sequence[Dataset]) -> Scored:
-    result = Federation(method, clients, keep=False).run(ROUNDS)
+    result = Federation(method, clients, options=RunOptions(keep_transcript=False)).run(ROUNDS)
     shared = result.output.get(CONSENSUS)
     own = [personal[GRAPH] for personal in result.personal.values()] or [shared]
     each = [_communities(graph) for graph in own]
@@ -193,7 +194,7 @@ def _brains(people: Sequence[Dataset], rng: np.random.Generator) -> Array:
     """(persons, edges): graphs of randomly drawn regions."""
     regions = rng.choice(people[0].features, REGIONS, replace=False)
     series = [_standard(person.x[:, regions]) for person in people]
-    personal = Federation(PPGL(), series, keep=False).run(ROUNDS).personal
+    personal = Federation(PPGL(), series, options=RunOptions(keep_transcript=False)).run(ROUNDS).personal
     return np.stack([personal[i][GRAPH] for i in range(len(people))])
 
 

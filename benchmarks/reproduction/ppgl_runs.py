@@ -24,6 +24,7 @@ from securefed.datasets.base import Dataset
 from securefed.datasets.graphs import RelatedGraphs, smooth_signals
 from securefed.errors import DivergenceError
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from securefed.tensors import Array
 
 PAPER = "PPGL: Zhang and Wang, Graph Learning Across Data Silos"
@@ -80,7 +81,7 @@ def draws(make: Make, seed: int, count: int) -> list[Draw]:
 
 def learn(method: GraphMethod, draw: Draw) -> Learned:
     """Run it. A method without personal graphs is scored by its global graph against every client's (as the paper)."""
-    result = Federation(method, draw.clients, keep=False).run(ROUNDS)
+    result = Federation(method, draw.clients, options=RunOptions(keep_transcript=False)).run(ROUNDS)
     consensus = result.output.get(CONSENSUS)
     own = [result.personal[i][GRAPH] if result.personal else consensus for i in range(len(draw.clients))]
     each = tuple(edge_scores(np.asarray(w), truth, THRESHOLD) for w, truth in zip(own, draw.graphs, strict=True))

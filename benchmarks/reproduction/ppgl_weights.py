@@ -31,6 +31,7 @@ from securefed.algorithms.graph.method import CONSENSUS, GRAPH
 from securefed.algorithms.graph.metrics import EdgeScores
 from securefed.datasets.graphs import graphs_at_distances, related_graphs
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 
 METHODS = ("PPGL", "PPGL w/o", "IGL")
 SIZES = (20, 40, 60, 80, 100)
@@ -213,7 +214,7 @@ def _objectives(method: PPGL, seed: int) -> list[float]:
     draw = _typical(np.random.default_rng([seed, 6]))
     public, edges = Public.of(draw.clients), Edges(VERTICES)
     distances = np.stack([edges.distances(data.x) / data.rows for data in draw.clients])
-    federation, values = Federation(method, draw.clients, keep=False), []
+    federation, values = Federation(method, draw.clients, options=RunOptions(keep_transcript=False)), []
     for rounds in range(1, ROUNDS + 1):
         result = federation.run(rounds)
         graphs = np.stack([result.personal[i][GRAPH] for i in range(len(draw.clients))])

@@ -25,6 +25,7 @@ from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, SecureFedError
 from securefed.federation import Federation
 from securefed.messages import ClientId, Transcript
+from securefed.run_options import RunOptions
 from securefed.tensors import Array, Tensors
 
 RECOVERED: Final = "recovered"
@@ -299,7 +300,11 @@ class _Run:
             rng = np.random.default_rng([self.seed, 2])
             clients = [_random_rows(rows, self.public, rng) for rows in self.public.rows]
             federation = Federation(
-                self.algorithm, clients, public=self.public, seed=self.seed, schedule=lambda k: present[k]
+                self.algorithm,
+                clients,
+                public=self.public,
+                seed=self.seed,
+                options=RunOptions(schedule=lambda k: present[k]),
             )
             self._own = federation.run(len(present)).transcript
         return self._own

@@ -34,6 +34,7 @@ from securefed.errors import DivergenceError
 from securefed.federation import Federation
 from securefed.history import RoundHistory
 from securefed.messages import RoundRecord
+from securefed.run_options import RunOptions
 from securefed.server import Result
 from securefed.tensors import Tensors
 
@@ -278,7 +279,7 @@ class _Seed:
             defense,
             seed=self.task.seed,
             public=self.prepared.public,
-            schedule=schedule,
+            options=RunOptions(schedule=schedule),
         )
         planned, done = rounds or self.case.rounds, list[RoundHistory]()
         try:

@@ -1,4 +1,4 @@
-"""What all commands share: the application, options that recur, and how a refusal ends a command."""
+"""Parts shared by all commands: the application, recurring options, and the exit of a refused command."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _seal(key_file: Path | None, anchor: Path | None, checkpoint: Path | None) -
 
 
 class Kind(StrEnum):
-    """What `securefed list` can list."""
+    """Kinds of things that `securefed list` shows."""
 
     algorithms = "algorithms"
     defenses = "defenses"

@@ -15,10 +15,11 @@ NORMAL, TRAIN_ROLE = 0, 0
 
 @dataclass(frozen=True)
 class Detection:
-    """What a detector learns from, and what it is scored on.
+    """Training and test rows of an anomaly detection task.
 
     Attributes:
-        train: normal rows, `y` all 0.      test: other normal rows and all anomalies, `y` 0 or 1.
+        train: normal rows, `y` all 0.
+        test: other normal rows and all anomalies, `y` 0 or 1.
     """
 
     train: Dataset

@@ -72,7 +72,7 @@ class Dataset:
         return self.y
 
     def single(self) -> Dataset:
-        """The same rows in float32, for problems that compute in it: they are read in half the time."""
+        """The rows in float32, for problems that compute in it; reading them takes half the time."""
         return Dataset(self.x.astype(np.float32), self.y)
 
     def take(self, index: Array) -> Dataset:

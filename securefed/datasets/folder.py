@@ -13,13 +13,14 @@ DATA_VARIABLE = "SECUREFED_DATA"
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a set comes from, and under which names its files are looked for.
+    """Origin of a data set, and the names under which its files are looked for.
 
     The folder is searched first for `archive`, then for the original's own files: all of them in the subfolder that
     the original unpacks into, or all of them in a subfolder called `name`, or all of them in the folder itself.
 
     Attributes:
-        name: the set's name.      archive: our `.npz` of it.
+        name: the set's name.
+        archive: our `.npz` of it.
         files: what the original consists of, each a pattern of `pathlib.Path.glob`, or several of which one will do.
             A file may also be there with `.gz` behind its name.
         site: the official site, for the refusal.

@@ -64,7 +64,8 @@ class Table:
     """Columns of text, by name.
 
     Attributes:
-        path: the file they came from, for refusals.      columns: (rows,) strings each.
+        path: the file they came from, for refusals.
+        columns: (rows,) strings each.
     """
 
     path: Path

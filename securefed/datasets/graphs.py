@@ -22,7 +22,8 @@ class RelatedGraphs:
     """Several graphs on the same vertices.
 
     Attributes:
-        common: (vertices, vertices) adjacency matrix of what they share.      graphs: one adjacency matrix each.
+        common: (vertices, vertices) adjacency matrix of what they share.
+        graphs: one adjacency matrix each.
     """
 
     common: Array

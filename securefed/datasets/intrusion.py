@@ -94,7 +94,8 @@ def ton_iot() -> Source:
 
     Groups:
         role: (archive) 0 normal row to train on, 1 normal row to test on, 2 attack.
-        src_port: (original) the source's port.      attack_cat: (original) the kind of attack, or `normal`.
+        src_port: (original) the source's port.
+        attack_cat: (original) the kind of attack, or `normal`.
     """
     archive = TON_IOT.archived()
     if archive:

@@ -204,7 +204,8 @@ def by_group(data: Dataset, groups: Array, clients: int | None = None) -> list[D
         clients: fewer than the groups: each group, largest first, goes to the client with the fewest rows so far.
 
     Raises:
-        DataError: not one entry a row.      ConfigError: more clients than groups.
+        DataError: not one entry a row.
+        ConfigError: more clients than groups.
     """
     if groups.shape != (data.rows,):
         raise DataError(f"groups must be one entry for each of {data.rows} rows, not of shape {groups.shape}")

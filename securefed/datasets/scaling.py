@@ -23,7 +23,8 @@ class Scaling:
     """x -> (compress(x) - shift) * factor, column by column, where compress is sign(x) log(1 + |x|) or nothing.
 
     Attributes:
-        shift, factor: (features,) or scalars.      compress: whether the logarithm is taken first.
+        shift, factor: (features,) or scalars.
+        compress: whether the logarithm is taken first.
         after: what is applied before all of it, `None` for nothing.
     """
 

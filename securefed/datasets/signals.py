@@ -47,7 +47,7 @@ def uci_har() -> Source:
     """Human activity from a phone's sensors, 561 features in [-1, 1], `y` 0..5; 7352 official rows, 2947 in `test`.
 
     Groups:
-        subject: who wore the phone, 1..30; no subject is both in `data` and in `test`.
+        subject: number of the person who wore the phone, 1 to 30; no subject is both in `data` and in `test`.
     """
     archive = UCI_HAR.archived()
     if archive:
@@ -70,7 +70,8 @@ def esr() -> Source:
     """Epileptic seizure recognition: 11500 seconds of EEG, 178 samples each, raw; `y` is 1 for a seizure, else 0.
 
     Groups:
-        recording: which recording a second was cut from.      chunk: its place there.
+        recording: which recording a second was cut from.
+        chunk: its place there.
         condition: the five classes of the original, 1 (seizure) to 5.
     """
     x, groups = _seconds()
@@ -119,7 +120,8 @@ def abide() -> Source:
     `partition.by_group(data, groups["subject"])` gives each person to a client. All series must be of one atlas.
 
     Groups:
-        subject: the study's number of the person.      site: where the person was scanned.
+        subject: the study's number of the person.
+        site: where the person was scanned.
     """
     archive = ABIDE.archived()
     if archive:

@@ -17,7 +17,8 @@ class Source:
     """A loaded set.
 
     Attributes:
-        data: its rows; the training rows where the set has an official split.      name: as asked for.
+        data: its rows; the training rows where the set has an official split.
+        name: as asked for.
         feature_bound: the declared range: every entry of `data` and `test` lies in [-feature_bound, feature_bound].
         image_shape: (height, width) where rows are images, else `None`.
         test: the official test rows, `None` where the set has no official split.

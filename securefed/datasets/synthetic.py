@@ -35,7 +35,9 @@ def linear_rules(
     has alpha = beta = .5. As in both codes alpha and beta are standard deviations, not variances.
 
     Args:
-        sizes: rows of each client.      rule_spread: alpha.      input_spread: beta.
+        sizes: rows of each client.
+        rule_spread: alpha.
+        input_spread: beta.
         alike: one rule for all clients, and v_k = (B_k, ..., B_k): the code's i.i.d. variant.
 
     Raises:
@@ -64,7 +66,8 @@ class LowRank:
     """Readings of a matrix of low rank.
 
     Attributes:
-        clients: rows vec(D_j) of d * d entries (row by row), responses y_j.      truth: (d, d), the matrix X_G.
+        clients: rows vec(D_j) of d * d entries (row by row), responses y_j.
+        truth: (d, d), the matrix X_G.
     """
 
     clients: tuple[Dataset, ...]

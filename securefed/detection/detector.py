@@ -17,7 +17,7 @@ Rule = Literal["rates", "accuracy"]
 
 @dataclass(frozen=True)
 class Metrics:
-    """How well scores tell anomalies from normal rows; an anomaly is the positive class.
+    """Quality of anomaly scores; an anomaly is the positive class.
 
     Attributes:
         threshold: rows scored at or above it are flagged.
@@ -47,7 +47,8 @@ class Detector:
     """Flags rows that a model reconstructs badly.
 
     Attributes:
-        reconstruct: the model (see `scores`).      threshold: rows with an error at or above it are flagged.
+        reconstruct: the model (see `scores`).
+        threshold: rows with an error at or above it are flagged.
     """
 
     reconstruct: Reconstruct
@@ -74,7 +75,8 @@ def roc_threshold(scores: Array, anomalous: Array, rule: Rule = "rates") -> floa
     infinite. Measured on the rows it was taken from, as the paper does, it is optimistic.
 
     Args:
-        scores: (rows,) finite.      anomalous: (rows,) bool, or 0 and 1.
+        scores: (rows,) finite.
+        anomalous: (rows,) bool, or 0 and 1.
         rule: what is largest there: `rates`, true minus false positive rate, as the paper words it; `accuracy`, the
             rows judged rightly, as its authors' code counts: where most rows are anomalies it flags nearly all.
 

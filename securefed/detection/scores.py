@@ -1,4 +1,4 @@
-"""How badly a model reconstructs a row: the anomaly score of every detector here."""
+"""Reconstruction error of a row: the anomaly score of every detector here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ClientApp: answers the server's messages for the party that its SuperNode is."""
+"""Build the ClientApp that answers the server's messages on a SuperNode."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOG = logging.getLogger("securefed.flower")
 
 
 def party_of(context: Context) -> PartyId:
-    """Which party a SuperNode is, by its `--node-config`: `partition-id=3` is client 3, `role="key-holder"` that one.
+    """Read a SuperNode's party from its `--node-config`: `partition-id=3`, or `role="key-holder"`.
 
     Raises:
         ConfigError: neither is given.
@@ -61,27 +61,27 @@ def client_app(
     personal: Callable[[Context, Tensors], None] | None = None,
     ledger: Callable[[Context], Ledger] | None = None,
 ) -> ClientApp:
-    """A ClientApp that takes part in a run of `serve`.
+    """Build a ClientApp that takes part in a run of `serve`.
 
     Args:
-        terms: what this party agrees to. The server's must be the same, or it does not enrol.
+        terms: returns the terms that this party agrees to. It does not enrol where the server's differ.
         rows: this SuperNode's own data; read for every message, as Flower answers each in a process of its own.
         party: which party it is.
-        folder: where to keep what the client learned, on its own disk: one file for each terms, which a new run of the
-            same terms takes over. A run which goes on from a checkpoint of the server finds it; without one such a run
-            is refused, unless the method's clients remember nothing.
+        folder: folder for the client's learned state on its own disk, one file for each terms; a new run of the same
+            terms takes it over. A run that resumes from the server's checkpoint needs it, unless the method's clients
+            remember nothing.
         seal: encrypts that file.
         personal: given the client's personal result at the end of a run, for methods that have one.
         ledger: opens the ledger of this SuperNode's data (`Ledger.open`), which counts exchanges and epsilon over all
             runs, whatever their terms, and refuses beyond its operator's limits.
 
-    Guarantees: those of the defence, towards the server and everybody on the way. One enrolment a Flower run: a server
-    cannot make a client begin anew. A message that was answered is never answered again, and an exchange that a
-    contribution was computed for is used up, on disk where there is a folder.
-    With a folder also where Flower sets a state back, as when the app's process is killed after its reply left. The
-    server reads no error of this party's but refusals of the server's own messages and terms.
-    Not promised: anything against who reads the SuperNode's memory or the folder without a seal. That Flower hands the
-    messages of a run to one process after the other is relied on.
+    Guarantees: those of the defence, towards the server and everything between. A client enrols once in a Flower run,
+        so a
+    server cannot make it start over. The client answers each message at most once and uses each exchange up before it
+    computes; with a folder this holds also where Flower resets the app's state, for instance after a kill. The server
+    reads no error of this party except refusals of the server's own messages and terms.
+    Not guaranteed: anything against a reader of the SuperNode's memory, or of a folder without a seal. The app relies
+    on Flower to hand the messages of a run to one process at a time.
     """
     app = ClientApp()
     desk = _Desk(terms, rows, party, folder, seal, personal, ledger)
@@ -99,7 +99,7 @@ def client_app(
 
 @dataclass(frozen=True)
 class _Desk:
-    """What answers, with nothing kept between two messages but what lies in the context."""
+    """Answers messages; between two messages all state lies in Flower's context."""
 
     terms: Callable[[Context], Terms]
     rows: Callable[[Context], Dataset]
@@ -110,7 +110,7 @@ class _Desk:
     ledger: Callable[[Context], Ledger] | None
 
     def enrol(self, message: Message, context: Context) -> Enrolled:
-        """Agree to a run, or say why not. Errors that speak of this party's data or disk are logged here alone."""
+        """Agree to a run, or refuse; errors about this party's data or disk appear only in its own log."""
         party = self.party(context)
         try:
             self._enrol(Invitation.read(message.content), party, context)
@@ -209,7 +209,7 @@ class _Desk:
             )
 
     def _own(self, context: Context) -> Dataset:
-        """This party's rows. What fails in reading them is nobody else's to know, whatever it is called."""
+        """Read this party's rows; the cause of a failure stays in this party's log."""
         try:
             return self.rows(context)
         except Exception as error:

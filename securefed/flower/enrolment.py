@@ -1,4 +1,4 @@
-"""How a run over Flower begins: which party each SuperNode is, and that it agrees to the terms."""
+"""Messages that enrol SuperNodes: which party each one is, and that it agrees to the terms."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _RECORD: Final = "securefed.enrol"
 
 @dataclass(frozen=True)
 class Invitation:
-    """What the server asks every SuperNode.
+    """The server's invitation to a SuperNode.
 
     Attributes:
-        run: the run's identifier.      terms: fingerprint of the server's terms.
+        run: the run's identifier.
+        terms: fingerprint of the server's terms.
         resumes: the run that it goes on from, empty for a new one.
     """
 
@@ -47,7 +48,7 @@ class Invitation:
 
 @dataclass(frozen=True)
 class Enrolled:
-    """What a SuperNode answers.
+    """A SuperNode's answer to an invitation.
 
     Attributes:
         party: which client it is, or which party beside.

@@ -27,10 +27,11 @@ _KIND: Final = "client's state"
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a client stands.
+    """Progress of a client in a run.
 
     Attributes:
-        run: the run that it takes part in.      before: those that this one goes on from, newest first.
+        run: the run that it takes part in.
+        before: those that this one goes on from, newest first.
         step: answers that it gave in it.
     """
 
@@ -49,7 +50,7 @@ class Standing:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Standing:
-        """What `fields` gave. Raises `KeyError` where one is missing."""
+        """Read the fields that `fields` wrote; raise `KeyError` where one is missing."""
         return cls(str(fields["run"]), tuple(str(fields["before"]).split()), int(fields["step"]))
 
 
@@ -65,7 +66,7 @@ class Folder:
         storage.save(self.path, _KIND, standing.fields(), {"state": from_bytes(learned)}, self.seal)
 
     def read(self) -> tuple[Standing, bytes]:
-        """What was written last. Raises `StorageError` as `storage.load`, and where a field is missing."""
+        """Read the newest state; raise `StorageError` as `storage.load` does, and where a field is missing."""
         meta, tensors = storage.load(self.path, _KIND, self.seal)
         try:
             return Standing.of(meta), tensors["state"].tobytes()

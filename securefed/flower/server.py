@@ -1,22 +1,19 @@
-"""`serve`: the server of a run, inside a ServerApp."""
+"""Run the server of a federation inside a Flower ServerApp."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from securefed.defenses.differential_privacy import Budget
 from securefed.errors import ConfigError, DataError, TooFewSurvivors
 from securefed.flower.enrolment import ACTION, Enrolled, Invitation, check_apart
 from securefed.history import RoundHistory
 from securefed.messages import PartyId
-from securefed.sealing import Seal
-from securefed.selection import Schedule
+from securefed.run_options import RunOptions
 from securefed.server import Progress, Result, Server
 from securefed.terms import Terms
 from securefed.transports.flower import FlowerGrid
@@ -30,33 +27,26 @@ def serve(
     rounds: int,
     *,
     wait: float = 600.0,
-    timeout: float = 600.0,
     least: int | None = None,
     poll: float = 0.2,
     progress: Progress | None = None,
-    schedule: Schedule | None = None,
-    checkpoint: Path | str | None = None,
-    checkpoint_every: int = 1,
-    seal: Seal | None = None,
-    keep: bool = False,
-    max_void: int = 8,
-    budget: Budget | None = None,
+    options: RunOptions | None = None,
 ) -> Result:
     """Run `terms` over the SuperNodes that a grid reaches.
 
+    Evaluations are part of the terms (`Terms.of(..., evaluate_every=...)`): clients refuse any other.
+
     Args:
+        grid: the ServerApp's grid.
+        terms: what all parties agreed on.
+        rounds: training rounds, counting those of a resumed run.
         wait: seconds to wait for all parties to enrol.
-        timeout: seconds to wait for the replies of one stage; who is later dropped out. Flower itself takes some six.
         least: how many clients must have enrolled when `wait` is over; all by default.
         poll: seconds between two looks for replies, and for SuperNodes that joined.
-        progress: called with each completed round; each is logged besides (logger `securefed.flower`).
-        checkpoint: where the server's state is written; if it exists, the run goes on from there. Clients whose method
-            remembers something then need a folder of their own (`client_app`).
-        keep: whether the result's transcript holds all messages, for an audit of what the server saw.
-        max_void: attempts at one sum, at most as many as the terms allow.
-        schedule, checkpoint_every, seal, budget: as `Federation`.
-
-    Evaluations are a part of the terms (`Terms.of(..., evaluate_every=...)`): clients refuse others.
+        progress: called with each completed round; each is also logged (logger `securefed.flower`).
+        options: checkpoint, transcript, retries, timeout and budget. To resume from a checkpoint, clients whose method
+            remembers something need a folder of their own (`client_app`). `max_void` may be at most what the terms
+            allow. Flower itself takes some six seconds of each stage's timeout.
 
     Returns:
         The result, without what stays with the clients.
@@ -64,14 +54,15 @@ def serve(
     Raises:
         ConfigError: a party enrols with other terms, or refuses for a reason of the run.
         TooFewSurvivors: too few enrolled in time.
-        RoundVoid, RangeRefused, BudgetSpent, DivergenceError: as `Server.run`; the checkpoint holds all before it.
+        RoundVoid: a round could not be completed; the checkpoint holds all rounds before it.
+        RangeRefused: a client's values stay out of range however often the range is doubled.
+        BudgetSpent: the privacy budget allows no further exchange.
+        DivergenceError: the model is not finite any more.
     """
     check_apart(terms)
+    options = (options or RunOptions()).with_defaults(checkpoint_every=1, keep_transcript=False)
     transport = FlowerGrid(grid, {}, poll=poll)
-    server = Server(
-        terms, transport, schedule=schedule, checkpoint=checkpoint, checkpoint_every=checkpoint_every, seal=seal,
-        keep=keep, max_void=max_void, timeout=timeout, budget=budget,
-    )  # fmt: skip
+    server = Server(terms, transport, options=options)
     invitation = Invitation(server.transcript.run, terms.digest, server.resumes or "")
     transport.nodes |= enrol(grid, terms, invitation, wait=wait, least=least, poll=poll)
     _LOG.info("run %s begins with %d parties", invitation.run, len(transport.nodes))
@@ -87,7 +78,7 @@ def serve(
 def enrol(
     grid: Grid, terms: Terms, invitation: Invitation, *, wait: float, least: int | None = None, poll: float = 0.2
 ) -> dict[PartyId, int]:
-    """The SuperNode of every party that agreed to the terms.
+    """Enrol SuperNodes and return the SuperNode of every party that agreed to the terms.
 
     Raises:
         ConfigError: a party refuses, or two SuperNodes say that they are the same one.
@@ -103,7 +94,7 @@ def enrol(
         new = sorted(set(grid.get_node_ids()) - asked)
         asked |= set(new)
         waiting |= _ask(grid, invitation, new)
-        for node, answer in _answers(grid, waiting):  # a node that is silent keeps nobody else from enrolling
+        for node, answer in _answers(grid, waiting):  # a silent node does not keep others from enrolling
             if answer.refusal:
                 raise ConfigError(f"party {answer.party} does not take part: {answer.refusal}")
             if answer.party not in wanted:
@@ -136,7 +127,7 @@ def _ask(grid: Grid, invitation: Invitation, nodes: Sequence[int]) -> dict[str, 
 
 
 def _answers(grid: Grid, waiting: dict[str, int]) -> Iterator[tuple[int, Enrolled]]:
-    """Those that are there by now; who answered waits no longer."""
+    """Answers that have arrived; their nodes are removed from `waiting`."""
     for reply in grid.pull_messages(list(waiting)) if waiting else ():
         node = waiting.pop(reply.metadata.reply_to_message_id, None)
         if node is None:

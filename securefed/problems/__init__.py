@@ -1,4 +1,4 @@
-"""What the gradient algorithms train. Importing this registers every problem; networks load torch when made."""
+"""Training problems for the gradient algorithms. Importing this registers them; networks load torch when made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol of what gradient algorithms train: a loss over rows, and its gradient by named tensors."""
+"""Protocol of a training problem: a loss over rows, and its gradient by named tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRACTICAL_LOSS = 100.0
 class Problem(Protocol):
     """A model and its loss. Parameters and gradients are `Tensors` of the same names and shapes.
 
-    Losses and gradients are MEANS over the rows given; who needs sums multiplies by the number of rows.
+    Losses and gradients are means over the rows given; multiply by the number of rows for sums.
     """
 
     name: ClassVar[str]
@@ -68,7 +68,7 @@ class Problem(Protocol):
         ...
 
     def measures(self, public: Public) -> dict[str, float]:
-        """What `measure` sums, by name, and the largest value of one row."""
+        """Names of the sums that `measure` returns, and the largest value of one row."""
         ...
 
     def measure(self, parameters: Tensors, x: Array, y: Array) -> dict[str, float]:
@@ -76,13 +76,13 @@ class Problem(Protocol):
         ...
 
     def score(self, parameters: Tensors, x: Array, y: Array) -> float:
-        """How good the model is on held-out rows, higher is better: accuracy, or minus the loss."""
+        """Score the model on held-out rows, higher is better: accuracy, or minus the loss."""
         ...
 
 
 @runtime_checkable
 class Smooth(Protocol):
-    """What a problem may offer besides: how curved its loss is at the start."""
+    """Optional capability of a problem: a smoothness constant of its loss at the start."""
 
     def smoothness(self, x: Array, classes: int) -> float | None:
         """Largest eigenvalue of the Hessian at the initial parameters, for the rows `x` (rows, features)."""
@@ -91,7 +91,7 @@ class Smooth(Protocol):
 
 @runtime_checkable
 class LinearInput(Protocol):
-    """What a problem may offer besides: its rows enter as z = x W^T and in no other way.
+    """Optional capability of a problem: its rows enter only through z = x W^T.
 
     W (outputs, features) is the first of the parameters. A cohort is then computed without forming gradients of W.
     """

@@ -11,7 +11,9 @@ def slope_of(z: Array, y: Array, weights: Array) -> Array:
     """d loss / dz = weight (softmax(z) - [y]), written over z.
 
     Args:
-        z: (clients, rows, classes) logits.      y: (clients, rows) labels.      weights: (clients, rows), of z's type.
+        z: (clients, rows, classes) logits.
+        y: (clients, rows) labels.
+        weights: (clients, rows), of z's type.
     """
     z -= z.max(axis=-1, keepdims=True)
     np.exp(z, out=z)

@@ -24,7 +24,7 @@ PRACTICAL_WEIGHT = 10.0
 
 @dataclass(frozen=True)
 class LinearMap(Classifier):
-    """What losses of a linear map share.
+    """Base of losses of a linear map.
 
     Attributes:
         bias: whether there is a bias.

@@ -1,4 +1,4 @@
-"""What back-propagation multiplies with: the weights of a network's layers, of several clients at once."""
+"""Products with the weights of a network's layers in back-propagation, for several clients at once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def turned(stack: Array) -> Array:
 
 
 def times(stack: Array, matrix: Array) -> Array:
-    """stack @ matrix; one product for all of the stack where the matrix is everybody's."""
+    """Compute stack @ matrix; one product for the whole stack where all clients share the matrix."""
     if matrix.ndim == 2:
         return (stack.reshape(-1, stack.shape[-1]) @ matrix).reshape(*stack.shape[:-1], matrix.shape[-1])
     return stack @ matrix

@@ -132,7 +132,7 @@ class TorchModule(TorchProblem):
         return criterion(output, y)
 
     def output(self, parameters: Named, x: torch.Tensor) -> torch.Tensor:
-        """What the module makes of the rows `x` (rows, features)."""
+        """The module's outputs for the rows `x` (rows, features)."""
         module = self._stand_in
         own = {_own(name): value for name, value in parameters.items()}
         found: torch.Tensor = torch.func.functional_call(module, own, self.shaped(x))

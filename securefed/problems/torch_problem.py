@@ -1,4 +1,4 @@
-"""What torch differentiates: parameters by name, a loss of each row. Importing this imports torch.
+"""Base of problems that torch differentiates: parameters by name, one loss a row. Importing this imports torch.
 
 Arrays and tensors share memory; torch's global settings (threads, default dtype, random state) are left as found.
 """
@@ -52,7 +52,7 @@ class TorchProblem(BaseProblem):
         """(rows,) losses of the rows `x` (rows, features); each depends on its own row alone."""
 
     def companions(self, x: Array, y: Array) -> Array:
-        """What `row_losses` gets as `y`, given one client's rows and targets: the targets, unless overridden."""
+        """The `y` that `row_losses` gets for one client's rows and targets: the targets, unless overridden."""
         return y
 
     @property

@@ -1,4 +1,4 @@
-"""The one door every message passes."""
+"""Protocols of transports: every message of a run passes through one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Transport(Protocol):
 
 @runtime_checkable
 class Streaming(Protocol):
-    """A transport that hands over replies as they arrive, so that nobody needs to hold all of them."""
+    """A transport that hands over replies as they arrive, so that the server need not hold all of them."""
 
     def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
         """As `Transport.exchange`, one reply at a time, in any order. Each message of `outgoing` is looked up once."""
@@ -28,14 +28,14 @@ class Streaming(Protocol):
 def arrivals(
     transport: Transport, outgoing: Mapping[PartyId, bytes], timeout: float | None
 ) -> Iterator[tuple[PartyId, bytes]]:
-    """The replies, as they arrive where the transport can tell, else in the parties' order."""
+    """Iterate over the replies: as they arrive if the transport streams, else in the parties' order."""
     if isinstance(transport, Streaming):
         return transport.arrivals(outgoing, timeout)
     return iter(sorted(transport.exchange(outgoing, timeout).items()))
 
 
 class Endpoint(Protocol):
-    """A party that answers messages: a client's node, or a helper such as the key holder."""
+    """A party that answers messages: a client, or a helper such as the key holder."""
 
     def handle(self, message: Message) -> Message:
         """The reply."""
@@ -43,7 +43,7 @@ class Endpoint(Protocol):
 
 
 class Crew(Protocol):
-    """Simulated parties that answer together. An endpoint with an attribute `crew` belongs to one."""
+    """Simulated parties that answer a stage together. An endpoint with an attribute `crew` belongs to one."""
 
     def handle_all(self, messages: Mapping[PartyId, Message]) -> Mapping[PartyId, Message]:
         """The reply of every party, as its own `handle` would give it (up to rounding)."""

@@ -1,7 +1,7 @@
-"""Flower's grid as the door: every message crosses as bytes inside a Flower message, from the ServerApp to a SuperNode.
+"""Transport over Flower: messages cross as bytes inside Flower messages, from the ServerApp to SuperNodes.
 
-Needs the extra `flower`. What is inside is bound, signed and masked by the defence; Flower's own TLS and node
-authentication are what keeps strangers away (`flower-superlink --ssl-certfile ...`).
+Needs the extra `flower`. The defence binds, signs and masks the content; Flower's own TLS and node authentication keep
+strangers out (`flower-superlink --ssl-certfile ...`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class FlowerGrid:
         poll: seconds between two looks for replies.
 
     A node that answers with an error, or not within the timeout, counts as dropped out; the reason is logged. Messages
-    that were not fetched by then expire, so that nobody works for an exchange that is over.
+    that were not fetched by then expire, so that no client works for an exchange that is over.
     """
 
     def __init__(self, grid: Grid, nodes: Mapping[PartyId, int], *, poll: float = 0.2) -> None:
@@ -73,7 +73,7 @@ class FlowerGrid:
         return dict(sorted(self.arrivals(outgoing, timeout)))
 
     def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
-        """The same, one at a time as they arrive."""
+        """Iterate over the replies as they arrive."""
         waiting: dict[str, PartyId] = {}
         for party in outgoing:
             if party not in self.nodes:

@@ -1,4 +1,4 @@
-"""All parties in one process: the default, and the fake network for users' tests."""
+"""Transports that stay in one process: the default, and a lossy network for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from securefed.messages import SERVER, Message, PartyId
 from securefed.transports.base import Crew, Endpoint, Transport, arrivals
 
 Drops = Callable[[Message], bool]
-"""Whether this message is lost on its way."""
+"""Rule that tells whether a message is lost."""
 
 
 class InProcess:
@@ -27,7 +27,7 @@ class InProcess:
     def arrivals(
         self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None
     ) -> Iterator[tuple[PartyId, bytes]]:
-        """The same, one at a time: a party is asked when the reply before it has been taken. Crews answer last."""
+        """The replies one at a time: a party is asked once the reply before it was taken. Batches answer last."""
         crews: dict[int, tuple[Crew, dict[PartyId, Message]]] = {}
         for party, data in outgoing.items():
             if party not in self.endpoints:
@@ -44,7 +44,7 @@ class InProcess:
 
 
 class Lossy:
-    """Loses the messages that a rule picks, on the way out (the client never hears) or back (the server never does).
+    """Loses the messages that a rule picks, on the way to the client or on the way back.
 
     For tests and simulations: `Lossy(transport, requests=lambda m: m.round == 3 and m.receiver == 0)`.
     """

@@ -17,6 +17,7 @@ from securefed.datasets.graphs import related_graphs, smooth_signals
 from securefed.errors import ConfigError, DivergenceError
 from securefed.federation import Federation
 from securefed.messages import Aggregate
+from securefed.run_options import RunOptions
 from securefed.state import pack, restore
 from tests.algorithms.rounds import Loop
 
@@ -230,7 +231,9 @@ def test_a_cohort_computed_together_is_the_loop(method):
 
 @every
 def test_a_federation_with_a_sampled_cohort_keeps_every_personal_graph(method):
-    result = Federation(method, silos(), cohort=2, seed=1, keep=False).run(6, evaluate_every=3)
+    result = Federation(method, silos(), cohort=2, seed=1, options=RunOptions(keep_transcript=False)).run(
+        6, evaluate_every=3
+    )
     assert np.isfinite(result.history[-1].metrics["objective"])
     assert set(result.personal) == (set(range(4)) if method.result else set())
 
@@ -286,7 +289,7 @@ def test_contributions_stay_within_their_bounds(method):
 @every
 @pytest.mark.parametrize("rows", [np.array([[0.3, -0.2, 0.5, 0.1]]), np.full((3, 4), 0.7), np.zeros((2, 4))])
 def test_one_sample_and_constant_features_work(method, rows):
-    result = Federation(method, [Dataset(rows), Dataset(rows[:1])], keep=False).run(5)
+    result = Federation(method, [Dataset(rows), Dataset(rows[:1])], options=RunOptions(keep_transcript=False)).run(5)
     for tensors in (result.output, *result.personal.values()):
         assert all(np.isfinite(value).all() for value in tensors.values())
 
@@ -342,7 +345,7 @@ def test_divergence_is_named_for_the_client_that_has_it(method):
     with pytest.raises(DivergenceError, match="blown up"):
         method.contribute(far, broadcast, None)
     with pytest.raises(DivergenceError, match="client 1"):
-        Federation(method, [silos()[0], wild[1]], keep=False).run(3)
+        Federation(method, [silos()[0], wild[1]], options=RunOptions(keep_transcript=False)).run(3)
 
 
 def test_a_consensus_that_noise_has_blown_up_is_named():
@@ -359,5 +362,5 @@ def test_a_consensus_that_noise_has_blown_up_is_named():
 def test_too_large_a_step_is_named_and_the_papers_is_not(method):
     clients = silos(rows=(5, 5, 5, 5))
     with pytest.raises(DivergenceError):
-        Federation(replace(method, step_size=0.5), clients, keep=False).run(20)
-    Federation(method, clients, keep=False).run(20)
+        Federation(replace(method, step_size=0.5), clients, options=RunOptions(keep_transcript=False)).run(20)
+    Federation(method, clients, options=RunOptions(keep_transcript=False)).run(20)

@@ -18,6 +18,7 @@ from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, TranscriptError
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from securefed.tensors import Layout, TensorSpec
 
 CLIENTS = 6
@@ -129,7 +130,9 @@ def test_a_real_run_under_secure_aggregation_is_taken_apart(name) -> None:
     def schedule(k):
         return tuple(range(int(np.random.default_rng(k).integers(2)), CLIENTS))
 
-    defended = Federation(method, data(), chain(secure_aggregation()), schedule=schedule, seed=0).run(24)
+    defended = Federation(
+        method, data(), chain(secure_aggregation()), seed=0, options=RunOptions(schedule=schedule)
+    ).run(24)
     observed = views.sum_only(defended.transcript, 0)
     found = disaggregate(observed)
     step = defended.transcript.records[0].step

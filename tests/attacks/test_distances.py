@@ -17,6 +17,7 @@ from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 
 VERTICES = 7
 EDGES = Edges(VERTICES)
@@ -29,7 +30,7 @@ def scene(method, seed=0, clients=2, rounds=6, schedule=None):
         Dataset(rng.normal(size=(30 + 5 * k, VERTICES)) @ rng.normal(0, 0.4, (VERTICES, VERTICES)), None)
         for k in range(clients)
     ]
-    federation = Federation(method, data, seed=seed, schedule=schedule)
+    federation = Federation(method, data, seed=seed, options=RunOptions(schedule=schedule))
     federation.run(rounds)
     return federation, data, Target(method, federation.public)
 

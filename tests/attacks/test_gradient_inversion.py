@@ -23,6 +23,7 @@ from securefed.defenses.fixed_point import Quantise
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
 from securefed.problems import LogisticRegression, SoftmaxRegression
+from securefed.run_options import RunOptions
 
 DIGITS = load_digits()
 PROBLEMS = [
@@ -56,7 +57,7 @@ def scene(method, sizes=(1,) * 8, rounds=6, seed=0, defence=None, schedule=None)
     labels = (DIGITS.target >= 5).astype(int) if binary else DIGITS.target
     clients = [Dataset(DIGITS.data[k] / 16, labels[k]) for k in np.split(order, np.cumsum(sizes)[:-1])]
     public = Public(len(sizes), len(sizes), 64, tuple(sizes), 2 if binary else 10, 1.0)
-    federation = Federation(method, clients, defence, seed=seed, public=public, schedule=schedule)
+    federation = Federation(method, clients, defence, seed=seed, public=public, options=RunOptions(schedule=schedule))
     federation.run(rounds)
     return federation, clients
 

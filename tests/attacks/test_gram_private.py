@@ -17,6 +17,7 @@ from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, clip_each, gaussian
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from tests.attacks.steady import SteadyGaussian
 
 FEATURES, RANK, ROWS = 12, 3, (30, 150, 150, 150)
@@ -153,7 +154,7 @@ def changing(defense, rounds=24):
         defense,
         seed=1,
         public=public,
-        schedule=lambda k: everyone if k % 2 == 0 else everyone[1:],
+        options=RunOptions(schedule=lambda k: everyone if k % 2 == 0 else everyone[1:]),
     )
     return federation.run(rounds).transcript, Target(SSI(RANK, tolerance=0.0), public)
 

@@ -16,13 +16,16 @@ from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
+from securefed.run_options import RunOptions
 
 
 def scene(method, seed=0, rows=3, rounds=8, schedule=None):
     """(federation, clients, target) on random rows in [0, 1], three classes."""
     rng = np.random.default_rng(seed)
     clients = [Dataset(rng.uniform(0, 1, (rows, 8)), rng.integers(0, 3, rows)) for _ in range(4)]
-    federation = Federation(method, clients, seed=seed, public=Public(4, 4, 8, (rows,) * 4, 3, 1.0), schedule=schedule)
+    federation = Federation(
+        method, clients, seed=seed, public=Public(4, 4, 8, (rows,) * 4, 3, 1.0), options=RunOptions(schedule=schedule)
+    )
     federation.run(rounds)
     return federation, clients, Target(method, federation.public)
 

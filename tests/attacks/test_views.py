@@ -23,6 +23,7 @@ from securefed.defenses.homomorphic import (
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from securefed.server import Result
 from securefed.tensors import subtract
 
@@ -126,7 +127,8 @@ def test_share_holders_hold_the_plain_view_from_the_threshold_on_and_sums_below(
 
 
 def test_sum_only_keeps_rounds_without_the_target_and_released_holds_the_noise() -> None:
-    result, _ = run(chain(clip(50.0), gaussian(0.1), secure_aggregation()), schedule=lambda k: range(k % 2, CLIENTS))
+    options = RunOptions(schedule=lambda k: range(k % 2, CLIENTS))
+    result, _ = run(chain(clip(50.0), gaussian(0.1), secure_aggregation()), options=options)
     sums, noised = views.sum_only(result.transcript, 0), views.released(result.transcript, 0)
     assert [0 in o.members for o in sums.rounds] == [True, False, True, False]
     for a, b in zip(sums.rounds, noised.rounds, strict=True):
@@ -141,7 +143,7 @@ def test_a_colluder_cannot_be_the_target_and_its_contributions_are_needed() -> N
     del result.transcript.contributions[1, 2]
     with pytest.raises(TranscriptError, match="not kept"):
         views.collusion(result.transcript, 3, [2])
-    bare, _ = run(keep=False)
+    bare, _ = run(options=RunOptions(keep_transcript=False))
     assert not views.server(bare.transcript, 3).rounds
 
 

@@ -13,6 +13,7 @@ from securefed.defenses.secure_aggregation import Identities, secure_aggregation
 from securefed.errors import RoundVoid
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
+from securefed.run_options import RunOptions
 from securefed.transports.in_process import InProcess, Lossy
 from tests.contract.test_pipelined_runs import CLIENTS, data, make, same_sums
 
@@ -58,7 +59,7 @@ def test_clients_lost_at_every_stage_of_both_openings(lose: str) -> None:
         stage, clients = events[message.round] if message.round < len(events) else ("none", ())
         return message.stage == stage and party in clients
 
-    settings: dict[str, Any] = {"seed": 5, "max_void": 8, "batched": False}
+    settings: dict[str, Any] = {"seed": 5, "batched": False, "options": RunOptions(max_void=8)}
     algorithm = catalogue.algorithms.make("optimization/fedavg", learning_rate=0.02, local_epochs=1, batch_size=2)
     rounds = sum(len(clients) < 3 for _, clients in events)
     result = Federation(

@@ -17,6 +17,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 
 NAMES = catalogue.attacks.names
 CLIENTS, ROUNDS = 4, 5
@@ -37,7 +38,7 @@ def seen(algorithm: str) -> tuple[Target, dict[str, Observed]]:
         prepared.clients,
         chain(Quantise()),
         public=prepared.public,
-        schedule=lambda k: range(k % 2, CLIENTS),
+        options=RunOptions(schedule=lambda k: range(k % 2, CLIENTS)),
     )
     looks = {
         "server": views.server(transcript, 0),

@@ -17,6 +17,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import DataError, SecureFedError
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from tests.contract.settings import data, make
 
 
@@ -34,7 +35,13 @@ def constant(value: float, columns: slice) -> list[Dataset]:
 @pytest.mark.parametrize("value", [0.0, 0.5])
 @pytest.mark.parametrize("name", catalogue.algorithms.names)
 def test_every_algorithm_runs_on_constant_columns_or_refuses_by_name(name: str, value: float, columns: slice) -> None:
-    federation = Federation(make(name), constant(value, columns), chain(secure_aggregation()), seed=1, keep=False)
+    federation = Federation(
+        make(name),
+        constant(value, columns),
+        chain(secure_aggregation()),
+        seed=1,
+        options=RunOptions(keep_transcript=False),
+    )
     try:
         output = federation.run(2).output
     except SecureFedError:

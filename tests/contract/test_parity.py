@@ -19,6 +19,7 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.federation import Federation
 from securefed.history import RoundHistory
 from securefed.messages import SERVER, Message
+from securefed.run_options import RunOptions
 from securefed.server import Result
 from securefed.transports.in_process import InProcess, Lossy
 from tests.contract.settings import CLIENTS, SETTINGS, data, make
@@ -112,7 +113,11 @@ def test_clients_lost_at_every_stage_in_every_subset(name: str, lose: str) -> No
     def lossy(endpoints: Any) -> Lossy:
         return Lossy(InProcess(endpoints), **{lose: lambda message: lost(plan, message)})
 
-    one_by_one: dict[str, Any] = {"seed": 5, "max_void": 500, "batched": False}  # who is batched depends on who is lost
+    one_by_one: dict[str, Any] = {
+        "seed": 5,
+        "batched": False,
+        "options": RunOptions(max_void=500),
+    }  # who is batched depends on who is lost
     ours = Federation(make(name), data(), EXACT["secure_aggregation"], transport=lossy, **one_by_one)
     completed = 0
 

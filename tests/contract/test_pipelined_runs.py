@@ -17,6 +17,7 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.defenses.secure_aggregation.pipeline import PipelinedClient
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
+from securefed.run_options import RunOptions
 from securefed.server import Result
 from securefed.transports.in_process import InProcess, Lossy
 
@@ -99,7 +100,7 @@ def test_clients_lost_at_every_stage_of_both_openings(name: str, lose: str) -> N
     def lossy(endpoints: Any) -> Lossy:
         return Lossy(InProcess(endpoints), **{lose: lost})
 
-    one_by_one: dict[str, Any] = {"seed": 5, "max_void": 500, "batched": False}
+    one_by_one: dict[str, Any] = {"seed": 5, "batched": False, "options": RunOptions(max_void=500)}
     ours = Federation(make(name), data(), DEFENSE, transport=lossy, **one_by_one)
     rounds = sum(len(clients) < 3 for _, clients in plan)  # the others are void and attempted again
     result = ours.run(rounds)
@@ -121,7 +122,9 @@ def test_clients_lost_at_every_stage_of_both_openings(name: str, lose: str) -> N
 
 def test_a_resumed_run_makes_new_keys_and_its_checkpoint_holds_none(tmp_path: Path) -> None:
     path = tmp_path / "run.checkpoint"
-    first = Federation(make("pca/ssi"), data(), DEFENSE, seed=3, checkpoint=path, checkpoint_every=1)
+    first = Federation(
+        make("pca/ssi"), data(), DEFENSE, seed=3, options=RunOptions(checkpoint=path, checkpoint_every=1)
+    )
     first.run(2)
     _, tensors = storage.load(path, "checkpoint")
     held = b"".join(value.tobytes() for value in tensors.values())
@@ -131,7 +134,9 @@ def test_a_resumed_run_makes_new_keys_and_its_checkpoint_holds_none(tmp_path: Pa
         assert len(state.prepared) > 1000
         assert state.prepared[-64:] not in held
     assert not any("prepared" in name or "protocol" in name for name in tensors)
-    resumed = Federation(make("pca/ssi"), data(), DEFENSE, seed=3, checkpoint=path, checkpoint_every=1)
+    resumed = Federation(
+        make("pca/ssi"), data(), DEFENSE, seed=3, options=RunOptions(checkpoint=path, checkpoint_every=1)
+    )
     result = resumed.run(4)
     assert list(stages_of(result).values())[:2] == [FULL, SHORT]
     whole = Federation(make("pca/ssi"), data(), CLEAR, seed=3).run(4)

@@ -31,6 +31,7 @@ from securefed.errors import ConfigError, MalformedError
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
 from securefed.opening import Opening
+from securefed.run_options import RunOptions
 from securefed.tensors import Layout, TensorSpec
 
 LAYOUT = Layout((TensorSpec("w", (3, 4)), TensorSpec("b", (), 0.25), TensorSpec("c", (2,), 50.0, 64)))
@@ -162,7 +163,7 @@ def test_a_run_moves_the_clip_to_the_clients_norms_and_a_resumed_one_goes_on(tmp
     adaptive = adaptive_clip(0.5, initial=1e-3, rate=0.5)
     clipped = Federation(DSGD(), data(), chain(clip(1e-3))).run(30).output
     defense = chain(adaptive, *links)
-    arguments = {"checkpoint": tmp_path / "run", "checkpoint_every": 1}
+    arguments = {"options": RunOptions(checkpoint=tmp_path / "run", checkpoint_every=1)}
     Federation(DSGD(), data(), defense, **arguments).run(20)
     resumed = Federation(DSGD(), data(), defense, **arguments)
     assert resumed._learned[0] > 0.1, "what was learned is in the checkpoint"

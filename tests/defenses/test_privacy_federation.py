@@ -12,6 +12,7 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.defenses.simulate import sum_once
 from securefed.errors import BudgetSpent
 from securefed.federation import Federation
+from securefed.run_options import RunOptions
 from securefed.tensors import Layout, TensorSpec
 from securefed.transports.in_process import InProcess, Lossy
 
@@ -39,7 +40,7 @@ def test_a_budget_of_the_mechanism_stops_the_run_with_its_state_saved(tmp_path):
     defense = ddp(4.0, colluding=1)
     plan = Federation(DSGD(), data(), defense).plan
     budget = defense.transforms[1].budget(3.0, plan)
-    arguments = {"budget": budget, "checkpoint": tmp_path / "run", "checkpoint_every": 1}
+    arguments = {"options": RunOptions(budget=budget, checkpoint=tmp_path / "run", checkpoint_every=1)}
     with pytest.raises(BudgetSpent):
         Federation(DSGD(), data(), defense, **arguments).run(1000)
     done = next(k for k in range(1, 1000) if budget.after(k + 1) > 3.0)
@@ -58,7 +59,11 @@ def test_too_few_survivors_void_the_exchange_and_the_next_attempt_is_paid_for_to
         return message.stage == "upload" and message.receiver < {1: 3, 2: 1}.get(message.round, 0)
 
     federation = Federation(
-        DSGD(), data(), defense, budget=budget, transport=lambda ends: Lossy(InProcess(ends), requests=lost)
+        DSGD(),
+        data(),
+        defense,
+        transport=lambda ends: Lossy(InProcess(ends), requests=lost),
+        options=RunOptions(budget=budget),
     )
     history = federation.run(2).history
     assert [len(entry.void) for entry in history] == [0, 1]

@@ -10,6 +10,7 @@ from securefed.detection import metrics, projection, reconstruction_errors
 from securefed.detection.baselines import CODE, DEEP
 from securefed.federation import Federation
 from securefed.problems import problems
+from securefed.run_options import RunOptions
 
 
 def clients(rng, count=4, noise=0.05):
@@ -41,7 +42,7 @@ def test_an_autoencoder_learns_to_tell_rows_off_the_plane(widths):
     rng = np.random.default_rng(1)
     data = clients(rng)
     method = algorithms.make("detection/fedae", widths=widths, code=2, learning_rate=0.1, batch_size=10, local_epochs=3)
-    federation = Federation(method, data, seed=0, keep=False)
+    federation = Federation(method, data, seed=0, options=RunOptions(keep_transcript=False))
     before = mean_error(method, federation.run(0).output, data)
     after = federation.run(60).output
     assert mean_error(method, after, data) < 0.2 * before
@@ -58,7 +59,7 @@ def test_a_linear_autoencoder_approaches_the_error_of_pca():
     data = [Dataset(part) for part in np.array_split(np.random.default_rng(0).permutation(rows), 4)]
     method = algorithms.make("detection/fedae", widths=(), code=2, learning_rate=0.3, batch_size=None, local_epochs=5)
     assert method.problem == problems.make("autoencoder", layers=(2,))
-    out = Federation(method, data, seed=0, keep=False).run(150).output
+    out = Federation(method, data, seed=0, options=RunOptions(keep_transcript=False)).run(150).output
     # biases let it centre the rows, which the PCA here does not: compare with the components of centred rows
     centred = Dataset(rows - rows.mean(axis=0))
     optimum = np.mean(reconstruction_errors(projection(centralised([centred], 2).basis), centred.x) ** 2)
@@ -69,7 +70,7 @@ def test_a_bigan_trains_towards_rows_that_look_like_the_data():
     """No loss of a game falls by itself: what must hold is that the generated rows move to where the data are."""
     data = [Dataset(d.x + 2) for d in clients(np.random.default_rng(3))]
     method = algorithms.make("detection/fedbigan", widths=(16,), code=2, learning_rate=0.1, batch_size=30)
-    federation = Federation(method, data, seed=0, keep=False)
+    federation = Federation(method, data, seed=0, options=RunOptions(keep_transcript=False))
     rows = np.concatenate([d.x for d in data])
 
     def distance(out):

@@ -32,7 +32,7 @@ from securefed.transports.flower import ACTION as PROTOCOL
 from securefed.transports.flower import from_content, from_record, to_content
 from tests.contract.settings import CLIENTS
 from tests.flower.grid import LocalGrid, Node
-from tests.flower.test_flower_runs import DATA, QUICK, grid_of, terms_of
+from tests.flower.test_flower_runs import DATA, grid_of, quick, terms_of
 
 SECRET = "patient 17 is ill"
 
@@ -86,7 +86,7 @@ def test_no_error_of_a_clients_data_or_disk_reaches_the_server(
         grid = grid_of(terms)
         grid.nodes[101].app = client_app(lambda _: terms, fails)
         with pytest.raises(ConfigError, match=r"party 1 does not take part: DataError; its own log says more$"):
-            serve(grid, terms, 1, **QUICK)
+            serve(grid, terms, 1, **quick())
         grid = grid_of(terms)
         run = new_run()
         assert invite(grid.nodes[101], Invitation(run, terms.digest)) == ""
@@ -104,7 +104,7 @@ def test_no_error_of_a_clients_data_or_disk_reaches_the_server(
 
     grid.lose = breaks
     with caplog.at_level(logging.ERROR, "securefed.flower"), pytest.raises(RoundVoid):
-        serve(grid, terms, 1, max_void=1, **QUICK)
+        serve(grid, terms, 1, **quick(max_void=1))
     assert grid.errors and not any(str(tmp_path) in text or "file" in text for text in grid.errors)
     assert str(tmp_path) in caplog.text and SECRET in caplog.text
 
@@ -118,7 +118,7 @@ def wrapped(inner: Message) -> Any:
 def test_a_thief_of_the_file_finds_no_secret_of_an_exchange(tmp_path: Path) -> None:
     terms = terms_of("optimization/scaffold", chain(secure_aggregation(pipelined=True)))
     grid = grid_of(terms, folder=lambda _: tmp_path)
-    serve(grid, terms, 2, **QUICK)
+    serve(grid, terms, 2, **quick())
     _, tensors = storage.load(files(tmp_path)[1], "client's state")
     lies, header = decode(tensors["state"].tobytes())
     assert not [name for name in lies if name.startswith("protocol/")] and "opening" not in header
@@ -146,7 +146,7 @@ def test_a_state_that_flower_sets_back_makes_no_second_upload(tmp_path: Path, ke
         return False
 
     grid.lose = killed
-    result = serve(grid, terms, 2, **QUICK)
+    result = serve(grid, terms, 2, **quick())
     assert replies == ["upload", "refusal" if kept else "upload"]
     assert [entry.survivors for entry in result.history] == [(0, 2, 3, 4), tuple(range(CLIENTS))]
 
@@ -160,16 +160,16 @@ def test_a_contribution_let_out_in_one_run_enters_no_other_sum_in_the_next(tmp_p
     identities = Identities.generate(CLIENTS)
     terms = terms_of("optimization/fedavg", chain(secure_aggregation(identities=identities)))
     grid = grid_of(terms, folder=(lambda _: tmp_path) if kept else None)
-    first = serve(grid, terms, 1, keep=True, **QUICK).transcript.records[0]
+    first = serve(grid, terms, 1, **quick(keep_transcript=True)).transcript.records[0]
     begin_anew(grid)
     grid.lose = lambda message: asks(message, "upload", 4)
     if kept:
         with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
-            serve(grid, terms, 1, max_void=1, **QUICK)
+            serve(grid, terms, 1, **quick(max_void=1))
         return
-    second = serve(grid, terms, 1, keep=True, **QUICK).transcript.records[0]
+    second = serve(grid, terms, 1, **quick(keep_transcript=True)).transcript.records[0]
     plain = terms_of("optimization/fedavg", chain(Quantise()))
-    clear = serve(grid_of(plain), plain, 1, keep=True, **QUICK).transcript
+    clear = serve(grid_of(plain), plain, 1, **quick(keep_transcript=True)).transcript
     [own] = [s.message.body for s in clear.sent if s.message.sender == 4 and s.message.stage == "upload"]
     for name, total in first.total.items():
         [sent] = [value for field, value in own.items() if field.endswith(name)]
@@ -187,7 +187,7 @@ def test_a_personal_result_is_handed_out_at_the_end_and_not_for_a_replay() -> No
         return False
 
     grid.lose = note
-    serve(grid, terms, 1, **QUICK)
+    serve(grid, terms, 1, **quick())
     assert sorted(found) == list(range(CLIENTS))
     assert ask(grid.nodes[101], seen[0]).stage == "refusal"
     assert len(found) == CLIENTS
@@ -231,7 +231,7 @@ def test_a_supernode_that_says_it_is_another_client_ends_the_run_or_takes_its_pl
     impostor = Node(client_app(lambda _: terms, lambda _: DATA[3]), {"partition-id": 3})
     del grid.nodes[103]
     grid.nodes[90] = impostor
-    assert serve(grid, terms, 1, **QUICK).history[0].survivors == tuple(range(CLIENTS))
+    assert serve(grid, terms, 1, **quick()).history[0].survivors == tuple(range(CLIENTS))
     own = Identities.generate(CLIENTS)
     signed, without = (
         terms_of("pca/ssi", chain(secure_aggregation(identities=known))) for known in (own, Identities(own.public))
@@ -240,7 +240,7 @@ def test_a_supernode_that_says_it_is_another_client_ends_the_run_or_takes_its_pl
     grid = grid_of(signed)
     del grid.nodes[103]
     grid.nodes[90] = Node(client_app(lambda _: without, lambda _: DATA[3]), {"partition-id": 3})
-    assert serve(grid, signed, 1, **QUICK).history[0].survivors == (0, 1, 2, 4)
+    assert serve(grid, signed, 1, **quick()).history[0].survivors == (0, 1, 2, 4)
 
 
 def test_a_key_holder_is_not_asked_for_where_it_is_elsewhere() -> None:
@@ -250,7 +250,7 @@ def test_a_key_holder_is_not_asked_for_where_it_is_elsewhere() -> None:
     terms = terms_of("pca/ssi", chain(given))
     grid = grid_of(terms)
     with pytest.raises(ConfigError, match="has no use for party -2 here"):
-        serve(grid, terms, 1, **QUICK)
+        serve(grid, terms, 1, **quick())
 
 
 def test_a_supernode_that_never_answers_keeps_nobody_else_from_enrolling() -> None:
@@ -266,7 +266,7 @@ def test_a_supernode_that_never_answers_keeps_nobody_else_from_enrolling() -> No
         return False
 
     grid.lose = silent
-    assert serve(grid, terms, 1, **QUICK).history[0].survivors == tuple(range(CLIENTS))
+    assert serve(grid, terms, 1, **quick()).history[0].survivors == tuple(range(CLIENTS))
 
 
 def test_what_terms_read_from_the_runs_config_is_for_the_server_to_choose() -> None:
@@ -305,7 +305,7 @@ def test_a_client_with_a_sealed_folder_shows_a_server_nothing_of_its_data_by_ref
             return asks(message, "upload", 1)  # the client never hears of it: the server has it for itself
 
         grid.lose = note
-        serve(grid, terms, 1, **QUICK)
+        serve(grid, terms, 1, **quick())
         upload = next(request for request in requests if request.stage == "upload")
         replies = []
         for power in range(-20, 21):

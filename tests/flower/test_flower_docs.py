@@ -20,12 +20,17 @@ from securefed.federation import Federation
 from securefed.flower import client_app, serve
 from securefed.ledger import Ledger, Limits
 from securefed.messages import Transcript
+from securefed.run_options import RunOptions
 from securefed.tensors import decode
 from securefed.terms import Terms
 from tests.flower.grid import LocalGrid, Node
 
 ROOT = Path(__file__).parents[2]
-QUICK: dict[str, Any] = {"wait": 2.0, "timeout": 0.02, "poll": 0.001}
+
+
+def quick(**options: Any) -> dict[str, Any]:
+    """Arguments of `serve` that wait for no real network."""
+    return {"wait": 2.0, "poll": 0.001, "options": RunOptions(**{"timeout": 0.02} | options)}
 
 
 def example() -> Any:
@@ -62,7 +67,7 @@ def test_the_ledger_of_the_page(tmp_path: Path) -> None:
     exec(ledger.replace("/var/lib/site", str(tmp_path)), found)  # noqa: S102
     grid = grid_of(names["client"], {})
     grid.nodes[10].app = found["app"]
-    serve(grid, names["terms"]({}), 2, **QUICK)
+    serve(grid, names["terms"]({}), 2, **quick())
     assert Ledger.open(tmp_path / "data.ledger", Limits()).spent.exchanges == 2
 
 
@@ -72,7 +77,7 @@ def test_the_app_of_the_page() -> None:
     names: dict[str, Any] = {"rows": lambda context: app.rows(context.node_config["partition-id"], 3)}
     exec(code, names)  # noqa: S102 - our own page
     assert isinstance(names["server"], ServerApp)
-    result = serve(grid_of(names["client"], {}), names["terms"]({}), 2, **QUICK)
+    result = serve(grid_of(names["client"], {}), names["terms"]({}), 2, **quick())
     assert result.output["basis"].shape == (30, 3)
 
 
@@ -101,7 +106,7 @@ def test_what_the_server_saw_in_the_clear_is_attacked_like_any_transcript(tmp_pa
     app = example()
     clear = Terms.of(app.terms({"clients": 3, "seed": 0}).algorithm, app.terms({"clients": 3, "seed": 0}).public)
     client = client_app(lambda _: clear, lambda context: app.rows(context.node_config["partition-id"], 3))
-    serve(grid_of(client, {}), clear, 12, keep=True, **QUICK).transcript.save(tmp_path / "run.transcript")
+    serve(grid_of(client, {}), clear, 12, **quick(keep_transcript=True)).transcript.save(tmp_path / "run.transcript")
     seen = views.server(Transcript.load(tmp_path / "run.transcript"), 1)
     found = PowerGram().run(seen, Target(clear.algorithm, clear.public), np.random.default_rng(0)).value
     own, others = (sum(app.rows(client, 3).x.T @ app.rows(client, 3).x for client in who) for who in ((1,), (0, 2)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from securefed.terms import Terms, new_run
 from tests.contract.settings import CLIENTS
 from tests.flower.grid import LocalGrid
 from tests.flower.test_flower_attacks import asks, begin_anew, files, invite, masking
-from tests.flower.test_flower_runs import QUICK, grid_of, terms_of
+from tests.flower.test_flower_runs import grid_of, quick, terms_of
 
 
 def dies_in(round: int) -> Callable[[Any], None]:
@@ -36,7 +37,7 @@ def checkpointed(tmp_path: Path, rounds: int) -> tuple[Terms, LocalGrid, dict[st
     """A run that died after so many rounds, its server and its clients restored in a new Flower run."""
     terms = masking()
     grid = grid_of(terms, folder=lambda _: tmp_path / "clients")
-    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
+    options = quick(checkpoint=tmp_path / "server.checkpoint")
     with pytest.raises(KeyboardInterrupt):
         serve(grid, terms, 9, progress=dies_in(rounds - 1), **options)
     begin_anew(grid)
@@ -71,7 +72,7 @@ def test_a_resume_that_died_before_the_server_wrote_it_down_is_tried_again(tmp_p
     begin_anew(grid)
     ours = serve(grid, terms, 4, **options)
     assert [entry.survivors for entry in ours.history] == [tuple(range(CLIENTS))] * 4
-    same(ours, serve(grid_of(terms), terms, 4, **QUICK))
+    same(ours, serve(grid_of(terms), terms, 4, **quick()))
 
 
 def test_an_older_file_of_a_client_is_found_out_and_so_is_an_older_checkpoint(tmp_path: Path) -> None:
@@ -91,13 +92,13 @@ def test_an_older_file_of_a_client_is_found_out_and_so_is_an_older_checkpoint(tm
     begin_anew(grid)
     (tmp_path / "server.checkpoint").write_bytes(older[tmp_path / "server.checkpoint"])
     with pytest.raises(RoundVoid, match="one of both went on from an older file"):
-        serve(grid, terms, 5, max_void=1, **options)
+        serve(grid, terms, 5, **options | {"options": replace(options["options"], max_void=1)})
 
 
 def test_an_older_file_of_the_same_run_is_found_out(tmp_path: Path) -> None:
     terms = masking()
     grid = grid_of(terms, folder=lambda _: tmp_path / "clients")
-    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
+    options = quick(checkpoint=tmp_path / "server.checkpoint")
     older: dict[Path, bytes] = {}
 
     def copies(entry: Any) -> None:
@@ -120,7 +121,7 @@ def test_runs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
     """One of other terms has a file of its own; one of the same terms ends the first run's part, and says so."""
     terms, grid, options = checkpointed(tmp_path, 2)
     other = terms_of("optimization/scaffold", chain(secure_aggregation()), seed=4)
-    serve(grid_of(other, folder=lambda _: tmp_path / "clients"), other, 1, **QUICK)
+    serve(grid_of(other, folder=lambda _: tmp_path / "clients"), other, 1, **quick())
     assert len(files(tmp_path / "clients")) == 2 * CLIENTS
     serve(grid, terms, 3, **options)
     begin_anew(grid)
@@ -140,7 +141,7 @@ def test_what_was_let_out_is_remembered_where_a_forgetful_methods_run_goes_on(tm
     identities = Identities.generate(CLIENTS)
     terms = terms_of("optimization/fedavg", chain(secure_aggregation(identities=identities)))
     grid = grid_of(terms, folder=lambda _: tmp_path / "clients")
-    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
+    options = quick(checkpoint=tmp_path / "server.checkpoint")
     serve(grid, terms, 1, **options)
     older = (tmp_path / "server.checkpoint").read_bytes()
     begin_anew(grid)
@@ -149,7 +150,7 @@ def test_what_was_let_out_is_remembered_where_a_forgetful_methods_run_goes_on(tm
     (tmp_path / "server.checkpoint").write_bytes(older)
     grid.lose = lambda message: asks(message, "upload", 4)
     with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
-        serve(grid, terms, 2, max_void=1, **options)
+        serve(grid, terms, 2, **options | {"options": replace(options["options"], max_void=1)})
 
 
 def test_a_runs_identifier_is_new_and_well_formed(tmp_path: Path) -> None:

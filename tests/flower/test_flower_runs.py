@@ -21,6 +21,7 @@ from securefed.federation import Federation
 from securefed.flower import client_app, serve
 from securefed.flower.client import party_of
 from securefed.messages import KEY_HOLDER, Message
+from securefed.run_options import RunOptions
 from securefed.sealing import Seal
 from securefed.terms import Terms
 from securefed.transports.flower import ACTION as PROTOCOL
@@ -28,7 +29,12 @@ from securefed.transports.flower import from_content
 from tests.contract.settings import CLIENTS, data, make
 from tests.flower.grid import LocalGrid, Node
 
-QUICK: dict[str, Any] = {"wait": 2.0, "timeout": 0.02, "poll": 0.001}
+
+def quick(**options: Any) -> dict[str, Any]:
+    """Arguments of `serve` that wait for no real network."""
+    return {"wait": 2.0, "poll": 0.001, "options": RunOptions(**{"timeout": 0.02} | options)}
+
+
 DATA = data()
 PUBLIC = Public.of(DATA)
 
@@ -69,7 +75,7 @@ def test_a_run_over_flower_is_the_run_in_one_process(name: str, defense: Defense
         personal[context.node_config["partition-id"]] = result
 
     rounds: list[int] = []
-    ours = serve(grid_of(terms, personal=keep), terms, 3, progress=lambda e: rounds.append(e.round), **QUICK)
+    ours = serve(grid_of(terms, personal=keep), terms, 3, progress=lambda e: rounds.append(e.round), **quick())
     theirs = Federation(make(name), DATA, chain(Quantise()), seed=3, public=PUBLIC, batched=False).run(3)
     assert rounds == [0, 1, 2] and ours.stopped is None and not ours.unsettled
     for tensor, value in theirs.output.items():
@@ -91,7 +97,7 @@ def test_nodes_that_are_silent_or_fail_drop_out_and_come_back() -> None:
         return inner.stage == "upload" and inner.receiver == inner.round % CLIENTS
 
     grid.lose = lose
-    result = serve(grid, terms, 3, **QUICK)
+    result = serve(grid, terms, 3, **quick())
     assert [len(entry.survivors) for entry in result.history] == [CLIENTS - 1] * 3
     grid.lose = lambda _: False
     for node in grid.nodes.values():
@@ -109,7 +115,7 @@ def test_nodes_that_are_silent_or_fail_drop_out_and_come_back() -> None:
     whole_again = broken.app
     broken.app = fails  # type: ignore[assignment]
     assert whole is not whole_again
-    result = serve(grid, again, 2, **QUICK)
+    result = serve(grid, again, 2, **quick())
     assert [entry.survivors for entry in result.history] == [(0, 1, 3, 4)] * 2
 
 
@@ -129,7 +135,7 @@ def test_a_party_of_other_terms_ends_the_run_before_it_begins(change: dict[str, 
     other = Terms.of(**given)
     grid.nodes[103].app = client_app(lambda _: other, rows)
     with pytest.raises(ConfigError, match=f"party 3 does not take part.*{words}"):
-        serve(grid, terms, 1, **QUICK)
+        serve(grid, terms, 1, **quick())
 
 
 def test_data_beyond_what_is_declared_are_refused_without_a_word_of_them() -> None:
@@ -143,7 +149,7 @@ def test_data_beyond_what_is_declared_are_refused_without_a_word_of_them() -> No
         grid = grid_of(terms)
         grid.nodes[101].app = client_app(lambda _: terms, lambda _, wrong=wrong: wrong)
         with pytest.raises(ConfigError, match=r"party 1 does not take part: DataError; its own log says more$"):
-            serve(grid, terms, 1, **QUICK)
+            serve(grid, terms, 1, **quick())
 
 
 def test_absent_and_doubled_parties() -> None:
@@ -151,20 +157,20 @@ def test_absent_and_doubled_parties() -> None:
     grid = grid_of(terms)
     missing = grid.nodes.pop(104)
     with pytest.raises(TooFewSurvivors, match=r"4 of 5 clients enrolled within 0.05 s, parties \[4\] did not"):
-        serve(grid, terms, 1, **QUICK | {"wait": 0.05})
+        serve(grid, terms, 1, **quick() | {"wait": 0.05})
     for node in grid.nodes.values():
         node.begin({})
-    assert serve(grid, terms, 1, least=4, **QUICK | {"wait": 0.05}).history[0].survivors == (0, 1, 2, 3)
+    assert serve(grid, terms, 1, least=4, **quick() | {"wait": 0.05}).history[0].survivors == (0, 1, 2, 3)
     for node in (*grid.nodes.values(), missing):
         node.begin({})
     grid.nodes[105], grid.nodes[106] = missing, Node(missing.app, {"partition-id": 0})
     with pytest.raises(ConfigError, match="two SuperNodes say that they are client 0"):
-        serve(grid, terms, 1, **QUICK)
+        serve(grid, terms, 1, **quick())
     paillier = terms_of("pca/ssi", chain(InsecurePaillier()))
     grid = grid_of(paillier)
     del grid.nodes[99]
     with pytest.raises(TooFewSurvivors, match=r"parties \[-2\] did not"):
-        serve(grid, paillier, 1, least=3, **QUICK | {"wait": 0.05})
+        serve(grid, paillier, 1, least=3, **quick() | {"wait": 0.05})
 
 
 def test_a_server_cannot_make_a_client_begin_anew_nor_answer_twice() -> None:
@@ -177,9 +183,9 @@ def test_a_server_cannot_make_a_client_begin_anew_nor_answer_twice() -> None:
         return False
 
     grid.lose = note
-    serve(grid, terms, 1, **QUICK)
+    serve(grid, terms, 1, **quick())
     with pytest.raises(ConfigError, match=r"takes part in run .* already; start a new Flower run"):
-        serve(grid, terms, 1, **QUICK)
+        serve(grid, terms, 1, **quick())
     replayed = [m for m in seen if m.metadata.message_type == PROTOCOL and m.metadata.dst_node_id == 101]
     assert len(replayed) >= 4
     node = grid.nodes[101]
@@ -198,7 +204,7 @@ def test_a_run_that_died_goes_on_with_what_server_and_clients_kept(tmp_path: Pat
     terms = terms_of("personalized/flame", chain(secure_aggregation(pipelined=True)))
     seal = (lambda _: Seal.from_file(tmp_path / "client.key")) if sealed else None
     grid = grid_of(terms, folder=lambda _: tmp_path / "states", seal=seal)
-    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
+    options = quick(checkpoint=tmp_path / "server.checkpoint")
 
     def dies(entry: Any) -> None:
         if entry.round == 1:
@@ -209,7 +215,7 @@ def test_a_run_that_died_goes_on_with_what_server_and_clients_kept(tmp_path: Pat
     for node in grid.nodes.values():
         node.begin({})  # another Flower run
     ours = serve(grid, terms, 4, **options)
-    theirs = serve(grid_of(terms), terms, 4, **QUICK)
+    theirs = serve(grid_of(terms), terms, 4, **quick())
     assert [entry.round for entry in ours.history] == [0, 1, 2, 3]
     for tensor, value in theirs.output.items():
         np.testing.assert_array_equal(ours.output[tensor], value)
@@ -218,12 +224,12 @@ def test_a_run_that_died_goes_on_with_what_server_and_clients_kept(tmp_path: Pat
 
 
 def test_a_client_that_kept_nothing_does_not_go_on_as_if_it_had(tmp_path: Path) -> None:
-    options = QUICK | {"checkpoint": tmp_path / "server.checkpoint"}
+    options = quick(checkpoint=tmp_path / "server.checkpoint")
     terms = terms_of("personalized/flame", chain(secure_aggregation()))
     serve(grid_of(terms), terms, 1, **options)
     with pytest.raises(ConfigError, match="kept nothing of it; give client_app a folder"):
         serve(grid_of(terms), terms, 2, **options)
-    other = QUICK | {"checkpoint": tmp_path / "other.checkpoint"}  # positive control: FedAvg's clients remember nothing
+    other = quick(checkpoint=tmp_path / "other.checkpoint")  # positive control: FedAvg's clients remember nothing
     forgetful = terms_of("optimization/fedavg", chain(secure_aggregation()))
     serve(grid_of(forgetful), forgetful, 1, **other)
     assert len(serve(grid_of(forgetful), forgetful, 2, **other).history) == 2
@@ -241,15 +247,15 @@ def test_too_many_lost_void_the_round_by_name() -> None:
     grid = grid_of(terms)
     grid.lose = lambda message: message.metadata.message_type == PROTOCOL and message.metadata.dst_node_id < 103
     with pytest.raises(RoundVoid):
-        serve(grid, terms, 1, max_void=2, **QUICK)
+        serve(grid, terms, 1, **quick(max_void=2))
 
 
 def test_keys_that_every_process_would_deal_for_itself_are_refused() -> None:
     with pytest.raises(ConfigError, match="deal\\(\\) once, and give each party what is its own"):
-        serve(LocalGrid({}), terms_of("pca/ssi", chain(threshold_paillier(threshold=3, holders=CLIENTS))), 1, **QUICK)
+        serve(LocalGrid({}), terms_of("pca/ssi", chain(threshold_paillier(threshold=3, holders=CLIENTS))), 1, **quick())
     keys = insecure_deal(3, CLIENTS)
     server = terms_of("pca/ssi", chain(threshold_paillier(keys=keys.only(-1))))  # positive control: each has its own
     own = {client: terms_of("pca/ssi", chain(threshold_paillier(keys=keys.only(client)))) for client in range(CLIENTS)}
     app = client_app(lambda context: own[context.node_config["partition-id"]], rows)
     grid = LocalGrid({client: Node(app, {"partition-id": client}) for client in range(CLIENTS)})
-    assert serve(grid, server, 1, **QUICK).history[0].survivors == tuple(range(CLIENTS))
+    assert serve(grid, server, 1, **quick()).history[0].survivors == tuple(range(CLIENTS))

@@ -16,6 +16,7 @@ from securefed.defenses.homomorphic import InsecurePaillier
 from securefed.defenses.secure_aggregation import masks, secure_aggregation
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
+from securefed.run_options import RunOptions
 from securefed.state import pack, restore
 
 TENSORS = (("w", (500,), 32), ("v", (30,), 64), ("u", (3, 7), 20))
@@ -120,7 +121,10 @@ DATA = [Dataset(RNG.standard_normal((6, 3)), np.arange(6) % 2) for _ in range(3)
 @pytest.mark.parametrize("defense", [secure_aggregation(pipelined=True), InsecurePaillier()], ids=lambda d: d.name)
 def test_a_run_with_clients_that_prepare_is_the_run_without(defense) -> None:
     method = catalogue.algorithms.make("optimization/fedavg", learning_rate=0.1)
-    results = [Federation(method, DATA, chain(defense), prepare=prepare).run(3).output for prepare in (False, True)]
+    results = [
+        Federation(method, DATA, chain(defense), options=RunOptions(prepare=prepare)).run(3).output
+        for prepare in (False, True)
+    ]
     for name, value in results[0].items():
         np.testing.assert_array_equal(results[1][name], value)
 
