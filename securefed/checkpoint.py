@@ -22,7 +22,6 @@ from securefed.sealing import Seal
 from securefed.state import nest, pack, restore, unnest
 from securefed.tensors import Tensors
 
-
 FORMAT: Final = 2
 """Version of the fields inside a checkpoint. Format 1 named states and algorithms as release 0.1.0 did."""
 
@@ -82,8 +81,8 @@ class Checkpoint:
         details, tensors = storage.load(self.path, "checkpoint", self.seal)
         if (found := details.get("format", 1)) != FORMAT:
             raise StorageError(
-                f"checkpoint {self.path} has format {found}, and this release reads format {FORMAT}; finish the run with "
-                "the release that began it, or delete the file to start the run anew"
+                f"checkpoint {self.path} has format {found}, and this release reads format {FORMAT}; finish the run "
+                "with the release that began it, or delete the file to start the run anew"
             )
         try:
             self._same_run(details["run"], meta)

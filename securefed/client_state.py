@@ -76,8 +76,8 @@ def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None
         raise StorageError(f"the state of client {node.client} cannot be read: {error}") from error
     if (found := header.get("version")) != VERSION:
         raise StorageError(
-            f"the state of client {node.client} has version {found}, and this release reads version {VERSION}; finish the "
-            "run with the release that began it, or delete the file to enrol the client anew"
+            f"the state of client {node.client} has version {found}, and this release reads version {VERSION}; finish "
+            "the run with the release that began it, or delete the file to enrol the client anew"
         )
     wanted = {"run": resumes or node.run, "client": node.client, "terms": node.terms}
     for name, value in wanted.items():
