@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.base import Algorithm
 from securefed.messages import ClientId
+from securefed.public import Public
 from securefed.registry import Registry
 from securefed.tensors import Array, Tensors
 

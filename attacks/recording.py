@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.errors import DataError, TranscriptError
 from securefed.messages import SERVER, ClientId, Distortion, Message, RoundRecord, Sent, Transcript
+from securefed.public import Public
 from securefed.tensors import Array, Layout, Tensors, encode
 
 UPLOAD: Final = "upload"

@@ -13,7 +13,6 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from benchmarks.rows import Row, row, write
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import DSGD
 from securefed.attacks import views
 from securefed.attacks.base import Observation, Observed, Target
@@ -22,6 +21,7 @@ from securefed.attacks.gradient_inversion.search import Race
 from securefed.attacks.scores import match
 from securefed.datasets.base import Dataset
 from securefed.federation import Federation
+from securefed.public import Public
 
 SEEDS = range(10)
 ROWS, SECONDS = 8, 5.0

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from benchmarks.rows import Row, merge, row
-from securefed.algorithms.base import Public
 from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.networks import NetworkInversion, tabular_accuracy
@@ -27,6 +26,7 @@ from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import load
 from securefed.datasets.scaling import z_score
 from securefed.federation import Federation
+from securefed.public import Public
 from securefed.tensors import Array
 
 SEEDS = range(int(os.environ.get("DETECTION_SEEDS", "10")))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rows import Row, merge, row
-from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.base import Algorithm
 from securefed.algorithms.pca import FAPS, FedPE, FedPG, LocalPower
 from securefed.attacks import views
 from securefed.attacks.base import Attack, Target
@@ -27,6 +27,7 @@ from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import Source, load
 from securefed.defenses.compose import chain
 from securefed.federation import Federation
+from securefed.public import Public
 from securefed.tensors import Array
 
 SEEDS = 10

@@ -15,7 +15,6 @@ from sklearn.datasets import load_digits
 
 from benchmarks.rows import Row, merge, row, write
 from securefed.algorithms import personalized
-from securefed.algorithms.base import Public
 from securefed.algorithms.graph import PPGL
 from securefed.algorithms.optimization import (
     DSGD,
@@ -41,6 +40,7 @@ from securefed.datasets.base import Dataset
 from securefed.datasets.graphs import related_graphs, smooth_signals
 from securefed.federation import Federation
 from securefed.problems import LogisticRegression
+from securefed.public import Public
 
 SEEDS = range(10)
 STOCHASTIC: dict[str, Any] = {

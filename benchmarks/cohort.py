@@ -33,7 +33,6 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from benchmarks.rows import Row, row, timed, write
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.optimization.parallel import threads
 from securefed.datasets.base import Dataset
@@ -41,6 +40,7 @@ from securefed.datasets.folder import DATA_VARIABLE
 from securefed.datasets.loaders import load
 from securefed.federation import Federation
 from securefed.problems import problems
+from securefed.public import Public
 from securefed.run_options import RunOptions
 
 ROOT = Path(__file__).parent.parent

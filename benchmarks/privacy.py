@@ -29,7 +29,6 @@ from torch import nn
 from benchmarks.accountants import CASES, DELTA, LOSSES, RENYI, Case, Other, prv, renyi
 from benchmarks.noises import CLIENTS, DRAWS, noise
 from benchmarks.rows import Row, merge, row
-from securefed.algorithms.base import Public
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
@@ -51,6 +50,7 @@ from securefed.defenses.differential_privacy.stream import SecureStream
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.defenses.simulate import sum_once
 from securefed.problems import TorchModule
+from securefed.public import Public
 from securefed.records import PrivateFedAvg
 from securefed.tensors import Layout, TensorSpec
 

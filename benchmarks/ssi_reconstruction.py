@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.rows import Row, row, write
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca import SSI
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.attacks.gram import PowerGram
@@ -20,6 +19,7 @@ from securefed.attacks.gram.linear import ESTIMATORS, Estimator
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.messages import Aggregate
+from securefed.public import Public
 from securefed.tensors import Array, add
 
 FEATURES, SAMPLES, RANK, CLIENTS, ROUNDS = 1000, 10000, 100, 10, 15

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from securefed.algorithms.base import Algorithm, Public
+    from securefed.algorithms.base import Algorithm
     from securefed.auditing.matrix import audit
     from securefed.auditing.own import audit_algorithm
     from securefed.datasets.base import Dataset
     from securefed.defenses.compose import chain, identity
     from securefed.federation import Federation
     from securefed.messages import Aggregate, Message, Transcript
+    from securefed.public import Public
     from securefed.run_options import RunOptions
     from securefed.server import Result, Server
     from securefed.terms import Terms
@@ -34,7 +35,7 @@ _WHERE = {
     "Dataset": "securefed.datasets.base",
     "Federation": "securefed.federation",
     "Message": "securefed.messages",
-    "Public": "securefed.algorithms.base",
+    "Public": "securefed.public",
     "Result": "securefed.server",
     "RunOptions": "securefed.run_options",
     "Server": "securefed.server",

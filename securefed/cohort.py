@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from securefed.algorithms.base import Batched
+from securefed.algorithms.capabilities import SupportsBatches
 from securefed.messages import Message, PartyId
 from securefed.node import ClientNode
 from securefed.node_state import Computed, Pending
@@ -42,7 +42,7 @@ class Cohort:
         out: dict[PartyId, Computed] = {}
         for parties in _alike(waiting):
             algorithm = self._nodes[parties[0]].algorithm
-            if len(parties) == 1 or not isinstance(algorithm, Batched) or not self._train(waiting, parties):
+            if len(parties) == 1 or not isinstance(algorithm, SupportsBatches) or not self._train(waiting, parties):
                 out |= {party: self._nodes[party].compute(waiting[party]) for party in parties}
                 continue
             states = [waiting[party].state.committed for party in parties]

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from securefed.algorithms.base import Algorithm, Public
+import numpy as np
+
+from securefed.algorithms.base import Algorithm
+from securefed.algorithms.validation import check_object, check_packable
 from securefed.cohort import Cohort
 from securefed.coordinator import HelperNode
 from securefed.datasets.base import Dataset
@@ -17,6 +20,7 @@ from securefed.errors import DataError
 from securefed.ledger import Ledger
 from securefed.messages import ClientId, PartyId
 from securefed.privacy import check_forgetful
+from securefed.public import Public
 from securefed.run_options import RunOptions
 from securefed.server import Server
 from securefed.terms import Terms, new_run
@@ -64,14 +68,21 @@ class Federation(Server):
         ledgers: Mapping[ClientId, Ledger] | None = None,
         options: RunOptions | None = None,
     ) -> None:
+        check_object(algorithm)
         _check_clients(clients)
         terms = Terms.of(algorithm, public or Public.of(clients, cohort=cohort), defense, seed=seed, reveal=reveal)
-        run, keep = new_run(), (options or RunOptions()).keep_transcript is not False
+        options, run = options or RunOptions(), new_run()
+        keep = options.keep_transcript is not False
         nodes = {
             index: terms.node(index, run, data, keep=keep, ledger=(ledgers or {}).get(index))
             for index, data in enumerate(clients)
         }
+        for node in nodes.values():
+            node.simulated = True
         check_forgetful(terms.defense, nodes[0].state.committed)
+        if options.checkpoint is not None:
+            check_packable(algorithm, algorithm.start(terms.public, np.random.default_rng(0)), "start")
+            check_packable(algorithm, nodes[0].state.committed, "enroll")
         if batched:
             crew = Cohort(nodes)
             for node in nodes.values():
@@ -84,8 +95,13 @@ class Federation(Server):
 
 
 def _check_clients(clients: Sequence[Dataset]) -> None:
+    if isinstance(clients, Dataset) or not isinstance(clients, Sequence):
+        raise DataError(
+            f"clients must be a list with one securefed.Dataset for each client; got {type(clients).__name__}."
+        )
     for index, data in enumerate(clients):
         if not isinstance(data, Dataset):
             raise DataError(
-                f"client {index} is a {type(data).__name__}; give securefed.Dataset(x), or Dataset(x, y) with labels"
+                f"client {index} is a {type(data).__name__}; give securefed.Dataset(x), or Dataset(x, y) with labels, "
+                "for each client"
             )

@@ -20,8 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome, Selecting
-from securefed.algorithms.spending import Spending
+from securefed.algorithms.base import Outcome
+from securefed.algorithms.capabilities import SupportsClientSelection, SupportsPrivacyCost
+from securefed.algorithms.validation import check_contribution
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Session, has_indicator, without_indicator_tensor
 from securefed.defenses.capabilities import Authenticating, Pipelined, Preparing, Remembering, Verifying
@@ -64,6 +65,8 @@ class ClientNode:
     """
 
     crew: Crew | None = None
+    simulated = False
+    """Whether the client is simulated: then a contribution that does not fit the layout ends the run by name."""
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class ClientNode:
         self._pipelined = aggregation if isinstance(aggregation, Pipelined) else None
         self._remembering = aggregation if isinstance(aggregation, Remembering) else None
         self._verifying = aggregation if isinstance(aggregation, Verifying) else None
-        self._spending = self.algorithm if isinstance(self.algorithm, Spending) else None
+        self._spending = self.algorithm if isinstance(self.algorithm, SupportsPrivacyCost) else None
         self.state = NodeState(self.algorithm.enroll(data, contract.public, self._rng(0)))
 
     @property
@@ -134,6 +137,8 @@ class ClientNode:
     def finish(self, pending: Pending, computed: Computed) -> Message:
         """Build the reply: the protected contribution, or the upload of a client that sits out."""
         message, state, trains = pending.message, self.state, pending.state.place[1] == 1
+        if self.simulated and trains and not isinstance(computed, Exception):
+            check_contribution(self.algorithm, computed, self._contract.layouts[TRAIN])
         try:
             if isinstance(computed, BudgetSpent) and self._spending is not None:
                 raise computed  # public: it follows from rounds and numbers of rows
@@ -327,12 +332,12 @@ class ClientNode:
         return replace(state, memory=self._remembering.client_memory(state.protocol))
 
     def _check_reveal(self, message: Message) -> None:
-        if not (self._reveal and isinstance(self.algorithm, Selecting) and self.algorithm.reveals):
+        if not (self._reveal and isinstance(self.algorithm, SupportsClientSelection) and self.algorithm.reveals):
             raise MalformedError(message.sender, "it asks for scalars that this client did not agree to reveal")
 
     def _revealed(self, state: NodeState, message: Message) -> Tensors:
         algorithm = self.algorithm
-        assert isinstance(algorithm, Selecting)
+        assert isinstance(algorithm, SupportsClientSelection)
         found = algorithm.reveal(state.committed, self._rng(message.round + 1, 1))
         return {name: np.asarray(float(found[name])) for name in algorithm.reveals}
 

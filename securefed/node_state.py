@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.spending import Spending
+from securefed.algorithms.capabilities import SupportsPrivacyCost
 from securefed.defenses.base import Session
 from securefed.exchange_schedule import BEFORE_ALL, Place
 from securefed.messages import Message
@@ -57,7 +57,7 @@ class NodeState:
     memory: Array = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
 
 
-def with_cost(state: NodeState, algorithm: Spending[Any], computed: Any) -> NodeState:
+def with_cost(state: NodeState, algorithm: SupportsPrivacyCost[Any], computed: Any) -> NodeState:
     """Add the privacy cost of a computed contribution to both states, so that no roll-back undoes it."""
     tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
     return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import is_dataclass, replace
 from typing import Any
 
-from securefed.algorithms.base import Algorithm, Public
-from securefed.algorithms.spending import Spending
+from securefed.algorithms.base import Algorithm
+from securefed.algorithms.capabilities import SupportsPrivacyCost
 from securefed.defenses.base import Defense, Plan
 from securefed.defenses.differential_privacy import Budget, CentralGaussian, FixedSize, Poisson, PoissonCohort, Sampler
 from securefed.errors import ConfigError
+from securefed.public import Public
 from securefed.selection import Schedule, check_sampler, revealed_scalars
 from securefed.state import pack
 
@@ -24,11 +25,17 @@ def check_evaluation(plan: Plan, algorithm: Algorithm[Any, Any]) -> None:
 
     Raises:
         ConfigError: under a clip, which would clip losses and counts like an update; or of an algorithm whose own
-            noise makes records private, for these sums have none. Evaluate the output instead.
+            noise makes records private, for these sums have none. Evaluate the output instead. Or of an algorithm
+            that defines no evaluation.
     """
+    if getattr(type(algorithm), "evaluate", None) is Algorithm.evaluate:
+        raise ConfigError(
+            f"{type(algorithm).__name__} defines no evaluation; leave out evaluate_every, or write `evaluation_layout` "
+            "and `evaluate`."
+        )
     if plan.clip is not None:
         raise ConfigError("evaluation sums cannot pass a clip; score the released model on public rows instead")
-    if isinstance(algorithm, Spending):
+    if isinstance(algorithm, SupportsPrivacyCost):
         raise ConfigError(
             f"{type(algorithm).__name__} makes records private by noise of its own, and evaluation sums would be exact "
             "numbers of the same records, without noise and outside epsilon; leave out evaluate_every, and score the "

@@ -177,7 +177,8 @@ def cost_of(defense: Defense, plan: Plan, steps: tuple[float, float, int] | None
         defense: the chain that the exchange runs under.
         plan: of that exchange, made by `defense.plan`.
         steps: what an algorithm's local training runs for one contribution, as (noise multiplier, sampling rate,
-            steps) of DP-SGD (`Spending.noised_steps`); `None` where it trains without noise, and for evaluations.
+            steps) of DP-SGD (`SupportsPrivacyCost.noised_steps`); `None` where it trains without noise, and for
+            evaluations.
 
     Returns:
         The cost: central Gaussian and distributed noise with the parameters of the plan's own epsilons. Noise that

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from securefed.algorithms.base import Public, require
 from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.method import Client
 from securefed.datasets.base import Dataset
@@ -27,6 +26,7 @@ from securefed.defenses.differential_privacy.noise import SMALLEST_DEVIATION, gr
 from securefed.defenses.differential_privacy.stream import SecureStream, Stream, uniforms
 from securefed.errors import BudgetSpent, ConfigError, SecureFedError
 from securefed.problems.torch_module import TorchModule
+from securefed.public import Public, require
 from securefed.tensors import Array, Ring, Tensors
 
 try:

@@ -1,14 +1,18 @@
-"""Named things: algorithms, defences, attacks. The CLI, the audit and the contract batteries read these."""
+"""Registries of algorithms, defences and attacks by name. The command line, the audit and the tests read them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
 
 from securefed.errors import ConfigError, UnknownNameError
 
 T = TypeVar("T")
+Kind = TypeVar("Kind", bound=type)
 
 
 @dataclass(frozen=True)
@@ -16,11 +20,13 @@ class Entry(Generic[T]):
     """One registered thing.
 
     Attributes:
-        name: how users call it, `family/name` where a name recurs.
+        name: its name for users, `family/name` where a name recurs.
         make: builds it from keyword arguments.
         summary: one line.
         source: paper and equations.
-        details: further public facts shown by `securefed list` (what it transmits, what it assumes).
+        details: further public facts that `securefed list` shows (what it transmits, what it assumes).
+        test_settings: small, quick settings for the published checks.
+        audit_case: how the audit runs it; `None` where the audit leaves it out.
     """
 
     name: str
@@ -28,28 +34,102 @@ class Entry(Generic[T]):
     summary: str
     source: str
     details: dict[str, str]
+    test_settings: Mapping[str, Any] = field(default_factory=dict)
+    audit_case: Any = None
 
 
 class Registry(Generic[T]):
-    """Entries by name, in the order they were registered."""
+    """Entries by name, in the order in which they were registered.
+
+    Args:
+        kind: the word for one entry in errors, such as "algorithm".
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, Entry[T]] = {}
+        self._imported: dict[str, Entry[T]] = {}
 
-    def register(self, name: str, make: Callable[..., T], *, summary: str, source: str, **details: str) -> None:
-        """Add an entry; a name is taken once."""
-        if name in self._entries:
-            raise ConfigError(f"{self.kind} {name!r} is registered already")
-        self._entries[name] = Entry(name, make, summary, source, details)
+    @overload
+    def register(
+        self,
+        name: str,
+        make: None = None,
+        *,
+        summary: str,
+        source: str,
+        test_settings: None = None,
+        audit_case: None = None,
+        **details: str,
+    ) -> Callable[[Kind], Kind]: ...
+
+    @overload
+    def register(
+        self,
+        name: str,
+        make: Callable[..., T],
+        *,
+        summary: str,
+        source: str,
+        test_settings: Mapping[str, Any] | None = None,
+        audit_case: Any = None,
+        **details: str,
+    ) -> None: ...
+
+    def register(
+        self,
+        name: str,
+        make: Callable[..., T] | None = None,
+        *,
+        summary: str,
+        source: str,
+        test_settings: Mapping[str, Any] | None = None,
+        audit_case: Any = None,
+        **details: str,
+    ) -> Any:
+        """Add an entry: as a decorator of a class, or by a call with a function that builds the thing.
+
+        A class brings its test settings and its audit case as class attributes `test_settings` and `audit_case`, and is
+        built by its `from_settings` where it has one.
+
+        Args:
+            name: its name for users.
+            make: builds it from keyword arguments; left out where this decorates a class.
+            summary: one line.
+            source: paper and equations.
+            test_settings: small, quick settings for the published checks.
+            audit_case: how the audit runs it.
+            **details: further public facts that `securefed list` shows.
+
+        Raises:
+            ConfigError: the name is taken.
+        """
+        if make is None:
+
+            def decorate(kind: Any) -> Any:
+                self._add(_entry(name, kind, summary, source, details))
+                return kind
+
+            return decorate
+        self._add(Entry(name, make, summary, source, details, test_settings or {}, audit_case))
+        return None
 
     def __getitem__(self, name: str) -> Entry[T]:
-        """The entry called `name`, or by its last part where that is unambiguous."""
+        """The entry called `name`, or by its last part where only one has it, or of a class `module:Class`.
+
+        Raises:
+            UnknownNameError: there is no such entry, or there are several.
+            ConfigError: the module of `module:Class` cannot be imported, or lacks the class.
+        """
         if name in self._entries:
             return self._entries[name]
         matches = [entry for key, entry in self._entries.items() if key.rsplit("/", 1)[-1] == name]
         if len(matches) == 1:
             return matches[0]
+        if ":" in name:
+            if name not in self._imported:
+                self._imported[name] = self._of_class(name)
+            return self._imported[name]
         raise UnknownNameError(self.kind, name, self._entries)
 
     def __iter__(self) -> Iterator[Entry[T]]:
@@ -60,8 +140,45 @@ class Registry(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """All names, in the order in which they were registered."""
         return tuple(self._entries)
 
     def make(self, name: str, **kwargs: Any) -> T:
         """Build the entry called `name`."""
         return self[name].make(**kwargs)
+
+    def _add(self, entry: Entry[T]) -> None:
+        if entry.name in self._entries:
+            raise ConfigError(f"{self.kind} {entry.name!r} is registered already")
+        self._entries[entry.name] = entry
+
+    def _of_class(self, name: str) -> Entry[T]:
+        """The entry of the class `module:Class`, under that name: other processes find it by the name alone."""
+        kind = _imported(self.kind, name)
+        registered = [entry for entry in self if entry.make in (kind, getattr(kind, "from_settings", kind))]
+        if registered:
+            return replace(registered[0], name=name)
+        summary = (kind.__doc__ or "").strip().split("\n")[0]
+        return _entry(name, kind, summary, f"module {kind.__module__}", {})
+
+
+def _entry(name: str, kind: Any, summary: str, source: str, details: dict[str, str]) -> Entry[Any]:
+    settings, case = getattr(kind, "test_settings", {}), getattr(kind, "audit_case", None)
+    return Entry(name, getattr(kind, "from_settings", kind), summary, source, details, settings, case)
+
+
+def _imported(kind: str, name: str) -> Any:
+    """The class `module:Class`; modules of the working directory are found too."""
+    module, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{kind} {name!r}: module {module!r} cannot be imported ({error}); write module:Class, with a module that "
+            "is installed or lies in the working directory"
+        ) from error
+    if not isinstance(getattr(found, attribute, None), type):
+        raise ConfigError(f"{kind} {name!r}: module {module!r} has no class {attribute!r}")
+    return getattr(found, attribute)

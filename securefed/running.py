@@ -14,7 +14,6 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from securefed import catalogue
-from securefed.algorithms.base import Public
 from securefed.datasets import partition
 from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import load
@@ -23,6 +22,7 @@ from securefed.datasets.source import Source
 from securefed.errors import ConfigError, StorageError
 from securefed.federation import Federation
 from securefed.history import RoundHistory
+from securefed.public import Public
 from securefed.registry import Registry
 from securefed.run_options import RunOptions
 from securefed.sealing import Seal

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public, Restricting
+from securefed.algorithms.base import Algorithm
+from securefed.algorithms.capabilities import SupportsBroadcastCheck
+from securefed.algorithms.validation import check_object, contribution_layout, evaluation_layout, first_broadcast
 from securefed.errors import DataError, MalformedError
 from securefed.messages import PartyId
 from securefed.opening import EVALUATE, TRAIN
+from securefed.public import Public
 from securefed.tensors import Layout, Tensors
 
 
@@ -35,10 +38,15 @@ class Contract:
 
     @classmethod
     def of(cls, algorithm: Algorithm[Any, Any], public: Public) -> Contract:
-        """Derive the schema; raise `ConfigError` where hyper-parameters and public facts clash."""
-        layouts = {TRAIN: algorithm.layout(public), EVALUATE: algorithm.evaluation_layout(public)}
-        example = algorithm.broadcast(algorithm.start(public, np.random.default_rng(0)))
-        dtypes = {name: np.asarray(value).dtype for name, value in example.items()}
+        """Derive the tensors of every message.
+
+        Raises:
+            ConfigError: the object is no algorithm, or its parameters do not fit the data.
+        """
+        check_object(algorithm)
+        layouts = {TRAIN: contribution_layout(algorithm, public), EVALUATE: evaluation_layout(algorithm, public)}
+        example = first_broadcast(algorithm, public)
+        dtypes = {name: value.dtype for name, value in example.items()}
         return cls(algorithm, public, layouts, Layout.of(example), dtypes)
 
     def check_broadcast(self, sender: PartyId, broadcast: Tensors) -> None:
@@ -50,14 +58,14 @@ class Contract:
 
         Raises:
             MalformedError: other names, shapes or types, entries that are not finite, or what the algorithm rules out
-                (`Restricting`). The rules look at the broadcast alone.
+                (`SupportsBroadcastCheck`). The rules look at the broadcast alone.
         """
         try:
             self.broadcast.check(broadcast, where="broadcast")
             for name, value in broadcast.items():
                 if value.dtype != self.dtypes[name]:
                     raise DataError(f"broadcast {name!r} is {value.dtype}, not {self.dtypes[name]}")
-            if isinstance(self.algorithm, Restricting):
+            if isinstance(self.algorithm, SupportsBroadcastCheck):
                 self.algorithm.check_broadcast(broadcast, self.public)
         except (DataError, TypeError) as error:
             raise MalformedError(sender, str(error)) from error

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.base import Algorithm
 from securefed.errors import ConfigError, SecureFedError
 from securefed.messages import Aggregate, ClientId
+from securefed.public import Public
 from securefed.tensors import Tensors
 
 _SMALL = 1e-3

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public, Selecting
-from securefed.algorithms.spending import Spending
+from securefed.algorithms.base import Algorithm
+from securefed.algorithms.capabilities import SupportsClientSelection, SupportsPrivacyCost
 from securefed.defenses.base import Defense, Plan
 from securefed.defenses.differential_privacy import FixedSize, Sampler
 from securefed.errors import ConfigError, RoundVoid
 from securefed.messages import ClientId
+from securefed.public import Public
 from securefed.secret_cohorts import check_blind
 from securefed.tensors import Tensors
 
@@ -21,9 +22,9 @@ Schedule = Callable[[int], Sequence[ClientId]]
 _COHORT_STREAM = 2**32 - 1
 
 
-def selecting(algorithm: Algorithm[Any, Any]) -> Selecting[Any] | None:
+def selecting(algorithm: Algorithm[Any, Any]) -> SupportsClientSelection[Any] | None:
     """Return the algorithm if it selects clients by scalars that they reveal, else `None`."""
-    return algorithm if isinstance(algorithm, Selecting) and algorithm.reveals else None
+    return algorithm if isinstance(algorithm, SupportsClientSelection) and algorithm.reveals else None
 
 
 def revealed_scalars(algorithm: Algorithm[Any, Any]) -> Mapping[str, str]:
@@ -34,7 +35,7 @@ def revealed_scalars(algorithm: Algorithm[Any, Any]) -> Mapping[str, str]:
 
 def disclose(plan: Plan, algorithm: Algorithm[Any, Any], public: Public) -> Plan:
     """Add to the plan what the algorithm assumes, and a sentence for each scalar that its clients reveal."""
-    own = algorithm.assumptions(public) if isinstance(algorithm, Spending) else ()
+    own = algorithm.assumptions(public) if isinstance(algorithm, SupportsPrivacyCost) else ()
     names = revealed_scalars(algorithm).items()
     revealed = (f"revealed by each candidate in the clear, outside the defence: {n} ({w})" for n, w in names)
     return plan.assume(*own, *revealed)
@@ -72,7 +73,7 @@ def check_unnoised(algorithm: Algorithm[Any, Any], plan: Plan) -> None:
             noise; `reveal=True` does not help.
     """
     names = revealed_scalars(algorithm)
-    if names and (plan.noise_multiplier or isinstance(algorithm, Spending)):
+    if names and (plan.noise_multiplier or isinstance(algorithm, SupportsPrivacyCost)):
         raise ConfigError(
             f"the algorithm selects clients by {', '.join(names)} of each candidate, exact numbers of its data that no "
             "epsilon covers, and this run claims one; select uniformly, or run without noise"
@@ -135,7 +136,7 @@ def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, a
 
 
 def by_revealed(
-    algorithm: Selecting[Any], answers: Mapping[ClientId, Tensors], cohort: int, round: int
+    algorithm: SupportsClientSelection[Any], answers: Mapping[ClientId, Tensors], cohort: int, round: int
 ) -> tuple[ClientId, ...]:
     """Let the algorithm choose among the candidates that answered with finite scalars.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.base import Algorithm
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
 from securefed.defenses.compose import identity
@@ -21,6 +21,7 @@ from securefed.messages import ClientId
 from securefed.node import ClientNode
 from securefed.opening import TRAIN
 from securefed.privacy import check_evaluation
+from securefed.public import Public
 from securefed.schema import Contract
 from securefed.selection import check_reveal, check_unnoised
 
@@ -30,6 +31,10 @@ class Terms:
     """One algorithm, one defence, the public facts and the seed; made by `of`.
 
     Attributes:
+        algorithm: the method with its hyper-parameters.
+        defense: the message layer.
+        public: the public facts.
+        seed: of starts, cohorts and mini-batches.
         algorithm: the method with its hyper-parameters.
         defense: the message layer.
         public: the public facts.

@@ -313,11 +313,11 @@ def test_algorithms_that_the_data_do_not_suit_are_left_out_by_name_and_refused_w
     assert done.exit_code == 0, done.output
     assert "did not run" in _joined(done.output)
     report = json.loads((tmp_path / "out" / "audit.json").read_text())
-    assert "rank must lie in 1..4" in json.dumps(report["missing"])
+    assert "rank must be an integer between 1 and 4" in json.dumps(report["missing"])
     assert {cell["algorithm"] for cell in report["cells"]} == {"pca/fedpg"}
     assert any(reason.startswith("optimization/dsgd: this algorithm needs labels") for reason in report["skipped"])
     refused = RUNNER.invoke(app, ["audit", *quick, "--algorithms", "fedpg,ssi", "--out", str(tmp_path / "none")])
-    assert refused.exit_code == 2 and "pca/ssi does not run on these data: rank must lie" in _joined(refused.output)
+    assert refused.exit_code == 2 and "pca/ssi does not run on these data: rank must be" in _joined(refused.output)
     np.savez(tmp_path / "few.npz", x=rng.uniform(0, 1, (3, 4)))  # too few rows for anybody
     few = ["--data", str(tmp_path / "few.npz"), "--clients", "4", "--out", str(tmp_path / "none")]
     assert RUNNER.invoke(app, ["audit", *few]).exit_code == 2

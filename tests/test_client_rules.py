@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from securefed import catalogue, storage
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca.ssi import SSI
 from securefed.book import Spent
 from securefed.datasets.base import Dataset
@@ -23,6 +22,7 @@ from securefed.errors import BudgetSpent, ConfigError, DataError, DivergenceErro
 from securefed.federation import Federation
 from securefed.ledger import Ledger, Limits
 from securefed.messages import SERVER, Message
+from securefed.public import Public
 from securefed.refusals import refusal_body
 from securefed.run_options import RunOptions
 from securefed.sealing import Seal

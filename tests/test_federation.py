@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC
 from securefed.algorithms.pca import SSI, FedPG
 from securefed.datasets.base import Dataset
@@ -26,6 +25,7 @@ from securefed.errors import (
 )
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
+from securefed.public import Public
 from securefed.run_options import RunOptions
 from securefed.tensors import Layout, TensorSpec
 from securefed.transports.in_process import InProcess, Lossy

@@ -16,6 +16,7 @@ FLOORS = {
     "sealing": 0,
     "registry": 0,
     "errors": 0,
+    "public": 0,
     "algorithms": 1,
     "problems": 1,
     "datasets": 1,
@@ -60,6 +61,7 @@ FLOORS = {
     "printing": 4,
 }
 FORBIDDEN = {("algorithms", "defenses"), ("problems", "defenses"), ("datasets", "defenses"), ("defenses", "algorithms")}
+FORBIDDEN |= {("problems", "algorithms"), ("problems", "detection"), ("algorithms", "detection")}
 FORBIDDEN |= {
     ("detection", "defenses"),
     ("defenses", "detection"),

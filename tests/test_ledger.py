@@ -16,7 +16,6 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from securefed import storage
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca.ssi import SSI
 from securefed.book import Book, Spent, _added, _holds
 from securefed.defenses.base import Defense, Plan
@@ -38,6 +37,7 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import BudgetSpent, ConfigError, ContradictionError, LedgerLost, RolledBackError, StorageError
 from securefed.ledger import Ledger, Limits
 from securefed.privacy_cost import Cost, GaussianLoss, Mechanism, StepsLoss, cost_of, epsilon_of_all
+from securefed.public import Public
 from securefed.sealing import Seal
 from securefed.tensors import Layout, TensorSpec
 

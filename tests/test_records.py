@@ -18,8 +18,8 @@ from opacus.grad_sample import GradSampleModule
 from torch import nn
 
 from securefed import catalogue, chain, secure_mean
+from securefed.algorithms.capabilities import SupportsPrivacyCost
 from securefed.algorithms.optimization import FedAvg
-from securefed.algorithms.spending import Spending
 from securefed.datasets.base import Dataset
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import BudgetSpent, ConfigError, RoundVoid
@@ -152,7 +152,7 @@ def test_a_ledger_counts_the_steps_that_run() -> None:
 
 def test_the_plan_says_what_a_round_costs() -> None:
     federation = Federation(private(epsilon=9.0), data())
-    assert isinstance(federation.algorithm, Spending)
+    assert isinstance(federation.algorithm, SupportsPrivacyCost)
     words = " ".join(federation.plan.assumptions)
     assert f"epsilon {renyi(1.0, 0.25, 4):.4g} for one round and at most 9 in the run" in words
     assert federation.plan.assumptions == federation.run(1).plan.assumptions

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from securefed import node as node_module
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.pca import SSI
 from securefed.datasets.base import Dataset
@@ -25,6 +24,7 @@ from securefed.exchange_context import Counted
 from securefed.messages import REFUSAL, SERVER, Message
 from securefed.node import ClientNode
 from securefed.opening import EVALUATE, TRAIN, Opening
+from securefed.public import Public
 from securefed.state import nest
 from securefed.tensors import Tensors
 from securefed.terms import Terms

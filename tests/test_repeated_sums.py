@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from securefed import catalogue
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca.ssi import SSI
 from securefed.algorithms.personalized.ditto import Ditto
 from securefed.datasets.base import Dataset
@@ -21,6 +20,7 @@ from securefed.defenses.secure_aggregation import Identities, consistency, secur
 from securefed.errors import RoundVoid
 from securefed.federation import Federation
 from securefed.messages import Message
+from securefed.public import Public
 from securefed.run_options import RunOptions
 from securefed.tensors import Layout
 from securefed.transports.in_process import InProcess, Lossy

@@ -60,7 +60,7 @@ def test_a_killed_run_resumes_from_its_checkpoint(tmp_path) -> None:
     [
         (["ssi"], "it needs rank; on the command line each is given as --set name=value"),
         (["ssi", "--set", "rnk=5"], "it has no setting rnk"),
-        (["ssi", "--set", "rank=900"], "rank must lie in 1..64"),
+        (["ssi", "--set", "rank=900"], "rank must be an integer between 1 and 64"),
         (["ssi", "--set", "rank"], "name=value"),
         (["optimization/fedavg", "--cohort", "9"], "cohort must lie in 1..8"),
         (["optimization/fedavg", "--partition", "shuffled"], "unknown partition 'shuffled'"),

@@ -10,7 +10,6 @@ import pytest
 from scipy.stats import chisquare
 
 from securefed import catalogue
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import FedAvg, Scaffold
 from securefed.algorithms.optimization.dsgd import DSGD
 from securefed.algorithms.pca import SSI
@@ -32,6 +31,7 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, SecureFedError
 from securefed.federation import Federation
 from securefed.messages import Aggregate
+from securefed.public import Public
 from securefed.secret_cohorts import check_blind
 from securefed.selection import check_sampler, uniform, unpredictable
 from securefed.terms import Terms

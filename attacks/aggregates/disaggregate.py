@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.attacks.aggregates.incidence import Incidence
 from securefed.attacks.base import Observation, Observed
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
+from securefed.public import require
 from securefed.tensors import Array, Tensors
 
 _TAU = 1e-9

@@ -13,12 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.graph.method import OBJECTIVE, GraphMethod, Own, edges_of
 from securefed.algorithms.graph.ppgl import PPGL
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
+from securefed.public import Public
 from securefed.tensors import Array
 
 _STEP = 1e-30

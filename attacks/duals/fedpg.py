@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.algorithms.pca.consensus import ConsensusPCA
 from securefed.algorithms.pca.fedpg import FedPG
 from securefed.algorithms.pca.operators import off
@@ -22,6 +21,7 @@ from securefed.attacks.duals.opened import Duals, Found
 from securefed.attacks.duals.standardised import with_unit_diagonal
 from securefed.attacks.duals.steps import Step
 from securefed.attacks.gram.elimination import eliminate, solve_shifted
+from securefed.public import require
 from securefed.tensors import Array
 
 _LEVEL = 0.02

@@ -10,13 +10,13 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.algorithms.pca.consensus import ConsensusPCA
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.duals.steps import Step, opened
 from securefed.attacks.duals.unclipped import unclipped
 from securefed.attacks.requirements import MEMORY, too_large, untold
 from securefed.errors import TranscriptError
+from securefed.public import require
 from securefed.tensors import Array
 
 

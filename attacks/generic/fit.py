@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.generic.clear import candidates
 from securefed.attacks.generic.replay import Replay
 from securefed.attacks.levenberg import Fit, Patience, levenberg
 from securefed.errors import SecureFedError, TranscriptError
+from securefed.public import require
 from securefed.tensors import Array
 
 _RANK = 1e-9

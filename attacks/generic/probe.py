@@ -15,12 +15,12 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import ive
 
-from securefed.algorithms.base import require
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.generic.moments import LINEAR, Probes, Step
 from securefed.attacks.generic.replay import Replay
 from securefed.attacks.gram.linear import nearest_psd
 from securefed.errors import TranscriptError
+from securefed.public import require
 from securefed.tensors import Array
 
 _TAU = 1e-12

@@ -19,11 +19,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.generic.replay import Replay
 from securefed.attacks.gram.linear import nearest_psd
 from securefed.errors import SecureFedError, TranscriptError
+from securefed.public import require
 from securefed.tensors import Array
 
 _SMOOTH = 0.5

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.dsgd import DSGD
 from securefed.algorithms.optimization.losac import LoSAC
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.inversion import Scene, scene_of
 from securefed.attacks.gradient_inversion.proximal import is_proximal
 from securefed.attacks.gradient_inversion.rounds import LocalRound, Seen
+from securefed.public import Public
 
 
 def between(

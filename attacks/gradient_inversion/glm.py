@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.attacks.base import Target
 from securefed.attacks.gradient_inversion.dual import Dual
 from securefed.problems import LogisticRegression, SoftmaxRegression
+from securefed.public import Public
 from securefed.tensors import Array
 
 

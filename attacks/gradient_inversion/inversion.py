@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.dsgd import DSGD
 from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.losac import LoSAC
@@ -32,6 +31,7 @@ from securefed.attacks.gradient_inversion.simulate import Simulation
 from securefed.attacks.gradient_inversion.starts import Starts
 from securefed.attacks.gradient_inversion.system import System
 from securefed.errors import TranscriptError
+from securefed.public import Public
 from securefed.tensors import Array
 
 _RANK_TOLERANCE = 1e-10

@@ -9,7 +9,6 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.mimesvrg import GRADIENT, PHASE, MimeSVRG
@@ -23,6 +22,7 @@ from securefed.attacks.requirements import MEMORY, too_large, untold
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
 from securefed.problems.base import Problem
+from securefed.public import Public
 from securefed.tensors import Array
 
 

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Draw, Work
 from securefed.attacks.gradient_inversion.clipping import Clip, clipped
@@ -23,6 +22,7 @@ from securefed.attacks.gradient_inversion.dual import Dual, where
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.rounds import LocalRound, Seen, local_steps
 from securefed.messages import ClientId
+from securefed.public import Public
 from securefed.tensors import Array
 
 

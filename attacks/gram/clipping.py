@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.attacks.base import Observation
 from securefed.attacks.gram.rounds import Members
+from securefed.public import Public
 from securefed.tensors import Array
 
 _SIZES = np.geomspace(1 / 64, 64, 385)[:, None]

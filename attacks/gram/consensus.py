@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome, require
+from securefed.algorithms.base import Outcome
 from securefed.algorithms.pca.faps import FAPS
 from securefed.algorithms.pca.guarded import BLOCK, GuardedFAPS
 from securefed.algorithms.pca.server import PRODUCT
@@ -23,6 +23,7 @@ from securefed.attacks.gram.rounds import Members, by_members, most_seen, rows_o
 from securefed.attacks.requirements import untold
 from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
+from securefed.public import require
 from securefed.tensors import Array
 
 _AT_CONSENSUS = 1e-4

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
 from securefed.algorithms.pca.server import BASIS
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
 from securefed.attacks.gram.deviations import deviations
@@ -29,6 +28,7 @@ from securefed.attacks.gram.rounds import (
 )
 from securefed.attacks.requirements import MEMORY, untold
 from securefed.errors import TranscriptError
+from securefed.public import Public, require
 from securefed.tensors import Array
 
 _TAU = 1e-12

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gram.joint import Sender, fit_jointly
 from securefed.attacks.requirements import untold
 from securefed.errors import TranscriptError
+from securefed.public import require
 from securefed.tensors import Array
 
 

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.algorithms.pca.localpower import LOCAL_STEPS, LocalPower
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
@@ -16,6 +15,7 @@ from securefed.attacks.gram.local_products import Fitted, Round, polish, root
 from securefed.attacks.gram.rounds import by_members, most_seen, rows_of
 from securefed.attacks.requirements import MEMORY, too_large, untold
 from securefed.errors import TranscriptError
+from securefed.public import require
 from securefed.tensors import Array
 
 

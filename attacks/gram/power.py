@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
 from securefed.attacks.diagnosis import EXPLAINED
 from securefed.attacks.gram.linear import ESTIMATORS, TAU, Estimator, Solution, solve
@@ -25,6 +24,7 @@ from securefed.attacks.gram.rounds import (
 )
 from securefed.attacks.requirements import MEMORY, untold
 from securefed.errors import TranscriptError
+from securefed.public import require
 
 
 @dataclass(frozen=True)

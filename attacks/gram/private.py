@@ -8,13 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca.server import BASIS, CAPTURED, GRAM_PRODUCT, PRODUCT
 from securefed.attacks.base import Observation
 from securefed.attacks.diagnosis import EXPLAINED
 from securefed.attacks.gram.clipping import Clips, limit
 from securefed.attacks.gram.linear import solve
 from securefed.attacks.gram.shrinkage import Noisy, shrunk
+from securefed.public import Public
 from securefed.tensors import Array
 
 _ROUNDS = 400

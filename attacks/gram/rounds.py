@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca.guarded import BLOCK, GuardedFAPS
 from securefed.algorithms.pca.localpower import LOCAL_STEPS
 from securefed.algorithms.pca.server import BASIS, GRAM_PRODUCT, PRODUCT, SubspaceMethod
@@ -15,6 +14,7 @@ from securefed.attacks.base import Observation, Observed
 from securefed.attacks.precision import rounding
 from securefed.attacks.requirements import too_large
 from securefed.messages import ClientId
+from securefed.public import Public
 from securefed.tensors import Array
 
 Members = frozenset[ClientId]

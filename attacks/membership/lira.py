@@ -13,9 +13,9 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.attacks.generic.replay import Replay
 from securefed.errors import DataError
+from securefed.public import require
 from securefed.tensors import Array
 
 _FLOOR = 1e-9

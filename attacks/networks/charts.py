@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from securefed.algorithms.base import require
+from securefed.public import require
 from securefed.tensors import Array
 
 

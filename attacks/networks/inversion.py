@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from securefed.algorithms.base import require
 from securefed.attacks.networks.charts import Chart, Continuous, Entries, Mixed, Span
 from securefed.attacks.networks.coordinates import Coordinates
 from securefed.attacks.networks.descent import Best, drive, lbfgs, signed_adam
@@ -24,6 +23,7 @@ from securefed.attacks.networks.matching import Matching, Prior, Problem
 from securefed.attacks.networks.network import Network
 from securefed.attacks.networks.smoothing import Smoothed, has_relu
 from securefed.attacks.networks.steps import LocalSteps, Simulation
+from securefed.public import require
 from securefed.tensors import Array
 
 _RACE = 2

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from securefed.algorithms.base import require
 from securefed.attacks.networks.charts import Mixed
 from securefed.attacks.networks.first_layer import FirstLayer
 from securefed.attacks.networks.inversion import Cascade, Effort, Inverted
@@ -19,6 +18,7 @@ from securefed.attacks.networks.labels import plausible
 from securefed.attacks.networks.matching import Prior, Problem
 from securefed.attacks.networks.network import Loss, Network
 from securefed.attacks.networks.steps import LocalSteps, OneGradient, mean_gradient
+from securefed.public import require
 from securefed.tensors import Array
 
 _EFFORT = Effort()

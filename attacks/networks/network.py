@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from securefed.algorithms.base import require
+from securefed.public import require
 
 Objective = Callable[[Mapping[str, Tensor], Tensor, Tensor, Tensor], Tensor]
 """(parameters by name, rows (B, features), targets (B, ...), weights (B,)) -> weighted sum of the rows' losses."""

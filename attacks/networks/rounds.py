@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Work
@@ -20,6 +19,7 @@ from securefed.attacks.networks.network import Network
 from securefed.attacks.networks.steps import passes
 from securefed.errors import TranscriptError
 from securefed.problems.torch_problem import TorchProblem
+from securefed.public import Public
 
 
 @dataclass(frozen=True)

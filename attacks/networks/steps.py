@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from securefed.algorithms.base import require
 from securefed.attacks.networks.network import Network
+from securefed.public import require
 
 
 class Simulation(Protocol):

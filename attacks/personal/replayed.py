@@ -8,11 +8,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.work import Work
 from securefed.attacks.networks.network import Network
 from securefed.attacks.networks.steps import passes
 from securefed.attacks.personal.path import Pull
+from securefed.public import Public
 
 
 @dataclass(frozen=True)

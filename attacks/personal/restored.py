@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model, label
 from securefed.algorithms.optimization.work import Memory, Vectors, Work
 from securefed.attacks.base import Observed, Target
 from securefed.errors import TranscriptError
+from securefed.public import Public
 from securefed.tensors import Array
 
 _CORRELATIONS = (0.0, 0.5, 0.9, 0.99)

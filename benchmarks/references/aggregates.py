@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.references.figures import Cell, Figure, Measurement
 from benchmarks.references.scenes import CLIENTS, digits, scene
 from benchmarks.rows import RESULTS
-from securefed.algorithms.base import Outcome, Public
+from securefed.algorithms.base import Outcome
 from securefed.algorithms.graph import PPGL
 from securefed.algorithms.pca import FAPS, SSI, FedPG
 from securefed.attacks import views
@@ -30,6 +30,7 @@ from securefed.defenses.differential_privacy.clip import Clip
 from securefed.defenses.differential_privacy.gaussian import CentralGaussian
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.federation import Federation
+from securefed.public import Public
 from securefed.tensors import Array, Tensors
 
 DELTA = 1e-5

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Public
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.auditing.cases.data import most_varied
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
 from securefed.federation import Federation
+from securefed.public import Public
 from securefed.run_options import RunOptions
 from securefed.server import Result
 from securefed.tensors import Array

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.reproduction.ledger import Experiment
-from securefed.algorithms.base import require
 from securefed.errors import UnknownNameError
+from securefed.public import require
 
 PACKAGE = "benchmarks.reproduction"
 CORE_MINUTES = {"faps": 19.0, "fedpca": 11.0, "flame": 34.0, "ppgl": 12.0, "losac": 38.0}

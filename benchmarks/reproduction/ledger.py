@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from statistics import mean, stdev
 from typing import Any
 
-from securefed.algorithms.base import require
 from securefed.errors import ConfigError
+from securefed.public import require
 
 REPRODUCED = "reproduced"
 UNSTATED = "reproduced under an unstated setting"

@@ -24,13 +24,13 @@ from benchmarks.reproduction.ppgl_runs import (
     learn,
 )
 from benchmarks.reproduction.ppgl_tables import CONSENSUS_TOLERANCE, TOLERANCE, WORDS
-from securefed.algorithms.base import Public
 from securefed.algorithms.graph import PPGL
 from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.graph.method import CONSENSUS, GRAPH
 from securefed.algorithms.graph.metrics import EdgeScores
 from securefed.datasets.graphs import graphs_at_distances, related_graphs
 from securefed.federation import Federation
+from securefed.public import Public
 from securefed.run_options import RunOptions
 
 METHODS = ("PPGL", "PPGL w/o", "IGL")

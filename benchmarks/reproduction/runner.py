@@ -21,7 +21,7 @@ from benchmarks.reproduction.catalogue import Entry, load
 from benchmarks.reproduction.ledger import Context, Findings
 from benchmarks.reproduction.records import Kind, Record
 from benchmarks.reproduction.sources import digest
-from securefed.algorithms.base import require
+from securefed.public import require
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public, require
+from securefed.algorithms.base import Algorithm
 from securefed.algorithms.graph.fedavg import FedAvg as GraphFedAvg
 from securefed.algorithms.graph.fedprox import FedProx as GraphFedProx
 from securefed.algorithms.graph.method import CONSENSUS, GRAPH
@@ -37,7 +37,8 @@ from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.algorithms.pca.ssi import SSI
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, MalformedError, SecureFedError
-from securefed.messages import SERVER
+from securefed.messages import SERVER, Aggregate
+from securefed.public import Public, require
 from securefed.tensors import Array, Layout, Tensors
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -45,7 +46,7 @@ _ORTHONORMAL = 1 + 2.0**-42
 
 
 @dataclass(frozen=True)
-class RecordLevel:
+class RecordLevel(Algorithm[Any, Any]):
     """`algorithm` on records clipped to `norm`, with the sensitivity of every tensor in its layout.
 
     For `chain(records(), gaussian(...) or skellam(...), ...)`. Everything else is the algorithm's own.
@@ -92,10 +93,25 @@ class RecordLevel:
         _check_broadcast(broadcast)
         return self.algorithm.contribute(client, broadcast, rng)
 
+    def broadcast(self, server: Any) -> Tensors:
+        return self.algorithm.broadcast(server)
+
+    def combine(self, server: Any, aggregate: Aggregate) -> Any:
+        return self.algorithm.combine(server, aggregate)
+
+    def evaluation_layout(self, public: Public) -> Layout:
+        return self.algorithm.evaluation_layout(public)
+
+    def evaluate(self, client: Any, broadcast: Tensors) -> Tensors:
+        return self.algorithm.evaluate(client, broadcast)
+
+    def finished(self, server: Any) -> str | None:
+        return self.algorithm.finished(server)
+
     def together(
         self, clients: Sequence[Any], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> Sequence[tuple[Any, Tensors] | SecureFedError]:
-        """As `Batched.contribute_together`, where the algorithm offers it."""
+        """As `SupportsBatches.contribute_together`, where the algorithm offers it."""
         try:
             _check_broadcast(broadcast)
         except MalformedError as error:

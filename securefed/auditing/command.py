@@ -11,7 +11,7 @@ import numpy as np
 
 from securefed import catalogue
 from securefed.auditing import report as page
-from securefed.auditing.cases import case, cases
+from securefed.auditing.cases import case
 from securefed.auditing.cells import Report
 from securefed.auditing.curves import curves_for
 from securefed.auditing.imported import TranscriptAudit, audit_transcript
@@ -57,12 +57,12 @@ def plan_for(
     defense_settings: Mapping[str, Any] | None = None,
 ) -> tuple[Defense, Plan]:
     """A defence, and its plan for one algorithm on a data set: with the audit's settings, or with `settings` if any."""
-    name, defended, own = catalogue.algorithms[algorithm].name, catalogue.defenses[defense].name, defense_settings or {}
-    audited = name in cases.names and not settings
+    entry, defended, own = catalogue.algorithms[algorithm], catalogue.defenses[defense].name, defense_settings or {}
+    audited = entry.audit_case is not None and not settings
     if not audited:
-        made = federation(Run(name, settings, defended, own, data=data, clients=clients))
+        made = federation(Run(entry.name, settings, defended, own, data=data, clients=clients))
         return made.defense, made.plan
-    what = case(name)
+    what = case(entry.name)
     prepared = what.prepare(load(data), clients, 0)
     protected: Defense = build(
         catalogue.defenses, defended, {"clip_norm": what.clip, **own} if defended == "dp" else own

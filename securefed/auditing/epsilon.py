@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import beta, binom, rankdata
 
-from securefed.algorithms.base import require
+from securefed.public import require
 from securefed.tensors import Array
 
 CONFIDENCE: Final = 0.95

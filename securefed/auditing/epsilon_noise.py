@@ -16,12 +16,12 @@ from typing import Final
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.auditing.epsilon import CONFIDENCE, Guesses, from_scores, one_run, one_run_f
 from securefed.defenses.base import Defense, Plan, Session, Transform
 from securefed.defenses.differential_privacy import FixedSize
 from securefed.errors import PlanError, SecureFedError
 from securefed.privacy import sampler_of
+from securefed.public import require
 from securefed.selection import unpredictable
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public, require
+from securefed.algorithms.base import Algorithm
 from securefed.auditing.epsilon import CONFIDENCE, Guesses
 from securefed.auditing.epsilon_noise import NoiseAudit, concluded
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Plan, Session
 from securefed.errors import PlanError, SecureFedError
+from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
 _OTHERS = 2

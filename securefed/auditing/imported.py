@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from securefed import catalogue
-from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.base import Algorithm
 from securefed.attacks import views
 from securefed.attacks.base import Attack, Observed, Reconstruction, Target
 from securefed.attacks.diagnosis import diagnose, explained
@@ -25,6 +25,7 @@ from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, SecureFedError
 from securefed.federation import Federation
 from securefed.messages import ClientId, Transcript
+from securefed.public import Public
 from securefed.run_options import RunOptions
 from securefed.tensors import Array, Tensors
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from securefed import catalogue
-from securefed.auditing.cases import case, cases, defaults, every, require_clients
+from securefed.auditing.cases import case, defaults, every, require_clients
 from securefed.auditing.cells import AUDIT, Missing, Report, gather
 from securefed.auditing.finding import ACCEPTABLE
 from securefed.auditing.members import MembershipRow, Play, client_canaries, play, record_canaries
@@ -232,7 +232,7 @@ def _algorithms(wanted: Sequence[str] | None) -> tuple[str, ...]:
         return defaults()
     if list(wanted) == [ALL]:
         return every()
-    return _names("algorithm", wanted, cases.names, catalogue.algorithms.__getitem__)
+    return tuple(dict.fromkeys(case(name).name for name in wanted))
 
 
 def _fitting(

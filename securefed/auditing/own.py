@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.base import Algorithm
+from securefed.algorithms.validation import missing_methods
 from securefed.attacks import views
 from securefed.attacks.generic import Allowance, FitRows
 from securefed.auditing.own_class import Rehearsal
@@ -17,6 +18,7 @@ from securefed.auditing.own_run import OwnRun
 from securefed.auditing.own_tally import GATED, POOLED, SECRETS, OwnCell, Secret, Tally
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError
+from securefed.public import Public
 from securefed.tensors import Array, Tensors
 
 __all__ = ["GATED", "SECRETS", "VIEWS", "Clients", "OwnAudit", "OwnCell", "Secret", "audit_algorithm"]
@@ -168,16 +170,13 @@ def _checked(algorithm: Any, start: Tensors | None, combine: Combine | None) -> 
             raise ConfigError("start and combine belong to a function; an Algorithm has steps of its own")
         return True
     if not callable(algorithm):
-        lacks = [name for name in sorted(_VERBS) if not hasattr(algorithm, name)]
+        lacks = missing_methods(algorithm)
         raise ConfigError(
             f"{type(algorithm).__name__} is neither a function nor a securefed.Algorithm: it lacks {', '.join(lacks)}"
         )
     if start is None:
         raise ConfigError("a function needs its first broadcast as `start`; an Algorithm lacks it here")
     return False
-
-
-_VERBS = {name for name in vars(Algorithm) if not name.startswith("_")} | {"needs_outcome"}
 
 
 def _datasets(clients: Sequence[Dataset | Array]) -> list[Dataset]:

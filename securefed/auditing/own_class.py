@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.base import Algorithm
 from securefed.datasets.base import Dataset
 from securefed.errors import DataError, SecureFedError
 from securefed.node import ClientNode
+from securefed.public import Public
 from securefed.tensors import Array, Tensors
 
 _SAME: Final = 1e-9

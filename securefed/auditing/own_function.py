@@ -10,14 +10,15 @@ from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome, Public, require
+from securefed.algorithms.base import Algorithm
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError, SecureFedError
 from securefed.messages import Aggregate
+from securefed.public import Public, require
 from securefed.state import local
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
 
@@ -48,8 +49,8 @@ class Fault:
 
 
 @dataclass(frozen=True, repr=False)
-class FunctionAlgorithm:
-    """Satisfies `Algorithm` for a client function on NumPy arrays that keeps no memory.
+class FunctionAlgorithm(Algorithm[Tensors, Rows]):
+    """Makes an `Algorithm` of a client function on NumPy arrays that keeps no memory.
 
     Attributes:
         function: see `Contribute`.      first: the first broadcast.      follow: see `Combine`.
@@ -65,7 +66,6 @@ class FunctionAlgorithm:
     example: Tensors
     seeded: bool = False
     faults: list[Fault] = field(default_factory=list, compare=False)
-    needs_outcome: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
@@ -191,20 +191,11 @@ class FunctionAlgorithm:
                 )
         return {name: np.array(after[name], np.asarray(server[name]).dtype) for name in server}
 
-    def settle(self, client: Rows, outcome: Outcome) -> Rows:
-        return client
-
     def evaluation_layout(self, public: Public) -> Layout:
         return Layout((TensorSpec("count", (), float(max(public.rows))),))
 
     def evaluate(self, client: Rows, broadcast: Tensors) -> Tensors:
         return {"count": np.asarray(float(client.data.rows))}
-
-    def personal(self, client: Rows) -> None:
-        return None
-
-    def finished(self, server: Tensors) -> None:
-        return None
 
 
 class TorchFunction(FunctionAlgorithm):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.base import Algorithm
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.attacks.generic import Allowance, FitRows, Replay
@@ -21,6 +21,7 @@ from securefed.auditing.own_tally import Attempt, Secret, Tally
 from securefed.datasets.base import Dataset
 from securefed.errors import DataError, RoundVoid, SecureFedError
 from securefed.federation import Federation
+from securefed.public import Public
 from securefed.server import Result
 from securefed.tensors import Array
 

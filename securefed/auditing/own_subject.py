@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.attacks.base import Reconstruction
 from securefed.attacks.generic.regression import Ridge
 from securefed.attacks.scores import match, relative_error
 from securefed.auditing.parts import best_part
 from securefed.datasets.base import Dataset
 from securefed.messages import ClientId
+from securefed.public import Public
 from securefed.tensors import Array
 
 POOLED: Final = "pooled "

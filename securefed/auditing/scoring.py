@@ -11,7 +11,7 @@ import numpy as np
 from securefed.attacks.base import Observed, Reconstruction
 from securefed.attacks.scores import match, relative_error, subspace_baseline
 from securefed.auditing.cases import Prepared
-from securefed.auditing.cases.pca import pooled_gram
+from securefed.auditing.cases.data import pooled_gram
 from securefed.auditing.cells import CLIENT, FEDERATION, Secret
 from securefed.messages import ClientId
 from securefed.tensors import Array, Tensors

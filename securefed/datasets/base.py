@@ -23,11 +23,14 @@ class Dataset:
     y: Array | None = None
 
     def __post_init__(self) -> None:
+        if self.x is None:
+            raise DataError("data must be a (rows, features) matrix; got None. Write Dataset(x), or Dataset(x, y).")
         given = real_array(self.x, "data")
         kept = np.float32 if given.dtype == np.float32 else np.float64
         object.__setattr__(self, "x", np.ascontiguousarray(given, dtype=kept))
         if self.x.ndim != 2 or not self.x.size:
-            raise DataError(f"data must be a non-empty (rows, features) matrix, not of shape {self.x.shape}")
+            each = "; write one Dataset for each client" if self.x.ndim == 3 else ""
+            raise DataError(f"data must be a non-empty (rows, features) matrix, not of shape {self.x.shape}{each}")
         bad = np.flatnonzero(~np.isfinite(self.x).all(axis=1))
         if bad.size:
             raise DataError(
@@ -62,7 +65,10 @@ class Dataset:
         if self.y is None:
             raise DataError("this algorithm needs labels, the data has none; pass Dataset(x, y)")
         if not np.issubdtype(self.y.dtype, np.integer):
-            raise DataError("this algorithm needs class labels, the data has real responses; encode classes as 0, 1")
+            raise DataError(
+                "this algorithm needs class labels, the data has real responses (float labels); write "
+                "Dataset(x, y.astype(int))"
+            )
         return self.y
 
     def responses(self) -> Array:

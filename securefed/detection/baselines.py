@@ -40,4 +40,5 @@ for _name, _problem, _widths, _rate, _summary in _BASELINES:
         summary=_summary,
         source="fedpca_grassmann section V-A2; McMahan et al. 2017, Algorithm 1",
         transmits="weighted local update of all networks",
+        test_settings={"widths": (3, 2, 2) if _widths is DEEP else (3,), "code": 2},
     )

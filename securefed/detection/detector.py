@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.detection.scores import Reconstruct, reconstruction_errors
 from securefed.errors import DataError
+from securefed.public import require
 from securefed.tensors import Array
 
 Rule = Literal["rates", "accuracy"]

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from securefed.algorithms.base import Public, require
 from securefed.datasets.base import Dataset
 from securefed.problems.initial import STARTS, Start, drawn
 from securefed.problems.layers import layer_shapes, run_layers
 from securefed.problems.torch_problem import Named, TorchProblem, tensor
+from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
 

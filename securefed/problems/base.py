@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 from scipy.linalg import eigh
 
-from securefed.algorithms.base import Public, require
 from securefed.datasets.base import Dataset
 from securefed.problems.products import Products
+from securefed.public import Public, require
 from securefed.registry import Registry
 from securefed.tensors import Array, Tensors
 

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch.nn.functional import softplus
 
-from securefed.algorithms.base import Public
 from securefed.problems.autoencoder import Reconstruction
 from securefed.problems.layers import layer_shapes, run_layers
 from securefed.problems.torch_problem import Named, tensor
+from securefed.public import Public
 from securefed.tensors import Array, Tensors
 
 LEAK = 0.2

@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from securefed.algorithms.base import Public, require
 from securefed.problems.base import BaseProblem
 from securefed.problems.initial import STARTS, Start, drawn
 from securefed.problems.torch_classifier import TorchClassifier
 from securefed.problems.torch_problem import Named
+from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
 SMALLEST_SIDE = 10

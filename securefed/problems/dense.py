@@ -12,12 +12,12 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from securefed.algorithms.base import Public, require
 from securefed.problems.cross_entropy import slope_of
 from securefed.problems.initial import STARTS, Start, drawn
 from securefed.problems.products import Formed, Products
 from securefed.problems.torch_classifier import TorchClassifier
 from securefed.problems.torch_problem import Named
+from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
 

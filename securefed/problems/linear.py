@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
 
-from securefed.algorithms.base import Public, require
 from securefed.problems.base import Classifier, Precision, check_precision, largest_eigenvalue
 from securefed.problems.cross_entropy import slope_of
+from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
 PRACTICAL_WEIGHT = 10.0
@@ -129,7 +129,11 @@ class SoftmaxRegression(LinearMap):
     name: ClassVar[str] = "softmax"
 
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
-        require(public.classes >= 2, f"softmax regression needs at least 2 classes, the data declares {public.classes}")
+        require(
+            public.classes >= 2,
+            f"softmax regression needs at least 2 classes, the data declares {public.classes}; labels are integers "
+            "from 0: write Dataset(x, y.astype(int)) where they are floats",
+        )
         return {"weight": (public.classes, public.features)} | ({"bias": (public.classes,)} if self.bias else {})
 
     def loss(self, parameters: Tensors, x: Array, y: Array) -> float:

@@ -14,10 +14,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
 from securefed.datasets.base import Dataset
 from securefed.errors import DataError
 from securefed.problems.base import BaseProblem, largest_eigenvalue
+from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
 PRACTICAL_RESIDUAL = 10.0

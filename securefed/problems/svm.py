@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
 from securefed.problems.cross_entropy import at
 from securefed.problems.linear import LinearMap
+from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
 PRACTICAL_MARGIN = 10.0

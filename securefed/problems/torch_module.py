@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from securefed.algorithms.base import Public, require
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError
 from securefed.problems.torch_problem import Named, TorchProblem, tensor
+from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
 Build = Callable[[], nn.Module]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from securefed.algorithms.base import Public, require
 from securefed.problems.base import BaseProblem, Precision, check_precision
+from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
 Named = Mapping[str, torch.Tensor]

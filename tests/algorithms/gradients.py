@@ -3,10 +3,11 @@
 import numpy as np
 from scipy.optimize import minimize
 
-from securefed.algorithms.base import Outcome, Public
+from securefed.algorithms.base import Outcome
 from securefed.datasets.base import Dataset
 from securefed.messages import Aggregate
 from securefed.problems import SoftmaxRegression
+from securefed.public import Public
 from securefed.tensors import Layout, add
 
 PROBLEM = SoftmaxRegression(l2=0.1)

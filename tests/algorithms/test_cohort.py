@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefed import catalogue
-from securefed.algorithms.base import Outcome, Public
+from securefed.algorithms.base import Outcome
 from securefed.algorithms.optimization import FedAvg, Scaffold
 from securefed.algorithms.optimization import cohort as cohorts
 from securefed.algorithms.optimization.factored import Combination, Frame
@@ -25,6 +25,7 @@ from securefed.datasets.base import Dataset
 from securefed.errors import DivergenceError
 from securefed.messages import Aggregate
 from securefed.problems import DenseNetwork, SoftmaxRegression
+from securefed.public import Public
 from securefed.tensors import add
 
 SIZES = (7, 3, 12, 5, 3, 9, 16, 4)

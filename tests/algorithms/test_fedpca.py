@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Outcome, Public
+from securefed.algorithms.base import Outcome
 from securefed.algorithms.pca import FedPE, FedPG, centralised, reconstruction_loss
 from securefed.algorithms.pca.consensus import BLOWN_UP, ConsensusPCA
 from securefed.algorithms.pca.fedpe import lagrangian_gradient
@@ -15,6 +15,7 @@ from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DivergenceError
 from securefed.federation import Federation
 from securefed.messages import Aggregate
+from securefed.public import Public
 from tests.algorithms.rounds import Loop, centred, digits, subspace_error
 
 RNG = np.random.default_rng(0)

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public, algorithms
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.pca import SelfLearningPCA, centralised, reconstruction_loss
 from securefed.algorithms.pca.centralised import leading
 from securefed.algorithms.pca.operators import Gram, off, orth
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError
 from securefed.federation import Federation
+from securefed.public import Public
 from tests.algorithms.rounds import centred
 
 RNG = np.random.default_rng(0)
@@ -86,9 +87,9 @@ def test_poor_data_work_alone(x):
 def test_more_components_than_features_are_refused():
     public = Public.of([Dataset(np.ones((3, 5)))])
     for call in (SelfLearningPCA(6).layout, lambda p: SelfLearningPCA(6).start(p, RNG)):
-        with pytest.raises(ConfigError, match=r"1\.\.5"):
+        with pytest.raises(ConfigError, match="between 1 and 5"):
             call(public)
-    with pytest.raises(ConfigError, match=r"1\.\.5"):
+    with pytest.raises(ConfigError, match="between 1 and 5"):
         centralised([Dataset(np.ones((3, 5)))], 6)
     with pytest.raises(ConfigError, match="rank"):
         SelfLearningPCA(0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Algorithm, Public, algorithms
+from securefed.algorithms.base import Algorithm, algorithms
 from securefed.algorithms.optimization import (
     DSGD,
     L1,
@@ -25,6 +25,7 @@ from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError
 from securefed.messages import Aggregate
 from securefed.problems import LogisticRegression
+from securefed.public import Public
 from securefed.state import pack, restore
 from tests.algorithms.gradients import Loop, make_clients, some_drop
 
@@ -173,28 +174,28 @@ def test_a_total_that_is_not_finite_is_refused_and_a_noised_one_is_not() -> None
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: DSGD(learning_rate=0.0), "learning_rate must be positive"),
-        (lambda: FedAvg(learning_rate=float("inf")), "learning_rate must be positive"),
-        (lambda: DSGD(batch_size=0), "batch_size must be at least 1"),
-        (lambda: FedAvg(local_steps=0), "local_steps must be at least 1"),
-        (lambda: FedAvg(weighting="loss"), "weighting is 'rows' or 'uniform'"),
-        (lambda: Scaffold(option="III"), "option is 'I' or 'II'"),
-        (lambda: LoSAC(blocks=0), "blocks must be at least 1"),
-        (lambda: LoSAC(local_steps=-1), "local_steps must be at least 1"),
-        (lambda: LoSAC(block_scale="mean"), "block_scale is"),
+        (lambda: DSGD(learning_rate=0.0), "learning_rate must be a positive"),
+        (lambda: FedAvg(learning_rate=float("inf")), "learning_rate must be a positive"),
+        (lambda: DSGD(batch_size=0), "batch_size must be an integer of at least 1"),
+        (lambda: FedAvg(local_steps=0), "local_steps must be an integer of at least 1"),
+        (lambda: FedAvg(weighting="loss"), "weighting must be one of 'rows', 'uniform'"),
+        (lambda: Scaffold(option="III"), "option must be one of 'I', 'II'"),
+        (lambda: LoSAC(blocks=0), "blocks must be an integer of at least 1"),
+        (lambda: LoSAC(local_steps=-1), "local_steps must be an integer of at least 1"),
+        (lambda: LoSAC(block_scale="mean"), "block_scale must be one of"),
         (lambda: LoSAC(blocks=9).layout(Public.of(make_clients(2))), "9 blocks need as many rows"),
         (lambda: FedSaga(blocks=9).layout(Public.of(make_clients(2))), "9 blocks need as many rows"),
-        (lambda: FedSaga(average="all"), "average is 'participants' or 'clients'"),
-        (lambda: FedProx(mu=-0.1), "mu must be at least 0"),
+        (lambda: FedSaga(average="all"), "average must be one of 'participants', 'clients'"),
+        (lambda: FedProx(mu=-0.1), "mu must be a finite number of at least 0"),
         (lambda: FedProx(mu=20.0, learning_rate=0.1), "learning_rate \\* mu must be at most 1"),
         (lambda: FedCM(alpha=0.0), r"alpha must lie in \(0, 1\]"),
         (lambda: FedCM(alpha=1.1), r"alpha must lie in \(0, 1\]"),
-        (lambda: FedCM(server_rate=0.0), "server_rate must be positive"),
-        (lambda: MimeSVRG(local_steps=0), "local_steps must be at least 1"),
-        (lambda: FedADMM(rho=0.0), "rho must be positive"),
-        (lambda: FedADMM(rho=float("nan")), "rho must be positive"),
-        (lambda: FedADMM(dual_steps="never"), "dual_steps is 'each' or 'last'"),
-        (lambda: FedADMM(server_steps=-1), "server_steps must be at least 0"),
+        (lambda: FedCM(server_rate=0.0), "server_rate must be a positive"),
+        (lambda: MimeSVRG(local_steps=0), "local_steps must be an integer of at least 1"),
+        (lambda: FedADMM(rho=0.0), "rho must be a positive"),
+        (lambda: FedADMM(rho=float("nan")), "rho must be a positive"),
+        (lambda: FedADMM(dual_steps="never"), "dual_steps must be one of 'each', 'last'"),
+        (lambda: FedADMM(server_steps=-1), "server_steps must be an integer of at least 0"),
         (
             lambda: FedADMM(server_steps=5, server_rate=1.0).layout(Public.of(make_clients(2))),
             r"must be below 2 or \(81\) diverges",

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import L1, FedADMM, LoSACProx, NoRegulariser, Nuclear, ScaffoldProx
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError
 from securefed.problems import LogisticRegression
+from securefed.public import Public
 from securefed.tensors import Layout, TensorSpec
 from tests.algorithms.gradients import PROBLEM, Loop, composite_optimum, make_clients, some_drop
 

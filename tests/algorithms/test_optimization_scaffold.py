@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import FedAvg, Scaffold
+from securefed.public import Public
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients, optimum, some_drop
 
 

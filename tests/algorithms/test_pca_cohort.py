@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Batched
+from securefed.algorithms.capabilities import SupportsBatches
 from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS
 from securefed.algorithms.pca import cohort as pca_cohort
 from securefed.algorithms.pca.cohort import Grams
@@ -32,7 +32,7 @@ def uneven():
     ids=repr,
 )
 def test_a_cohort_gives_what_its_clients_give(method):
-    assert isinstance(method, Batched)
+    assert isinstance(method, SupportsBatches)
     loop = Loop(method, uneven())
     for k in range(14):
         broadcast = method.broadcast(loop.server)
@@ -75,4 +75,4 @@ def test_one_client_that_diverges_leaves_the_others_alone():
 
 def test_ssi_has_no_cohort():
     """One product a client: stacking the matrices costs more than it saves."""
-    assert not isinstance(SSI(3), Batched)
+    assert not isinstance(SSI(3), SupportsBatches)

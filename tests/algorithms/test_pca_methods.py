@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed.algorithms.base import Outcome, Public, algorithms
+from securefed.algorithms.base import Outcome, algorithms
 from securefed.algorithms.pca import FAPS, SSI, FedPE, FedPG, GuardedFAPS, LocalPower
 from securefed.algorithms.pca.consensus import ConsensusPCA
 from securefed.algorithms.pca.operators import Gram, off, orth
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DivergenceError
 from securefed.messages import Aggregate
+from securefed.public import Public
 from securefed.state import pack, restore
 from tests.algorithms.rounds import Loop, digits, spectrum, subspace_error
 
@@ -186,7 +187,7 @@ def test_more_components_than_features_are_refused(method):
     fits, wide = replace(method, rank=5), replace(method, rank=6)
     fits.layout(public), fits.start(public, RNG), fits.enroll(clients[0], public, RNG)
     for call in (wide.layout, lambda p: wide.start(p, RNG), lambda p: wide.enroll(clients[0], p, RNG)):
-        with pytest.raises(ConfigError, match=r"1\.\.5"):
+        with pytest.raises(ConfigError, match="between 1 and 5"):
             call(public)
 
 

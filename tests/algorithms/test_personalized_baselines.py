@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.base import Algorithm
 from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.optimization.work import passes
 from securefed.algorithms.personalized import FLAME, Ditto, FedADMM, PFedMe
@@ -11,6 +11,7 @@ from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError
 from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression, known_smoothness
+from securefed.public import Public
 from tests.algorithms.rounds import Loop
 from tests.algorithms.test_personalized_flame import PROBLEM, gradient, make_clients, moreau, random_rounds
 
@@ -213,17 +214,17 @@ def test_a_personal_model_that_blows_up_is_refused_though_it_is_not_sent() -> No
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        (PFedMe, {"attraction": 0.0}, r"attraction \(lambda\) must be positive"),
-        (PFedMe, {"model_rate": 0.0}, "model_rate must be positive"),
-        (PFedMe, {"server_step": -0.5}, r"server_step \(beta\) must be positive"),
-        (PFedMe, {"inner_steps": 0}, "inner_steps must be at least 1"),
-        (FedADMM, {"penalty": 0.0}, r"penalty \(rho\) must be positive"),
-        (FedADMM, {"begin": "server"}, "begin is 'global' or 'local'"),
-        (FedADMM, {"weighting": "none"}, "weighting is 'uniform' or 'rows'"),
-        (Ditto, {"attraction": -1.0}, r"attraction \(lambda\) must be at least 0"),
-        (Ditto, {"weighting": "none"}, "weighting is 'rows' or 'uniform'"),
-        (Ditto, {"local_steps": 0}, "local_steps must be at least 1"),
-        (FedAvg, {"local_epochs": 0}, "local_epochs must be at least 1"),
+        (PFedMe, {"attraction": 0.0}, r"attraction \(lambda\) must be a positive"),
+        (PFedMe, {"model_rate": 0.0}, "model_rate must be a positive"),
+        (PFedMe, {"server_step": -0.5}, r"server_step \(beta\) must be a positive"),
+        (PFedMe, {"inner_steps": 0}, "inner_steps must be an integer of at least 1"),
+        (FedADMM, {"penalty": 0.0}, r"penalty \(rho\) must be a positive"),
+        (FedADMM, {"begin": "server"}, "begin must be one of 'global', 'local'"),
+        (FedADMM, {"weighting": "none"}, "weighting must be one of 'uniform', 'rows'"),
+        (Ditto, {"attraction": -1.0}, r"attraction \(lambda\) must be a finite number of at least 0"),
+        (Ditto, {"weighting": "none"}, "weighting must be one of 'rows', 'uniform'"),
+        (Ditto, {"local_steps": 0}, "local_steps must be an integer of at least 1"),
+        (FedAvg, {"local_epochs": 0}, "local_epochs must be an integer of at least 1"),
     ],
 )
 def test_settings_outside_their_domain_are_refused(method, settings: dict, message: str) -> None:

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from securefed.algorithms.base import Algorithm, Outcome, Public, Selecting
+from securefed.algorithms.base import Algorithm, Outcome
+from securefed.algorithms.capabilities import SupportsClientSelection
 from securefed.algorithms.personalized import FLAME
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError
 from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
+from securefed.public import Public
 from securefed.state import pack, restore
 from tests.algorithms.rounds import Loop
 
@@ -170,7 +172,7 @@ def test_the_anchors_agree_in_the_first_round_and_differ_as_stated_in_the_second
 
 def test_it_implements_the_protocols_and_its_states_can_be_stored() -> None:
     assert isinstance(flame(), Algorithm)
-    assert isinstance(flame(), Selecting)
+    assert isinstance(flame(), SupportsClientSelection)
     loop = Loop(flame(), make_clients(2)).run(2)
     for state in (loop.server, *loop.clients):
         restored = restore(state, pack(state))
@@ -250,20 +252,20 @@ def test_the_largest_norms_take_part() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"penalty": 0.0}, r"penalty \(rho\) must be positive"),
-        ({"penalty": -1.0}, r"penalty \(rho\) must be positive"),
-        ({"penalty": float("nan")}, r"penalty \(rho\) must be positive"),
-        ({"attraction": 0.0}, r"attraction \(lambda\) must be positive"),
-        ({"attraction": float("inf")}, r"attraction \(lambda\) must be positive"),
-        ({"local_steps": 0}, "local_steps must be at least 1"),
-        ({"local_epochs": 0}, "local_epochs must be at least 1"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"weighting": "size"}, "weighting is 'uniform' or 'rows'"),
-        ({"anchor": "server"}, "anchor is 'local' or 'global'"),
-        ({"selection": "greedy"}, "selection is 'uniform' or 'biased'"),
+        ({"penalty": 0.0}, r"penalty \(rho\) must be a positive"),
+        ({"penalty": -1.0}, r"penalty \(rho\) must be a positive"),
+        ({"penalty": float("nan")}, r"penalty \(rho\) must be a positive"),
+        ({"attraction": 0.0}, r"attraction \(lambda\) must be a positive"),
+        ({"attraction": float("inf")}, r"attraction \(lambda\) must be a positive"),
+        ({"local_steps": 0}, "local_steps must be an integer of at least 1"),
+        ({"local_epochs": 0}, "local_epochs must be an integer of at least 1"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1"),
+        ({"weighting": "size"}, "weighting must be one of 'uniform', 'rows'"),
+        ({"anchor": "server"}, "anchor must be one of 'local', 'global'"),
+        ({"selection": "greedy"}, "selection must be one of 'uniform', 'biased'"),
         ({"selection": "biased"}, "how many clients biased selection asks"),
         ({"candidates": 3}, "how many clients biased selection asks"),
-        ({"initial_seed": -1}, "initial_seed must be at least 0"),
+        ({"initial_seed": -1}, "initial_seed must be an integer of at least 0"),
     ],
 )
 def test_settings_outside_their_domain_are_refused(settings: dict, message: str) -> None:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefed import catalogue
-from securefed.algorithms.base import Algorithm, Batched, Public
+from securefed.algorithms.base import Algorithm
+from securefed.algorithms.capabilities import SupportsBatches
 from securefed.algorithms.graph.fedavg import FedAvg as GraphFedAvg
 from securefed.algorithms.graph.fedprox import FedProx as GraphFedProx
 from securefed.algorithms.optimization import FedAvg
@@ -31,6 +32,7 @@ from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, DataError, MalformedError, PlanError
 from securefed.federation import Federation
+from securefed.public import Public
 
 LINEAR = [SSI(rank=2), SSI(rank=3, stop="kkt"), LocalPower(rank=2, local_steps=(1,))]
 GRAPHS = [
@@ -174,8 +176,8 @@ def test_a_broadcast_that_would_stretch_a_record_is_refused():
 def test_it_is_the_algorithm_otherwise():
     private = record_level(GRAPHS[0], 2.0)
     assert isinstance(private, Algorithm)
-    assert isinstance(private, Batched)
-    assert not isinstance(record_level(SSI(rank=2), 2.0), Batched)
+    assert isinstance(private, SupportsBatches)
+    assert not isinstance(record_level(SSI(rank=2), 2.0), SupportsBatches)
     near = [Dataset(np.clip(d.x, -0.2, 0.2)) for d in data()]  # no record is longer than 2
     for algorithm in (SSI(rank=2, tolerance=0.0), GRAPHS[0]):
         plain, wrapped = (Federation(a, near, seed=1).run(5) for a in (algorithm, record_level(algorithm, 2.0)))

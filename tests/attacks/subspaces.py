@@ -3,10 +3,11 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Outcome, Public
+from securefed.algorithms.base import Outcome
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.datasets.base import Dataset
 from securefed.messages import Aggregate
+from securefed.public import Public
 
 
 def digits(features, kind="sorted", parts=5, seed=0):

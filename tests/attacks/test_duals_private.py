@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca import FedPG
 from securefed.attacks import views
 from securefed.attacks.base import Target
@@ -16,6 +15,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
+from securefed.public import Public
 from tests.attacks.steady import SteadyGaussian
 
 FEATURES, RANK, CLIENTS = 10, 2, 4

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
@@ -19,6 +18,7 @@ from securefed.auditing.own_function import as_algorithm
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from securefed.federation import Federation
+from securefed.public import Public
 
 RNG = np.random.default_rng(0)
 DATA = [Dataset(np.random.default_rng(i).uniform(-1, 1, (4, 5))) for i in range(3)]

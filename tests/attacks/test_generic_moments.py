@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.generic import LowDigits, ProbeGram, Replay, uses_labels
@@ -16,6 +15,7 @@ from securefed.auditing.own_function import as_algorithm
 from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
+from securefed.public import Public
 
 START = {"round": np.zeros(1)}
 ROWS = [np.random.default_rng(i).uniform(-1, 1, (6, 3)) for i in range(3)]

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import DSGD
 from securefed.attacks import views
 from securefed.attacks.base import Target
@@ -18,6 +17,7 @@ from securefed.defenses.differential_privacy import clip, gaussian
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
+from securefed.public import Public
 from tests.attacks.steady import SteadyGaussian
 
 FEATURES, ROUNDS = 4, 3

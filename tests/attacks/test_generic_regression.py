@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, RegressCounts, RegressRows, Replay
@@ -18,6 +17,7 @@ from securefed.auditing.own_function import as_algorithm
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from securefed.federation import Federation
+from securefed.public import Public
 
 NOTHING_SENT = {"round": np.zeros(1)}
 

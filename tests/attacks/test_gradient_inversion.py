@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
@@ -23,6 +22,7 @@ from securefed.defenses.fixed_point import Quantise
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
 from securefed.problems import LogisticRegression, SoftmaxRegression
+from securefed.public import Public
 from securefed.run_options import RunOptions
 
 DIGITS = load_digits()

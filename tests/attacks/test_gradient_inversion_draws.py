@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import DSGD, FedAvg, FedSaga, LoSAC, Scaffold
 from securefed.attacks import views
 from securefed.attacks.base import Target
@@ -14,6 +13,7 @@ from securefed.attacks.gradient_inversion.inversion import look
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
 from securefed.federation import Federation
+from securefed.public import Public
 
 DIGITS = load_digits()
 METHODS = {

@@ -5,7 +5,6 @@ import pytest
 from sklearn.datasets import load_digits
 
 from securefed.algorithms import personalized
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import (
     L1,
     FedADMM,
@@ -39,6 +38,7 @@ from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.plain import Plain
 from securefed.federation import Federation
 from securefed.problems import LogisticRegression, SoftmaxRegression
+from securefed.public import Public
 from securefed.tensors import Layout, TensorSpec
 
 DIGITS = load_digits()

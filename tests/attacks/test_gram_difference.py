@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca import SSI, FedPG, LocalPower
 from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
 from securefed.attacks.gram import DifferenceGram
@@ -13,6 +12,7 @@ from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from securefed.messages import Aggregate
+from securefed.public import Public
 
 RNG = np.random.default_rng(0)
 

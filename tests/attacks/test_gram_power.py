@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS, LocalPower
 from securefed.algorithms.pca.operators import orth
 from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
@@ -14,6 +13,7 @@ from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from securefed.messages import Aggregate
+from securefed.public import Public
 from securefed.tensors import add
 
 RNG = np.random.default_rng(0)

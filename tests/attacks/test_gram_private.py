@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.pca import FAPS, SSI
 from securefed.attacks import views
 from securefed.attacks.base import Target
@@ -17,6 +16,7 @@ from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, clip_each, gaussian
 from securefed.federation import Federation
+from securefed.public import Public
 from securefed.run_options import RunOptions
 from tests.attacks.steady import SteadyGaussian
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.attacks import views
@@ -27,6 +26,7 @@ from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from securefed.federation import Federation
 from securefed.problems import Autoencoder, DenseNetwork, LogisticRegression
+from securefed.public import Public
 
 FAST = Effort(restarts=1, evaluations=400, signed_steps=0)
 PLAIN = replace(FAST, exact=False)

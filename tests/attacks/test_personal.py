@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.personalized import FLAME, Ditto, FedADMM, PFedMe
@@ -16,6 +15,7 @@ from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
+from securefed.public import Public
 from securefed.run_options import RunOptions
 
 

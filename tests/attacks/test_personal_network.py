@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.personalized import FLAME
 from securefed.attacks import views
@@ -18,6 +17,7 @@ from securefed.errors import TranscriptError
 from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
 from securefed.problems.dense import DenseNetwork
+from securefed.public import Public
 
 NETWORK = DenseNetwork(hidden=(24,), precision="float64")
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.personalized import FLAME, Ditto, FedADMM, PFedMe
 from securefed.attacks import views
@@ -19,6 +18,7 @@ from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian
 from securefed.federation import Federation
+from securefed.public import Public
 from tests.attacks.steady import SteadyGaussian
 
 CLIENTS, ROWS, ROUNDS = 4, 3, 8

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from securefed.algorithms.base import Public
 from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.generic import Replay
@@ -43,6 +42,7 @@ from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.plain import Plain
 from securefed.errors import ConfigError, DataError
 from securefed.federation import Federation
+from securefed.public import Public
 from tests.attacks.test_generic import DATA, Z, product, replay
 
 POPULATION_ROWS = Dataset(np.random.default_rng(9).uniform(-1, 1, (80, 5)))

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 from hypothesis import strategies as st
 
-from securefed.algorithms.base import Public
 from securefed.datasets.base import Dataset
 from securefed.opening import EVALUATE, MAX_DOUBLINGS, TRAIN
+from securefed.public import Public
 
 VICTIM: Final = 0
 CLIENTS: Final = 3

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from securefed import catalogue
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import DSGD
 from securefed.algorithms.pca import FAPS, FedPG, LocalPower
 from securefed.attacks import views
@@ -21,14 +20,16 @@ from securefed.attacks.base import Attack, Observed, Target
 from securefed.attacks.diagnosis import diagnose, explained, resolution
 from securefed.attacks.gradient_inversion.search import Race
 from securefed.attacks.requirements import unbroken
-from securefed.auditing.cases import cases
+from securefed.auditing.cases import case_names
 from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
 from securefed.federation import Federation
+from securefed.public import Public
+from securefed.testing.attack_checks import views_of
 from tests.attacks.test_networks import NETWORK
 from tests.attacks.test_networks import seen as seen_network
-from tests.contract.test_attacks import NAMES, seen
 
+NAMES = catalogue.attacks.names
 SINGLE = float(np.finfo(np.float32).eps)
 HUGE = 10**9
 SETTINGS = {
@@ -36,7 +37,7 @@ SETTINGS = {
     "FAPS, two clients": FAPS(rank=2, inner_steps=1),
     "FedPG, two clients": FedPG(rank=2, rho=1.0, step_size=0.01, local_steps=1),
 }
-ALL = (*cases.names, *SETTINGS)
+ALL = (*case_names(), *SETTINGS)
 SLOW = ("detection/fedae", "detection/fedbigan", "detection/fedbigan-2")
 """Networks, of which one stands for all where an attack runs to its end."""
 FEW = (
@@ -65,8 +66,8 @@ WEAK = ("gradient_inversion/naive", "gradient_inversion/dlg", "gradient_inversio
 @cache
 def scene(algorithm: str) -> tuple[Target, dict[str, Observed]]:
     """Views of one short run: of the audit's case, or of a setting that only some attack is for."""
-    if algorithm in cases.names:
-        return seen(algorithm)
+    if algorithm in case_names():
+        return views_of(algorithm)
     rng = np.random.default_rng(4)
     clients = [Dataset(rng.uniform(0, 1, (5, 4))) for _ in range(2)]
     public = Public.of(clients)

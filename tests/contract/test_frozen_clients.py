@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.client_state import freeze, thaw
 from securefed.coordinator import HelperNode
 from securefed.datasets.base import Dataset
@@ -21,6 +20,7 @@ from securefed.defenses.homomorphic import InsecurePaillier, ckks, insecure_deal
 from securefed.defenses.secure_aggregation import Identities, secure_aggregation
 from securefed.errors import MessageRefused, StorageError
 from securefed.messages import SERVER, Message, PartyId
+from securefed.public import Public
 from securefed.server import Result, Server
 from securefed.terms import Terms, new_run
 from securefed.transports.base import Endpoint

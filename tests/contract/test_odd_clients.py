@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefed import catalogue
-from securefed.algorithms.base import Batched
+from securefed.algorithms.capabilities import SupportsBatches
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, SecureFedError
 from securefed.federation import Federation
@@ -62,7 +62,7 @@ def test_a_cohort_computed_together_is_the_loop(name: str) -> None:
 
 def test_all_but_those_where_it_does_not_pay_compute_cohorts_together() -> None:
     # One product a round and client, bound by reading the rows: batching would only copy them.
-    alone = {name for name in NAMES if not isinstance(make(name), Batched)}
+    alone = {name for name in NAMES if not isinstance(make(name), SupportsBatches)}
     assert alone == {"pca/ssi", "pca/localpower", "pca/self"}
 
 

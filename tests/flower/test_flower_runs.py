@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
 from securefed.defenses.compose import chain
@@ -21,6 +20,7 @@ from securefed.federation import Federation
 from securefed.flower import client_app, serve
 from securefed.flower.client import party_of
 from securefed.messages import KEY_HOLDER, Message
+from securefed.public import Public
 from securefed.run_options import RunOptions
 from securefed.sealing import Seal
 from securefed.terms import Terms

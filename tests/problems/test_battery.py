@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.problems import Problem, known_smoothness, problems
+from securefed.public import Public
 from securefed.tensors import Array, Layout, Tensors
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.errors import ConfigError, UnknownNameError
 from securefed.problems import LogisticRegression, Problem, SoftmaxRegression, problems
+from securefed.public import Public
 from securefed.tensors import Layout
 
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import FedAvg
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.federation import Federation
 from securefed.problems import Autoencoder, BiGAN, DenseNetwork, TorchModule
 from securefed.problems.torch_problem import tensor
+from securefed.public import Public
 from securefed.state import pack, restore
 from securefed.tensors import Array
 

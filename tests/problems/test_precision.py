@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.pca.operators import Gram
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError
 from securefed.federation import Federation
 from securefed.problems import LogisticRegression, SoftmaxRegression, SupportVectorMachine
+from securefed.public import Public
 
 KINDS = [LogisticRegression, SoftmaxRegression, SupportVectorMachine]
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from securefed.algorithms.base import require
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.graph.fedavg import FedAvg
 from securefed.algorithms.graph.method import GRAPH, GraphMethod, Memory, Own
+from securefed.algorithms.hyperparameters import check_number
 from securefed.tensors import Array
 
 
+@algorithms.register(
+    "graph/ditto",
+    summary="personal graphs pulled towards the global graph of FedAvg",
+    source="ppgl section V-A baseline (iii); Li et al. 2021, Algorithm 1",
+    transmits="N_i w_i of the global graph (one entry an edge)",
+)
 @dataclass(frozen=True, kw_only=True)
 class Ditto(FedAvg):
     """K steps of FedAvg on the global graph w, and K on g_i(v) + strength / 2 ||v - w||^2 from the client's own v.
@@ -28,7 +35,7 @@ class Ditto(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.strength < float("inf"), f"strength must be at least 0 and finite, not {self.strength}")
+        check_number("strength", self.strength, 0)
         self.refuse_oscillation(self.strength)
 
     def memory(self, edges: Edges) -> Memory:

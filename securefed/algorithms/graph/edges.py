@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.errors import DataError
+from securefed.public import require
 from securefed.tensors import Array
 
 

@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from securefed.algorithms.base import Public
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.graph.method import GRAPH, GraphMethod, Memory, Own, edges_of, mean_of_shares
+from securefed.public import Public
 from securefed.tensors import Array, Tensors, TensorSpec
 
 
+@algorithms.register(
+    "graph/fedavg",
+    summary="one global graph by federated averaging",
+    source="ppgl eq. (28); McMahan et al. 2017, Algorithm 1",
+    transmits="N_i w_i (one entry an edge)",
+)
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(GraphMethod):
     """K steps on g_i from the global graph, then the mean weighted by N_i: the weights that make (28) of the g_i.

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from securefed.algorithms.base import require
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.graph.fedavg import FedAvg
+from securefed.algorithms.hyperparameters import check_number
 
 
+@algorithms.register(
+    "graph/fedprox",
+    summary="one global graph, local steps held near it",
+    source="ppgl eq. (28); Li et al. 2020, Algorithm 2",
+    transmits="N_i w_i (one entry an edge)",
+)
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
     """Local steps on g_i(w) + mu / 2 ||w - w_global||^2. mu = 0 is FedAvg.
@@ -20,7 +27,7 @@ class FedProx(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.mu < float("inf"), f"mu must be at least 0 and finite, not {self.mu}")
+        check_number("mu", self.mu, 0)
         self.refuse_oscillation(self.mu)
 
     @property

@@ -10,11 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import Public
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.graph.method import OBJECTIVE, GraphMethod, Memory, Own, Server
+from securefed.public import Public
 from securefed.tensors import Array, Tensors, TensorSpec
 
 
+@algorithms.register(
+    "graph/igl",
+    summary="independent graph learning: each client alone",
+    source="ppgl section V-A baseline (i), eq. (7)",
+    transmits="the local objective, one scalar",
+)
 @dataclass(frozen=True, kw_only=True)
 class IGL(GraphMethod):
     """K steps a round on g_i alone. No graph leaves its client; the sum holds the objectives, to watch convergence."""

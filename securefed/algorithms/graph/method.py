@@ -6,7 +6,7 @@ Rows of the data are signals, columns are the vertices. Everything is float64.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,12 +14,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome, Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import Algorithm
 from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.graph.smooth import Descent, SmoothGraph
+from securefed.algorithms.hyperparameters import check_positive
 from securefed.datasets.base import Dataset
 from securefed.errors import DataError, DivergenceError
 from securefed.messages import Aggregate
+from securefed.public import Public, require
 from securefed.state import local
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
 
@@ -84,7 +87,7 @@ class Own:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphMethod(ABC):
+class GraphMethod(Algorithm[Server, Client]):
     """Base of the methods that learn graphs from smooth signals, g_i(w) of `SmoothGraph` being a client's objective.
 
     Attributes:
@@ -105,13 +108,16 @@ class GraphMethod(ABC):
     local_steps: int = 5
     start_weight: float = 0.1
 
-    needs_outcome: ClassVar[bool] = False
+    test_settings: ClassVar = {"local_steps": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"local_steps": 5}, secret="distances", split="standardised=8", utility="graph_fit"
+    )
     result: ClassVar[str | None] = GRAPH
     """Name under which `memory[0]` stays with the client as its personal result, if it does."""
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "zeta", "start_weight"):
-            positive(name, getattr(self, name))
+            check_positive(name, getattr(self, name))
         self.descent()
         self.refuse_oscillation(0.0)
 
@@ -230,9 +236,6 @@ class GraphMethod(ABC):
         """Bound on the entries of a broadcast."""
         return self.largest_weight(public)
 
-    def settle(self, client: Client, outcome: Outcome) -> Client:
-        return client
-
     def evaluation_layout(self, public: Public) -> Layout:
         return Layout((TensorSpec(OBJECTIVE, (), self.largest_objective(public), 64),))
 
@@ -243,9 +246,6 @@ class GraphMethod(ABC):
 
     def personal(self, client: Client) -> Tensors | None:
         return {self.result: client.memory[0]} if self.result else None
-
-    def finished(self, server: Server) -> None:
-        return None
 
     def _contribution(self, client: Client, sent: Mapping[str, Array], memory: Memory) -> tuple[Client, Tensors]:
         for value in (*memory, *sent.values()):
@@ -267,11 +267,6 @@ class GraphMethod(ABC):
             first=column(client.counted == 0 for client in clients),
             clients=clients[0].public.clients,
         )
-
-
-def positive(name: str, value: float) -> None:
-    """Raise `ConfigError` unless `value` is positive and finite."""
-    require(0 < value < math.inf, f"{name} must be positive and finite, not {value}")
 
 
 def mean_of_shares(total: Array, survivors: Sequence[int], public: Public) -> Array:

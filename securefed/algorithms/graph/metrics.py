@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.algorithms.graph.edges import Edges
+from securefed.algorithms.hyperparameters import check_number
 from securefed.errors import DataError
 from securefed.tensors import Array
 
@@ -49,7 +49,7 @@ def edge_scores(learned: Array, truth: Array, threshold: float = 0.2) -> EdgeSco
         DataError: different numbers of edges, or a truth without edges (recall and relative error are undefined).
         ConfigError: a negative threshold.
     """
-    require(threshold >= 0, f"threshold must be at least 0, not {threshold}")
+    check_number("threshold", threshold, 0)
     if learned.shape != truth.shape or truth.ndim != 1:
         raise DataError(f"two graphs on the same vertices are compared, not {learned.shape} with {truth.shape}")
     if not (truth > 0).any():

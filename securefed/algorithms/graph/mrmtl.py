@@ -8,11 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.graph.method import GRAPH, GraphMethod, Memory, Own, edges_of
+from securefed.algorithms.hyperparameters import check_number
+from securefed.public import Public
 from securefed.tensors import Array, Tensors, TensorSpec
 
 
+@algorithms.register(
+    "graph/mrmtl",
+    summary="personal graphs pulled towards their mean",
+    source="ppgl section V-A baseline (iii); Liu et al. 2022, Algorithm 1",
+    transmits="w_i (one entry an edge)",
+)
 @dataclass(frozen=True, kw_only=True)
 class MRMTL(GraphMethod):
     """K steps on g_i(v) + pull / 2 ||v - v_mean||^2 from the client's own v; the server averages the v of survivors.
@@ -25,7 +33,7 @@ class MRMTL(GraphMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.pull < float("inf"), f"pull must be at least 0 and finite, not {self.pull}")
+        check_number("pull", self.pull, 0)
         self.refuse_oscillation(self.pull)
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:

@@ -11,16 +11,24 @@ from typing import Literal
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.graph.edges import Edges
-from securefed.algorithms.graph.method import GRAPH, Client, GraphMethod, Memory, Own, edges_of, positive
+from securefed.algorithms.graph.method import GRAPH, Client, GraphMethod, Memory, Own, edges_of
+from securefed.algorithms.hyperparameters import check_choice, check_positive
 from securefed.errors import DivergenceError
+from securefed.public import Public
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
 
 WEIGHTED, WEIGHT, PENALTY = "weighted", "weight", "penalty"
 Weights = Literal["automatic", "equal"]
 
 
+@algorithms.register(
+    "graph/ppgl",
+    summary="personal graphs and a sparse consensus that weighs clients by their distance to it",
+    source="ppgl Algorithm 1, eqs. (8), (13), (18)-(25)",
+    transmits="gamma_i w_i (one entry an edge), gamma_i",
+)
 @dataclass(frozen=True, kw_only=True)
 class PPGL(GraphMethod):
     """min  sum_i g_i(w_i) + lambda (nu sum_i ||w_i - w_con||_2 + ||w_con||_1)   over non-negative graphs (8).
@@ -56,9 +64,8 @@ class PPGL(GraphMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("sparsity", "nu", "distance_floor"):
-            positive(name, getattr(self, name))
-        known = ("automatic", "equal")
-        require(self.weights in known, f"weights is 'automatic' or 'equal', not {self.weights!r}")
+            check_positive(name, getattr(self, name))
+        check_choice("weights", self.weights, ("automatic", "equal"))
 
     @property
     def rho(self) -> float:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import require
 from securefed.algorithms.graph.edges import Edges
+from securefed.algorithms.hyperparameters import check_integer, check_number, check_positive
 from securefed.tensors import Array
 
 
@@ -83,9 +83,9 @@ class Descent:
 
     def __post_init__(self) -> None:
         rate = self.step_size
-        require(0 < rate < math.inf, f"step_size must be positive and finite, not {rate}")
-        require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), not {self.momentum}")
-        require(self.steps >= 1, f"local_steps must be at least 1, not {self.steps}")
+        check_positive("step_size", rate)
+        check_number("momentum", self.momentum, 0, 1)
+        check_integer("local_steps", self.steps, 1)
 
     def run(
         self,

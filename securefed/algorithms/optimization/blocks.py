@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.hyperparameters import check_integer
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Draw, Memory
+from securefed.public import Public, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,8 @@ class BlockMethod(GradientMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.local_steps >= 1, f"local_steps must be at least 1, not {self.local_steps}")
-        require(self.blocks >= 1, f"blocks must be at least 1, not {self.blocks}")
+        check_integer("local_steps", self.local_steps, 1)
+        check_integer("blocks", self.blocks, 1)
 
     def memory(self, model: Model) -> Memory:
         """A stored gradient for each block, zero at the start."""

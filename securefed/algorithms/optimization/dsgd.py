@@ -11,12 +11,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_integer
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work, batches
+from securefed.public import Public
 from securefed.tensors import Array, Ring
 
 
+@algorithms.register(
+    "optimization/dsgd",
+    summary="Distributed gradient descent: clients send gradients",
+    source="LoSAC (Liu et al.), sec. 5.4; Deep Leakage from Gradients (Zhu et al.), sec. 3.1",
+    transmits="sum over rows of the gradient at the model",
+)
 @dataclass(frozen=True, kw_only=True)
 class DSGD(GradientMethod):
     """g_i = n_i * mean gradient at x (a SUM over rows);  x <- x - eta (sum_i g_i) / (sum_i n_i), i over the survivors.
@@ -28,6 +37,15 @@ class DSGD(GradientMethod):
         batch_size: rows of a client's gradient, drawn anew each round; `None` takes all. Scaled to n_i.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.05}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.1},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+        default=True,
+    )
+
     batch_size: int | None = None
 
     sent: ClassVar[tuple[str, ...]] = ("gradient",)
@@ -35,7 +53,8 @@ class DSGD(GradientMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         size = self.batch_size
-        require(size is None or size >= 1, f"batch_size must be at least 1, or None for all rows, not {size}")
+        if size is not None:
+            check_integer("batch_size", size, 1, note="(or None for all rows)")
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         return {"gradient": (float(max(public.rows)), 32)}

@@ -11,17 +11,26 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_choice, check_integer, check_positive
 from securefed.algorithms.optimization.method import Server
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.proximal import NoRegulariser, Regulariser, reach
+from securefed.algorithms.optimization.proximal import L1, NoRegulariser, Regulariser, reach
 from securefed.algorithms.optimization.stepping import SteppingMethod
 from securefed.algorithms.optimization.work import Memory, Vectors, Work
+from securefed.public import Public, require
 from securefed.tensors import Array, Ring
 
 DualSteps = Literal["each", "last"]
 
 
+@algorithms.register(
+    "optimization/fedadmm",
+    summary="Linearised consensus ADMM with a regulariser at the server",
+    source="LoSAC (Liu et al.), appendix E, (74)-(84), Algorithm 3; Zhou and Li 2022 (arXiv:2204.10607)",
+    transmits="change of the dual plus rho times the local model",
+)
 @dataclass(frozen=True, kw_only=True)
 class FedADMM(SteppingMethod):
     """min sum_i f_i(X_i) + Psi(Z), X_i = Z, with f_i the SUM of client i's losses. T times from the state kept:
@@ -49,6 +58,14 @@ class FedADMM(SteppingMethod):
         server_rate: eta_g of those steps, with eta_g rho N < 2.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "regulariser": L1(0.05)}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 1},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+    )
+
     learning_rate: float = 1e-4
     local_steps: int = 1
     rho: float = 1.0
@@ -62,10 +79,9 @@ class FedADMM(SteppingMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, value in (("rho", self.rho), ("server_rate", self.server_rate)):
-            require(np.isfinite(value) and value > 0, f"{name} must be positive and finite, not {value}")
-        known = ("each", "last")
-        require(self.dual_steps in known, f"dual_steps is 'each' or 'last', not {self.dual_steps!r}")
-        require(self.server_steps >= 0, f"server_steps must be at least 0 (0: closed form), not {self.server_steps}")
+            check_positive(name, value)
+        check_choice("dual_steps", self.dual_steps, ("each", "last"))
+        check_integer("server_steps", self.server_steps, 0, note="(0: closed form)")
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         reach(self.regulariser, self.problem, public)  # refuses a regulariser that does not fit

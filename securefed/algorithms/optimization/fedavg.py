@@ -10,14 +10,23 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_choice
 from securefed.algorithms.optimization.stepping import PassingMethod
 from securefed.algorithms.optimization.work import Memory, Size, Vectors, Work
+from securefed.public import Public
 from securefed.tensors import Array, Ring
 
 Weighting = Literal["rows", "uniform"]
 
 
+@algorithms.register(
+    "optimization/fedavg",
+    summary="Federated averaging of local updates",
+    source="McMahan et al. 2017, Algorithm 1",
+    transmits="weighted local update",
+)
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(PassingMethod):
     """y <- y - eta g(y), T times from y = x;  client sends w_i (y - x);  x <- x + (sum w_i (y_i - x)) / (sum w_i).
@@ -28,13 +37,22 @@ class FedAvg(PassingMethod):
         weighting: `rows`: w_i = n_i over the mean of all n_i (public); `uniform`: w_i = 1.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+        default=True,
+    )
+
     weighting: Weighting = "rows"
 
     sent: ClassVar[tuple[str, ...]] = ("delta",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.weighting in ("rows", "uniform"), f"weighting is 'rows' or 'uniform', not {self.weighting!r}")
+        check_choice("weighting", self.weighting, ("rows", "uniform"))
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         largest = float(np.max(self.weight(np.asarray(public.rows, float), public)))

@@ -8,14 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_positive
 from securefed.algorithms.optimization.stepping import SteppingMethod
 from securefed.algorithms.optimization.work import Memory, Vectors, Work
+from securefed.public import Public, require
 from securefed.tensors import Array, Ring
 
 
+@algorithms.register(
+    "optimization/fedcm",
+    summary="Local gradients mixed with the last round's mean direction",
+    source="Xu et al. 2021 (FedCM, arXiv:2106.10874), the FedCM algorithm",
+    transmits="local update",
+)
 @dataclass(frozen=True, kw_only=True)
 class FedCM(SteppingMethod):
     """y <- y - eta (alpha g(y) + (1 - alpha) Delta), T times from y = x;  client sends y - x;
@@ -31,6 +38,14 @@ class FedCM(SteppingMethod):
         server_rate: eta_g > 0; `None` is eta T, which moves x by the mean of the local updates.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+    )
+
     alpha: float = 0.1
     server_rate: float | None = None
 
@@ -40,9 +55,8 @@ class FedCM(SteppingMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 < self.alpha <= 1, f"alpha must lie in (0, 1], not {self.alpha}")
-        rate = self.server_rate
-        fine = rate is None or (np.isfinite(rate) and rate > 0)
-        require(fine, f"server_rate must be positive and finite, or None for learning_rate * local_steps, not {rate}")
+        if self.server_rate is not None:  # `None` stands for learning_rate * local_steps
+            check_positive("server_rate", self.server_rate)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         return {"delta": (self.learning_rate * self.local_steps, 32)}

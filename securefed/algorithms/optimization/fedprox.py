@@ -6,15 +6,23 @@ Source: Li et al., Federated Optimization in Heterogeneous Networks (MLSys 2020)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-
-from securefed.algorithms.base import require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_number
 from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.work import Memory, Vectors, Work
+from securefed.public import require
 from securefed.tensors import Array
 
 
+@algorithms.register(
+    "optimization/fedprox",
+    summary="Federated averaging with a pull towards the broadcast model",
+    source="Li et al. 2020 (FedProx), (2), Algorithm 2",
+    transmits="weighted local update",
+)
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
     """y <- y - eta (g(y) + mu (y - x)), T times from y = x: an inexact argmin of f_i(y) + mu/2 ||y - x||^2  (2).
@@ -29,11 +37,19 @@ class FedProx(FedAvg):
         mu: >= 0, with eta mu <= 1: beyond, a local step leaps past x (and the declared bound would not hold).
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+    )
+
     mu: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(np.isfinite(self.mu) and self.mu >= 0, f"mu must be at least 0 and finite, not {self.mu}")
+        check_number("mu", self.mu, 0)
         product = self.learning_rate * self.mu
         require(product <= 1, f"learning_rate * mu must be at most 1, not {product:g}; lower one of them")
 

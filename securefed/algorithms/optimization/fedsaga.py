@@ -9,14 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_choice
 from securefed.algorithms.optimization.blocks import BlockMethod
 from securefed.algorithms.optimization.work import Memory, Vectors, Work, pick, put
+from securefed.public import Public
 from securefed.tensors import Array, Ring
 
 Average = Literal["participants", "clients"]
 
 
+@algorithms.register(
+    "optimization/fedsaga",
+    summary="SAGA on every client, and an average",
+    source="LoSAC (Liu et al.), (7)-(9), Algorithm 1",
+    transmits="local update",
+)
 @dataclass(frozen=True, kw_only=True)
 class FedSaga(BlockMethod):
     """T local SAGA steps (9), x^- the point before the step, f_ij the SUM of block j's losses, n_ij its rows:
@@ -34,6 +43,14 @@ class FedSaga(BlockMethod):
             `clients`: x <- x + (1/N) sum dx, as line 6 of Algorithm 1 prints it, S/N of the former.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 2, "blocks": 1},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+    )
+
     average: Average = "participants"
 
     sent: ClassVar[tuple[str, ...]] = ("dx",)
@@ -41,7 +58,7 @@ class FedSaga(BlockMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         known = ("participants", "clients")
-        require(self.average in known, f"average is 'participants' or 'clients', not {self.average!r}")
+        check_choice("average", self.average, known)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         self.enough_rows(public)

@@ -9,14 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_choice
 from securefed.algorithms.optimization.blocks import BlockMethod
 from securefed.algorithms.optimization.work import Memory, Size, Vectors, Work, pick, put
+from securefed.public import Public
 from securefed.tensors import Array, Ring
 
 BlockScale = Literal["printed", "consistent"]
 
 
+@algorithms.register(
+    "optimization/losac",
+    summary="Local stochastic average control",
+    source="Liu et al., (8), (11)-(13), Algorithm 2",
+    transmits="local update and change of the stored gradients",
+)
 @dataclass(frozen=True, kw_only=True)
 class LoSAC(BlockMethod):
     """T local steps, each on one of M blocks of the client's rows, drawn at random (11), x^- the point before the step:
@@ -39,6 +48,16 @@ class LoSAC(BlockMethod):
             client's gradient and the effective step is M eta; `consistent`: g_ij = sum of the block's gradients.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2}
+    # Two local steps, as in the comparison with SCAFFOLD in the paper's table 2.
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.1, "local_steps": 2, "blocks": 1},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+        default=True,
+    )
+
     block_scale: BlockScale = "printed"
 
     received: ClassVar[tuple[str, ...]] = ("x", "phi")
@@ -47,7 +66,7 @@ class LoSAC(BlockMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         known = ("printed", "consistent")
-        require(self.block_scale in known, f"block_scale is 'printed' or 'consistent', not {self.block_scale!r}")
+        check_choice("block_scale", self.block_scale, known)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         self.enough_rows(public)

@@ -7,13 +7,23 @@ equations (14)-(16), sec. 5.5.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from securefed.algorithms.base import Public
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.optimization.losac import LoSAC
+from securefed.algorithms.optimization.proximal import L1, Nuclear
 from securefed.algorithms.optimization.proximal_steps import ProximalSteps
+from securefed.public import Public
 from securefed.tensors import Ring
 
 
+@algorithms.register(
+    "optimization/losac_prox",
+    summary="LoSAC through a proximal operator, for a loss plus a regulariser",
+    source="LoSAC (Liu et al.), (14)-(16), sec. 5.5",
+    transmits="local update and change of the stored gradients",
+)
 @dataclass(frozen=True, kw_only=True)
 class LoSACProx(ProximalSteps, LoSAC):
     """x_i <- prox_{eta Psi}(x_i - eta (phi_i / N - y_ij + g_ij(x_i)))   (16), everything else as in LoSAC.
@@ -26,6 +36,15 @@ class LoSACProx(ProximalSteps, LoSAC):
 
     The server's mean of low-rank matrices is not of low rank: the rank is exact in the limit, when the clients agree.
     """
+
+    test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2, "regulariser": Nuclear(0.05)}
+    # Stored gradients do not depend on the proximal operator.
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 1, "blocks": 1, "regulariser": L1(0.01)},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+    )
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         return self.widened(super().factors(public), self.local_steps, public)

@@ -5,25 +5,27 @@ A method adds three things: the bounds of its contribution, a client's local ste
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome, Public, require
+from securefed.algorithms.base import Algorithm, Outcome
+from securefed.algorithms.hyperparameters import check_positive
 from securefed.algorithms.optimization.cohort import groups, together
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.parallel import side_by_side
 from securefed.algorithms.optimization.pool import Pool
 from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work, batches
 from securefed.datasets.base import Dataset
-from securefed.errors import DataError, DivergenceError
+from securefed.errors import ConfigError, DataError, DivergenceError
 from securefed.messages import Aggregate
-from securefed.problems.base import Problem
+from securefed.problems import Problem, problems
 from securefed.problems.linear import SoftmaxRegression
+from securefed.public import Public
 from securefed.state import local
 from securefed.tensors import Array, Layout, Ring, Tensors, TensorSpec
 
@@ -58,7 +60,7 @@ class Client:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientMethod(ABC):
+class GradientMethod(Algorithm[Server, Client]):
     """Base of the gradient methods.
 
     Attributes:
@@ -69,7 +71,6 @@ class GradientMethod(ABC):
     problem: Problem = SoftmaxRegression()
     learning_rate: float = 0.1
 
-    needs_outcome: ClassVar[bool] = False
     received: ClassVar[tuple[str, ...]] = ("x",)
     """Vectors of the broadcast: `x` under the problem's own names, others with a prefix."""
     sent: ClassVar[tuple[str, ...]]
@@ -79,8 +80,16 @@ class GradientMethod(ABC):
     and on projections of the vectors, from a memory of zeros."""
 
     def __post_init__(self) -> None:
-        rate = self.learning_rate
-        require(np.isfinite(rate) and rate > 0, f"learning_rate must be positive and finite, not {rate}")
+        check_positive("learning_rate", self.learning_rate)
+        if not isinstance(self.problem, Problem):
+            raise ConfigError(
+                f"problem must be a problem, such as securefed.problems.SoftmaxRegression(); got {self.problem!r}."
+            )
+
+    @classmethod
+    def from_settings(cls, problem: str | Problem = "softmax", **settings: Any) -> Self:
+        """Build the method from settings; `problem` is a problem, or the name of a registered one."""
+        return cls(problem=problems.make(problem) if isinstance(problem, str) else problem, **settings)
 
     @abstractmethod
     def factors(self, public: Public) -> Mapping[str, tuple[float, Ring]]:
@@ -228,12 +237,6 @@ class GradientMethod(ABC):
         data, parameters = client.data, client.model.parameters(broadcast)
         sums = self.problem.measure(parameters, data.x, self.problem.targets(data))
         return {name: np.asarray(value) for name, value in sums.items()}
-
-    def personal(self, client: Client) -> Tensors | None:
-        return None
-
-    def finished(self, server: Server) -> str | None:
-        return None
 
     def utility(self, output: Tensors, test: Dataset) -> float:
         """The problem's score of a run's output on held-out rows (accuracy in [0, 1]); higher is better."""

@@ -11,18 +11,26 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Public
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.optimization.method import Server
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.stepping import SteppingMethod
 from securefed.algorithms.optimization.work import Memory, Vectors, Work
 from securefed.errors import DataError
+from securefed.public import Public
 from securefed.tensors import Array, Ring, Tensors
 
 PHASE = "phase"
 GRADIENT, DESCENT = 0, 1
 
 
+@algorithms.register(
+    "optimization/mimesvrg",
+    summary="The gradient of a round's clients, then local SVRG steps around it",
+    source="Karimireddy et al. 2020 (Mime, arXiv:2008.03606), Algorithm 1 with SGD and full-batch corrections",
+    transmits="gradient and mean local step, in turn: two exchanges a round",
+)
 @dataclass(frozen=True, kw_only=True)
 class MimeSVRG(SteppingMethod):
     """A round of the paper is two exchanges, since the second needs the first one's sum:
@@ -36,6 +44,14 @@ class MimeSVRG(SteppingMethod):
     sampling, c is the gradient of OTHER clients than those that step, where the source has the same ones in both.
     Clients carry no memory, nothing is a running sum. One full-batch step is gradient descent, with everybody in.
     """
+
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 2},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+    )
 
     received: ClassVar[tuple[str, ...]] = ("x", "c")
     sent: ClassVar[tuple[str, ...]] = ("direction",)

@@ -8,10 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.work import Rows
 from securefed.datasets.base import Dataset
 from securefed.problems.base import Problem
+from securefed.public import Public
 from securefed.tensors import Array, Layout, Ring, Tensors, TensorSpec
 
 

@@ -13,9 +13,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
 from securefed.algorithms.optimization.model import Model
 from securefed.problems.base import Problem
+from securefed.public import Public, require
 from securefed.tensors import Array, Layout
 
 

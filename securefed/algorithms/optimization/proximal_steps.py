@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from securefed.algorithms.base import Public
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.proximal import NoRegulariser, Regulariser, reach
+from securefed.public import Public
 from securefed.tensors import Array, Ring
 
 

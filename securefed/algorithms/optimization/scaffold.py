@@ -8,15 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_choice
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.stepping import SteppingMethod
 from securefed.algorithms.optimization.work import Memory, Vectors, Work
+from securefed.public import Public
 from securefed.tensors import Array, Ring
 
 Option = Literal["I", "II"]
 
 
+@algorithms.register(
+    "optimization/scaffold",
+    summary="Control variates against client drift",
+    source="Karimireddy et al. 2020, Algorithm 1",
+    transmits="local update and change of the client's control variate",
+)
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(SteppingMethod):
     """y <- y - eta (g(y) - c_i + c), T times from y = x.
@@ -33,6 +42,16 @@ class Scaffold(SteppingMethod):
         option: how c_i is refreshed.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
+    # Two local steps, as in the comparison with LoSAC in LoSAC's table 2.
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.1, "local_steps": 2},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+        default=True,
+    )
+
     option: Option = "II"
 
     received: ClassVar[tuple[str, ...]] = ("x", "c")
@@ -40,7 +59,7 @@ class Scaffold(SteppingMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.option in ("I", "II"), f"option is 'I' or 'II', not {self.option!r}")
+        check_choice("option", self.option, ("I", "II"))
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         # |g|, |c_i| and |c| are each at most one gradient.

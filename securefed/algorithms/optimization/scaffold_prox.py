@@ -7,13 +7,23 @@ Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from securefed.algorithms.base import Public
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.optimization.proximal import L1
 from securefed.algorithms.optimization.proximal_steps import ProximalSteps
 from securefed.algorithms.optimization.scaffold import Scaffold
+from securefed.public import Public
 from securefed.tensors import Ring
 
 
+@algorithms.register(
+    "optimization/scaffold_prox",
+    summary="SCAFFOLD through a proximal operator",
+    source="LoSAC (Liu et al.), sec. 5.5; Karimireddy et al. 2020 (SCAFFOLD), Algorithm 1",
+    transmits="local update and change of the client's control variate",
+)
 @dataclass(frozen=True, kw_only=True)
 class ScaffoldProx(ProximalSteps, Scaffold):
     """y <- prox_{eta Psi}(y - eta (g(y) - c_i + c)), everything else as in SCAFFOLD.
@@ -23,6 +33,21 @@ class ScaffoldProx(ProximalSteps, Scaffold):
     The fixed point minimises the mean over clients of their mean losses, plus Psi; c = (1/N) sum_i c_i holds as before.
     Without a regulariser it is SCAFFOLD, bit for bit.
     """
+
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "regulariser": L1(0.05)}
+    # Option I: stored gradients do not depend on the proximal operator.
+    audit_case: ClassVar = AuditCase(
+        settings={
+            "problem": "softmax",
+            "learning_rate": 0.05,
+            "local_steps": 2,
+            "option": "I",
+            "regulariser": L1(0.01),
+        },
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+    )
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         return self.widened(super().factors(public), self.local_steps, public)

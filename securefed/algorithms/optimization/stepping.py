@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.hyperparameters import check_integer
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.work import Draw, batches, passes
+from securefed.public import Public
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +26,9 @@ class SteppingMethod(GradientMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.local_steps >= 1, f"local_steps must be at least 1, not {self.local_steps}")
-        size = self.batch_size
-        require(size is None or size >= 1, f"batch_size must be at least 1, or None for all rows, not {size}")
+        check_integer("local_steps", self.local_steps, 1)
+        if self.batch_size is not None:
+            check_integer("batch_size", self.batch_size, 1, note="(or None for all rows)")
 
     def draw(self, rows: int, rng: np.random.Generator) -> Draw:
         return Draw.of(batches(rows, self.batch_size, self.local_steps, rng))
@@ -46,8 +47,8 @@ class PassingMethod(SteppingMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        epochs = self.local_epochs
-        require(epochs is None or epochs >= 1, f"local_epochs must be at least 1, or None, not {epochs}")
+        if self.local_epochs is not None:
+            check_integer("local_epochs", self.local_epochs, 1, note="(or None, to count steps)")
 
     def draw(self, rows: int, rng: np.random.Generator) -> Draw:
         if self.local_epochs is None:

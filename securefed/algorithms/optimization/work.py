@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import Public
+from securefed.public import Public
 from securefed.tensors import Array
 
 Memory = tuple[Array, ...]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import eigh
 
-from securefed.algorithms.base import require
+from securefed.algorithms.hyperparameters import check_integer
 from securefed.algorithms.pca.operators import Gram, orth
 from securefed.datasets.base import Dataset
 from securefed.tensors import Array
@@ -44,7 +44,7 @@ def leading(gram: Gram, rank: int) -> PrincipalComponents:
         ConfigError: `rank` outside 1..features.
     """
     features = gram.x.shape[1]
-    require(1 <= rank <= features, f"rank must lie in 1..{features} (the number of features), not {rank}")
+    check_integer("rank", rank, 1, features, note="(the number of features)")
     if gram.matrix is not None:
         values, vectors = eigh(gram.matrix, subset_by_index=[features - rank, features - 1])
         return PrincipalComponents(vectors[:, ::-1], float(np.clip(values, 0, None).sum()), gram.trace())

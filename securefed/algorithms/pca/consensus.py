@@ -6,15 +6,15 @@ goes down the augmented Lagrangian.
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome, Public, require
+from securefed.algorithms.base import Algorithm, Outcome
+from securefed.algorithms.hyperparameters import check_integer, check_number, check_positive
 from securefed.algorithms.pca import server as common
 from securefed.algorithms.pca.cohort import Grams, groups
 from securefed.algorithms.pca.operators import Gram, check_rank, energy_bound, orth, random_basis
@@ -22,6 +22,7 @@ from securefed.algorithms.pca.server import BASIS
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError, SecureFedError
 from securefed.messages import Aggregate, ClientId
+from securefed.public import Public, require
 from securefed.state import local
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
 
@@ -68,7 +69,7 @@ class ConsensusClient:
 
 
 @dataclass(frozen=True)
-class ConsensusPCA(ABC):
+class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
     """C local steps on F_i(U) = f_i(U) + <Y_i, U - Z> + rho/2 ||U - Z||^2 + ..., then a mean of M_i = U_i + Y_i / rho.
 
     Attributes:
@@ -99,18 +100,17 @@ class ConsensusPCA(ABC):
     needs_outcome: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require(self.rank >= 1, f"rank must be at least 1, not {self.rank}")
+        check_integer("rank", self.rank, 1, note="(and at most the number of features)")
         for name in ("rho", "step_size"):
-            value = getattr(self, name)
-            require(0 < value < math.inf, f"{name} must be positive and finite, not {value}")
+            check_positive(name, getattr(self, name))
         require(
             self.step_size * self.rho < 2,
             f"step_size * rho must lie below 2, or the penalty alone throws U away from Z, not {self.step_size} * "
             f"{self.rho}: lower step_size",
         )
-        require(self.local_steps >= 1, f"local_steps must be at least 1, not {self.local_steps}")
-        require(0 <= self.tolerance < 1, f"tolerance must lie in [0, 1), not {self.tolerance}")
-        require(self.max_rounds >= 1, f"max_rounds must be at least 1, not {self.max_rounds}")
+        check_integer("local_steps", self.local_steps, 1)
+        check_number("tolerance", self.tolerance, 0, 1)
+        check_integer("max_rounds", self.max_rounds, 1)
 
     @abstractmethod
     def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
@@ -220,9 +220,6 @@ class ConsensusPCA(ABC):
     def evaluate(self, client: ConsensusClient, broadcast: Tensors) -> Tensors:
         """`captured` and `total` energy of the raw rows, for orth(Z)."""
         return common.evaluate(client.gram, orth(broadcast[BASIS]))
-
-    def personal(self, client: ConsensusClient) -> None:
-        return None
 
     def finished(self, server: ConsensusServer) -> str | None:
         if self.tolerance and server.change is not None and server.change <= self.tolerance:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome, Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_choice, check_integer, check_positive
 from securefed.algorithms.pca.cohort import Grams, groups
 from securefed.algorithms.pca.operators import Gram, check_rank, energy_bound, off, orth
 from securefed.algorithms.pca.server import BASIS, SubspaceMethod, evaluate
 from securefed.datasets.base import Dataset
 from securefed.errors import DivergenceError, SecureFedError
+from securefed.public import Public
 from securefed.state import local
 from securefed.tensors import Array, Layout, Tensors
 
@@ -43,6 +46,12 @@ class FAPSClient:
     gram: Gram = local()
 
 
+@algorithms.register(
+    "pca/faps",
+    summary="projection splitting: local subspaces driven to consensus by masked products",
+    source="faps Algorithm 1, eqs. (12)-(27)",
+    transmits="Q_i Z (features x rank), ||A_i^T Z||_F^2; with a KKT stop also S_i Z",
+)
 @dataclass(frozen=True)
 class FAPS(SubspaceMethod):
     """Clients move their own subspace X_i towards Z, and send Q_i Z with the mask matrix Q_i of (18).
@@ -67,6 +76,18 @@ class FAPS(SubspaceMethod):
     argues for (its proposition 5; attack `gram/consensus`).
     """
 
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 5},
+        secret="gram",
+        split="one_small=8",
+        rounds=10,
+        clip=300.0,
+        utility="captured_variance",
+        default=True,
+        traced=1,  # a fit for every prefix takes seconds
+    )
+
     beta_scale: float = 0.15
     adaptive: bool = True
     inner_rule: InnerRule = "subspace"
@@ -81,16 +102,14 @@ class FAPS(SubspaceMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            0 < self.beta_scale < math.inf,
-            f"beta_scale must be positive and finite, not {self.beta_scale}",
-        )
+        check_positive("beta_scale", self.beta_scale)
         rules = get_args(InnerRule)
-        require(self.inner_rule in rules, f"inner_rule is one of {', '.join(rules)}, not {self.inner_rule!r}")
-        require(self.reach > 0, f"reach must be positive, not {self.reach}")
-        require(self.inner_tolerance > 0, f"inner_tolerance must be positive, not {self.inner_tolerance}")
-        require(self.inner_cap >= 1, f"inner_cap must be at least 1, not {self.inner_cap}")
-        require(self.inner_steps is None or self.inner_steps >= 1, "inner_steps must be at least 1, or None for a rule")
+        check_choice("inner_rule", self.inner_rule, rules)
+        check_positive("reach", self.reach)
+        check_positive("inner_tolerance", self.inner_tolerance)
+        check_integer("inner_cap", self.inner_cap, 1)
+        if self.inner_steps is not None:
+            check_integer("inner_steps", self.inner_steps, 1, note="(or None for a rule)")
 
     def layout(self, public: Public) -> Layout:
         """||Q_i||_2 <= beta_i + lambda_1 / 2, since ||(I - P) S P||_2 <= lambda_1 / 2 for S >= 0. The bound below holds
@@ -132,14 +151,8 @@ class FAPS(SubspaceMethod):
             out |= dict(zip(members, results, strict=True))
         return [out[i] for i in range(len(clients))]
 
-    def settle(self, client: FAPSClient, outcome: Outcome) -> FAPSClient:
-        return client
-
     def evaluate(self, client: FAPSClient, broadcast: Tensors) -> Tensors:
         return evaluate(client.gram, broadcast[BASIS])
-
-    def personal(self, client: FAPSClient) -> None:
-        return None
 
     def _together(self, clients: Sequence[FAPSClient], Z: Array) -> Sequence[tuple[FAPSClient, Tensors]]:
         grams = Grams.of([client.gram for client in clients])

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.pca.consensus import ConsensusClient, ConsensusPCA
 from securefed.tensors import Array
 
 
+@algorithms.register(
+    "pca/fedpe",
+    summary="consensus ADMM with Euclidean gradient steps and a one-sided surrogate of orthonormality",
+    source="fedpca_grassmann Algorithm 1, eqs. (4)-(10)",
+    transmits="U_i + Y_i / rho (features x rank)",
+)
 @dataclass(frozen=True)
 class FedPE(ConsensusPCA):
     """Gradient steps U <- U - eta grad L_i(U) on the augmented Lagrangian (6), with the surrogate constraint h <= 0:
@@ -22,6 +31,16 @@ class FedPE(ConsensusPCA):
     is 8 lambda_1(S_i): keep eta (8 lambda_1 + rho) below 2, four times less than FedPG needs. Beyond, the local steps
     may leave the numbers, which the client reports as `DivergenceError`.
     """
+
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True},
+        secret="gram",
+        split="standardised=20",
+        rounds=13,
+        clip=2.0,
+        utility="captured_variance",
+    )
 
     def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
         return U - self.step_size * lagrangian_gradient(U, SU, linear, constraint_dual, self.rho)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.pca.consensus import ConsensusPCA
 from securefed.algorithms.pca.operators import off, orth
 from securefed.tensors import Array
 
 
+@algorithms.register(
+    "pca/fedpg",
+    summary="consensus ADMM with Riemannian gradient steps on the Grassmann manifold",
+    source="fedpca_grassmann Algorithm 2, eqs. (8), (9), (15)-(17)",
+    transmits="U_i + Y_i / rho (features x rank)",
+)
 @dataclass(frozen=True)
 class FedPG(ConsensusPCA):
     """Riemannian gradient steps: g = (I - U U^T) grad F_i(U), U <- QR(U - eta g). Every U_i is orthonormal.
@@ -19,6 +28,19 @@ class FedPG(ConsensusPCA):
     may exceed without harm.
     NOT private: `duals/fedpg` reads U_i and Y_i off the messages.
     """
+
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True},
+        secret="gram",
+        split="standardised=20",
+        rounds=13,
+        clip=2.0,
+        utility="captured_variance",
+        wide_split="standardised",
+        wide_rounds=(13, 25, 40, 60),
+        default=True,
+    )
 
     def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
         return local_step(U, SU, linear, self.step_size)

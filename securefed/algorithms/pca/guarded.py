@@ -11,17 +11,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_integer
 from securefed.algorithms.pca.faps import FAPS, FAPSClient, InnerRule
 from securefed.algorithms.pca.operators import off, orth
 from securefed.algorithms.pca.server import BASIS, PRODUCT, SubspaceServer
 from securefed.datasets.base import Dataset
 from securefed.errors import DataError, SecureFedError
 from securefed.messages import Aggregate
+from securefed.public import Public
 from securefed.tensors import Array, Tensors
 
 BLOCK = "block"
@@ -69,6 +72,12 @@ class GuardedClient(FAPSClient):
     block: int = 0
 
 
+@algorithms.register(
+    "pca/faps-guarded",
+    summary="blocks of FAPS between rounds of SSI, which say whether they pay; inner steps by reach",
+    source="this project's rule on faps eqs. (2), (12)-(27)",
+    transmits="S_i Z, or in a block Q_i Z (features x rank), ||A_i^T Z||_F^2; with a KKT stop also S_i Z",
+)
 @dataclass(frozen=True)
 class GuardedFAPS(FAPS):
     """Rounds of SSI and blocks of rounds of FAPS; the broadcast says which, `block` (0 is SSI).
@@ -92,12 +101,23 @@ class GuardedFAPS(FAPS):
     NOT private: SSI rounds are linear in S_i (attack `gram/power`).
     """
 
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0, "patience": 1}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 5, "patience": 4},
+        secret="gram",
+        split="one_small=8",
+        rounds=12,
+        clip=300.0,
+        utility="captured_variance",
+        traced=1,
+    )
+
     inner_rule: InnerRule = "reach"
     patience: int = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.patience >= 1, f"patience must be at least 1, not {self.patience}")
+        check_integer("patience", self.patience, 1)
 
     def start(self, public: Public, rng: np.random.Generator) -> GuardedServer:
         plain = super().start(public, rng)

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_integer
 from securefed.algorithms.pca.operators import orth
 from securefed.algorithms.pca.server import BASIS, SubspaceServer
 from securefed.algorithms.pca.ssi import SSI, GramClient
 from securefed.errors import DataError
+from securefed.public import Public, require
 from securefed.tensors import Tensors
 
 LOCAL_STEPS = "local_steps"
 
 
+@algorithms.register(
+    "pca/localpower",
+    summary="subspace iteration with several local products a round",
+    source="Li et al. 2021; faps section 5.3, eq. (27)",
+    transmits="S_i V with V from q - 1 local products (features x rank), ||A_i^T Z||_F^2; with a KKT stop also S_i Z",
+)
 @dataclass(frozen=True)
 class LocalPower(SSI):
     """q local products V <- S_i V from V = Z (orth between, not after the last), then Z+ = orth(sum V_i).
@@ -30,6 +40,17 @@ class LocalPower(SSI):
     The broadcast names q, so a client that joins late does what the others do.
     """
 
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 5},
+        secret="gram",
+        split="one_small=8",
+        rounds=10,
+        clip=300.0,
+        utility="captured_variance",
+        default=True,
+    )
+
     local_steps: tuple[int, ...] = (8, 4, 2, 1)
     rounds_each: int = 1
 
@@ -37,7 +58,7 @@ class LocalPower(SSI):
         super().__post_init__()
         fits = bool(self.local_steps) and all(steps >= 1 for steps in self.local_steps)
         require(fits, f"local_steps must be a non-empty tuple of integers from 1, not {self.local_steps}")
-        require(self.rounds_each >= 1, f"rounds_each must be at least 1, not {self.rounds_each}")
+        check_integer("rounds_each", self.rounds_each, 1)
 
     @property
     def contributes_gram_product(self) -> bool:

@@ -12,8 +12,9 @@ import numpy as np
 from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import svds
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.hyperparameters import check_integer
 from securefed.errors import DataError, DivergenceError
+from securefed.public import Public
 from securefed.tensors import Array
 
 SLACK = 1 + 2.0**-40
@@ -102,7 +103,7 @@ def off(basis: Array, matrix: Array) -> Array:
 
 def check_rank(rank: int, public: Public) -> None:
     """Raise `ConfigError` unless `rank` components exist."""
-    require(rank <= public.features, f"rank must lie in 1..{public.features} (the number of features), not {rank}")
+    check_integer("rank", rank, 1, public.features, note="(the number of features)")
 
 
 def energy_bound(public: Public, *, normalised: bool = False) -> float:

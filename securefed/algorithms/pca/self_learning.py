@@ -7,13 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome, Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import Algorithm, algorithms
+from securefed.algorithms.hyperparameters import check_integer
 from securefed.algorithms.pca import server as common
 from securefed.algorithms.pca.centralised import leading
 from securefed.algorithms.pca.operators import SLACK, Gram, check_rank
 from securefed.algorithms.pca.server import BASIS, CAPTURED, TOTAL
 from securefed.datasets.base import Dataset
 from securefed.messages import Aggregate
+from securefed.public import Public
 from securefed.state import local
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
 
@@ -41,8 +44,14 @@ class SelfLearningClient:
     total: float = local()
 
 
+@algorithms.register(
+    "pca/self",
+    summary="each client alone: the components of its own rows, which it keeps",
+    source="fedpca_grassmann section V-A2, eq. (2)",
+    transmits="the share of its energy that its own basis captures: one scalar, no basis",
+)
 @dataclass(frozen=True)
-class SelfLearningPCA:
+class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
     """Each client keeps the leading components of its own rows; nothing is learned from the others.
 
     No basis is ever sent. What a client sends is its part in the paper's average over clients: the share of its
@@ -55,11 +64,20 @@ class SelfLearningPCA:
         rank: the number of components.
     """
 
+    test_settings: ClassVar = {"rank": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 5},
+        secret="gram",
+        split="one_small=8",
+        rounds=1,
+        clip=1.0,
+        utility="mean_share",
+    )
+
     rank: int
-    needs_outcome: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        require(self.rank >= 1, f"rank must be at least 1, not {self.rank}")
+        check_integer("rank", self.rank, 1, note="(and at most the number of features)")
 
     def layout(self, public: Public) -> Layout:
         check_rank(self.rank, public)
@@ -86,9 +104,6 @@ class SelfLearningPCA:
     def combine(self, server: SelfLearningServer, aggregate: Aggregate) -> SelfLearningServer:
         return SelfLearningServer(float(aggregate.total[SHARE]) / aggregate.count)
 
-    def settle(self, client: SelfLearningClient, outcome: Outcome) -> SelfLearningClient:
-        return client
-
     def evaluation_layout(self, public: Public) -> Layout:
         return common.evaluation_layout(public)
 
@@ -98,6 +113,3 @@ class SelfLearningPCA:
 
     def personal(self, client: SelfLearningClient) -> Tensors:
         return {BASIS: client.basis}
-
-    def finished(self, server: SelfLearningServer) -> str | None:
-        return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.base import Algorithm
+from securefed.algorithms.hyperparameters import check_choice, check_integer, check_number
 from securefed.algorithms.pca.operators import (
     Gram,
     check_orthonormal,
@@ -22,6 +23,7 @@ from securefed.algorithms.pca.operators import (
 )
 from securefed.errors import DivergenceError
 from securefed.messages import Aggregate, ClientId
+from securefed.public import Public
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
 
 PRODUCT = "product"
@@ -57,7 +59,7 @@ class SubspaceServer:
 
 
 @dataclass(frozen=True)
-class SubspaceMethod(ABC):
+class SubspaceMethod(Algorithm[SubspaceServer, Any]):
     """What the three subspace methods have in common.
 
     Attributes:
@@ -84,14 +86,13 @@ class SubspaceMethod(ABC):
     tolerance: float | None = None
     max_rounds: int = 3000
     stop: Stop = "energy"
-    needs_outcome: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        require(self.rank >= 1, f"rank must be at least 1, not {self.rank}")
-        require(self.stop in TOLERANCE, f"stop is 'energy' or 'kkt', not {self.stop!r}")
+        check_integer("rank", self.rank, 1, note="(and at most the number of features)")
+        check_choice("stop", self.stop, tuple(TOLERANCE))
         largest = 1.0 if self.stop == "energy" else math.inf
-        require(0 <= self.threshold < largest, f"tolerance must lie in [0, {largest:g}), not {self.tolerance}")
-        require(self.max_rounds >= 1, f"max_rounds must be at least 1, not {self.max_rounds}")
+        check_number("tolerance", self.threshold, 0, largest)
+        check_integer("max_rounds", self.max_rounds, 1)
 
     @property
     def threshold(self) -> float:

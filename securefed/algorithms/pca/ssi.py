@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome, Public
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
 from securefed.algorithms.pca.operators import Gram, check_rank, product_bound
 from securefed.algorithms.pca.server import BASIS, SubspaceMethod, evaluate
 from securefed.datasets.base import Dataset
+from securefed.public import Public
 from securefed.state import local
 from securefed.tensors import Layout, Tensors
 
@@ -21,6 +24,12 @@ class GramClient:
     gram: Gram = local()
 
 
+@algorithms.register(
+    "pca/ssi",
+    summary="simultaneous subspace iteration: the centralised iteration, summed",
+    source="faps eqs. (2), (27)",
+    transmits="S_i Z (features x rank), ||A_i^T Z||_F^2",
+)
 @dataclass(frozen=True)
 class SSI(SubspaceMethod):
     """Y_i = S_i Z, Z+ = orth(sum Y_i): the centralised iteration on the pooled rows, term by term.
@@ -28,6 +37,18 @@ class SSI(SubspaceMethod):
     Converges to the dominant subspace at the rate lambda_{p+1} / lambda_p of the survivors' pooled Gram matrix.
     NOT private: the contributions are linear in S_i (faps proposition 2; attack `gram/power`).
     """
+
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 5},
+        secret="gram",
+        split="one_small=8",
+        rounds=10,
+        clip=300.0,
+        utility="captured_variance",
+        absent_split="even_shares",
+        default=True,
+    )
 
     @property
     def contributes_gram_product(self) -> bool:
@@ -47,11 +68,5 @@ class SSI(SubspaceMethod):
         product = client.gram.times(basis)  # Y_i = A_i A_i^T Z  (2)
         return client, self.contribution(product, basis, product)
 
-    def settle(self, client: GramClient, outcome: Outcome) -> GramClient:
-        return client
-
     def evaluate(self, client: GramClient, broadcast: Tensors) -> Tensors:
         return evaluate(client.gram, broadcast[BASIS])
-
-    def personal(self, client: GramClient) -> None:
-        return None

@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.hyperparameters import check_choice, check_positive
 from securefed.algorithms.optimization.work import Size, Vectors
-from securefed.algorithms.personalized.method import KnownStart, positive
+from securefed.algorithms.personalized.method import KnownStart
+from securefed.public import Public
 from securefed.tensors import Array
 
 Weighting = Literal["uniform", "rows"]
@@ -34,8 +35,8 @@ class ConsensusADMM(KnownStart):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("penalty (rho)", self.penalty)
-        require(self.weighting in ("uniform", "rows"), f"weighting is 'uniform' or 'rows', not {self.weighting!r}")
+        check_positive("penalty (rho)", self.penalty)
+        check_choice("weighting", self.weighting, ("uniform", "rows"))
 
     def share(self, rows: Size, public: Public) -> Size:
         """a_i of a client with `rows` rows."""

@@ -6,17 +6,25 @@ Source: Li et al., Ditto: Fair and Robust Federated Learning Through Personaliza
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_number
 from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Memory, Vectors, Work
 from securefed.algorithms.personalized.method import PersonalMethod
+from securefed.public import Public
 from securefed.tensors import Array
 
 
+@algorithms.register(
+    "personalized/ditto",
+    summary="A personal model beside FedAvg, drawn to the averaged one",
+    source="Li et al. 2021, Algorithm 1",
+    transmits="weighted local update of the averaged model",
+)
 @dataclass(frozen=True, kw_only=True)
 class Ditto(PersonalMethod, FedAvg):
     """v_i <- v_i - eta (grad f_i(v_i) + lambda (v_i - w)) from the v_i that the client keeps (at first w^0), on the
@@ -29,12 +37,22 @@ class Ditto(PersonalMethod, FedAvg):
         attraction: lambda >= 0.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5},
+        secret="samples",
+        also=("personal",),
+        split="rows_each=1",
+        split_words="one row for every client; utility of the global model on held-out rows",
+        utility="accuracy",
+    )
+
     attraction: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         pull = self.attraction
-        require(bool(np.isfinite(pull)) and pull >= 0, f"attraction (lambda) must be at least 0 and finite, not {pull}")
+        check_number("attraction (lambda)", pull, 0)
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
         return self.attraction + smoothness

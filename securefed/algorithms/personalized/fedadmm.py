@@ -8,19 +8,28 @@ name is `optimization/fedadmm`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_choice
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Memory, Size, Vectors, Work
 from securefed.algorithms.personalized.admm import ConsensusADMM
+from securefed.public import Public
 from securefed.tensors import Array, Ring
 
 Begin = Literal["global", "local"]
 
 
+@algorithms.register(
+    "personalized/fedadmm",
+    summary="One model by consensus ADMM, inexact local solves",
+    source="Gong et al. 2022, Algorithm 1; FLAME (Zhu et al.), sec. 5",
+    transmits="change of the local model plus scaled dual",
+)
 @dataclass(frozen=True, kw_only=True)
 class FedADMM(ConsensusADMM):
     """min over w and x_i = w of  sum_i m a_i f_i(x_i).   A client, from the x_i, pi_i that it keeps (at first w^0, 0):
@@ -38,11 +47,20 @@ class FedADMM(ConsensusADMM):
             solves would not differ; FLAME's paper does not say, and its figures need `global`.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "penalty": 0.5}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5, "penalty": 0.1},
+        secret="samples",
+        split="rows_each=1",
+        split_words="one row for every client; utility of the global model on held-out rows",
+        utility="accuracy",
+    )
+
     begin: Begin = "global"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.begin in ("global", "local"), f"begin is 'global' or 'local', not {self.begin!r}")
+        check_choice("begin", self.begin, ("global", "local"))
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
         return float(self._scale(rows, public)) * smoothness + self.penalty

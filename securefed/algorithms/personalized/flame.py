@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_choice, check_integer, check_positive
 from securefed.algorithms.optimization.method import Client
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Memory, Vectors, Work, batches
 from securefed.algorithms.personalized.admm import ConsensusADMM
-from securefed.algorithms.personalized.method import PersonalMethod, positive
+from securefed.algorithms.personalized.method import PersonalMethod
 from securefed.messages import ClientId
+from securefed.public import Public, require
 from securefed.tensors import Array, Layout, Ring
 
 Anchor = Literal["local", "global"]
@@ -25,6 +28,12 @@ Selection = Literal["uniform", "biased"]
 NORM = "gradient_norm"
 
 
+@algorithms.register(
+    "personalized/flame",
+    summary="Personalised models by ADMM on Moreau envelopes",
+    source="FLAME (Zhu et al.), (6)-(13), Algorithm 1",
+    transmits="change of the local model plus scaled dual; under biased selection also a gradient norm, in the clear",
+)
 @dataclass(frozen=True, kw_only=True)
 class FLAME(ConsensusADMM, PersonalMethod):
     """min over w and theta_i of  sum_i a_i (f_i(theta_i) + lambda/2 ||theta_i - w||^2)                            (6)
@@ -50,6 +59,16 @@ class FLAME(ConsensusADMM, PersonalMethod):
         candidates: c, how many clients reveal their norm a round: at least the cohort; 0 with `uniform`.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5, "anchor": "global"},
+        secret="samples",
+        also=("personal",),
+        split="rows_each=1",
+        split_words="one row for every client; utility of the global model on held-out rows",
+        utility="accuracy",
+    )
+
     attraction: float = 5.0
     anchor: Anchor = "local"
     selection: Selection = "uniform"
@@ -57,11 +76,12 @@ class FLAME(ConsensusADMM, PersonalMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("attraction (lambda)", self.attraction)
-        require(self.anchor in ("local", "global"), f"anchor is 'local' or 'global', not {self.anchor!r}")
-        require(self.selection in ("uniform", "biased"), f"selection is 'uniform' or 'biased', not {self.selection!r}")
+        check_positive("attraction (lambda)", self.attraction)
+        check_choice("anchor", self.anchor, ("local", "global"))
+        check_choice("selection", self.selection, ("uniform", "biased"))
+        check_integer("candidates", self.candidates, 0)
         require(
-            (self.candidates == 0) is (self.selection == "uniform") and self.candidates >= 0,
+            (self.candidates == 0) is (self.selection == "uniform"),
             f"candidates is how many clients biased selection asks; with selection={self.selection!r} it cannot be "
             f"{self.candidates}",
         )

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.hyperparameters import check_integer
 from securefed.algorithms.optimization.method import Client, Server
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.stepping import PassingMethod
 from securefed.algorithms.optimization.work import Memory, Vectors
 from securefed.datasets.base import Dataset
 from securefed.problems.base import known_smoothness
+from securefed.public import Public, require
 from securefed.tensors import Array, Layout, Tensors, TensorSpec
 
 
@@ -32,7 +33,7 @@ class KnownStart(PassingMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.initial_seed >= 0, f"initial_seed must be at least 0, not {self.initial_seed}")
+        check_integer("initial_seed", self.initial_seed, 0)
 
     @abstractmethod
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
@@ -85,8 +86,3 @@ class PersonalMethod(KnownStart):
     def _contribution(self, client: Client, sent: Vectors, memory: Memory) -> tuple[Client, Tensors]:
         self._check(memory[0], "personal", "a client's local steps")  # not every method sends it
         return super()._contribution(client, sent, memory)
-
-
-def positive(name: str, value: float) -> None:
-    """Raise `ConfigError` unless `value` is positive and finite."""
-    require(bool(np.isfinite(value)) and value > 0, f"{name} must be positive and finite, not {value}")

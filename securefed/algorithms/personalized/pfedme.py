@@ -10,13 +10,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Public, require
+from securefed.algorithms.audit_case import AuditCase
+from securefed.algorithms.base import algorithms
+from securefed.algorithms.hyperparameters import check_integer, check_positive
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work
-from securefed.algorithms.personalized.method import PersonalMethod, positive
+from securefed.algorithms.personalized.method import PersonalMethod
+from securefed.public import Public
 from securefed.tensors import Array, Ring
 
 
+@algorithms.register(
+    "personalized/pfedme",
+    summary="Personalised models by Moreau envelopes",
+    source="Dinh et al. 2020, (2)-(7), Algorithm 1",
+    transmits="local update of the model",
+)
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(PersonalMethod):
     """min over w of  sum_i F_i(w),  F_i(w) = min over theta of f_i(theta) + lambda/2 ||theta - w||^2.
@@ -42,6 +51,17 @@ class PFedMe(PersonalMethod):
         server_step: beta > 0.
     """
 
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "inner_steps": 2}
+    # The settings of FLAME's comparison, as far as a client of few rows has them.
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 2, "inner_steps": 3},
+        secret="samples",
+        also=("personal",),
+        split="rows_each=1",
+        split_words="one row for every client; utility of the global model on held-out rows",
+        utility="accuracy",
+    )
+
     attraction: float = 15.0
     inner_steps: int = 5
     model_rate: float = 0.05
@@ -51,10 +71,10 @@ class PFedMe(PersonalMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("attraction (lambda)", self.attraction)
-        positive("model_rate", self.model_rate)
-        positive("server_step (beta)", self.server_step)
-        require(self.inner_steps >= 1, f"inner_steps must be at least 1, not {self.inner_steps}")
+        check_positive("attraction (lambda)", self.attraction)
+        check_positive("model_rate", self.model_rate)
+        check_positive("server_step (beta)", self.server_step)
+        check_integer("inner_steps", self.inner_steps, 1)
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
         return self.attraction + smoothness

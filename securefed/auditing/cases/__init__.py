@@ -1,20 +1,15 @@
-"""What the audit runs for each algorithm; importing this registers every case."""
+"""The audit's run of each algorithm, read from the algorithms' own classes."""
 
-from securefed.auditing.cases import graph as _graph
-from securefed.auditing.cases import optimization as _optimization
-from securefed.auditing.cases import pca as _pca
-from securefed.auditing.cases import personalized as _personalized
 from securefed.auditing.cases.base import (
     Case,
     Preparation,
     Prepared,
     WideCase,
     case,
-    cases,
+    case_names,
     defaults,
     every,
     require_clients,
 )
 
-__all__ = ["Case", "Preparation", "Prepared", "WideCase", "case", "cases", "defaults", "every", "require_clients"]
-del _graph, _optimization, _pca, _personalized
+__all__ = ["Case", "Preparation", "Prepared", "WideCase", "case", "case_names", "defaults", "every", "require_clients"]

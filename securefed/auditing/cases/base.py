@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from securefed.algorithms.base import Algorithm, Public
+from securefed.algorithms.base import Algorithm
 from securefed.catalogue import algorithms
 from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import Source
-from securefed.errors import ConfigError
-from securefed.registry import Registry
+from securefed.errors import ConfigError, UnknownNameError
+from securefed.public import Public
 from securefed.tensors import Tensors
 
 Setting = Mapping[str, Any]
@@ -110,42 +110,62 @@ class Case:
         }
 
 
-def accuracy(algorithm: str, setting: Setting) -> Callable[[Tensors, Dataset], float]:
-    """The utility of a trained model: what its algorithm calls so, on held-out rows."""
-
-    def utility(output: Tensors, test: Dataset) -> float:
-        built: Any = algorithms.make(algorithm, **setting)
-        return float(built.utility(output, test))
-
-    return utility
-
-
-cases: Registry[Case] = Registry("algorithm")
-
-
-def register(case: Case) -> None:
-    """Make a case known. Raises `UnknownNameError` where its algorithm is not registered."""
-    entry = algorithms[case.name]
-    cases.register(case.name, lambda: case, summary=entry.summary, source=entry.source)
-
-
 def case(name: str) -> Case:
-    """The case of an algorithm. Raises `UnknownNameError` for a name that has none."""
-    return cases[name].make()
+    """Resolve the audit case of an algorithm.
+
+    Args:
+        name: as `securefed list` names it, or `module:Class`.
+
+    Raises:
+        UnknownNameError: there is no such algorithm, or it has no audit case.
+        ConfigError: its audit case names a split or a utility that does not exist.
+    """
+    from securefed.auditing.cases.data import preparation, words  # noqa: PLC0415 - needs the classes above
+    from securefed.auditing.cases.utilities import utility  # noqa: PLC0415
+
+    entry = algorithms[name]
+    data = entry.audit_case
+    if data is None:
+        if ":" in name:
+            raise ConfigError(f"{name} has no audit case; give the class an attribute `audit_case = AuditCase(...)`")
+        raise UnknownNameError("algorithm", name, case_names())
+    score, label = utility(data.utility, lambda: entry.make(**data.settings))
+    return Case(
+        name=entry.name,
+        setting=data.settings,
+        secret=data.secret,
+        prepare=preparation(data.split),
+        rounds=data.rounds,
+        clip=data.clip,
+        utility=score,
+        utility_name=label,
+        data=data.split_words or words(data.split),
+        wide=WideCase(preparation(data.wide_split), data.wide_rounds) if data.wide_split else None,
+        absences=preparation(data.absent_split) if data.absent_split else None,
+        default=data.default,
+        traced=data.traced,
+        also=data.also,
+    )
+
+
+def case_names() -> tuple[str, ...]:
+    """All registered algorithms with an audit case."""
+    return tuple(entry.name for entry in algorithms if entry.audit_case is not None)
 
 
 FAMILIES = ("pca", "optimization", "personalized", "graph", "detection")
-"""In the report's order."""
+"""In the report's order; other families follow."""
 
 
 def every() -> tuple[str, ...]:
     """All algorithms with a case, in the report's order."""
-    return tuple(sorted(cases.names, key=lambda name: FAMILIES.index(name.split("/")[0])))
+    order = {family: index for index, family in enumerate(FAMILIES)}
+    return tuple(sorted(case_names(), key=lambda name: order.get(name.split("/")[0], len(order))))
 
 
 def defaults() -> tuple[str, ...]:
     """The algorithms of an audit that names none."""
-    return tuple(name for name in every() if case(name).default)
+    return tuple(name for name in every() if algorithms[name].audit_case.default)
 
 
 def require_clients(clients: int) -> None:

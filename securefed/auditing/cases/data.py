@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from securefed.algorithms.base import Public
 from securefed.auditing.cases.base import Preparation, Prepared
 from securefed.datasets import partition
 from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import Source
-from securefed.errors import DataError
+from securefed.errors import ConfigError, DataError
+from securefed.public import Public
+from securefed.tensors import Array
 
 SMALL_CLIENT = 8
 """Rows of the target of the subspace methods: fewer than features, so its Gram matrix has low rank."""
@@ -35,9 +37,6 @@ def one_small(rows: int) -> Preparation:
         return _prepared(parts, test, source.feature_bound, source.image_shape)
 
     return prepare
-
-
-one_small_client = one_small(SMALL_CLIENT)
 
 
 def standardised(features: int | None, rows: int | None = None) -> Preparation:
@@ -84,7 +83,49 @@ def rows_each(rows: int) -> Preparation:
     return prepare
 
 
-one_sample_each = rows_each(1)
+def pooled_gram(clients: tuple[Dataset, ...]) -> Array:
+    """Sum of the clients' Gram matrices, (features, features)."""
+    rows = np.concatenate([data.x for data in clients])
+    return np.asarray(rows.T @ rows)
+
+
+_SPLITS: dict[str, tuple[Callable[[int | None], Preparation], str]] = {
+    "even_shares": (lambda _: even_shares, "raw rows in even shares"),
+    "one_small": (
+        lambda rows: one_small(rows or SMALL_CLIENT),
+        "raw rows; client 0 (the target) holds {}, the others share the rest evenly (changing survivors: even shares)",
+    ),
+    "standardised": (
+        standardised,
+        "the {} columns of highest variance, even shares, z-scored by each client",
+    ),
+    "rows_each": (lambda rows: rows_each(rows or 1), "{} for every client; utility on held-out rows"),
+}
+"""By name, what makes a split from its number, and its words in the report."""
+
+
+def preparation(split: str) -> Preparation:
+    """Find a split of the data by its name, such as `even_shares` or `one_small=8`.
+
+    Raises:
+        ConfigError: there is no such split, or its number is no positive integer.
+    """
+    name, number = _parsed(split)
+    return _SPLITS[name][0](number)
+
+
+def words(split: str) -> str:
+    """Describe a split for the report."""
+    name, number = _parsed(split)
+    text = "one row" if (name, number) == ("rows_each", 1) else number
+    return _SPLITS[name][1].format(text)
+
+
+def _parsed(split: str) -> tuple[str, int | None]:
+    name, equals, number = split.partition("=")
+    if name not in _SPLITS or (equals and not number.isdecimal()):
+        raise ConfigError(f"split must be one of {', '.join(_SPLITS)}, with =NUMBER where it has one; got {split!r}")
+    return name, int(number) if equals else None
 
 
 def _prepared(parts: list[Dataset], test: Dataset, bound: float, image_shape: tuple[int, int] | None) -> Prepared:

@@ -1,0 +1,13 @@
+"""Checks for your own test suite: a gate on leakage, and the contract checks of algorithms, attacks and defences.
+
+from securefed.testing import parametrize_with_checks
+
+@parametrize_with_checks([MyAlgorithm(rank=2)])
+def test_contract(instance, check):
+    check(instance)
+"""
+
+from securefed.testing.leakage_gate import assert_leakage_below
+from securefed.testing.parametrize import check_object, checks_for, parametrize_with_checks
+
+__all__ = ["assert_leakage_below", "check_object", "checks_for", "parametrize_with_checks"]

@@ -1,0 +1,249 @@
+"""Extensions as a newcomer writes them, from the templates: short, passing the published checks, refused by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from securefed.algorithms.base import Algorithm, algorithms
+from securefed.attacks.base import attacks
+from securefed.datasets.base import Dataset
+from securefed.errors import ConfigError, DataError
+from securefed.federation import Federation
+from securefed.registry import Entry
+from securefed.run_options import RunOptions
+from securefed.tensors import Layout, TensorSpec
+from securefed.testing import check_object, checks_for, parametrize_with_checks
+from securefed.testing.algorithm_checks import labelled_clients
+from securefed.testing.attack_checks import check_description, check_views_of
+
+ROOT = Path(__file__).parents[1]
+REGISTERED: dict[str, Entry[Any]] = {}
+
+
+def loaded(path: str) -> ModuleType:
+    """The module of a file. What it registers is taken out again: other tests go over the registries."""
+    known = set(algorithms.names), set(attacks.names)
+    spec = importlib.util.spec_from_file_location(f"extension_{Path(path).stem}", ROOT / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    for registry, before in zip((algorithms, attacks), known, strict=True):
+        for name in set(registry.names) - before:
+            REGISTERED[name] = registry._entries.pop(name)
+    return module
+
+
+RIDGE, MEAN_ROW = loaded("tests/extensions/ridge_regression.py"), loaded("tests/extensions/mean_row.py")
+TEMPLATE, ATTACK = loaded("extension_templates/algorithm.py"), loaded("extension_templates/attack.py")
+
+
+@pytest.mark.parametrize(("path", "most"), [("ridge_regression.py", 35), ("mean_row.py", 15)])
+def test_an_extension_is_short(path: str, most: int) -> None:
+    """All lines but blank ones and the module's docstring."""
+    lines = (ROOT / "tests" / "extensions" / path).read_text().splitlines()[1:]
+    assert len([line for line in lines if line.strip()]) <= most
+
+
+@parametrize_with_checks([kind(**kind.test_settings) for kind in (RIDGE.Ridge, TEMPLATE.FederatedMean)])
+def test_algorithms_pass_the_published_checks(instance: Any, check: Any) -> None:
+    check(instance)
+
+
+def test_ridge_regression_is_that_of_the_pooled_rows() -> None:
+    rng = np.random.default_rng(3)
+    clients = [Dataset(rng.uniform(-1, 1, (rows, 4)), rng.uniform(-1, 1, rows)) for rows in (5, 7, 9)]
+    x, y = np.concatenate([c.x for c in clients]), np.concatenate([c.responses() for c in clients])
+    found = Federation(RIDGE.Ridge(penalty=0.5), clients).run(1).output["weights"]
+    np.testing.assert_allclose(found, np.linalg.solve(x.T @ x + 0.5 * np.eye(4), x.T @ y))
+
+
+@pytest.mark.parametrize(
+    ("attack", "algorithm"),
+    [(MEAN_ROW.MeanOfGradients(), "optimization/dsgd"), (ATTACK.MeanRow(), "statistics/mean")],
+    ids=["mean of gradients", "template"],
+)
+def test_attacks_pass_the_published_checks(monkeypatch: Any, attack: Any, algorithm: str) -> None:
+    """On an algorithm that the attack is for, and on one that it is not for."""
+    monkeypatch.setitem(algorithms._entries, "statistics/mean", REGISTERED["statistics/mean"])
+    check_description(attack)
+    for name in (algorithm, "pca/ssi"):
+        check_views_of(attack, name)
+
+
+def test_an_algorithm_is_registered_with_its_settings_and_its_audit_case(monkeypatch: Any) -> None:
+    entry = REGISTERED["statistics/ridge"]
+    assert entry.test_settings == RIDGE.Ridge.test_settings
+    assert entry.audit_case is RIDGE.Ridge.audit_case
+    assert entry.make(penalty=2.0) == RIDGE.Ridge(penalty=2.0)
+    assert entry.details == {"transmits": "X^T X, X^T y"}
+
+
+def test_a_class_of_an_own_module_is_found_by_its_place(tmp_path: Path, monkeypatch: Any) -> None:
+    source = (ROOT / "tests" / "extensions" / "ridge_regression.py").read_text()
+    (tmp_path / "own_ridge.py").write_text(source.replace('"statistics/ridge"', '"statistics/own-ridge"'))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", ["", *sys.path])
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
+    monkeypatch.setattr(algorithms, "_imported", {})
+    assert algorithms["own_ridge:Ridge"].name == "own_ridge:Ridge"
+    assert algorithms["own_ridge:Ridge"].source == "textbook"
+    with pytest.raises(ConfigError, match="has no class 'Lasso'"):
+        algorithms["own_ridge:Lasso"]
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        algorithms["no_such_module:Ridge"]
+
+
+@dataclass(frozen=True)
+class Broken(RIDGE.Ridge):
+    """What the cases below change one method of."""
+
+    penalty: float = 1.0
+
+
+class NoLayout(Broken):
+    def layout(self, public):
+        return {"gram": (6, 6)}
+
+
+class EmptyLayout(Broken):
+    def layout(self, public):
+        return Layout(())
+
+
+class NoBroadcast(Broken):
+    def broadcast(self, server):
+        return server.weights
+
+
+class OtherNames(Broken):
+    def contribute(self, client, broadcast, rng):
+        return client, {"hessian": np.eye(6)}
+
+
+class OtherShape(Broken):
+    def contribute(self, client, broadcast, rng):
+        return client, {"gram": np.eye(5), "moment": np.zeros(6)}
+
+
+class OtherType(Broken):
+    def contribute(self, client, broadcast, rng):
+        return client, {"gram": np.eye(6) * 1j, "moment": np.zeros(6)}
+
+
+class NoPair(Broken):
+    def contribute(self, client, broadcast, rng):
+        return {"gram": np.eye(6), "moment": np.zeros(6)}
+
+
+class Lacking:
+    needs_outcome: ClassVar[bool] = False
+
+    def layout(self, public):
+        return Layout((TensorSpec("sum", (6,)),))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        (RIDGE.Ridge, r"got the class Ridge. Write Ridge\(penalty=0.5\)"),
+        ("pca/ssi", r"got the name 'pca/ssi'. Write securefed.catalogue.algorithms.make"),
+        (None, "got None"),
+        (Lacking(), "Lacking lacks `broadcast`, `combine`, `contribute`"),
+        (NoLayout(), "NoLayout.layout must return a securefed.tensors.Layout.*got dict"),
+        (EmptyLayout(), "names no tensor"),
+        (NoBroadcast(), "NoBroadcast.broadcast must return arrays by name.*got ndarray"),
+        (OtherNames(), "must return the tensors of the layout, gram, moment; got hessian"),
+        (OtherShape(), r"tensor 'gram' must have shape \(6, 6\), as the layout says; got \(5, 5\)"),
+        (OtherType(), "tensor 'gram' must hold real numbers; got complex128"),
+        (NoPair(), r"must return a pair \(state, tensors by name\); got dict"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__),
+)
+@pytest.mark.parametrize("defended", [False, True])
+def test_misuse_is_refused_by_name(algorithm: Any, words: str, defended: bool) -> None:
+    from securefed.defenses.compose import chain  # noqa: PLC0415
+    from securefed.defenses.secure_aggregation import secure_aggregation  # noqa: PLC0415
+
+    with pytest.raises(ConfigError, match=words):
+        Federation(algorithm, labelled_clients(), chain(secure_aggregation()) if defended else None).run(1)
+
+
+def test_a_class_without_a_method_says_which() -> None:
+    class Unfinished(Algorithm):
+        def layout(self, public):
+            return Layout((TensorSpec("sum", (6,)),))
+
+    with pytest.raises(ConfigError, match="Unfinished lacks `broadcast`, `combine`, `contribute`, `enroll`, `start`"):
+        Unfinished()
+
+
+def test_a_state_that_cannot_be_stored_is_refused_where_there_is_a_checkpoint(tmp_path: Path) -> None:
+    class Dicts(Broken):
+        def start(self, public, rng):
+            return {"weights": np.zeros(6)}
+
+        def broadcast(self, server):
+            return server
+
+    with pytest.raises(ConfigError, match="start returned a state that cannot be stored"):
+        Federation(Dicts(), labelled_clients(), options=RunOptions(checkpoint=tmp_path / "run.checkpoint"))
+
+
+def test_evaluation_of_an_algorithm_without_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Ridge defines no evaluation"):
+        Federation(RIDGE.Ridge(), labelled_clients()).run(1, evaluate_every=1)
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        (None, "a list with one securefed.Dataset for each client; got NoneType"),
+        (np.zeros((4, 3)), "got ndarray"),
+        ([np.zeros((4, 3))], r"client 0 is a ndarray; give securefed.Dataset\(x\)"),
+    ],
+)
+def test_clients_that_are_no_data_sets_are_refused(clients: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        Federation(RIDGE.Ridge(), clients)
+
+
+class Forgetful(Broken):
+    """Its generator is its own."""
+
+    def contribute(self, client, broadcast, rng):
+        state, sent = super().contribute(client, broadcast, rng)
+        return state, sent | {"moment": np.random.default_rng().uniform(0, 1, 6)}
+
+
+class Larger(Broken):
+    """Its contributions are beyond their bound."""
+
+    def contribute(self, client, broadcast, rng):
+        state, sent = super().contribute(client, broadcast, rng)
+        return state, sent | {"moment": np.full(6, 1e6)}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [(Forgetful(), "with equal generators, the contribution"), (Larger(), "beyond the bound")],
+    ids=["own generator", "beyond its bound"],
+)
+def test_the_checks_find_what_is_wrong(algorithm: Any, words: str) -> None:
+    """Positive control."""
+    with pytest.raises(AssertionError, match=words):
+        check_object(algorithm)
+
+
+def test_what_has_no_checks_is_refused() -> None:
+    for value, words in ((RIDGE.Ridge, "got the class Ridge"), (3, "int is none of algorithm, attack")):
+        with pytest.raises(ConfigError, match=words):
+            checks_for(value)
