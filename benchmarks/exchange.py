@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from securefed.defenses.base import Aggregation, Helper, Plan, Session
-from securefed.defenses.capabilities import Absorbing, Pipelined, Verifying
+from securefed.defenses.capabilities import SupportsPipelining, SupportsStreaming, SupportsVerification
 from securefed.defenses.secure_aggregation.graph import _circle
 from securefed.defenses.secure_aggregation.identities import _signed
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
@@ -96,7 +96,7 @@ class Parties:
             if asked:
                 replies |= self._ask(stage, {client: outgoing[client] for client in asked}, encode)
             step = self._serve(server, stage, replies)
-        if isinstance(self.protocol, Pipelined):
+        if isinstance(self.protocol, SupportsPipelining):
             self.carried, seconds = _clocked(self.protocol.server_carry, server, replies)
             self.out.server += seconds
         self._announce(step)
@@ -104,13 +104,13 @@ class Parties:
 
     def _open(self, session: Session) -> Any:
         for client in session.cohort:
-            if self.number and isinstance(self.protocol, Pipelined):
+            if self.number and isinstance(self.protocol, SupportsPipelining):
                 last = self.clients[client]
                 self.clients[client], seconds = _clocked(self.protocol.client_resume, session, client, last)
             else:
                 self.clients[client], seconds = _clocked(self.protocol.client_open, session, client)
             self.out.client += seconds / len(session.cohort)
-        if self.number and isinstance(self.protocol, Pipelined):
+        if self.number and isinstance(self.protocol, SupportsPipelining):
             step, self.out.server = _clocked(self.protocol.server_resume, session, self.carried)
         else:
             step, self.out.server = _clocked(self.protocol.server_open, session)
@@ -150,7 +150,7 @@ class Parties:
     def _serve(self, server: Any, stage: str, replies: Replies) -> Any:
         """The server's step; uploads go in one at a time, as they would arrive, where the protocol can."""
         _forget()
-        if stage == self.protocol.upload and isinstance(self.protocol, Absorbing):
+        if stage == self.protocol.upload and isinstance(self.protocol, SupportsStreaming):
             for reply in replies.values():
                 server, seconds = _clocked(self.protocol.server_absorb, server, reply)
                 self.out.server += seconds
@@ -165,7 +165,7 @@ class Parties:
 
     def _announce(self, aggregate: Aggregate) -> None:
         """The survivors check the sum, where they can."""
-        if not (self.plan.verified and isinstance(self.protocol, Verifying)):
+        if not (self.plan.verified and isinstance(self.protocol, SupportsVerification)):
             return
         announced = self.protocol.announce(aggregate)
         self.out.received += _bytes(announced)

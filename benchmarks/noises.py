@@ -40,23 +40,25 @@ def noise(case: Case, factor: float = 1.0, entries: int = DRAWS) -> Noise:
     defense = case.defense(factor)
     layout = Layout((TensorSpec("x", (entries,), 1.0, sensitivity=0.2),))
     plan = Session(secrets.token_hex(16), 0, tuple(range(CLIENTS)), defense.plan(layout, CLIENTS)).plan
-    clients = 1 if plan.noise_survivors == 1 else CLIENTS
+    assert plan.privacy is not None
+    clients = 1 if plan.privacy.noise_survivors == 1 else CLIENTS
     total: dict[str, np.ndarray] = {}
     for _ in range(clients):
         sent = defense.encode({"x": np.zeros(entries)}, plan)
         total = {name: np.asarray(value) + total.get(name, 0) for name, value in sent.items()}
     seen = defense.release(defense.decode(total, plan, clients), plan)["x"]
-    assert plan.clip is not None
     multiplier = factor * case.noise
     for transform in defense.transforms:
         if isinstance(transform, DistributedNoise):
             sizes = transform.sizes(plan)
             shares = clients / sizes.honest
             return Noise(
-                float(seen.var()), clients * sizes.share * sizes.step**2, shares * (multiplier * plan.clip) ** 2
+                float(seen.var()), clients * sizes.share * sizes.step**2, shares * (multiplier * plan.privacy.clip) ** 2
             )
     unit = _unit(case, plan)
-    return Noise(float(seen.var()), (multiplier * sensitivity(plan) * unit) ** 2, (multiplier * plan.clip * unit) ** 2)
+    return Noise(
+        float(seen.var()), (multiplier * sensitivity(plan) * unit) ** 2, (multiplier * plan.privacy.clip * unit) ** 2
+    )
 
 
 def _unit(case: Case, plan: Plan) -> float:

@@ -231,7 +231,7 @@ def _trees(trees: Found) -> list[str]:
 def _simulated(run: dict[str, Any]) -> list[str]:
     options = tuple(run["options"])
     defense = masking(run["graph"], options, run["members"] if "signed" in options else 0)
-    found = costs.tree(defense, layout(run["entries"]), run["clients"], run["members"])
+    found = costs.aggregator_tree(defense, layout(run["entries"]), run["clients"], run["members"])
     pairs = [
         ("client CPU", run["client_cpu"], found.levels[0].cost.client_cpu),
         ("aggregator CPU, member of the root's exchange included", run["aggregator_cpu"], found.busiest_cpu),
@@ -243,7 +243,7 @@ def _simulated(run: dict[str, Any]) -> list[str]:
         f"d = {run['entries']:g}, {', '.join((run['graph'], *options))}; the root's sum was exact.\n",
         *_table("quantity", "simulated", "predicted", "predicted over simulated"),
         *(
-            f"| {name} | {costs.seconds(real)} | {costs.seconds(guess)} | {guess / real:.2f} |"
+            f"| {name} | {costs.format_seconds(real)} | {costs.format_seconds(guess)} | {guess / real:.2f} |"
             for name, real, guess in pairs
         ),
         "",
@@ -251,16 +251,17 @@ def _simulated(run: dict[str, Any]) -> list[str]:
 
 
 def _predicted(name: str, defense: Defense, clients: int, entries: int) -> str:
-    found = costs.tree(defense, layout(entries), clients, 100, lost=0.1)
+    found = costs.aggregator_tree(defense, layout(entries), clients, 100, lost=0.1)
     first = found.levels[0]
     shape = " -> ".join(f"{level.groups:,} x {level.plan.clients}" for level in found.levels)
     tensor = first.plan.tensors[0]
     memory = [m for level in found.levels for m in (level.cost.client_memory, level.cost.server_memory) if m]
     return (
-        f"| {name} | {clients:,} | {shape} | {costs.seconds(first.cost.client_cpu)} | "
-        f"{costs.seconds(found.busiest_cpu)} | {costs.seconds(found.path_cpu)} | "
-        f"{costs.seconds(found.aggregators_cpu)} | {costs.size(first.cost.sent)} | {costs.size(first.cost.received)} | "
-        f"{costs.size(max(memory)) if memory else ''} | {tensor.error:.3g} |"
+        f"| {name} | {clients:,} | {shape} | {costs.format_seconds(first.cost.client_cpu)} | "
+        f"{costs.format_seconds(found.busiest_cpu)} | {costs.format_seconds(found.path_cpu)} | "
+        f"{costs.format_seconds(found.aggregators_cpu)} | {costs.format_bytes(first.cost.sent)} | "
+        f"{costs.format_bytes(first.cost.received)} | "
+        f"{costs.format_bytes(max(memory)) if memory else ''} | {tensor.error:.3g} |"
     )
 
 
@@ -277,4 +278,4 @@ def _unit(quantity: str, value: float) -> str:
         for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us"), (1e9, "ns")):
             if value * factor >= 1 or unit == "ns":
                 return f"{value * factor:.3g} {unit}"
-    return costs.size(value)
+    return costs.format_bytes(value)

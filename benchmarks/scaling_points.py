@@ -222,6 +222,6 @@ def restored(content: dict[str, Any]) -> AnyPoint:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
-def sized(point: AnyPoint) -> costs.Sized:
+def sized(point: AnyPoint) -> costs.CountedExchange:
     """What the model counts of it."""
-    return costs.Sized.of(point.defense, point.plan, point.lost)
+    return costs.CountedExchange.of(point.defense, point.plan, point.lost)

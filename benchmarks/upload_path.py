@@ -94,7 +94,7 @@ def _critical_path(options: Mapping[str, Any]) -> Iterator[Row]:
     ready = protocol.client_prepare(state)
     now = [_ms(lambda: protocol.client_upload(state, encoded)) for _ in range(RUNS)]
     ahead = [_ms(lambda: protocol.client_upload(ready, encoded)) for _ in range(RUNS)]
-    graph = f"k={plan.degree}" if plan.degree else "complete"
+    graph = f"k={plan.masking.degree}" if plan.masking and plan.masking.degree else "complete"
     setting = f"N={CLIENTS}, d={ENTRIES:.0e}, {graph}"
     yield row(
         "upload on the critical path", setting, ahead, "ms", peer=median(now), peer_name="masks made then",

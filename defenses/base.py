@@ -1,15 +1,16 @@
-"""The protocol of the message layer: a chain of transforms, ended by one aggregation protocol.
+"""The contracts of the message layer: a defence is a chain of transforms, ended by one aggregation.
 
-A transform changes a contribution before it is summed, or the sum after it. An aggregation protocol decides
-how the sum comes about: in the clear, masked, encrypted. Both plan before they run, and refuse by name what
-they cannot do exactly as planned.
+A transform (`transform.Transform`) changes a contribution before it is summed, or the sum after it. An aggregation
+decides how the sum is made: in the clear, masked, or encrypted. Both state before the run what they will do, in a
+`Plan`, and refuse by name what they cannot do exactly as planned.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -24,24 +25,21 @@ from securefed.defenses.plan import (
     with_indicator,
     without_indicator,
 )
-from securefed.errors import ConfigError, ContradictionError, PlanError
+from securefed.defenses.transform import AdaptiveTransform, Transform, link_text
+from securefed.errors import ConfigError, ContradictionError, DataError, PlanError
 from securefed.messages import Aggregate, ClientId, Distortion, Message, PartyId
 from securefed.registry import Registry
 from securefed.tensors import Layout, Tensors
 
 __all__ = [
-    "ENCODING",
     "INDICATOR",
-    "Adaptive",
     "Aggregation",
     "Defense",
-    "Distorting",
     "Helper",
     "Outgoing",
     "Plan",
     "Session",
     "TensorPlan",
-    "Transform",
     "Unit",
     "UploadContext",
     "defenses",
@@ -53,19 +51,16 @@ __all__ = [
     "without_indicator_tensor",
 ]
 
-ENCODING: Final = 30
-"""Place in a chain of what turns contributions into integers; an exact aggregation needs one such link."""
-
 
 @dataclass(frozen=True)
 class UploadContext:
     """Fingerprints of what a client was told when it was asked to upload; 32 bytes each.
 
     Attributes:
-        exchange: of the exchange's context (`Session.context`): the same at all clients that are summed.
-        source: of what the contribution is computed from: kind, broadcast, and the exchange that this client's state
-            counts last. Run, number, plan and cohort do not enter it, so that a contribution keeps it when an exchange
-            is repeated.
+        exchange: fingerprint of the exchange's context (`Session.context`): the same for all clients that are summed.
+        source: fingerprint of what the contribution is computed from: the kind of exchange, the broadcast, and the
+            exchange that this client's state counts last. Run, number, plan and cohort do not enter it, so that a
+            contribution keeps it when an exchange is repeated.
     """
 
     exchange: bytes
@@ -74,15 +69,19 @@ class UploadContext:
 
 @dataclass(frozen=True)
 class Session:
-    """What binds one exchange: all parties know it, and every message is checked against it.
+    """The identity of one exchange: all parties know it, and every message is checked against it.
 
     Attributes:
-        run: the run's identifier.      round: the exchange's number.
+        run: the run's identifier.
+        round: the number of the exchange.
         cohort: ids of the invited clients, ascending.
-        plan: what the defence does, the same on all sides; it learns its exchange here.
-        context: fingerprint of all that clients are told before they upload (kind, broadcast, which exchange counted
+        plan: what the defence does, the same on all sides; the session writes its exchange into it.
+        context: fingerprint of all that clients are told before they upload (kind, broadcast, the exchange that counted
             each of them last). The server knows it from the start, a client from the request for its upload on.
-        previous: at the server, the survivors of the last sum that was opened; empty before any.
+        previous: at the server, the survivors of the last sum that was opened; empty before the first.
+
+    Raises:
+        ConfigError: the cohort is empty, not ascending, or holds a negative id.
     """
 
     run: str
@@ -93,189 +92,183 @@ class Session:
     previous: tuple[ClientId, ...] = ()
 
     def __post_init__(self) -> None:
+        """Check the cohort, and write the exchange into the plan."""
         if list(self.cohort) != sorted(set(self.cohort)) or not self.cohort or self.cohort[0] < 0:
             raise ConfigError(f"a cohort is a non-empty ascending list of ids from 0, not {self.cohort}")
         object.__setattr__(self, "plan", replace(self.plan, exchange=(self.run, self.round)))
 
 
 Outgoing = Mapping[PartyId, Tensors]
-"""Bodies to send, by receiver."""
+"""Message bodies to send, by receiver."""
 
 
-@runtime_checkable
-class Transform(Protocol):
-    """One link of a chain before the aggregation."""
+class Aggregation(ABC):
+    """How the sum of the contributions is made. Steps are pure: they take a state and return a new one, without I/O.
 
-    name: ClassVar[str]
-    order: ClassVar[int]
-    """Place in a chain; a chain whose orders do not ascend is refused (clip 10, gaussian 20, integers `ENCODING`)."""
+    States are packed by `securefed.state`, so that they survive a process. A client is asked for the stages of the plan
+    one after the other; at the stage `upload` it is given its encoded contribution. The server's first requests come
+    from `server_open`; the replies of each stage go to `server_step`, which returns the next requests or the aggregate.
+    A missing reply is a dropout. A reply that is refused raises `MessageRefused` with its sender: the caller drops that
+    reply and calls again with the same state.
 
-    def plan(self, plan: Plan) -> Plan:
-        """The plan with what this transform changes. Raises `PlanError` where it cannot keep its promise."""
-        ...
+    What an aggregation may offer beyond this stands in `capabilities`. A commented example stands in
+    `extension_templates/aggregation.py`, and `check_aggregation` of `securefed.testing.aggregation_checks` tests yours.
 
-    def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
-        """Client side. Raises `RangeRefused` for values outside the plan; nothing about values under noise."""
-        ...
-
-    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
-        """Server side, applied to the sum of `count` encoded contributions in reverse order."""
-        ...
-
-    def release(self, total: Tensors, plan: Plan) -> Tensors:
-        """Server side, applied to the decoded sum before it leaves the aggregator, in reverse order (central noise)."""
-        ...
-
-
-@runtime_checkable
-class Adaptive(Protocol):
-    """A transform with public numbers that each training release moves. Everybody derives its plan from them."""
-
-    def start(self, layout: Layout) -> tuple[float, ...]:
-        """The numbers before the first exchange; as many for all exchanges."""
-        ...
-
-    def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
-        """The next exchange's numbers, from the release of `count` contributions that `plan` was for."""
-        ...
-
-
-@runtime_checkable
-class Distorting(Protocol):
-    """A transform that changes numbers by more than rounding."""
-
-    def distortion(self, plan: Plan, count: int) -> Distortion:
-        """What it does to an exchange with `count` survivors, in public numbers."""
-        ...
-
-
-@runtime_checkable
-class Aggregation(Protocol):
-    """How the sum comes about. Steps are pure: state in, state out, no I/O; states pack (`securefed.state`).
-
-    A client is asked `stages` one after the other; at the stage `upload` it is handed its encoded
-    contribution. The server's first requests come from `server_open`; each stage's replies go to `server_step`,
-    which returns the next requests or the aggregate. A missing reply is a dropout. A refused reply raises
-    `MessageRefused` naming its sender: the caller drops that reply and calls again with the SAME state.
+    Attributes:
+        name: the aggregation's name, used in messages and in the name of the defence.
+        exact: whether it sums integers in a ring, so that the sum is exact; the chain then gets `quantise()`.
+        hides: whether it hides single contributions from the server.
+        upload: the name of the stage at which clients upload.
+        beside: parties that take part beside the server and the clients.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool]
-    """Whether it sums integers in a ring (needs `quantise`), so that the sum is exact."""
     hides: ClassVar[bool]
-    """Whether it hides single contributions from the server."""
-    upload: ClassVar[str]
-    beside: ClassVar[tuple[PartyId, ...]]
-    """Parties that take part besides server and clients."""
+    upload: ClassVar[str] = "upload"
+    beside: ClassVar[tuple[PartyId, ...]] = ()
 
+    def __str__(self) -> str:
+        """The name and the parameters; the defence is called so in plans and reports."""
+        return link_text(self.name, self)
+
+    @abstractmethod
     def plan(self, plan: Plan) -> Plan:
-        """The plan with stages, bytes, threshold, what collusion opens, and assumptions."""
-        ...
+        """Return the plan with stages, bytes, threshold, what collusion opens, and assumptions.
 
+        Raises:
+            PlanError: the aggregation cannot keep its promise for this plan.
+        """
+
+    @abstractmethod
     def client_open(self, session: Session, client: ClientId) -> Any:
-        """A client's protocol state for one exchange."""
-        ...
+        """Return a client's protocol state for one exchange."""
 
     def client_step(self, state: Any, request: Message, encoded: Tensors | None) -> tuple[Any, Tensors]:
-        """The reply's body. `encoded` is given at the stage `upload`, else `None`.
+        """Answer a request, and return the new state and the body of the reply.
 
-        At that stage it is `client_accept` and `client_upload` in one, for callers that have the contribution.
+        At the stage `upload` it is `client_accept` and `client_upload` in one, for callers that have the contribution.
+        The default is for aggregations whose clients have no other stage.
+
+        Args:
+            state: the client's protocol state.
+            request: the server's message.
+            encoded: the contribution at the stage `upload`, else `None`.
 
         Raises:
             MessageRefused: the request is malformed, repeats or contradicts an earlier one.
         """
-        ...
+        accepted = self.client_accept(state, request, UploadContext(b"", b""))
+        if encoded is None:
+            raise DataError(f"the stage {self.upload!r} needs the encoded contribution")
+        return self.client_upload(accepted, encoded)
 
+    @abstractmethod
     def client_accept(self, state: Any, request: Message, context: UploadContext) -> Any:
-        """The state that waits for its contribution, once every check of the request for an upload has passed.
+        """Check the request for an upload, and return the state that waits for its contribution.
 
         Args:
-            context: of what this client was told.
+            state: the client's protocol state.
+            request: the server's message.
+            context: fingerprints of what this client was told.
 
         Raises:
             MessageRefused: as `client_step`. No refusal depends on a contribution.
         """
-        ...
 
+    @abstractmethod
     def client_upload(self, state: Any, encoded: Tensors | None) -> tuple[Any, Tensors]:
-        """The upload's body, from a state that accepted the request.
+        """Return the new state and the body of the upload, from a state that accepted the request.
 
         Args:
-            encoded: the contribution; `None` for a client that sits out, where `hides`: it uploads uniform residues,
+            state: the client's protocol state.
+            encoded: the contribution. `None` for a client that sits out, where `hides`: it uploads uniform residues,
                 so that the sum opens to noise.
 
         Raises:
             RangeRefused: an encoded entry does not fit the plan; the caller then makes the client sit out.
         """
-        ...
 
+    @abstractmethod
     def server_open(self, session: Session) -> tuple[Any, str, Outgoing]:
-        """The server's state, the first stage's name, and the first bodies."""
-        ...
+        """Return the server's state, the first stage's name, and the first bodies."""
 
+    @abstractmethod
     def server_step(self, state: Any, replies: Mapping[PartyId, Message]) -> tuple[Any, str, Outgoing] | Aggregate:
-        """The next state, stage and bodies, or the sum of the survivors' encoded contributions.
+        """Return the next state, stage and bodies, or the sum of the survivors' encoded contributions.
 
         Raises:
             MessageRefused: a reply is malformed or does not verify.
             TooFewSurvivors: the round cannot be completed.
         """
-        ...
 
     def helper(self, clients: int, frozen: bytes | None = None) -> Helper | None:
-        """A further party the protocol needs (the key holder), made once for a run; `None` without one.
+        """Make a further party that the protocol needs (a key holder), once for a run; `None` by default.
 
         Args:
-            clients: planned for an exchange, as `plan` is told: the helper keeps to that plan's threshold.
-            frozen: what `Helper.freeze` gave in another process.
+            clients: number of clients planned for an exchange: the helper keeps to that plan's threshold.
+            frozen: what `Helper.freeze` returned in another process.
         """
-        ...
+        return None
 
 
 class Helper(Protocol):
-    """A party beside server and clients."""
+    """A party beside the server and the clients.
+
+    Attributes:
+        party: its id.
+    """
 
     party: PartyId
 
     def handle(self, request: Message) -> Tensors:
-        """The reply's body. Raises `MessageRefused` for what it must not answer."""
+        """Return the body of the reply. Raises `MessageRefused` for a request that it must not answer."""
         ...
 
     def freeze(self) -> bytes:
-        """Its whole state, secrets included, for its own next process."""
+        """Return its whole state, secrets included, for its own next process."""
         ...
 
 
 @dataclass(frozen=True)
 class Defense:
-    """A chain: transforms, then one aggregation protocol. Made by `chain`."""
+    """A chain: transforms, then one aggregation. Made by `chain`.
+
+    Attributes:
+        transforms: the transforms, in the order in which clients apply them.
+        aggregation: how the sum is made.
+    """
 
     transforms: tuple[Transform, ...]
     aggregation: Aggregation
 
     @property
     def name(self) -> str:
-        """As composed, for instance `clip(1) + gaussian(z=3.2) + secure_aggregation`."""
+        """The defence as composed, for instance `clip(1) + gaussian(z=3.2) + secure_aggregation`."""
         return " + ".join([*(str(t) for t in self.transforms), str(self.aggregation)])
 
+    @property
+    def _adaptive(self) -> AdaptiveTransform | None:
+        return next((link for link in self.transforms if isinstance(link, AdaptiveTransform)), None)
+
     def start(self, layout: Layout) -> tuple[float, ...]:
-        """The public numbers that the first exchange is planned with; empty for a chain that learns nothing."""
-        found = [transform for transform in self.transforms if isinstance(transform, Adaptive)]
-        return found[0].start(layout) if found else ()
+        """Return the public numbers that the first exchange is planned with; empty for a chain that learns nothing."""
+        return () if self._adaptive is None else self._adaptive.start(layout)
 
     def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
-        """Those that the next exchange is planned with."""
-        found = [transform for transform in self.transforms if isinstance(transform, Adaptive)]
-        return found[0].learn(released, plan, count) if found else ()
+        """Return the public numbers that the next exchange is planned with; see `AdaptiveTransform.learn`."""
+        return () if self._adaptive is None else self._adaptive.learn(released, plan, count)
 
     def plan(
         self, layout: Layout, clients: int, *, range_doublings: int = 0, learned: tuple[float, ...] | None = None
     ) -> Plan:
-        """What will happen for this layout and cohort size.
+        """Return what will happen for this layout and number of clients.
 
         Args:
+            layout: the tensors of one contribution.
+            clients: number of clients planned for an exchange.
             range_doublings: how often the declared bounds were doubled after a client's `RangeRefused`.
-            learned: what `learn` gave for the exchange before; `None` for the first one.
+            learned: what `learn` returned for the exchange before; `None` for the first one.
 
         Raises:
             PlanError: a promise cannot be kept; the message says which and what to change.
@@ -290,38 +283,49 @@ class Defense:
         known = self.start(layout) if learned is None else learned
         plan = Plan(self.name, clients, tensors, {spec.name: spec.ring for spec in layout}, learned=known)
         for transform in self.transforms:
-            plan = transform.plan(plan)
-        if self.aggregation.hides and not plan.noise_multiplier:
+            plan = _checked(transform, transform.plan(plan))
+        if self.aggregation.hides and not plan.noised:
             plan = with_indicator(plan)
-        plan = self.aggregation.plan(plan)
-        if plan.noise_survivors > plan.threshold:
+        plan = _checked(self.aggregation, self.aggregation.plan(plan))
+        if plan.privacy is not None and plan.privacy.noise_survivors > plan.threshold:
             raise PlanError(
-                f"the clients' noise is sized for {plan.noise_survivors} survivors, and {self.aggregation} opens sums "
-                f"of {plan.threshold}; raise its threshold, or lower the noise's `survivors`"
+                f"the clients' noise is sized for {plan.privacy.noise_survivors} survivors, and {self.aggregation} "
+                f"opens sums of {plan.threshold}; raise its threshold, or lower the noise's `survivors`"
             )
         return plan
 
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
         """Encode one client's contribution as the aggregation sums it.
 
-        Under noise the values make no client refuse, which all would see and no epsilon counts: what is not finite is
-        replaced by zeros before the noise (`clip`, `records`). A refusal of names or shapes says nothing about data.
+        Under noise no value makes a client refuse: all parties would see the refusal, and no epsilon counts it. What
+        is not finite is replaced by zeros before the noise (`clip`, `records`). A refusal of names or shapes says
+        nothing about data.
 
         Raises:
             DataError: other names or shapes than planned; without noise also entries that are not finite.
+            PlanError: a transform returned other names or shapes than it planned.
             RangeRefused: without noise, an entry beyond its planned bound.
         """
-        plan.own.check(contribution, finite=not plan.noise_multiplier)
+        plan.own.check(contribution, finite=not plan.noised)
         inner = without_indicator(plan)
+        planned, shapes = {tensor.name: tensor.shape for tensor in inner.tensors}, _shapes(contribution)
         for transform in self.transforms:
             contribution = transform.encode(contribution, inner)
+            given, shapes = shapes, _shapes(contribution)
+            last = transform is self.transforms[-1]
+            if not given.items() <= shapes.items() <= planned.items() or (last and shapes != planned):
+                raise PlanError(
+                    f"{transform}: `encode` returned tensors of shapes {shapes}, the plan says {planned}; return the "
+                    "planned names and shapes, or let its `plan` state what it adds (in `Plan.tensors`, "
+                    "`Plan.wanted_rings` and `Plan.added`)"
+                )
         if (indicator := indicator_of(plan)) is not None:
             dtype = np.int64 if self.aggregation.exact else np.float64
             return {**contribution, INDICATOR: np.zeros(indicator.shape, dtype)}
         return contribution
 
     def decode(self, encoded: Tensors, plan: Plan, count: int) -> Tensors:
-        """The sum in real units, without the indicator."""
+        """Return the sum in real units, without the indicator."""
         inner = without_indicator(plan)
         encoded = without_indicator_tensor(encoded)
         for transform in reversed(self.transforms):
@@ -329,15 +333,15 @@ class Defense:
         return encoded
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
-        """What leaves the aggregator."""
+        """Return what leaves the aggregator."""
         inner = without_indicator(plan)
         for transform in reversed(self.transforms):
             total = transform.release(total, inner)
         return total
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
-        """What the transforms do to the numbers of an exchange with `count` survivors."""
-        parts = [t.distortion(plan, count) for t in self.transforms if isinstance(t, Distorting)]
+        """Return the clipping and noise record of an exchange with `count` survivors, of all transforms together."""
+        parts = [transform.distortion(plan, count) for transform in self.transforms]
         units = {name: unit for part in parts for name, unit in part.units.items()}
 
         def scaled(noise: Mapping[str, float]) -> dict[str, float]:  # added in the sum's units
@@ -352,15 +356,29 @@ class Defense:
 
 
 defenses: Registry[Defense] = Registry("defense")
+"""The registered defences, by name."""
+
+
+def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
+    return {name: np.shape(value) for name, value in tensors.items()}
+
+
+def _checked(link: Transform | Aggregation, plan: object) -> Plan:
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"{link}: `plan` returned {type(plan).__name__}; it must return a Plan, for instance the given one, "
+            "`return plan`, or `return dataclasses.replace(plan, ...)`"
+        )
+    return plan
 
 
 def without_indicator_tensor(tensors: Tensors) -> Tensors:
-    """`tensors` without `INDICATOR`."""
+    """Remove `INDICATOR` from `tensors`."""
     return {name: value for name, value in tensors.items() if name != INDICATOR}
 
 
 def some_client_out(total: Tensors, plan: Plan) -> bool:
-    """Whether the sum of an aggregation shows that a client sat out, so that all of it is noise."""
+    """Tell whether the sum of an aggregation shows that a client sat out, so that all of it is noise."""
     indicator = indicator_of(plan)
     return indicator is not None and bool((np.abs(total[INDICATOR]) > indicator.error).any())
 

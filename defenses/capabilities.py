@@ -1,6 +1,6 @@
-"""What an aggregation may offer besides `Aggregation`: each is asked for by `isinstance`, and missed by nobody.
+"""Optional abilities of an aggregation, one protocol each.
 
-Parties look for them once and do without where they are missing.
+Servers and clients ask for an ability by `isinstance`, once, and work without it where an aggregation lacks it.
 """
 
 from __future__ import annotations
@@ -14,53 +14,53 @@ from securefed.tensors import Array, Tensors
 
 
 @runtime_checkable
-class Pipelined(Protocol):
-    """An aggregation whose exchanges may prepare the one that follows.
+class SupportsPipelining(Protocol):
+    """An aggregation in which each exchange can prepare the one that follows.
 
-    What is carried over is used at most once, by the very next exchange, and never written to disk.
+    What is prepared is used at most once, by the very next exchange, and never written to disk.
     """
 
     def client_resume(self, session: Session, client: ClientId, last: Any) -> Any:
-        """As `client_open`; `last` is the client's state of its last exchange."""
+        """Return a client's state for one exchange, as `client_open`; `last` is its state of its last exchange."""
         ...
 
     def server_carry(self, state: Any, replies: Mapping[PartyId, Message]) -> Any:
-        """What the replies that completed an exchange prepared; `None` for nothing."""
+        """Return what the replies that completed an exchange prepared for the next; `None` for nothing."""
         ...
 
     def server_resume(self, session: Session, last: Any) -> tuple[Any, str, Outgoing]:
-        """As `server_open`; `last` is what `server_carry` gave for the exchange before, or `None`."""
+        """Start an exchange, as `server_open`; `last` is what `server_carry` returned for the exchange before."""
         ...
 
 
 @runtime_checkable
-class Remembering(Protocol):
-    """An aggregation whose clients must not forget what they let out, whatever becomes of their process."""
+class SupportsMemory(Protocol):
+    """An aggregation whose clients must remember what they released, even if their process ends."""
 
     def client_memory(self, state: Any) -> Array:
-        """What outlives the state of an exchange: no secret of it, but for the client's eyes."""
+        """Return what outlives the state of an exchange. It holds no secret of the exchange; the client keeps it."""
         ...
 
     def client_remind(self, state: Any, memory: Array) -> Any:
-        """A new exchange's state that knows it again."""
+        """Return a new exchange's state with that memory."""
         ...
 
 
 @runtime_checkable
-class Preparing(Protocol):
-    """An aggregation whose clients may do work for an upload before it is asked for, while they wait or train."""
+class SupportsPrecomputation(Protocol):
+    """An aggregation whose clients can do work for an upload before it is asked for, while they wait or train."""
 
     def client_prepare(self, state: Any) -> Any:
-        """The client's state with that work done, as far as it can be foreseen. Nothing else changes by it."""
+        """Return the client's state with that work done, as far as it can be foreseen; nothing else changes."""
         ...
 
 
 @runtime_checkable
-class Authenticating(Protocol):
+class SupportsAuthenticatedRefusals(Protocol):
     """An aggregation whose clients authenticate their refusals, once they share a secret with the server."""
 
     def client_refusal(self, state: Any, body: Tensors, number: int) -> Tensors:
-        """The body of a refusal in exchange `number`, with a tag where `state` has a secret for it."""
+        """Return the body of a refusal in exchange `number`, with a tag where `state` has a secret for it."""
         ...
 
     def server_refusal(self, state: Any, refusal: Message) -> None:
@@ -69,11 +69,11 @@ class Authenticating(Protocol):
 
 
 @runtime_checkable
-class Absorbing(Protocol):
-    """An aggregation whose server takes uploads one at a time and keeps none, so that its memory is O(d)."""
+class SupportsStreaming(Protocol):
+    """An aggregation whose server adds each upload as it arrives and keeps none, so that its memory is O(d)."""
 
     def server_absorb(self, state: Any, reply: Message) -> Any:
-        """At the stage `upload`: the state with this reply in it. `server_step` without it then ends the stage.
+        """Return the state with this upload added. `server_step` is then called without it to end the stage.
 
         Raises:
             MessageRefused: as `server_step`; the state from before goes on without this reply.
@@ -82,17 +82,17 @@ class Absorbing(Protocol):
 
 
 @runtime_checkable
-class Verifying(Protocol):
-    """An aggregation whose clients may check the sum that the server announces (`Plan.verified`)."""
+class SupportsVerification(Protocol):
+    """An aggregation whose clients can check the sum that the server announces (`Plan.verified`)."""
 
     def client_keeps(self, state: Any) -> bytes:
-        """What this exchange's sum will be checked with, once the client has uploaded; empty for nothing. A secret."""
+        """Return the secret that this exchange's sum is checked with, after the upload; empty for nothing."""
         ...
 
     def announce(self, aggregate: Aggregate) -> Tensors:
-        """What the server tells those that it counted; empty for nothing."""
+        """Return what the server tells the clients that it counted; empty for nothing."""
         ...
 
     def client_check(self, kept: bytes, client: ClientId, plan: Plan, announced: Tensors) -> None:
-        """Raise `SumRefused` unless what was announced is the sum of what those it names uploaded."""
+        """Raise `SumRefused` unless the announced sum is that of the uploads of the clients it names."""
         ...

@@ -1,4 +1,4 @@
-"""Fixed point: floats to integers whose sum over the cohort cannot wrap, planned per tensor.
+"""Encode floats in fixed point: integers whose sum over the cohort cannot wrap, planned per tensor.
 
 A client's entry x becomes k = round(x / step). With N planned clients in a ring of R bits, |k| <= (2^(R-1) - 1) / N,
 so that the signed sum fits. `step` is a power of two: k * step is exact, and the only error is the rounding,
@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from securefed.defenses.base import Plan, TensorPlan
+from securefed.defenses.plan import Plan, TensorPlan
+from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import ConfigError, PlanError, RangeRefused
 from securefed.tensors import Array, Tensors
 
@@ -33,7 +34,7 @@ _FLOAT64_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
-class Quantise:
+class Quantise(Transform):
     """Fixed-point encoding for exact sums.
 
     Attributes:
@@ -48,24 +49,22 @@ class Quantise:
     ring: int | None = None
     only: tuple[str, ...] | None = None
     name: ClassVar[str] = "quantise"
-    order: ClassVar[int] = 30
+    stage: ClassVar[ChainStage] = ChainStage.ENCODE
 
     def __post_init__(self) -> None:
-        if self.ring is not None and not is_ring(self.ring):
-            raise ConfigError(
-                f"a ring has {_NARROWEST} to {_WIDEST_LANE}, 32 or 64 bits, not {self.ring!r}: "
-                f"between {_WIDEST_LANE} and 32 none is smaller on the wire than 32"
-            )
+        if self.ring is not None:
+            check_ring(self.ring, self.name)
         if self.only is not None and self.ring is None:
             raise ConfigError("`only` names the tensors that `ring` is for; give a ring")
 
     def __str__(self) -> str:
+        """The name, with ring and tensors where they are given."""
         if self.ring is None:
             return self.name
         return f"{self.name}({', '.join([str(self.ring), *(self.only or ())])})"
 
     def plan(self, plan: Plan) -> Plan:
-        """The plan with ring, step, largest number of clients and error of every tensor.
+        """Return the plan with ring, step, largest number of clients and error of every tensor.
 
         Raises:
             PlanError: a tensor without bound, too many clients for the ring, or a name that the layout does not hold.
@@ -87,6 +86,7 @@ class Quantise:
                 f"tensor {tensor.name!r} declares no bound, so no fixed point can be planned; "
                 "put clip(...) before this defence, or declare a bound in the algorithm's layout"
             )
+        check_ring(ring, f"the layout's tensor {tensor.name!r}")
         largest = (2 ** (ring - 1) - 1) // clients
         if largest < 2:
             raise PlanError(
@@ -101,15 +101,16 @@ class Quantise:
         units = math.ceil(tensor.bound / step)
         if units > largest:  # log2 rounded the wrong way
             step, units = 2 * step, math.ceil(tensor.bound / (2 * step))
-        error = clients * step / 2 + clients * tensor.bound * _FLOAT64_EPS
+        error = tensor.error + clients * step / 2 + clients * tensor.bound * _FLOAT64_EPS
         return replace(tensor, ring=ring, step=step, max_clients=(2 ** (ring - 1) - 1) // units, error=error)
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
+        """Round each entry to the nearest multiple of its step: int64 tensors. Raises `RangeRefused` beyond a bound."""
         return {t.name: self._round(np.asarray(contribution[t.name], np.float64), t) for t in plan.tensors}
 
     @staticmethod
     def _round(value: Array, tensor: TensorPlan) -> Array:
-        """Nearest integers, a part at a time: temporaries of the whole size would cost more than the arithmetic."""
+        """Round to integers, a part at a time: temporaries of the whole size would cost more than the arithmetic."""
         assert tensor.bound is not None
         flat, out = value.reshape(-1), np.empty(value.size, np.int64)
         units = np.empty(min(value.size, _PART))
@@ -126,34 +127,56 @@ class Quantise:
         return out.reshape(value.shape)
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> dict[str, Array]:
+        """Return the sum in real units."""
         return {t.name: np.asarray(total[t.name] * t.step) for t in plan.tensors}
 
-    def release(self, total: Tensors, plan: Plan) -> Tensors:
-        return total
+
+def quantise(ring: int | None = None, *, only: tuple[str, ...] | None = None) -> Quantise:
+    """Encode contributions in fixed point, for exact sums; see `Quantise`.
+
+    Args:
+        ring: width in bits of the sums (8 to 21, 32 or 64); `None` takes what each tensor's layout asks for.
+        only: names of the tensors that `ring` is for; `None` for all.
+    """
+    return Quantise(ring, only)
 
 
 def is_ring(ring: object) -> bool:
-    """Whether sums can be made in a ring of this many bits."""
+    """Tell whether sums can be made in a ring of this many bits."""
     return type(ring) is int and (_NARROWEST <= ring <= _WIDEST_LANE or ring in (32, 64))
 
 
+def check_ring(ring: object, where: str) -> None:
+    """Raise `ConfigError` unless sums can be made in a ring of this many bits.
+
+    Args:
+        ring: the width in bits.
+        where: the defence that asks for it, for the message.
+    """
+    if not is_ring(ring):
+        raise ConfigError(
+            f"{where}: ring must be 32 or 64, or {_NARROWEST} to {_WIDEST_LANE} bits for shorter messages; got "
+            f"{ring!r} (a ring between {_WIDEST_LANE} and 32 bits is no smaller on the wire than 32)"
+        )
+
+
 def lanes(ring: int) -> int:
-    """Entries that share one integer on the wire."""
+    """Return the number of entries that share one integer on the wire."""
     return 1 if ring == 32 else _WORD // ring
 
 
 def wire_dtype(ring: int) -> np.dtype[Any]:
-    """The integers on the wire: little-endian, 32 bits for a ring of 32, else 64."""
+    """Return the type of the integers on the wire: little-endian, 32 bits for a ring of 32, else 64."""
     return np.dtype("<u4" if ring == 32 else "<u8")
 
 
 def wire_size(size: int, ring: int) -> int:
-    """Integers on the wire for `size` entries."""
+    """Return the number of integers on the wire for `size` entries."""
     return -(-size // lanes(ring))
 
 
 def to_ring(value: Array, ring: int) -> Array:
-    """Signed int64 entries, flat, as the integers that travel: uint32 or uint64 (`wire_size`,).
+    """Pack signed int64 entries, flat, into the integers that travel: uint32 or uint64 (`wire_size`,).
 
     The first lane holds the first (wire_size) entries, the next lane those that follow: whole rows add fast.
     """
@@ -170,7 +193,7 @@ def to_ring(value: Array, ring: int) -> Array:
 
 
 def from_ring(words: Array, ring: int, size: int) -> Array:
-    """The inverse of `to_ring` for sums that do not wrap: signed int64 (size,)."""
+    """Unpack sums that do not wrap, the inverse of `to_ring`: signed int64 (size,)."""
     if ring == 32:
         return words.view(np.int32).astype(np.int64)
     if ring == 64:

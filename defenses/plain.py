@@ -1,4 +1,4 @@
-"""No protection: every contribution travels as it is. The baseline of every comparison."""
+"""Sum in the clear: every contribution travels as it is. The baseline of every comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.defenses.base import Outgoing, Plan, Session, UploadContext, expect_stage
+from securefed.defenses.base import Aggregation, Outgoing, Plan, Session, UploadContext, expect_stage
 from securefed.errors import MalformedError, TooFewSurvivors
 from securefed.messages import Aggregate, ClientId, Message, PartyId
 from securefed.state import local
@@ -20,56 +20,64 @@ UPLOAD = "upload"
 
 @dataclass(frozen=True)
 class PlainClient:
-    """A client's protocol state: the next stage, empty when done."""
+    """A client's protocol state.
+
+    Attributes:
+        next_stage: the stage that it waits for, empty when it is done.
+    """
 
     next_stage: str = UPLOAD
 
 
 @dataclass(frozen=True)
 class PlainServer:
-    """The server's protocol state."""
+    """The server's protocol state.
+
+    Attributes:
+        cohort: ids of the invited clients.
+        plan: the plan of the exchange.
+    """
 
     cohort: tuple[ClientId, ...]
     plan: Plan = local()
 
 
 @dataclass(frozen=True)
-class Plain:
-    """Sums what the clients send, in the clear."""
+class Plain(Aggregation):
+    """Sum what the clients send, in the clear."""
 
     name: ClassVar[str] = "plain"
     exact: ClassVar[bool] = False
     hides: ClassVar[bool] = False
     upload: ClassVar[str] = UPLOAD
-    beside: ClassVar[tuple[PartyId, ...]] = ()
-
-    def __str__(self) -> str:
-        return self.name
 
     def plan(self, plan: Plan) -> Plan:
+        """Return the plan with one stage, its bytes, and what the server sees."""
         entries = sum(tensor.size for tensor in plan.tensors)
         return replace(plan, stages=(UPLOAD,), upload_bytes=8 * entries, open_to="the server alone").assume(
             "The server sees every contribution in the clear."
         )
 
     def client_open(self, session: Session, client: ClientId) -> PlainClient:
+        """Return a client's protocol state."""
         return PlainClient()
 
-    def client_step(self, state: PlainClient, request: Message, encoded: Tensors | None) -> tuple[PlainClient, Tensors]:
-        return self.client_upload(self.client_accept(state, request, UploadContext(b"", b"")), encoded)
-
     def client_accept(self, state: PlainClient, request: Message, context: UploadContext) -> PlainClient:
+        """Check that the request asks for the upload."""
         expect_stage(request, state.next_stage)
         return PlainClient(next_stage="")
 
     def client_upload(self, state: PlainClient, encoded: Tensors | None) -> tuple[PlainClient, Tensors]:
+        """Return the contribution as it is."""
         assert encoded is not None
         return state, encoded
 
     def server_open(self, session: Session) -> tuple[PlainServer, str, Outgoing]:
+        """Ask all clients for their contributions."""
         return PlainServer(session.cohort, session.plan), UPLOAD, {client: {} for client in session.cohort}
 
     def server_step(self, state: PlainServer, replies: Mapping[PartyId, Message]) -> Aggregate:
+        """Check the contributions and add them."""
         survivors = tuple(sorted(replies))
         if not survivors:
             raise TooFewSurvivors("no client answered; the round is void")
@@ -85,12 +93,9 @@ class Plain:
         assert total is not None
         return Aggregate(total, survivors)
 
-    def helper(self, clients: int, frozen: bytes | None = None) -> None:
-        return None
-
 
 def check_body(client: ClientId, body: Tensors, plan: Plan) -> None:
-    """Raise `MalformedError` unless `body` is one encoded contribution of the plan, in its range."""
+    """Raise `MalformedError` unless `body` is an encoded contribution of the plan, within its range."""
     if set(body) != {tensor.name for tensor in plan.tensors}:
         raise MalformedError(client, f"tensors {sorted(body)} are not those of the plan")
     for tensor in plan.tensors:

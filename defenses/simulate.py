@@ -1,4 +1,4 @@
-"""One exchange under a defence with all parties in this process and no wire: sums given contributions."""
+"""Run one exchange under a defence in this process, without a network: sum given contributions."""
 
 from __future__ import annotations
 
@@ -6,30 +6,39 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from securefed.defenses.base import Defense, Session
+from securefed.defenses.base import Session
+from securefed.defenses.compose import Link, as_defense
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.tensors import Layout, Tensors
 
 Drop = Callable[[str, PartyId], bool]
-"""Whether this party's reply at this stage is lost."""
+"""Tells whether the reply of a party at a stage is lost."""
 
 
 def sum_once(
-    defense: Defense,
+    defense: Link,
     layout: Layout,
     contributions: Mapping[ClientId, Tensors],
     *,
     drop: Drop = lambda stage, party: False,
     range_doublings: int = 0,
 ) -> Aggregate:
-    """The decoded and released sum of `contributions`, as a federation's server would hold it.
+    """Sum contributions under a defence, and return the released sum as a federation's server would hold it.
 
     Args:
-        drop: which replies are lost, for simulations of dropouts.
+        defense: how the sum is made; an aggregation alone is taken as a chain of one link.
+        layout: the tensors of one contribution.
+        contributions: the clients' contributions, by id.
+        drop: tells which replies are lost, for simulations of dropouts.
+        range_doublings: how often the declared bounds are doubled.
 
     Raises:
-        PlanError, RangeRefused, TooFewSurvivors, MessageRefused: as the defence does.
+        PlanError: the defence cannot keep its promise for this layout and number of clients.
+        RangeRefused: an entry lies beyond its planned bound.
+        TooFewSurvivors: too many replies are lost.
+        MessageRefused: a party refuses a message.
     """
+    defense = as_defense(defense)
     plan = defense.plan(layout, len(contributions), range_doublings=range_doublings)
     protocol = defense.aggregation
     session = Session(secrets.token_hex(16), 0, tuple(sorted(contributions)), plan)

@@ -16,7 +16,7 @@ import securefed.attacks.gradient_inversion
 import securefed.attacks.gram
 import securefed.attacks.networks
 import securefed.attacks.personal
-import securefed.defenses.named
+import securefed.defenses.registered_defenses
 import securefed.detection.baselines  # noqa: F401 - registers on import, like the others
 from securefed.algorithms.base import algorithms
 from securefed.attacks.base import attacks

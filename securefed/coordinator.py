@@ -16,7 +16,12 @@ from securefed.defenses.base import (
     without_indicator,
     without_indicator_tensor,
 )
-from securefed.defenses.capabilities import Absorbing, Authenticating, Pipelined, Verifying
+from securefed.defenses.capabilities import (
+    SupportsAuthenticatedRefusals,
+    SupportsPipelining,
+    SupportsStreaming,
+    SupportsVerification,
+)
 from securefed.errors import (
     ClientOut,
     DivergenceError,
@@ -60,7 +65,7 @@ class _Traffic:
 class _Intake:
     """Adds uploads to the server's state as they arrive, so that none is kept."""
 
-    protocol: Absorbing
+    protocol: SupportsStreaming
     state: Any
 
     def take(self, reply: Message) -> None:
@@ -183,13 +188,13 @@ class Coordinator:
             return out
 
         prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
-        if isinstance(protocol, Pipelined):
+        if isinstance(protocol, SupportsPipelining):
             state, stage, outgoing = protocol.server_resume(session, prepared)
         else:
             state, stage, outgoing = protocol.server_open(session)
         while True:
             requests = {party: body(stage, party, own) for party, own in outgoing.items()}
-            if stage == protocol.upload and isinstance(protocol, Absorbing):
+            if stage == protocol.upload and isinstance(protocol, SupportsStreaming):
                 intake = _Intake(protocol, state)
                 replies = self._send(session, stage, requests, traffic, state, intake)
                 state = intake.state
@@ -197,14 +202,14 @@ class Coordinator:
                 replies = self._send(session, stage, requests, traffic, state)
             step = self._step(state, replies, traffic)
             if isinstance(step, Aggregate):
-                if isinstance(protocol, Pipelined):
+                if isinstance(protocol, SupportsPipelining):
                     self._prepared = protocol.server_carry(state, replies)
                 break
             state, stage, outgoing = step
         if some_client_out(step.total, plan):
             raise ClientOut(step.survivors)
         record = self._record(session, opening.kind, broadcast, step)
-        announced = protocol.announce(step) if isinstance(protocol, Verifying) else {}
+        announced = protocol.announce(step) if isinstance(protocol, SupportsVerification) else {}
         return Summed(record, plan, traffic.refusals, announced)
 
     def ask(self, number: int, stage: str, bodies: Mapping[ClientId, Tensors]) -> dict[ClientId, Tensors]:
@@ -274,7 +279,7 @@ class Coordinator:
             try:
                 expected = REFUSAL if reply.stage == REFUSAL else stage
                 reply.check(run=session.run, round=session.round, stage=expected, sender=party, receiver=SERVER)
-                if reply.stage == REFUSAL and isinstance(protocol, Authenticating):
+                if reply.stage == REFUSAL and isinstance(protocol, SupportsAuthenticatedRefusals):
                     protocol.server_refusal(state, reply)
             except MessageRefused as error:
                 traffic.refusals[party] = str(error)
@@ -295,7 +300,7 @@ class Coordinator:
                         raise
                     traffic.refusals[party] = str(error)
         # Where uploads are hidden or noised no honest client sends these: one that does drops out, as by any refusal.
-        in_the_clear = not protocol.hides and not session.plan.noise_multiplier
+        in_the_clear = not protocol.hides and not session.plan.noised
         if stop is not None and in_the_clear:
             raise stop
         return dict(sorted(accepted.items()))

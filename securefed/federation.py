@@ -15,7 +15,8 @@ from securefed.algorithms.validation import check_object, check_packable
 from securefed.cohort import Cohort
 from securefed.coordinator import HelperNode
 from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense, Helper
+from securefed.defenses.base import Helper
+from securefed.defenses.compose import Link
 from securefed.errors import DataError
 from securefed.ledger import Ledger
 from securefed.messages import ClientId, PartyId
@@ -57,7 +58,7 @@ class Federation(Server):
         self,
         algorithm: Algorithm[Any, Any],
         clients: Sequence[Dataset],
-        defense: Defense | None = None,
+        defense: Link | None = None,
         *,
         seed: int = 0,
         cohort: int | None = None,

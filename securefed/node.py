@@ -25,7 +25,13 @@ from securefed.algorithms.capabilities import SupportsClientSelection, SupportsP
 from securefed.algorithms.validation import check_contribution
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense, Session, has_indicator, without_indicator_tensor
-from securefed.defenses.capabilities import Authenticating, Pipelined, Preparing, Remembering, Verifying
+from securefed.defenses.capabilities import (
+    SupportsAuthenticatedRefusals,
+    SupportsMemory,
+    SupportsPipelining,
+    SupportsPrecomputation,
+    SupportsVerification,
+)
 from securefed.errors import BudgetSpent, ClientDeclines, ContradictionError, MalformedError, SecureFedError
 from securefed.exchange_context import NEVER, Counted, exchange_context, tensors_digest, upload_context
 from securefed.exchange_schedule import ExchangeSchedule
@@ -88,9 +94,9 @@ class ClientNode:
         self.exchanges = exchanges or ExchangeSchedule()
         self.ledger, self.persist = ledger, persist
         aggregation = defense.aggregation  # what it offers besides is asked once: these checks take a while each
-        self._pipelined = aggregation if isinstance(aggregation, Pipelined) else None
-        self._remembering = aggregation if isinstance(aggregation, Remembering) else None
-        self._verifying = aggregation if isinstance(aggregation, Verifying) else None
+        self._pipelined = aggregation if isinstance(aggregation, SupportsPipelining) else None
+        self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
+        self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
         self._spending = self.algorithm if isinstance(self.algorithm, SupportsPrivacyCost) else None
         self.state = NodeState(self.algorithm.enroll(data, contract.public, self._rng(0)))
 
@@ -166,7 +172,7 @@ class ClientNode:
         Takes time now and memory of the upload's size, and saves that time once the contribution is computed.
         """
         aggregation = self._defense.aggregation
-        if isinstance(aggregation, Preparing) and self.state.protocol is not None:
+        if isinstance(aggregation, SupportsPrecomputation) and self.state.protocol is not None:
             self.state = replace(self.state, protocol=aggregation.client_prepare(self.state.protocol))
 
     def session(self, exchange: int, opening: Opening) -> Session:
@@ -189,7 +195,7 @@ class ClientNode:
     def _refuse(self, message: Message, error: SecureFedError) -> Message:
         body: Tensors = refusal_body(error)
         aggregation = self._defense.aggregation
-        if isinstance(aggregation, Authenticating) and self.state.protocol is not None:
+        if isinstance(aggregation, SupportsAuthenticatedRefusals) and self.state.protocol is not None:
             body = aggregation.client_refusal(self.state.protocol, body, message.round)
         return self._reply(message, REFUSAL, body)
 
@@ -324,7 +330,7 @@ class ClientNode:
     def _silent(self) -> bool:
         """Whether a client without a contribution must not say so."""
         plan = self._defense.plan(self._contract.layouts[TRAIN], self._contract.public.cohort)
-        return has_indicator(plan) or bool(plan.noise_multiplier)
+        return has_indicator(plan) or plan.noised
 
     def _remember(self, state: NodeState) -> NodeState:
         if self._remembering is None:

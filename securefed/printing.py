@@ -143,8 +143,9 @@ def _costs(defense: Any, found: Any, clients: int | None) -> list[str]:
     from securefed import costs  # noqa: PLC0415 - not needed for --help
 
     if clients is None:
-        return costs.words(defense, found)
-    return costs.words(defense, found) + costs.tree_words(costs.tree(defense, found.layout, clients, found.clients))
+        return costs.cost_lines(defense, found)
+    tree = costs.aggregator_tree(defense, found.layout, clients, found.clients)
+    return costs.cost_lines(defense, found) + costs.tree_lines(tree)
 
 
 def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:

@@ -33,7 +33,7 @@ def check_evaluation(plan: Plan, algorithm: Algorithm[Any, Any]) -> None:
             f"{type(algorithm).__name__} defines no evaluation; leave out evaluate_every, or write `evaluation_layout` "
             "and `evaluate`."
         )
-    if plan.clip is not None:
+    if plan.privacy is not None:
         raise ConfigError("evaluation sums cannot pass a clip; score the released model on public rows instead")
     if isinstance(algorithm, SupportsPrivacyCost):
         raise ConfigError(
@@ -70,7 +70,7 @@ def check_privacy(
         _check_coins(tossed, public, schedule, algorithm)
     if not (isinstance(sampler, Poisson) and sampler == tossed):
         check_sampler(sampler, public, schedule, algorithm)
-    if budget is not None and not plan.noise_multiplier:
+    if budget is not None and not plan.noised:
         raise ConfigError(
             f"a budget of epsilon {budget.epsilon:g} counts the defence's noise, and {plan.defense!r} adds none; put "
             "noise into the chain, for instance clip(...), gaussian(...), or leave the budget out (private/fedavg has "
@@ -117,7 +117,7 @@ def check_forgetful(defense: Defense, state: Any) -> None:
 
 def _check_budget(budget: Budget, plan: Plan, sampler: Sampler, delta: float) -> None:
     after: Callable[[int], float] = replace(budget, delta=delta, exchanges=0).after
-    noise, planned = budget.noise_multiplier, plan.noise_multiplier
+    noise, planned = budget.noise_multiplier, 0.0 if plan.privacy is None else plan.privacy.noise_multiplier
     same = noise == planned and budget.sampler == sampler
     if not same or not all(abs(after(rounds) - epsilon) <= _SAME * epsilon for rounds, epsilon in plan.epsilon):
         raise ConfigError(

@@ -189,16 +189,16 @@ def cost_of(defense: Defense, plan: Plan, steps: tuple[float, float, int] | None
     """
     found = [] if steps is None else [Mechanism(StepsLoss(*steps), "record")]
     noises = [t for t in defense.transforms if isinstance(t, CentralGaussian | InsecureGaussian | DistributedNoise)]
-    if plan.noise_multiplier and not noises:
+    if plan.noised and not noises:
         raise ConfigError(
             f"the plan of {plan.defense!r} adds noise that a ledger cannot account for; known are gaussian(...), "
             "skellam(...), discrete_gaussian(...), local_gaussian(...) and local_laplace(...)"
         )
-    for noise in noises:
+    for noise in noises if plan.privacy is not None else ():
         if isinstance(noise, CentralGaussian):
-            found.append(Mechanism(GaussianLoss(plan.noise_multiplier, noise.sampler), plan.unit))
+            found.append(Mechanism(GaussianLoss(plan.privacy.noise_multiplier, noise.sampler), plan.privacy.unit))
         elif isinstance(noise, DistributedNoise):
-            found.append(Mechanism(noise.loss(plan), plan.unit))
+            found.append(Mechanism(noise.loss(plan), plan.privacy.unit))
     return Cost(tuple(found))
 
 

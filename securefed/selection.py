@@ -73,7 +73,7 @@ def check_unnoised(algorithm: Algorithm[Any, Any], plan: Plan) -> None:
             noise; `reveal=True` does not help.
     """
     names = revealed_scalars(algorithm)
-    if names and (plan.noise_multiplier or isinstance(algorithm, SupportsPrivacyCost)):
+    if names and (plan.noised or isinstance(algorithm, SupportsPrivacyCost)):
         raise ConfigError(
             f"the algorithm selects clients by {', '.join(names)} of each candidate, exact numbers of its data that no "
             "epsilon covers, and this run claims one; select uniformly, or run without noise"

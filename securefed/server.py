@@ -340,6 +340,7 @@ class Server:
 
     def _meta(self) -> dict[str, Any]:
         """Public facts of the run, in JSON values."""
+        privacy = self.plan.privacy
         return {
             "algorithm": repr(self.algorithm),
             "defense": self.defense.name,
@@ -350,7 +351,7 @@ class Server:
             "settings": repr(self.defense),
             "rows": list(self.public.rows),
             "reveals": list(revealed_scalars(self.algorithm)),
-            ROTATED: [tensor.name for tensor in self.plan.tensors] if self.plan.noise_survivors else [],
+            ROTATED: [tensor.name for tensor in self.plan.tensors] if privacy and privacy.noise_survivors else [],
             "seed": self.seed,
         }
 

@@ -13,7 +13,7 @@ import numpy as np
 from securefed.algorithms.base import Algorithm
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
-from securefed.defenses.compose import identity
+from securefed.defenses.compose import Link, as_defense
 from securefed.errors import ConfigError, DataError
 from securefed.exchange_schedule import MAX_VOID, ExchangeSchedule
 from securefed.ledger import Ledger
@@ -57,7 +57,7 @@ class Terms:
         cls,
         algorithm: Algorithm[Any, Any],
         public: Public,
-        defense: Defense | None = None,
+        defense: Link | None = None,
         *,
         seed: int = 0,
         reveal: bool | None = None,
@@ -81,7 +81,7 @@ class Terms:
                 reveal, or that no epsilon of the defence or the algorithm covers.
         """
         check_seed(seed)
-        layer = defense or identity()
+        layer = as_defense(defense)
         reveals = check_reveal(algorithm, layer, reveal)
         contract = Contract.of(algorithm, public)
         if reveals or evaluate_every:

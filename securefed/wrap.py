@@ -1,4 +1,4 @@
-"""For existing training code: `secure_mean` replaces the averaging line of a federated loop.
+"""Average updates securely in existing training code: `secure_mean` replaces the averaging line of a federated loop.
 
 new = secure_mean([client.state_dict() for client in clients], weights=sizes, defense=chain(secure_aggregation()))
 """
@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from securefed.defenses.base import Defense
-from securefed.defenses.compose import identity
-from securefed.defenses.fixed_point import Quantise
+from securefed.defenses.compose import Link, as_defense
+from securefed.defenses.fixed_point import check_ring
 from securefed.defenses.simulate import sum_once
+from securefed.defenses.transform import ChainStage
 from securefed.errors import ConfigError, DataError
 from securefed.tensors import Array, Layout, Ring, TensorSpec, is_torch, real_array
 
@@ -27,24 +27,24 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 def secure_mean(
     updates: Sequence[Mapping[str, T]],
     weights: Sequence[float] | None = None,
-    defense: Defense | None = None,
+    defense: Link | None = None,
     *,
     bound: float | Mapping[str, float] | None = None,
     ring: Ring = 64,
 ) -> dict[str, T]:
-    """The weighted mean of the clients' updates, each sent through the defence as a real client's would be.
+    """Compute the weighted mean of the clients' updates, each sent through the defence as a real client's would be.
 
     Args:
         updates: one mapping for each client, of NumPy arrays or torch tensors (bfloat16 and float16 too): same names
             and shapes.
         weights: one number >= 0 for each client (sample counts); all equal by default. They are summed inside the
             defence: the server learns their total only.
-        defense: how the sum comes about; in the clear without one.
-        bound: largest absolute entry that a tensor has in any update, a public fact of your training (a clipping
-            threshold): by the tensors' names, or one number for all. Exact defences round a tensor by its own bound, so
-            that weights beside a large counter keep their precision if each has its own. Left out, the largest entry
-            of each tensor in `updates` is used, rounded up to a power of two: right in a simulation, where this
-            process sees all updates; a deployment has to agree on it beforehand.
+        defense: how the sum is made, for instance `chain(secure_aggregation())`; in the clear without one.
+        bound: largest absolute entry of a tensor in any update, a public fact of your training (a clipping norm): by
+            the tensors' names, or one number for all. Exact defences round each tensor by its own bound, so that
+            weights beside a large counter keep their precision if each has its own. By default the largest entry of
+            each tensor in `updates`, rounded up to a power of two: right in a simulation, where this process sees all
+            updates; in a deployment the clients have to agree on it beforehand.
         ring: width in bits of the integers that exact defences sum.
 
     Returns:
@@ -55,15 +55,19 @@ def secure_mean(
         DataError: no updates, other names or shapes, entries that are not finite, complex numbers, or other types than
             real numbers.
         ConfigError: weights of a wrong number, negative, or all zero; bounds of other names than the tensors', or not
-            positive; a defence that clips or adds noise.
+            positive; a ring of another width; a defence that sparsifies, clips or adds noise, or what is no defence.
         RangeRefused: an entry beyond its bound.
-        TooFewSurvivors, PlanError: as the defence does.
+        TooFewSurvivors: fewer updates than the defence needs.
+        PlanError: the defence cannot keep its promise for these updates.
     """
     if not updates:
         raise DataError("secure_mean needs at least one update")
-    if defense is not None and any(t.order < Quantise.order for t in defense.transforms):
+    chosen = as_defense(defense)
+    check_ring(ring, "secure_mean")
+    if any(transform.stage < ChainStage.ENCODE for transform in chosen.transforms):
         raise ConfigError(
-            "a clip or noise would act on the weights too; clip and noise updates before, or use Federation"
+            f"{chosen.name} would sparsify, clip or noise the weights too; do that to the updates before, or use "
+            "Federation"
         )
     try:
         arrays = [
@@ -85,12 +89,12 @@ def secure_mean(
         index: {f"update.{name}": w * value for name, value in update.items()} | {_WEIGHT: np.asarray(w)}
         for index, (update, w) in enumerate(zip(arrays, relative, strict=True))
     }
-    total = sum_once(defense or identity(), layout, contributions).total
+    total = sum_once(chosen, layout, contributions).total
     return {name: _like(total[f"update.{name}"] / total[_WEIGHT], value) for name, value in updates[0].items()}
 
 
 def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, float] | None) -> dict[str, float]:
-    """The bound of each tensor, by name."""
+    """Find the bound of each tensor, by name."""
     largest = {name: max(float(np.abs(update[name]).max(initial=0)) for update in updates) for name in updates[0]}
     for name, value in largest.items():
         if value > _LARGEST:
@@ -106,7 +110,7 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
 
 
 def _like(mean: Array, example: T) -> T:
-    """`mean` with the type, dtype and device of `example`."""
+    """Convert `mean` to the type, dtype and device of `example`."""
     if is_torch(example):
         import torch  # noqa: PLC0415 - only where the caller uses it
 

@@ -12,8 +12,8 @@ from benchmarks.exchange import exchange, uniform
 from benchmarks.scaling_points import Encrypted, Point, layout, masking
 from securefed import costs
 from securefed.cli import app
-from securefed.costs import encryption
-from securefed.costs import masking as masking_costs
+from securefed.costs import encryption_terms
+from securefed.costs.masking_terms import MaskingCounts
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, skellam
 from securefed.defenses.fixed_point import Quantise
@@ -37,16 +37,16 @@ def cost(clients=10, entries=1000, defense=COMPLETE, lost=0):
 
 def test_sizes_are_those_of_the_plan() -> None:
     indicator = 2  # entries of 32 bits
-    assert masking_costs.Size.of(plan(), 2) == masking_costs.Size(10, 10, 6, 6, False, 1000 + indicator, 4008, 2)
+    assert MaskingCounts.of(plan(), 2) == MaskingCounts(10, 10, 6, 6, False, 1000 + indicator, 4008, 2)
     packed = plan(defense=chain(Quantise(20), secure_aggregation()))
-    assert masking_costs.Size.of(packed).words == 8 * 335  # three to a 64-bit integer, and the indicator
+    assert MaskingCounts.of(packed).words == 8 * 335  # three to a 64-bit integer, and the indicator
     sparse = plan(100, defense=SPARSE)
-    size = masking_costs.Size.of(sparse, 10)
-    assert (size.holders, size.shares, size.sparse) == (sparse.degree + 1, sparse.shares, True)
-    assert size.pairs == pytest.approx(10 * sparse.degree * 90 / 99)
-    everything = masking_costs.Size.of(plan(20, defense=masking("complete", scaling_points.OPTIONS, 20)), resumed=True)
+    size = MaskingCounts.of(sparse, 10)
+    assert (size.holders, size.shares, size.sparse) == (sparse.masking.degree + 1, sparse.masking.shares, True)
+    assert size.pairs == pytest.approx(10 * sparse.masking.degree * 90 / 99)
+    everything = MaskingCounts.of(plan(20, defense=masking("complete", scaling_points.OPTIONS, 20)), resumed=True)
     assert (everything.signed, everything.verified, everything.resumed, everything.dealers) == (True, True, True, 16)
-    encrypted = encryption.Size.of(plan(defense=chain(paillier())), 2048, 1)
+    encrypted = encryption_terms.EncryptionCounts.of(plan(defense=chain(paillier())), 2048, 1)
     assert (encrypted.ciphertexts, encrypted.added) == (16, 9 * 16)  # 63 values to a plaintext
 
 
@@ -81,7 +81,7 @@ def test_bytes_are_exact_under_paillier() -> None:
         scheme, found, lambda c: defense.encode(value(c), found), helper=KeyHolder.generate(scheme.bits)
     )
     assert found.upload_bytes == sum(measured.sent.values())
-    size = encryption.Size.of(found, scheme.bits)
+    size = encryption_terms.EncryptionCounts.of(found, scheme.bits)
     kept = costs.figures()["models"]["paillier(2048, half)"]["received"]
     assert measured.received == pytest.approx(size.key * kept["byte of the key"], rel=1e-9)
 
@@ -155,7 +155,7 @@ def test_a_point_is_measured_kept_and_known_again(point) -> None:
 
 @pytest.mark.parametrize(("clients", "members"), [(12, 4), (15, 4)])
 def test_a_tree_covers_all_clients_and_plans_their_whole_sum(clients, members) -> None:
-    found = costs.tree(COMPLETE, layout(10), clients, members)
+    found = costs.aggregator_tree(COMPLETE, layout(10), clients, members)
     assert found.levels[-1].groups == 1
     below, room = clients, 1
     for level in found.levels:
@@ -169,7 +169,7 @@ def test_a_tree_covers_all_clients_and_plans_their_whole_sum(clients, members) -
 @pytest.mark.parametrize("clients", [10**4, 10**5, 10**6])
 def test_trees_of_every_kind_are_planned_for_a_million(clients) -> None:
     for defense in (SPARSE, masking("sparse", scaling_points.OPTIONS, 100), chain(paillier(2048, "short"))):
-        found = costs.tree(defense, layout(10**5), clients, 100, lost=0.1)
+        found = costs.aggregator_tree(defense, layout(10**5), clients, 100, lost=0.1)
         assert found.levels[0].groups * found.levels[0].plan.clients == clients
         assert found.busiest_cpu < found.aggregators_cpu
 
@@ -193,11 +193,11 @@ def test_what_cannot_be_predicted_is_refused() -> None:
     with pytest.raises(PlanError, match=r"not for paillier\(2048, full\)"):
         cost(defense=chain(paillier(noise="full")))
     with pytest.raises(PlanError, match="fewer than 3"):
-        costs.tree(COMPLETE, layout(10), 100, 2)
+        costs.aggregator_tree(COMPLETE, layout(10), 100, 2)
     private = chain(clip(1.0), skellam(1.0), secure_aggregation())
     with pytest.raises(PlanError, match="not for a tree"):
-        costs.tree(private, layout(10), 100, 10)
-    assert costs.words(plain, plan(defense=plain)) == []
+        costs.aggregator_tree(private, layout(10), 100, 10)
+    assert costs.cost_lines(plain, plan(defense=plain)) == []
 
 
 def test_the_command_prints_costs_and_trees() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
+    "_lazy": 0,
     "tensors": 0,
     "messages": 0,
     "state": 0,

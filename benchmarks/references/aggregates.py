@@ -119,7 +119,9 @@ class Weak(CentralGaussian):
     """A planted bug: a tenth of the noise that the plan counts."""
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
-        return super().release(total, replace(plan, noise_multiplier=plan.noise_multiplier / 10))
+        assert plan.privacy is not None
+        quieter = replace(plan.privacy, noise_multiplier=plan.privacy.noise_multiplier / 10)
+        return super().release(total, replace(plan, privacy=quieter))
 
 
 class Unclipped(Clip):

@@ -18,8 +18,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.defenses.base import Plan, TensorPlan
 from securefed.defenses.differential_privacy.clip import clipped, finite, norm_of
+from securefed.defenses.plan import Plan, PrivacyPlan, TensorPlan
+from securefed.defenses.transform import AdaptiveTransform, ChainStage
 from securefed.errors import ConfigError
 from securefed.messages import Distortion
 from securefed.tensors import Array, Layout, Tensors
@@ -30,10 +31,11 @@ BELOW = "clip.below"
 _EPS = float(np.finfo(np.float64).eps)
 _SMALLEST, _LARGEST = 1e-150, 1e150
 _LONGEST_STEP = 1.0
+_RATE = 0.2
 
 
 @dataclass(frozen=True)
-class AdaptiveClip:
+class AdaptiveClip(AdaptiveTransform):
     """Clips at C; after each training release log C moves by rate (quantile - share of the clients within C).
 
     Attributes:
@@ -44,7 +46,7 @@ class AdaptiveClip:
             1 / sqrt(1 - share) times what a fixed clip would need, that on a count z / (2 sqrt(share)).
         each: whether every tensor has a clip and a bit of its own; else one for the whole contribution.
 
-    Guarantee: as for `Clip`, at C; and the L2 norm of what is summed, bits included, is within `Plan.clip`.
+    Guarantee: as for `Clip`, at C; and the L2 norm of what is summed, bits included, is within `PrivacyPlan.clip`.
     Units: up to the release everything is in units of C (the plan's bounds, steps and errors, and the sums that an
         attacker's view holds before it); the release multiplies by C, a public number in `Plan.learned`.
     Not promised: privacy, without noise after it; that C reaches the quantile of norms that move faster than it.
@@ -55,11 +57,11 @@ class AdaptiveClip:
 
     quantile: float
     initial: float = 1.0
-    rate: float = 0.2
+    rate: float = _RATE
     share: float = 0.05
     each: bool = False
     name: ClassVar[str] = "adaptive_clip"
-    order: ClassVar[int] = 10
+    stage: ClassVar[ChainStage] = ChainStage.CLIP
 
     def __post_init__(self) -> None:
         for name, value in (("quantile", self.quantile), ("share", self.share)):
@@ -71,8 +73,9 @@ class AdaptiveClip:
             raise ConfigError(f"{self.name}: rate must be positive and finite, not {self.rate}")
 
     def __str__(self) -> str:
+        rate = f", rate={self.rate:g}" if self.rate != _RATE else ""
         each = ", each" if self.each else ""
-        return f"{self.name}(quantile={self.quantile:g}, initial={self.initial:g}{each})"
+        return f"{self.name}(quantile={self.quantile:g}, initial={self.initial:g}{rate}{each})"
 
     @property
     def weight(self) -> float:
@@ -93,7 +96,7 @@ class AdaptiveClip:
             tensors=(*own, bits),
             wanted_rings={**plan.wanted_rings, BELOW: 32},
             added=(*plan.added, BELOW),
-            clip=math.sqrt(squares) * (1 + 4 * _EPS),
+            privacy=PrivacyPlan(math.sqrt(squares) * (1 + 4 * _EPS)),
         )
         now = ", ".join(f"{clip:.4g}" for clip in clips)
         what = "every tensor by itself" if self.each else "contributions"
@@ -113,9 +116,6 @@ class AdaptiveClip:
             below.append(norm_of(part) <= clip)
             out |= {name: value / clip for name, value in clipped(part, clip).items()}
         return out | {BELOW: self.weight * (np.asarray(below, np.float64) - 0.5)}
-
-    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
-        return total
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
         """The sum in its own units; the bits' sum as it is."""
@@ -143,7 +143,7 @@ class AdaptiveClip:
 
 
 def adaptive_clip(
-    quantile: float, *, initial: float = 1.0, rate: float = 0.2, share: float = 0.05, each: bool = False
+    quantile: float, *, initial: float = 1.0, rate: float = _RATE, share: float = 0.05, each: bool = False
 ) -> AdaptiveClip:
     """Clip at a quantile of the clients' norms, learned privately; see `AdaptiveClip`."""
     return AdaptiveClip(quantile, initial, rate, share, each)

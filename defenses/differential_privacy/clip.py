@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import ClassVar
 
 import numpy as np
 
-from securefed.defenses.base import Plan
+from securefed.defenses.plan import Plan, PrivacyPlan
+from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import ConfigError, DataError, PlanError
 from securefed.messages import Distortion
 from securefed.tensors import Array, Tensors
@@ -18,7 +20,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
-class Clip:
+class Clip(Transform):
     """Scales a contribution x to x min(1, norm / ||x||), the norm taken over all tensors together.
 
     Attributes:
@@ -36,7 +38,7 @@ class Clip:
 
     norm: float
     name: ClassVar[str] = "clip"
-    order: ClassVar[int] = 10
+    stage: ClassVar[ChainStage] = ChainStage.CLIP
 
     def __post_init__(self) -> None:
         _check_norm(self.name, self.norm)
@@ -49,23 +51,17 @@ class Clip:
             replace(tensor, bound=self.norm if tensor.bound is None else min(tensor.bound, self.norm))
             for tensor in plan.tensors
         )
-        return replace(plan, tensors=tensors, clip=self.norm)
+        return replace(plan, tensors=tensors, privacy=PrivacyPlan(self.norm))
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
         return clipped(finite(contribution, plan), self.norm)
-
-    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
-        return total
-
-    def release(self, total: Tensors, plan: Plan) -> Tensors:
-        return total
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
         return Distortion(clips=((plan.own.names, self.norm),))
 
 
 @dataclass(frozen=True)
-class ClipEach:
+class ClipEach(Transform):
     """Scales every tensor by itself to a norm of its own, as `Clip` does the whole contribution.
 
     The contribution's L2 norm is then at most the root of the norms' squares, which is what noise is sized for.
@@ -83,7 +79,7 @@ class ClipEach:
     norm: float | None
     norms: tuple[tuple[str, float], ...] = ()
     name: ClassVar[str] = "clip_each"
-    order: ClassVar[int] = 10
+    stage: ClassVar[ChainStage] = ChainStage.CLIP
 
     def __post_init__(self) -> None:
         if self.norm is None and not self.norms:
@@ -108,7 +104,7 @@ class ClipEach:
         tensors = tuple(
             replace(t, bound=limits[t.name] if t.bound is None else min(t.bound, limits[t.name])) for t in plan.tensors
         )
-        return replace(plan, tensors=tensors, clip=math.hypot(*limits.values()) * (1 + 4 * _EPS))
+        return replace(plan, tensors=tensors, privacy=PrivacyPlan(math.hypot(*limits.values()) * (1 + 4 * _EPS)))
 
     def _limit(self, name: str) -> float:
         norm = dict(self.norms).get(name, self.norm)
@@ -119,12 +115,6 @@ class ClipEach:
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
         parts = ((name, finite({name: value}, plan)) for name, value in contribution.items())
         return {name: clipped(part, self._limit(name))[name] for name, part in parts}
-
-    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
-        return total
-
-    def release(self, total: Tensors, plan: Plan) -> Tensors:
-        return total
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
         return Distortion(clips=tuple(((name,), self._limit(name)) for name in plan.own.names))
@@ -155,7 +145,7 @@ def finite(contribution: Tensors, plan: Plan) -> Tensors:
     """
     if all(np.isfinite(value).all() for value in contribution.values()):
         return contribution
-    if not plan.noise_multiplier:
+    if not plan.noised:
         raise DataError(f"contribution: one of {sorted(contribution)} holds NaN or infinity")
     return {name: np.zeros(np.shape(value)) for name, value in contribution.items()}
 
@@ -178,5 +168,5 @@ def clipped(contribution: Tensors, norm: float) -> dict[str, Array]:
 
 
 def _check_norm(name: str, norm: float) -> None:
-    if not (math.isfinite(norm) and norm > 0):
-        raise ConfigError(f"{name}: the norm must be positive and finite, not {norm}")
+    if isinstance(norm, bool) or not isinstance(norm, Real) or not (math.isfinite(norm) and norm > 0):
+        raise ConfigError(f"{name}: the norm must be a positive finite number, for instance {name}(1.0); got {norm!r}")

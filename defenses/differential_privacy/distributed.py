@@ -21,7 +21,6 @@ from typing import ClassVar, Final, Literal
 
 import numpy as np
 
-from securefed.defenses.base import ENCODING, Plan
 from securefed.defenses.differential_privacy import laws
 from securefed.defenses.differential_privacy.accountant import DELTA, PLANNED_ROUNDS, epsilon_of
 from securefed.defenses.differential_privacy.budget import Budget
@@ -29,7 +28,9 @@ from securefed.defenses.differential_privacy.losses import DiscreteGaussianLoss,
 from securefed.defenses.differential_privacy.rotation import Rotation, flatness
 from securefed.defenses.differential_privacy.rounding import round_conditionally, rounded_squares
 from securefed.defenses.differential_privacy.stream import SecureStream
-from securefed.defenses.fixed_point import is_ring
+from securefed.defenses.fixed_point import check_ring
+from securefed.defenses.plan import Plan, PrivacyPlan
+from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import ConfigError, PlanError
 from securefed.messages import Distortion
 from securefed.tensors import Array, Ring, Tensors
@@ -75,7 +76,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class DistributedNoise:
+class DistributedNoise(Transform):
     """Rotation, conditional rounding, and a share of the noise. Made by `skellam`, `discrete_gaussian`, `local_...`.
 
     Attributes:
@@ -104,12 +105,11 @@ class DistributedNoise:
     ring: Ring = 32
     delta: float = DELTA
     name: ClassVar[str] = "distributed_noise"
-    order: ClassVar[int] = ENCODING
+    stage: ClassVar[ChainStage] = ChainStage.ENCODE
 
     def __post_init__(self) -> None:
         epsilon_of(self.noise_multiplier, 0, self.delta)  # checks their domains
-        if not is_ring(self.ring):
-            raise ConfigError(f"{self.name}: sums are made in rings of 8 to 21, 32 or 64 bits, not {self.ring!r}")
+        check_ring(self.ring, self.law)
         if self.law not in _DRAWS:
             raise ConfigError(f"{self.name}: the law is one of {sorted(_DRAWS)}, not {self.law!r}")
         if self.law == "discrete_laplace" and self.survivors != 1:
@@ -132,13 +132,12 @@ class DistributedNoise:
         Raises:
             PlanError: no clip before it, another noise before it, no honest survivor left, or a ring too narrow.
         """
-        if plan.clip is None:
-            raise PlanError(f"{self.law}: without a clip no noise is enough; put clip(...) before it")
-        if plan.noise_multiplier:
+        privacy = self._bounded(plan)
+        if privacy.noise_multiplier:
             raise PlanError(f"{self.law}: the chain adds noise already; keep one mechanism, or account for both apart")
         sizes = self.sizes(plan)
         entries = _entries(plan)
-        error = plan.clients * (math.sqrt(entries) * sizes.step + _reach(plan) * 2.0**-40)
+        error = plan.clients * (math.sqrt(entries) * sizes.step + _reach(plan, privacy) * 2.0**-40)
         tensors = tuple(
             replace(
                 tensor,
@@ -146,28 +145,31 @@ class DistributedNoise:
                 ring=self.ring,
                 step=sizes.step,
                 max_clients=(2 ** (self.ring - 1) - 1) // sizes.upload,
-                error=error,
+                error=tensor.error + error,
             )
             for tensor in plan.tensors
         )
         loss = self.loss(plan)
         noisy = replace(
-            plan,
-            tensors=tensors,
+            privacy,
             noise_multiplier=self.noise_multiplier,
             noise_survivors=self._survivors(plan.clients),
             epsilon=tuple((k, loss.epsilon(k, self.delta)) for k in PLANNED_ROUNDS),
         )
-        return noisy.assume(*self._assumptions(noisy, sizes))
+        return replace(plan, tensors=tensors, privacy=noisy).assume(*self._assumptions(plan, noisy, sizes))
 
-    def _assumptions(self, plan: Plan, sizes: Sizes) -> tuple[str, ...]:
-        assert plan.clip is not None
-        raised = 100 * (math.sqrt(sizes.squares) * sizes.step / plan.clip - 1)
+    def _bounded(self, plan: Plan) -> PrivacyPlan:
+        if plan.privacy is None:
+            raise PlanError(f"{self.law}: without a clip no noise is enough; put clip(...) before it")
+        return plan.privacy
+
+    def _assumptions(self, plan: Plan, privacy: PrivacyPlan, sizes: Sizes) -> tuple[str, ...]:
+        raised = 100 * (math.sqrt(sizes.squares) * sizes.step / privacy.clip - 1)
         spread = math.sqrt(plan.clients * sizes.share) * sizes.step
         return (
-            self._claim(plan),
+            self._claim(privacy),
             "Who takes part is known and does not depend on data; every round counts in full for every client.",
-            f"Each client adds noise for {sizes.honest} honest survivors out of {plan.noise_survivors}; no sum of "
+            f"Each client adds noise for {sizes.honest} honest survivors out of {privacy.noise_survivors}; no sum of "
             "fewer is opened, as far as the aggregation can promise that of its server.",
             f"With all {plan.clients} clients the noise of an entry of the sum has standard deviation {spread:.4g}.",
             f"Rounding to units of {sizes.step:.3g} raises the sensitivity by {raised:.2g} %.",
@@ -175,9 +177,9 @@ class DistributedNoise:
             f"values leave their range and are cut to it, with probability at most 2^-{_RUN_BITS}; no client refuses.",
         )
 
-    def _claim(self, plan: Plan) -> str:
+    def _claim(self, privacy: PrivacyPlan) -> str:
         what = "one client's contribution replaced by zero"
-        if plan.unit == "record":
+        if privacy.unit == "record":
             what = "one record of one client replaced by zeros"
         claim = f"Epsilon is stated at delta {self.delta:g}, for {what}, against "
         if self.survivors == 1:
@@ -203,9 +205,8 @@ class DistributedNoise:
         Raises:
             PlanError: as `plan` does.
         """
-        if plan.clip is None:
-            raise PlanError(f"{self.law}: without a clip no noise is enough; put clip(...) before it")
-        return _sizes(self, plan.clip, _reach(plan), plan.clients, _entries(plan))
+        privacy = self._bounded(plan)
+        return _sizes(self, privacy.clip, _reach(plan, privacy), plan.clients, _entries(plan))
 
     def _survivors(self, clients: int) -> int:
         return clients // 2 + 1 if self.survivors is None else self.survivors
@@ -227,9 +228,6 @@ class DistributedNoise:
         layout = plan.layout
         units = Rotation(layout.size, plan.exchange).inverse(layout.flatten(total))
         return layout.unflatten(units * self.sizes(plan).step)
-
-    def release(self, total: Tensors, plan: Plan) -> Tensors:
-        return total
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
         sizes = self.sizes(plan)
@@ -320,11 +318,10 @@ def _tail_units(law: LawName, variance: float, log_chance: float) -> int:
     return high
 
 
-def _reach(plan: Plan) -> float:
+def _reach(plan: Plan, privacy: PrivacyPlan) -> float:
     """The largest L2 norm of a contribution."""
-    assert plan.clip is not None
-    if plan.unit == "client":
-        return plan.clip
+    if privacy.unit == "client":
+        return privacy.clip
     return math.hypot(*((tensor.declared or 0.0) * math.sqrt(tensor.size) for tensor in plan.tensors))
 
 

@@ -18,7 +18,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.defenses.base import Plan, TensorPlan
 from securefed.defenses.differential_privacy.accountant import (
     DELTA,
     PLANNED_ROUNDS,
@@ -30,6 +29,8 @@ from securefed.defenses.differential_privacy.accountant import (
 from securefed.defenses.differential_privacy.budget import Budget
 from securefed.defenses.differential_privacy.noise import GRID_BITS, grid_for, rounded_normal_draws
 from securefed.defenses.differential_privacy.stream import SecureStream
+from securefed.defenses.plan import Plan, PrivacyPlan, TensorPlan
+from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import ConfigError, PlanError
 from securefed.messages import Distortion
 from securefed.tensors import Array, Tensors
@@ -40,7 +41,7 @@ Draw = Callable[[float, int], Array]
 
 
 @dataclass(frozen=True)
-class CentralGaussian:
+class CentralGaussian(Transform):
     """Adds N(0, (noise_multiplier * sensitivity)^2) to every entry of the decoded sum.
 
     `sensitivity` is the clip plus what rounding adds (`sensitivity(plan)`), so the multiplier is exactly what the
@@ -67,7 +68,7 @@ class CentralGaussian:
     delta: float = DELTA
     sampler: Sampler = "full"
     name: ClassVar[str] = "gaussian"
-    order: ClassVar[int] = 20
+    stage: ClassVar[ChainStage] = ChainStage.NOISE
 
     def __post_init__(self) -> None:
         epsilon_of(self.noise_multiplier, 0, self.delta, self.sampler)  # checks their domains
@@ -85,11 +86,12 @@ class CentralGaussian:
         Raises:
             PlanError: no clip before it, or noise so small that the sum does not fit its grid.
         """
-        if plan.clip is None:
+        privacy = plan.privacy
+        if privacy is None:
             raise PlanError(f"{self.name}: without a clip no noise is enough; put clip(...) before it")
-        if plan.unit == "record" and self.sampler != "full":
+        if privacy.unit == "record" and self.sampler != "full":
             raise PlanError(f"{self.name}: {self.sampler} samples clients, not records; use 'full'")
-        if plan.clients * _largest(plan) > 2**52 * grid_for(self.noise_multiplier * plan.clip):
+        if plan.clients * _largest(plan, privacy) > 2**52 * grid_for(self.noise_multiplier * privacy.clip):
             raise PlanError(
                 f"{self.name}: a noise multiplier of {self.noise_multiplier:g} is too small beside {plan.clients} "
                 "clients: their sum does not fit the grid on which the noise is added; use more noise"
@@ -102,14 +104,14 @@ class CentralGaussian:
             )
         pairs = tuple((k, epsilon_of(self.noise_multiplier, k, self.delta, self.sampler)) for k in PLANNED_ROUNDS)
         tensors = plan.tensors
-        if plan.unit == "client":
-            tensors = tuple(replace(tensor, bound=plan.clip) for tensor in tensors)
-        noisy = replace(plan, tensors=tensors, noise_multiplier=self.noise_multiplier, epsilon=pairs)
-        return noisy.assume(*self._assumptions(plan))
+        if privacy.unit == "client":
+            tensors = tuple(replace(tensor, bound=privacy.clip) for tensor in tensors)
+        noisy = replace(privacy, noise_multiplier=self.noise_multiplier, epsilon=pairs)
+        return replace(plan, tensors=tensors, privacy=noisy).assume(*self._assumptions(privacy))
 
-    def _assumptions(self, plan: Plan) -> tuple[str, ...]:
+    def _assumptions(self, privacy: PrivacyPlan) -> tuple[str, ...]:
         neighbours = "adding or removing one client's whole contribution"
-        if plan.unit == "record":
+        if privacy.unit == "record":
             neighbours = "replacing one record of one client by zeros"
         if isinstance(self.sampler, FixedSize):
             neighbours = "replacing one client's whole contribution by another"
@@ -132,12 +134,6 @@ class CentralGaussian:
             "The aggregator adds the noise and shows nobody the sum before it; the server itself learns that sum.",
         )
 
-    def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
-        return contribution
-
-    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
-        return total
-
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
         """The noised sum; fresh noise of the operating system in every call."""
         stream = SecureStream()
@@ -148,7 +144,7 @@ class CentralGaussian:
 
 
 @dataclass(frozen=True)
-class InsecureGaussian:
+class InsecureGaussian(Transform):
     """`CentralGaussian` with noise that anybody who knows `seed` can take off again: for simulations only.
 
     The noise of a release is a function of `seed` and of the sum itself, so that a run can be repeated and different
@@ -161,19 +157,13 @@ class InsecureGaussian:
     mechanism: CentralGaussian
     seed: int
     name: ClassVar[str] = "insecure_gaussian"
-    order: ClassVar[int] = 20
+    stage: ClassVar[ChainStage] = ChainStage.NOISE
 
     def __str__(self) -> str:
         return f"{self.name}(z={self.mechanism.noise_multiplier:g}, seed={self.seed})"
 
     def plan(self, plan: Plan) -> Plan:
         return self.mechanism.plan(plan).assume("INSECURE: the noise comes from a seed, so epsilon holds for nobody.")
-
-    def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
-        return contribution
-
-    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
-        return total
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
         digest = hashlib.sha256(plan.layout.flatten(total).tobytes()).digest()
@@ -199,14 +189,15 @@ def sensitivity(plan: Plan) -> float:
     Raises:
         PlanError: the plan has no clip.
     """
-    if plan.clip is None:
+    privacy = plan.privacy
+    if privacy is None:
         raise PlanError("without a clip the sensitivity is not bounded; put clip(...) into the chain")
-    grid = _grid(plan) if plan.noise_multiplier else 0.0
-    moved = (t.size * (_rounding(t, plan) + (0.0 if t.step >= grid else grid)) ** 2 for t in plan.tensors)
-    return plan.clip + math.sqrt(sum(moved))
+    grid = _grid(plan, privacy) if privacy.noise_multiplier else 0.0
+    moved = (t.size * (_rounding(t, plan, privacy) + (0.0 if t.step >= grid else grid)) ** 2 for t in plan.tensors)
+    return privacy.clip + math.sqrt(sum(moved))
 
 
-def _rounding(tensor: TensorPlan, plan: Plan) -> float:
+def _rounding(tensor: TensorPlan, plan: Plan, privacy: PrivacyPlan) -> float:
     """By how much rounding to fixed point and in float64 moves an entry between neighbours' sums, at most."""
     assert tensor.bound is not None
     largest = plan.clients * (tensor.bound + tensor.step)
@@ -215,28 +206,26 @@ def _rounding(tensor: TensorPlan, plan: Plan) -> float:
         arithmetic = 0.0 if largest <= 2**53 * tensor.step else _EPS * largest
     else:
         arithmetic = plan.clients * _EPS * largest
-    return (tensor.step if plan.unit == "record" else tensor.step / 2) + arithmetic
+    return (tensor.step if privacy.unit == "record" else tensor.step / 2) + arithmetic
 
 
-def _largest(plan: Plan) -> float:
+def _largest(plan: Plan, privacy: PrivacyPlan) -> float:
     """The largest entry of a contribution."""
-    assert plan.clip is not None
-    return plan.clip if plan.unit == "client" else max(tensor.bound or 0.0 for tensor in plan.tensors)
+    return privacy.clip if privacy.unit == "client" else max(tensor.bound or 0.0 for tensor in plan.tensors)
 
 
-def _grid(plan: Plan) -> float:
+def _grid(plan: Plan, privacy: PrivacyPlan) -> float:
     """The grid that sum and noise are rounded to: for the noise of a sensitivity without a step of it an entry.
 
     That step at most adds half of it again (`CentralGaussian.plan`), so that noise spans at most 2^32 steps.
     """
-    assert plan.clip is not None
-    squares = sum(tensor.size * _rounding(tensor, plan) ** 2 for tensor in plan.tensors)
-    return grid_for(plan.noise_multiplier * (plan.clip + math.sqrt(squares)))
+    squares = sum(tensor.size * _rounding(tensor, plan, privacy) ** 2 for tensor in plan.tensors)
+    return grid_for(privacy.noise_multiplier * (privacy.clip + math.sqrt(squares)))
 
 
 def _deviation(plan: Plan) -> float:
     """Standard deviation of the noise in an entry of the sum."""
-    return plan.noise_multiplier * sensitivity(plan)
+    return (0.0 if plan.privacy is None else plan.privacy.noise_multiplier) * sensitivity(plan)
 
 
 def seeded(rng: np.random.Generator) -> Draw:
@@ -245,9 +234,9 @@ def seeded(rng: np.random.Generator) -> Draw:
 
 
 def _release(total: Tensors, plan: Plan, draw: Draw) -> dict[str, Array]:
-    if plan.clip is None or not plan.noise_multiplier:
+    if plan.privacy is None or not plan.privacy.noise_multiplier:
         raise ConfigError("the plan has no noise; it is not the plan of this chain")
-    grid, deviation = _grid(plan), _deviation(plan)
+    grid, deviation = _grid(plan, plan.privacy), _deviation(plan)
     out = {}
     for tensor in plan.tensors:
         noise = draw(deviation / grid, tensor.size).reshape(tensor.shape)

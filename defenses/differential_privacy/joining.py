@@ -12,15 +12,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.defenses.base import Plan
 from securefed.defenses.differential_privacy.accountant import Poisson
 from securefed.defenses.differential_privacy.stream import SecureStream, uniforms
+from securefed.defenses.plan import Plan
+from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import PlanError
 from securefed.tensors import Array, Tensors
 
 
 @dataclass(frozen=True)
-class PoissonCohort:
+class PoissonCohort(Transform):
     """A client's clipped contribution with probability `sampler.rate`, else zeros; the release is divided by the rate.
 
     So a release estimates the sum over all clients without bias, and methods that divide by the survivors' weights
@@ -36,14 +37,14 @@ class PoissonCohort:
 
     sampler: Poisson
     name: ClassVar[str] = "poisson"
-    order: ClassVar[int] = 15
+    stage: ClassVar[ChainStage] = ChainStage.SAMPLE
 
     def __str__(self) -> str:
         return f"{self.name}({self.sampler.rate:g})"
 
     def plan(self, plan: Plan) -> Plan:
         """Raises `PlanError` without a clip before it, or where `clip` is that of one record."""
-        if plan.clip is None or plan.unit != "client":
+        if plan.privacy is None or plan.privacy.unit != "client":
             raise PlanError(f"{self.name}: it samples whole clients; put a clip of contributions before it")
         tensors = tuple(replace(t, error=t.error / self.sampler.rate) for t in plan.tensors)
         return replace(plan, tensors=tensors).assume(
@@ -54,9 +55,6 @@ class PoissonCohort:
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
         joins = bool(uniforms(SecureStream(), 1)[0] < self.sampler.rate)
         return {name: np.asarray(value) if joins else np.zeros_like(value) for name, value in contribution.items()}
-
-    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
-        return total
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
         return {name: np.asarray(value / self.sampler.rate) for name, value in total.items()}

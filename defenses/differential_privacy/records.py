@@ -8,7 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.defenses.base import Plan
+from securefed.defenses.plan import Plan, PrivacyPlan
+from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import PlanError
 from securefed.tensors import Array, Tensors
 
@@ -16,7 +17,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
-class Records:
+class Records(Transform):
     """Stands where a clip stands: the messages themselves bound what one record moves, and nothing has to be clipped.
 
     The layout declares it tensor by tensor (`TensorSpec.sensitivity`); `securefed.algorithms.records.record_level`
@@ -30,10 +31,7 @@ class Records:
     """
 
     name: ClassVar[str] = "records"
-    order: ClassVar[int] = 10
-
-    def __str__(self) -> str:
-        return self.name
+    stage: ClassVar[ChainStage] = ChainStage.CLIP
 
     def plan(self, plan: Plan) -> Plan:
         """Raises `PlanError` for a tensor whose change by one record, or whose range, is not declared."""
@@ -45,21 +43,15 @@ class Records:
                 )
         moved = math.hypot(*(tensor.sensitivity or 0.0 for tensor in plan.tensors)) * (1 + 4 * _EPS)
         tensors = tuple(replace(tensor, declared=tensor.bound) for tensor in plan.tensors)
-        return replace(plan, tensors=tensors, clip=moved, unit="record").assume(
+        return replace(plan, tensors=tensors, privacy=PrivacyPlan(moved, "record")).assume(
             f"The unit of privacy is one record of a client: replaced by zeros it moves a contribution by {moved:.4g} "
             "at most. Clients clip their records to the declared norm."
         )
 
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
-        if not plan.noise_multiplier:
+        if not plan.noised:
             return contribution
         return {tensor.name: _cut(contribution[tensor.name], tensor.declared) for tensor in plan.tensors}
-
-    def decode(self, total: Tensors, plan: Plan, count: int) -> Tensors:
-        return total
-
-    def release(self, total: Tensors, plan: Plan) -> Tensors:
-        return total
 
 
 def _cut(value: Array, bound: float | None) -> Array:

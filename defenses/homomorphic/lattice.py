@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from securefed.defenses.base import (
+    Aggregation,
     Outgoing,
     Plan,
     Session,
@@ -131,7 +132,7 @@ class LatticeHolder(OncePerExchange):
 
 
 @dataclass(frozen=True)
-class CKKS(KeyMemory):
+class CKKS(KeyMemory, Aggregation):
     """Approximate sums under additively homomorphic lattice encryption.
 
     Attributes:
@@ -307,7 +308,7 @@ def open_ckks(key_holder: LatticeHolder, body: Tensors, plan: Plan, sender: Part
 def _approximate(tensor: TensorPlan, clients: int) -> TensorPlan:
     if tensor.bound is None or tensor.step:
         raise PlanError(f"ckks: tensor {tensor.name!r} needs a bound and no quantise(); it sums in floating point")
-    error = tensor.bound * _relative_error(clients)
+    error = tensor.error + tensor.bound * _relative_error(clients)
     return replace(tensor, error=error, max_clients=2 ** math.ceil(math.log2(clients)))
 
 

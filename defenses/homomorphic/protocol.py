@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from securefed.defenses.base import Outgoing, Plan, Session, UploadContext, expect_stage
+from securefed.defenses.base import Aggregation, Outgoing, Plan, Session, UploadContext, expect_stage
 from securefed.defenses.homomorphic import cipher, known_key
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT, KEY, PLAINTEXTS, SURVIVORS, KeyHolder
 from securefed.defenses.homomorphic.keys import PublicKey
@@ -65,7 +65,7 @@ class PaillierServer:
 
 
 class KeyMemory:
-    """Clients that refuse another public key than the first of a run, in a resumed process too (`Remembering`)."""
+    """Clients that refuse another public key than the first of a run, in a resumed process too (`SupportsMemory`)."""
 
     def client_memory(self, state: PaillierClient) -> Array:
         """The key that it met first in this run."""
@@ -77,7 +77,7 @@ class KeyMemory:
 
 
 @dataclass(frozen=True)
-class Paillier(KeyMemory):
+class Paillier(KeyMemory, Aggregation):
     """Exact sums under additively homomorphic encryption.
 
     Attributes:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from securefed.defenses.base import Outgoing, Plan, Session, UploadContext, expect_stage
+from securefed.defenses.base import Aggregation, Outgoing, Plan, Session, UploadContext, expect_stage
 from securefed.defenses.homomorphic import cipher, threshold_cipher
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT
 from securefed.defenses.homomorphic.key_set import Dealer, InsecureKeySet, KeySet, check_threshold
@@ -68,7 +68,7 @@ class ThresholdClient:
 
 
 @dataclass(frozen=True)
-class ThresholdPaillier:
+class ThresholdPaillier(Aggregation):
     """Exact sums under Paillier encryption that any t of N share holders open together.
 
     The holders are clients 0..N-1: they are online in every round anyway and have no interest in opening each other,
@@ -107,7 +107,6 @@ class ThresholdPaillier:
     exact: ClassVar[bool] = True
     hides: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
-    beside: ClassVar[tuple[PartyId, ...]] = ()
 
     def __post_init__(self) -> None:
         if self.noise not in NOISES:

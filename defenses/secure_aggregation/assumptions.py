@@ -6,6 +6,7 @@ from typing import Final
 
 from securefed.defenses.base import Plan
 from securefed.defenses.secure_aggregation.identities import Identities
+from securefed.defenses.secure_aggregation.session import masking_of
 
 CURIOUS: Final = (
     "The server is honest but curious at first contact: keys are advertised through it, without certificates.",
@@ -29,7 +30,8 @@ def deviating(identities: Identities, plan: Plan) -> tuple[str, ...]:
     return (
         *first,
         f"{then} may deviate in any way while at most {most} of the clients it invites collude with it"
-        f"{', and of the neighbours of each as many as stated' if plan.degree else ''}; it then opens one sum of an "
+        f"{', and of the neighbours of each as many as stated' if masking_of(plan).degree else ''}; it then "
+        "opens one sum of an "
         f"exchange, over {plan.threshold} clients or more, or none. It can make rounds void, and announce any result.",
         f"The identities are the clients' own, the same at every client: fingerprint {identities.fingerprint}, to be "
         "compared by another way than through the server.",

@@ -44,6 +44,7 @@ from securefed.defenses.secure_aggregation.session import (
     UPLOAD,
     check_session,
     graph_seed,
+    masking_of,
     roster_digest,
     seed_commitment,
     session_digest,
@@ -84,7 +85,7 @@ class MaskingClient:
         survivors: the set that this client signed.
         contribution: what its contribution is computed from (`UploadContext.source`).
         released: of all contributions that it helped to unmask, that fingerprint and one of their survivors.
-        previous: survivors of the last sum that it helped to unmask, where `Plan.survivor_change` asks for them.
+        previous: survivors of the last sum that it helped to unmask, where `MaskingPlan.survivor_change` asks for them.
         piece_keys: keys that open the pieces of the sum's key, uint8 (its dealers, 32), where the sum is verified.
         sum_key: what the announced sum is checked with; it outlives the exchange.
         precomputed: masks of the upload, made while the contribution is computed (`make_masks`); in this process only.
@@ -222,9 +223,10 @@ def _deal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensor
     if plan.verified:
         dealt = verification.Pieces(state.root, state.share_secret, state.client, digest, roster, share_keys)
         pieces, state = dealt.sealed(), replace(state, piece_keys=dealt.opening())
-    rows = list(neighbours(graph_seed(digest), len(roster), plan.degree, me))
+    rows = list(neighbours(graph_seed(digest), len(roster), masking_of(plan).degree, me))
     near, share_keys, mask_keys = tuple(roster[row] for row in rows), share_keys[rows], mask_keys[rows]
-    coefficients = FIELD.coefficients(hkdf(state.root, label("coefficients", digest)), 2 * (plan.shares - 1))
+    degree = masking_of(plan).shares - 1
+    coefficients = FIELD.coefficients(hkdf(state.root, label("coefficients", digest)), 2 * degree)
     shares = FIELD.split(seed_and_key, coefficients, len(near))
     bundles, opening = np.zeros((len(near), BUNDLE_BYTES), np.uint8), np.zeros((len(near), KEY_BYTES), np.uint8)
     for row, peer in enumerate(near):
@@ -323,10 +325,10 @@ def _masks(state: MaskingClient) -> Sequence[Mask]:
 def _dealers(state: MaskingClient, sharers: Sequence[ClientId]) -> tuple[ClientId, ...]:
     """The sharers whose shares this client holds, itself among them; enough of them to open its own secrets."""
     dealers = tuple(sorted(set(state.near) & set(sharers)))
-    if len(dealers) < state.session.plan.shares:
+    if len(dealers) < masking_of(state.session.plan).shares:
         raise ContradictionError(
             SERVER, f"of this client's {len(state.near) - 1} neighbours and itself, {len(dealers)} dealt shares; "
-            f"{state.session.plan.shares} are needed",
+            f"{masking_of(state.session.plan).shares} are needed",
         )  # fmt: skip
     return dealers
 
@@ -349,7 +351,7 @@ def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Ten
     """The client's word that these survived. It gives it once, so no other set is unmasked with its shares."""
     alive = _take_survivors(state, request)
     consistency.check_unreleased(state.released, state.contribution, alive)
-    consistency.check_change(state.previous, alive, state.session.plan.survivor_change)
+    consistency.check_change(state.previous, alive, masking_of(state.session.plan).survivor_change)
     statement = consistency.survivors_statement(state.exchange, alive)
     signature = consistency.signed(state.identities, state.client, statement)
     return replace(state, stage=UNMASK, survivors=alive), state.seal(CONFIRM, signature)
@@ -359,7 +361,7 @@ def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tens
     """One share of each sharer: of the seed where it uploaded, of the mask key where it did not."""
     if state.identities is None:
         alive, released = _take_survivors(state, request), state.released
-        consistency.check_change(state.previous, alive, state.session.plan.survivor_change)
+        consistency.check_change(state.previous, alive, masking_of(state.session.plan).survivor_change)
     else:
         alive, threshold = state.survivors, state.session.plan.threshold
         channel.expect_fields(request, ("ids", consistency.SIGNATURES, channel.TAG))
@@ -368,7 +370,7 @@ def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tens
     kinds = np.where(np.isin(_dealers(state, state.sharers), alive), SEED, MASK_KEY)
     shares = state.held[np.arange(len(kinds)), kinds]
     reply = state.seal(UNMASK, {"shares": shares})
-    previous = alive if state.session.plan.survivor_change > 1 else ()
+    previous = alive if masking_of(state.session.plan).survivor_change > 1 else ()
     return replace(state, stage="", channel=b"", held=_no_bytes(), released=released, previous=previous), reply
 
 

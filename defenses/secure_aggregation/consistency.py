@@ -154,7 +154,7 @@ def check_change(previous: Sequence[ClientId], alive: Sequence[ClientId], least:
     Args:
         previous: survivors of the last sum that this client let out; empty before any.
         alive: those of the sum that it is asked to let out.
-        least: by how many clients they differ at least, unless they are the same (`Plan.survivor_change`).
+        least: by how many clients they differ at least, unless they are the same (`MaskingPlan.survivor_change`).
 
     Raises:
         ContradictionError: naming the server, which asks.

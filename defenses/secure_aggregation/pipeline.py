@@ -30,7 +30,7 @@ from securefed.defenses.secure_aggregation.client import MaskingClient
 from securefed.defenses.secure_aggregation.identities import Identities
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES
 from securefed.defenses.secure_aggregation.server import Greeter, MaskingServer, Replies
-from securefed.defenses.secure_aggregation.session import KEYS, SHARES, UNMASK, UPLOAD
+from securefed.defenses.secure_aggregation.session import KEYS, SHARES, UNMASK, UPLOAD, masking_of
 from securefed.errors import DataError, MalformedError, MessageRefused, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, ClientId, Message
 from securefed.state import local, nest, pack, restore, unnest
@@ -46,7 +46,8 @@ _LASTING = {"session", "identities", "released", "previous", "precomputed"}
 
 def _common(plan: Plan) -> dict[str, int]:
     """What the plans of two exchanges must share for one to prepare the other."""
-    return {"clients": plan.clients, "threshold": plan.threshold, "degree": plan.degree, "shares": plan.shares}
+    masking = masking_of(plan)
+    return {"clients": plan.clients, "threshold": plan.threshold, "degree": masking.degree, "shares": masking.shares}
 
 
 def _freeze(state: MaskingClient | MaskingServer) -> bytes:

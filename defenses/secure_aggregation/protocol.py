@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from securefed.defenses.base import Outgoing, Plan, Session, UploadContext
+from securefed.defenses.base import Aggregation, Outgoing, Plan, Session, UploadContext
 from securefed.defenses.fixed_point import is_ring
+from securefed.defenses.plan import MaskingPlan
 from securefed.defenses.secure_aggregation import channel, consistency, pipeline, server, verification
 from securefed.defenses.secure_aggregation.assumptions import CURIOUS, deviating
 from securefed.defenses.secure_aggregation.channel import TAG_BYTES
@@ -33,7 +34,7 @@ Graph = Literal["complete", "sparse", "auto"]
 
 
 @dataclass(frozen=True)
-class SecureAggregation:
+class SecureAggregation(Aggregation):
     """The server learns the sum of the uploads, and who took part; nothing else of any contribution.
 
     An exchange has four stages, with fresh keys each time. `keys`: each client advertises two X25519 keys.
@@ -108,7 +109,6 @@ class SecureAggregation:
     exact: ClassVar[bool] = True
     hides: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
-    beside: ClassVar[tuple[PartyId, ...]] = ()
 
     def __post_init__(self) -> None:
         if self.threshold is not None and type(self.threshold) is not int:
@@ -176,7 +176,7 @@ class SecureAggregation:
         design = self.design(plan.clients)
         plan = self._complete(plan) if design is None else self._sparse(plan, design)
         stages = STAGES if self.identities is None else ACTIVE_STAGES
-        plan = replace(plan, stages=stages, survivor_change=self.survivor_change)
+        plan = replace(plan, stages=stages)
         plan = self._verified(plan) if self.verify else plan
         plan = replace(plan, upload_bytes=upload_bytes(plan, TAG_BYTES) + verification.upload_bytes(plan))
         if self.pipelined:
@@ -200,7 +200,7 @@ class SecureAggregation:
         )
 
     def _verified(self, plan: Plan) -> Plan:
-        if plan.noise_multiplier and not plan.noise_survivors:
+        if plan.noised and plan.privacy is not None and not plan.privacy.noise_survivors:
             raise PlanError(
                 "verify=True shows the clients the sum before the server's noise; "
                 "verify without it, or let the clients add the noise (skellam)"
@@ -237,12 +237,12 @@ class SecureAggregation:
         if clients - lost < threshold:
             raise PlanError(f"{lost} of {clients} clients lost leave fewer than the threshold {threshold}; lower it")
         opens = f"the server and any {threshold} of {clients} clients together; the server and all other survivors"
-        return replace(plan, threshold=threshold, shares=threshold, open_to=opens).assume(
+        masking = MaskingPlan(shares=threshold, survivor_change=self.survivor_change)
+        return replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
             f"{threshold} colluding clients and the server open uploads; so do all survivors but one, from the sum."
         )
 
-    @staticmethod
-    def _sparse(plan: Plan, design: Design) -> Plan:
+    def _sparse(self, plan: Plan, design: Design) -> Plan:
         threshold = plan.clients - design.lost
         if design.active and 2 * threshold <= plan.clients + design.corrupt:
             raise PlanError(
@@ -255,7 +255,8 @@ class SecureAggregation:
             f"the server and any {design.threshold} of a client's {design.degree} neighbours together; "
             "the server and all other survivors"
         )
-        return replace(plan, threshold=threshold, degree=design.degree, shares=design.threshold, open_to=opens).assume(
+        masking = MaskingPlan(design.degree, design.threshold, self.survivor_change)
+        return replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
             design.explain(),
             f"At most {design.corrupt} clients collude with the server, the same whatever the graph turns out to be.",
             f"A round that more than {design.lost} clients leave is void.",
@@ -348,9 +349,6 @@ class SecureAggregation:
     def server_refusal(self, state: MaskingServer, refusal: Message) -> None:
         if (secret := state.channels.get(refusal.sender)) is not None:
             channel.verify(secret, refusal)
-
-    def helper(self, clients: int, frozen: bytes | None = None) -> None:
-        return None
 
 
 def secure_aggregation(

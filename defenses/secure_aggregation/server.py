@@ -29,6 +29,7 @@ from securefed.defenses.secure_aggregation.session import (
     UPLOAD,
     check_session,
     graph_seed,
+    masking_of,
     roster_digest,
     session_digest,
     sharers_digest,
@@ -92,14 +93,14 @@ class MaskingServer:
 
     def holders(self, dealer: ClientId) -> tuple[ClientId, ...]:
         """Who is dealt shares of the dealer's secrets, ascending: its neighbours and itself."""
-        degree = self.session.plan.degree
+        degree = masking_of(self.session.plan).degree
         rows = neighbours(graph_seed(self.digest), len(self.roster), degree, self.roster.index(dealer))
         return tuple(self.roster[row] for row in rows)
 
     def dealt(self) -> Dealt:
         """By holder, the shares it was dealt."""
         places = {client: row for row, client in enumerate(self.roster)}
-        rows, degree = [places[dealer] for dealer in self.sharers], self.session.plan.degree
+        rows, degree = [places[dealer] for dealer in self.sharers], masking_of(self.session.plan).degree
         near = neighbourhoods(graph_seed(self.digest), len(self.roster), degree, rows)
         return dealt_shares(near, self.roster)
 
@@ -243,7 +244,7 @@ def _collect_keys(state: MaskingServer, replies: Replies) -> Step:
 def _relay_bundles(state: MaskingServer, replies: Replies) -> Step:
     verified = state.session.plan.verified
     key_dealers = verification.key_dealers(state.digest, state.roster) if verified else ()
-    holders = len(neighbours(graph_seed(state.digest), len(state.roster), state.session.plan.degree, 0))
+    holders = len(neighbours(graph_seed(state.digest), len(state.roster), masking_of(state.session.plan).degree, 0))
     for client, reply in replies.items():
         pieces = verification.piece_fields(client in key_dealers)
         channel.expect_fields(reply, ("bundles", "commitment", *pieces, channel.TAG))
@@ -270,8 +271,8 @@ def _close_uploads(state: MaskingServer) -> Step:
     alive, session = state.survivors, state.session
     _enough(state, alive)
     change = len(set(session.previous) ^ set(alive))
-    if session.previous and 0 < change < session.plan.survivor_change:
-        raise SurvivorsTooClose(alive, change, session.plan.survivor_change)
+    if session.previous and 0 < change < masking_of(session.plan).survivor_change:
+        raise SurvivorsTooClose(alive, change, masking_of(session.plan).survivor_change)
     dead = tuple(client for client in state.sharers if client not in set(alive))
     state = replace(state, stage=UNMASK if state.identities is None else CONFIRM, members=alive)
     body = {"alive": np.asarray(alive, np.int64), "dead": np.asarray(dead, np.int64)}
@@ -303,7 +304,7 @@ def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
     _enough(state, replies)
     shares = {client: reply.body["shares"] for client, reply in replies.items()}
     dealers, holders = state.tags.shape[:2]
-    answers = Answers.of(dealt, shares, (dealers, holders), state.session.plan.shares)
+    answers = Answers.of(dealt, shares, (dealers, holders), masking_of(state.session.plan).shares)
     masks = masks_left(state, answers)
     totals = [total.copy() for total in state.totals]
     apply_masks(totals, state.session.plan, masks, remove=True)

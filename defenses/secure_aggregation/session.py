@@ -8,6 +8,7 @@ from typing import Final
 
 from securefed.defenses.base import Plan, Session, TensorPlan, plan_digest
 from securefed.defenses.fixed_point import lanes, wire_dtype, wire_size
+from securefed.defenses.plan import MaskingPlan
 from securefed.defenses.secure_aggregation.identities import SIGNATURE_BYTES
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, fingerprint, label
 from securefed.errors import PlanError
@@ -37,6 +38,17 @@ BUNDLE_BYTES = SEALED_BYTES + 2 * SHARE_TAG_BYTES
 """A bundle: both shares for one holder, encrypted, and their two tags in the clear."""
 
 
+def masking_of(plan: Plan) -> MaskingPlan:
+    """Return the plan's part of secure aggregation.
+
+    Raises:
+        PlanError: the plan was made by another aggregation.
+    """
+    if plan.masking is None:
+        raise PlanError(f"{plan.defense!r} is not a plan of secure aggregation; make it with secure_aggregation()")
+    return plan.masking
+
+
 def check_session(session: Session) -> None:
     """Raise unless the plan is one of this protocol.
 
@@ -45,16 +57,15 @@ def check_session(session: Session) -> None:
             secret on the complete graph, the degree of a sparse graph is odd, or too few or too many neighbours' shares
             open a secret, or the cohort exceeds the plan.
     """
-    plan = session.plan
+    plan, masking = session.plan, masking_of(session.plan)
+    degree, shares = masking.degree, masking.shares
     if not plan.clients < 2 * plan.threshold <= 2 * plan.clients:
         raise PlanError(f"threshold {plan.threshold} for {plan.clients} clients is not above half of them")
-    if not plan.degree and plan.shares != plan.threshold:
+    if not degree and shares != plan.threshold:
+        raise PlanError(f"{shares} shares open a secret, and {plan.threshold} survivors are needed; they must agree")
+    if degree and not (degree % 2 == 0 and degree < plan.threshold and 2 <= shares <= degree):
         raise PlanError(
-            f"{plan.shares} shares open a secret, and {plan.threshold} survivors are needed; they must agree"
-        )
-    if plan.degree and not (plan.degree % 2 == 0 and plan.degree < plan.threshold and 2 <= plan.shares <= plan.degree):
-        raise PlanError(
-            f"a graph of degree {plan.degree} of which {plan.shares} shares open a secret, for {plan.threshold} "
+            f"a graph of degree {degree} of which {shares} shares open a secret, for {plan.threshold} "
             "survivors: the degree must be even and below the survivors, the shares from 2 to the degree"
         )
     if len(session.cohort) > plan.clients:
@@ -111,7 +122,8 @@ def upload_bytes(plan: Plan, tag: int) -> int:
     """Bytes one client sends over all stages: field contents, names and headers left out."""
     keys = 2 * KEY_BYTES
     signatures = 2 * SIGNATURE_BYTES if CONFIRM in plan.stages else 0  # of its keys and of the survivors
-    holders = plan.degree + 1 if plan.degree else plan.clients
+    degree = masking_of(plan).degree
+    holders = degree + 1 if degree else plan.clients
     shares = holders * BUNDLE_BYTES + KEY_BYTES
     upload = sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors)
     return keys + shares + upload + holders * KEY_BYTES + len(plan.stages) * tag + signatures

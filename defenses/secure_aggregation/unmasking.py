@@ -15,7 +15,14 @@ import numpy as np
 
 from securefed.defenses.secure_aggregation.masks import Mask, pair_mask, self_mask
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
-from securefed.defenses.secure_aggregation.session import MASK_KEY, SEED, SHARE_TAG_BYTES, seed_commitment, share_tags
+from securefed.defenses.secure_aggregation.session import (
+    MASK_KEY,
+    SEED,
+    SHARE_TAG_BYTES,
+    masking_of,
+    seed_commitment,
+    share_tags,
+)
 from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.errors import AuthenticationError, TooFewSurvivors
 from securefed.messages import ClientId
@@ -71,10 +78,10 @@ def masks_left(state: MaskingServer, answers: Answers) -> list[Mask]:
         AuthenticationError: naming whose shares combine to another secret than was committed to.
     """
     for client, count in zip(state.sharers, answers.used.sum(axis=1), strict=True):
-        if count < state.session.plan.shares:
+        if count < masking_of(state.session.plan).shares:
             raise TooFewSurvivors(
                 f"{count} holders answered for a secret of client {client}; "
-                f"{state.session.plan.shares} are needed, the round is void"
+                f"{masking_of(state.session.plan).shares} are needed, the round is void"
             )
     exchange, alive = state.exchange, set(state.survivors)
     public = {client: key.tobytes() for client, key in zip(state.roster, state.mask_keys, strict=True)}

@@ -17,8 +17,9 @@ from typing import Final
 import numpy as np
 
 from securefed.auditing.epsilon import CONFIDENCE, Guesses, from_scores, one_run, one_run_f
-from securefed.defenses.base import Defense, Plan, Session, Transform
+from securefed.defenses.base import Defense, Plan, Session
 from securefed.defenses.differential_privacy import FixedSize
+from securefed.defenses.transform import ChainStage
 from securefed.errors import PlanError, SecureFedError
 from securefed.privacy import sampler_of
 from securefed.public import require
@@ -27,9 +28,6 @@ from securefed.tensors import Array, Layout, Tensors, TensorSpec
 
 Draw = Callable[[Sequence[int], int], Sequence[int]]
 """How a cohort of a fixed size is drawn: (everybody, size) -> who takes part."""
-_CLIPS: Final = 10
-_NOISE: Final = 20
-"""Orders in a chain: up to the first, what bounds a contribution; from the second on, noise and integers."""
 _FAR: Final = 100.0
 _ENTRIES: Final = 4
 _SMALL: Final = 3
@@ -147,13 +145,14 @@ class _Game:
         if found is None:
             raise PlanError(f"{defense.name} plans no epsilon for one exchange, so there is nothing to audit")
         self.claimed = float(found)
-        self.local = self._planned.noise_survivors == 1
-        norm = clip if clip is not None else self._planned.clip
-        if norm is None:
-            raise PlanError(f"{defense.name} has no clip; give the one that it should have")
+        privacy = self._planned.privacy
+        if privacy is None:
+            raise PlanError(f"{defense.name} has no clip; put one into the chain")
+        self.local = privacy.noise_survivors == 1
+        norm = clip if clip is not None else privacy.clip
         self.norm = norm * max(self._planned.learned, default=1.0)
         # central noise does not depend on who is there; distributed noise is least for the fewest survivors
-        self.summed = 1 if self.local else max(self._planned.noise_survivors, 1)
+        self.summed = 1 if self.local else max(privacy.noise_survivors, 1)
 
     def one(self, *, bit: bool) -> Array:
         """(statistics,) of one exchange with (`bit`) or without the canary: likelihood ratios of all, and by tensor."""
@@ -195,7 +194,9 @@ class _Game:
     def _nothing(self, plan: Plan) -> Tensors:
         """What is encoded where there is no contribution, nor anything that a clip adds to one."""
         zeros: Tensors = {tensor.name: np.zeros(tensor.shape) for tensor in plan.tensors}
-        for transform in _links(self.defense, _CLIPS + 1):
+        for transform in self.defense.transforms:
+            if transform.stage <= ChainStage.CLIP:
+                continue
             zeros = transform.encode(zeros, plan)
         return zeros
 
@@ -207,22 +208,19 @@ class _Game:
     def _marks(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """What a canary moves a release by, and what the release multiplies noise by."""
         plan, moved = self._planned, self._canary(self._direction)
-        for transform in _links(self.defense, 0, _CLIPS):
-            moved = dict(transform.encode(moved, plan))
+        for transform in self.defense.transforms:
+            if transform.stage <= ChainStage.CLIP:
+                moved = dict(transform.encode(moved, plan))
         ones: Tensors = {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}
         return outwards(self.defense, moved, plan), outwards(self.defense, ones, plan)
 
 
 def outwards(defense: Defense, tensors: Tensors, plan: Plan) -> dict[str, Array]:
     """What a release does to a noised sum besides: its units (an adaptive clip's), its rate (of coins)."""
-    for transform in reversed(_links(defense, 0, _NOISE - 1)):
-        tensors = transform.release(tensors, plan)
+    for transform in reversed(defense.transforms):
+        if transform.stage < ChainStage.NOISE:
+            tensors = transform.release(tensors, plan)
     return {name: np.asarray(value, np.float64) for name, value in tensors.items()}
-
-
-def _links(defense: Defense, first: int, last: int = 10**6) -> list[Transform]:
-    """The transforms whose order lies in `first`..`last`."""
-    return [transform for transform in defense.transforms if first <= transform.order <= last]
 
 
 def _many(defense: Defense, shape: tuple[int, int], clip: float | None, draw: Draw) -> tuple[Array, Array]:

@@ -95,7 +95,7 @@ class _Game:
     def _seen(self, present: Array) -> Array:
         plan = Session(secrets.token_hex(16), 0, tuple(range(self.plan.clients)), self.plan).plan
         total = dict(self.defense.encode(self._sent(self.algorithm, present), plan))
-        summed = max(plan.noise_survivors, 1)  # the fewest that may be opened
+        summed = 1 if plan.privacy is None else max(plan.privacy.noise_survivors, 1)  # the fewest that may be opened
         for _ in range(summed - 1):
             nothing = self.defense.encode({spec.name: np.zeros(spec.shape) for spec in plan.own}, plan)
             total = {name: np.asarray(value) + total[name] for name, value in nothing.items()}

@@ -259,7 +259,8 @@ def _scored(
     clients = (planted, *prepared.clients[1:])
     method = what.build()
     result = Federation(method, clients, defense, seed=task.seed, public=prepared.public).run(what.rounds)
-    local = name == PLAIN or result.plan.noise_survivors == 1
+    privacy = result.plan.privacy
+    local = name == PLAIN or (privacy is not None and privacy.noise_survivors == 1)
     observed = (views.server if local else views.released)(result.transcript, _TARGET)
     plans = _plans(defense, result)
     noise = 0.0 if name == PLAIN else _noise(defense, result.plan, local=local) * _scales(defense, observed, plans)

@@ -1,4 +1,4 @@
-"""From a plan to a cost: counts times constants that were fitted to measured exchanges."""
+"""Predict the cost of an exchange from its plan: counts times constants fitted to measured exchanges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from securefed.costs import encryption, masking
+from securefed.costs import encryption_terms, masking_terms
 from securefed.defenses.base import Defense, Plan
 from securefed.defenses.homomorphic import Paillier
 from securefed.defenses.secure_aggregation import SecureAggregation
@@ -21,14 +21,17 @@ Constants = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Predicted for one exchange.
+class ExchangeCost:
+    """The predicted cost of one exchange.
 
     Attributes:
-        client_cpu, server_cpu: seconds of one core; of one client and of the server.
-        helper_cpu: of the key holder, where there is one.
-        sent, received: bytes of one client, headers left out; with `verify` the announced sum is received too.
-        client_memory, server_memory: bytes allocated in a step beside what it was handed; `None` where not modelled.
+        client_cpu: seconds of one core, of one client.
+        server_cpu: seconds of one core, of the server.
+        sent: bytes that one client sends, without headers.
+        received: bytes that one client receives, without headers; with `verify` the announced sum included.
+        client_memory: bytes that a client allocates in a step beside its inputs; `None` where not modelled.
+        server_memory: bytes that the server allocates in a step beside its inputs; `None` where not modelled.
+        helper_cpu: seconds of one core, of the key holder; 0 without one.
     """
 
     client_cpu: float
@@ -41,25 +44,37 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Sized:
-    """An exchange whose costs are known: the model's name, and the count of each term by quantity."""
+class CountedExchange:
+    """An exchange whose costs are known.
+
+    Attributes:
+        model: the name of its cost model.
+        counts: by quantity, the count of each term.
+    """
 
     model: str
     counts: Mapping[str, Mapping[str, float]]
 
     @classmethod
-    def of(cls, defense: Defense, plan: Plan, lost: int = 0) -> Sized:
-        """The exchange of `plan`, which `defense` made, that `lost` clients do not upload in.
+    def of(cls, defense: Defense, plan: Plan, lost: int = 0) -> CountedExchange:
+        """Count the terms of an exchange.
+
+        Args:
+            defense: the defence that made the plan.
+            plan: the plan of the exchange.
+            lost: number of clients that do not upload.
 
         Raises:
             PlanError: costs of this defence are not known, or more clients are lost than the plan survives.
         """
         protocol = defense.aggregation
         if isinstance(protocol, SecureAggregation):
-            masked = masking.Size.of(plan, lost, resumed=protocol.pipelined)
-            return cls(protocol.name, _counts(masking.TERMS, masked))
+            masked = masking_terms.MaskingCounts.of(plan, lost, resumed=protocol.pipelined)
+            return cls(protocol.name, _counts(masking_terms.TERMS, masked))
         if isinstance(protocol, Paillier) and (model := str(protocol)) in MODELS:
-            return cls(model, _counts(encryption.TERMS, encryption.Size.of(plan, protocol.bits, lost)))
+            return cls(
+                model, _counts(encryption_terms.TERMS, encryption_terms.EncryptionCounts.of(plan, protocol.bits, lost))
+            )
         raise PlanError(f"costs are known for {', '.join(MODELS)}; not for {protocol}")
 
 
@@ -68,25 +83,32 @@ def _counts(terms: Mapping[str, Mapping[str, Any]], size: object) -> dict[str, d
 
 
 MODELS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
-    SecureAggregation.name: masking.TERMS,
-    **{f"{Paillier.name}({bits}, {noise})": encryption.TERMS for bits in (2048, 3072) for noise in ("half", "short")},
+    SecureAggregation.name: masking_terms.TERMS,
+    **{
+        f"{Paillier.name}({bits}, {noise})": encryption_terms.TERMS
+        for bits in (2048, 3072)
+        for noise in ("half", "short")
+    },
 }
-"""By name, the models and their terms."""
+"""By name, the cost models and their terms."""
 
 
 @cache
 def figures() -> Mapping[str, Any]:
-    """The fitted constants, the machine, and how far predictions were off where they were checked."""
+    """Read the fitted constants, the machine, and the errors of predictions where they were checked."""
     return dict(json.loads(FIGURES.read_text()))
 
 
-def predict(defense: Defense, plan: Plan, lost: int = 0, fitted: Mapping[str, Constants] | None = None) -> Cost:
-    """The cost of an exchange under `plan`, which `defense` made, that `lost` clients do not upload in.
+def predict(defense: Defense, plan: Plan, lost: int = 0, fitted: Mapping[str, Constants] | None = None) -> ExchangeCost:
+    """Predict the cost of an exchange.
 
     A pipelined exchange is one that the exchange before has prepared. Under Paillier the tables of powers, filled once
     a process, and the key, made once a run, are left out, and CPU seconds are those of all worker processes together.
 
     Args:
+        defense: the defence that made the plan.
+        plan: the plan of the exchange.
+        lost: number of clients that do not upload.
         fitted: constants by model; `None` takes those of `figures`.
 
     Guarantee: none on another machine; ratios carry over better than seconds. `figures()["checked"]` says how far
@@ -95,10 +117,10 @@ def predict(defense: Defense, plan: Plan, lost: int = 0, fitted: Mapping[str, Co
     Raises:
         PlanError: costs of this defence are not known, or more clients are lost than the plan survives.
     """
-    sized = Sized.of(defense, plan, lost)
+    sized = CountedExchange.of(defense, plan, lost)
     constants = (figures()["models"] if fitted is None else fitted)[sized.model]
     found = {
         quantity: sum(constants[quantity][name] * count for name, count in counts.items())
         for quantity, counts in sized.counts.items()
     }
-    return Cost(sent=plan.upload_bytes, **found)
+    return ExchangeCost(sent=plan.upload_bytes, **found)

@@ -92,8 +92,9 @@ def recall(folder: Folder | None, node: ClientNode, run: str, resumes: str) -> S
     """Where a client stands that enrols in `run`, with what it kept laid over its fresh `node`.
 
     A run that goes on from `resumes` finds what the client learned in it; every run, what the client let out in those
-    before it (`Remembering`). The server may have died before it wrote down that a run went on, so each of those that
-    the file's run went on from is taken too; a client whose state is not the server's refuses at the first message.
+    before it (`SupportsMemory`). The server may have died before it wrote down that a run went on, so each of those
+    that the file's run went on from is taken too; a client whose state is not the server's refuses at the first
+    message.
 
     Raises:
         ConfigError: nothing was kept, and the method's clients remember something.

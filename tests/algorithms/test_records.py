@@ -193,10 +193,10 @@ def test_central_noise_is_sized_for_a_record_and_accounted_for(links):
     defense = chain(records(), gaussian(2.0), *links)
     federation = Federation(record_level(SSI(rank=2), 1.5), data(), defense)
     plan = federation.plan
-    assert plan.unit == "record"
-    assert plan.clip == pytest.approx(math.sqrt(2) * 1.5**2, rel=1e-6)
+    assert plan.privacy.unit == "record"
+    assert plan.privacy.clip == pytest.approx(math.sqrt(2) * 1.5**2, rel=1e-6)
     assert plan.epsilon == tuple((k, epsilon_of(2.0, k)) for k in (1, 10, 30, 100))
-    assert plan.clip < sensitivity(plan) < plan.clip * 1.001
+    assert plan.privacy.clip < sensitivity(plan) < plan.privacy.clip * 1.001
     words = " ".join(plan.assumptions)
     assert "replacing one record of one client by zeros" in words
     assert "one client's whole contribution" not in words
@@ -220,7 +220,7 @@ def test_distributed_noise_is_sized_for_a_record(make, ring):
     sizes = defense.transforms[1].sizes(plan)
     assert sizes.honest * sizes.share >= 9.0 * sizes.squares
     moved = math.sqrt(sizes.squares) * sizes.step
-    assert plan.clip < moved < plan.clip * 1.01  # rounding adds less than a percent
+    assert plan.privacy.clip < moved < plan.privacy.clip * 1.01  # rounding adds less than a percent
     assert sizes.norm > 100 * sizes.squares  # while contributions may be far longer than what one record moves
     assert dict(plan.epsilon)[1] < dict(chain(clip(1.0), make(2.9), secure_aggregation()).plan(plan.own, 4).epsilon)[1]
     assert any("one record of one client replaced by zeros" in sentence for sentence in plan.assumptions)
@@ -247,7 +247,7 @@ def test_rounding_by_the_same_uniforms_keeps_neighbours_within_the_sensitivity()
     plan = chain(records(), noise, secure_aggregation()).plan(layout, 4)
     sizes, longest = noise.sizes(plan), math.hypot(*(spec.bound * math.sqrt(spec.size) for spec in layout))
     assert sizes.norm >= (longest / sizes.step + math.sqrt(plan.layout.size)) ** 2
-    assert sizes.squares >= (plan.clip / sizes.step + math.sqrt(plan.layout.size)) ** 2 - 1
+    assert sizes.squares >= (plan.privacy.clip / sizes.step + math.sqrt(plan.layout.size)) ** 2 - 1
 
 
 def test_what_is_not_declared_is_refused_and_named():

@@ -30,6 +30,7 @@ from securefed.defenses.differential_privacy import (
     skellam,
 )
 from securefed.defenses.differential_privacy.adaptive import BELOW
+from securefed.defenses.plan import PrivacyPlan
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
 
@@ -59,7 +60,9 @@ class WeakCentral(CentralGaussian):
     """A tenth of the noise that the plan counts."""
 
     def release(self, total, plan):
-        return super().release(total, replace(plan, noise_multiplier=plan.noise_multiplier / 10))
+        assert plan.privacy is not None
+        quieter = replace(plan.privacy, noise_multiplier=plan.privacy.noise_multiplier / 10)
+        return super().release(total, replace(plan, privacy=quieter))
 
 
 class _TenthOfTheShare(DistributedNoise):
@@ -114,7 +117,7 @@ class OneTensorCounted(ClipEach):
     """Sizes the noise for the last tensor alone."""
 
     def plan(self, plan):
-        return replace(super().plan(plan), clip=dict(self.norms)[plan.tensors[-1].name])
+        return replace(super().plan(plan), privacy=PrivacyPlan(dict(self.norms)[plan.tensors[-1].name]))
 
 
 class AdaptiveUnclipped(AdaptiveClip):
@@ -127,7 +130,7 @@ class BitsForgotten(AdaptiveClip):
     """Sizes the noise for the contributions alone."""
 
     def plan(self, plan):
-        return replace(super().plan(plan), clip=1.0)
+        return replace(super().plan(plan), privacy=PrivacyPlan(1.0))
 
 
 class BitsBare(CentralGaussian):

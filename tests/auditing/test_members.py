@@ -140,7 +140,9 @@ class Weak(CentralGaussian):
     def release(self, total, plan):
         from dataclasses import replace  # noqa: PLC0415 - one test's
 
-        return super().release(total, replace(plan, noise_multiplier=plan.noise_multiplier / 500))
+        assert plan.privacy is not None
+        quieter = replace(plan.privacy, noise_multiplier=plan.privacy.noise_multiplier / 500)
+        return super().release(total, replace(plan, privacy=quieter))
 
 
 def test_noise_that_is_missing_shows(monkeypatch) -> None:

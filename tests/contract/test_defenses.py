@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from securefed import catalogue
-from securefed.defenses.base import Aggregation, Defense, Session, Transform, has_indicator, without_indicator
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import insecure_deal
-from securefed.defenses.simulate import sum_once
-from securefed.errors import PlanError, ProtocolError, TooFewSurvivors
-from securefed.messages import SERVER, Aggregate, Message
-from securefed.state import pack, restore
+from securefed.defenses import (
+    Aggregation,
+    Defense,
+    Identities,
+    Plain,
+    Poisson,
+    Transform,
+    adaptive_clip,
+    ckks,
+    clip,
+    clip_each,
+    discrete_gaussian,
+    gaussian,
+    local_gaussian,
+    local_laplace,
+    poisson,
+    quantise,
+    records,
+    secure_aggregation,
+    skellam,
+    sum_once,
+    threshold_paillier,
+)
+from securefed.defenses.base import has_indicator, without_indicator
+from securefed.defenses.differential_privacy import InsecureGaussian
+from securefed.defenses.homomorphic import InsecurePaillier, insecure_deal
+from securefed.errors import PlanError, TooFewSurvivors
 from securefed.tensors import Layout, TensorSpec
+from securefed.testing.aggregation_checks import CHECKS as AGGREGATION_CHECKS
+from securefed.testing.transform_checks import CHECKS as TRANSFORM_CHECKS
 
 RNG = np.random.default_rng(5)
 LAYOUT = Layout((TensorSpec("a", (3, 2), 2.0, 64), TensorSpec("b", (), 5.0, 32)))
@@ -85,53 +106,48 @@ def test_one_lost_upload_leaves_the_sum_of_the_others_and_all_lost_is_named(name
         sum_once(defense, LAYOUT, VALUES, drop=lambda stage, party: stage == "upload" and party >= 0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_states_survive_a_process_between_any_two_steps_and_steps_are_pure(name: str) -> None:
-    """Every state is packed and restored after every step, and every server step is made twice."""
-    defense = make(name)
-    plan = defense.plan(LAYOUT, 5)
-    protocol = defense.aggregation
-    session = Session("ab" * 16, 3, tuple(range(5)), plan)
-    clients = {i: protocol.client_open(session, i) for i in session.cohort}
-    helper = protocol.helper(plan.clients)
-    state, stage, outgoing = protocol.server_open(session)
-    while True:
-        replies: dict[int, Message] = {}
-        for party, body in outgoing.items():
-            request = Message(session.run, session.round, stage, SERVER, party, body)
-            if helper is not None and party == helper.party:
-                reply: Mapping[str, Any] = helper.handle(request)
-            else:
-                template = clients[party]
-                encoded = defense.encode(VALUES[party], plan) if stage == protocol.upload else None
-                new, reply = protocol.client_step(restore(template, pack(template)), request, encoded)
-                clients[party] = restore(template, pack(new))
-            replies[party] = Message(session.run, session.round, stage, party, SERVER, reply)
-        restored = restore(state, pack(state))
-        step = protocol.server_step(restored, dict(replies))
-        again = protocol.server_step(restored, dict(replies))
-        assert type(step) is type(again)
-        if isinstance(step, Aggregate):
-            assert isinstance(again, Aggregate)
-            for tensor in LAYOUT.names:
-                np.testing.assert_array_equal(step.total[tensor], again.total[tensor])
-            break
-        state, stage, outgoing = step
-    quantised = chain(*(t for t in defense.transforms if not isinstance(t, Quantise)))
-    decoded = defense.decode(step.total, plan, step.count)
-    exact = sum(v["a"] for v in VALUES.values())
-    np.testing.assert_allclose(decoded["a"], exact, atol=NOISE if name in NOISY else 1e-8)
-    assert quantised.aggregation.name == "plain"
+AGGREGATIONS = [
+    Plain(),
+    secure_aggregation(),
+    secure_aggregation(pipelined=True, verify=True),
+    secure_aggregation(identities=Identities.generate(5)),
+    InsecurePaillier(),
+    threshold_paillier(keys=insecure_deal(4, 5)),
+    ckks(),
+]
+TRANSFORMS = [
+    clip(1.0),
+    clip_each(norms={"weights": 1.0, "loss": 2.0}),
+    adaptive_clip(0.5),
+    adaptive_clip(0.5, rate=0.3, each=True),
+    records(),
+    poisson(0.3),
+    gaussian(2.0),
+    gaussian(2.0, sampler=Poisson(0.2)),
+    InsecureGaussian(gaussian(2.0), 4),
+    quantise(),
+    quantise(16, only=("loss",)),
+    skellam(2.0),
+    discrete_gaussian(2.0),
+    local_gaussian(2.0),
+    local_laplace(2.0),
+]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_repeated_and_an_early_request_are_refused_by_name(name: str) -> None:
-    defense = make(name)
-    plan = defense.plan(LAYOUT, 5)
-    protocol = defense.aggregation
-    session = Session("ab" * 16, 3, tuple(range(5)), plan)
-    state = protocol.client_open(session, 0)
-    with pytest.raises(ProtocolError):
-        protocol.client_step(state, Message(session.run, 3, "no such stage", SERVER, 0, {}), None)
-    with pytest.raises(ProtocolError):
-        protocol.client_step(state, Message(session.run, 3, "unmask", SERVER, 0, {}), None)
+@pytest.mark.parametrize("check", AGGREGATION_CHECKS)
+@pytest.mark.parametrize("aggregation", AGGREGATIONS, ids=str)
+def test_aggregations_pass_the_published_checks(aggregation: Aggregation, check: Callable[[Aggregation], None]) -> None:
+    check(aggregation)
+
+
+@pytest.mark.parametrize("check", TRANSFORM_CHECKS)
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=str)
+def test_transforms_pass_the_published_checks(transform: Transform, check: Callable[[Transform], None]) -> None:
+    check(transform)
+
+
+def test_the_checks_run_on_every_class_that_a_registered_defence_is_made_of() -> None:
+    made = [make(name) for name in NAMES]
+    checked = {type(link) for link in (*AGGREGATIONS, *TRANSFORMS)}
+    for link in [link for defense in made for link in (*defense.transforms, defense.aggregation)]:
+        assert any(issubclass(kind, type(link)) for kind in checked), link

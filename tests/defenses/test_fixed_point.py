@@ -150,7 +150,7 @@ def test_chains_have_one_order_and_one_end() -> None:
         chain(gaussian(1.0), clip(1.0), secure_aggregation())
     with pytest.raises(ConfigError, match="last link"):
         chain(secure_aggregation(), clip(1.0))
-    with pytest.raises(ConfigError, match="once"):
+    with pytest.raises(ConfigError, match="keep one"):
         chain(clip(1.0), clip(2.0))
 
 

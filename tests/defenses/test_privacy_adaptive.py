@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from securefed.algorithms.optimization import DSGD
 from securefed.catalogue import defenses
 from securefed.datasets.base import Dataset
-from securefed.defenses.base import Adaptive, Transform
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
     adaptive_clip,
@@ -27,6 +26,7 @@ from securefed.defenses.differential_privacy import (
 from securefed.defenses.differential_privacy.adaptive import BELOW
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.defenses.simulate import sum_once
+from securefed.defenses.transform import AdaptiveTransform, Transform
 from securefed.errors import ConfigError, MalformedError
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
@@ -50,9 +50,9 @@ def test_what_is_summed_stays_within_the_planned_clip_bits_included(each, scale,
     plan = defense.plan(LAYOUT, 4)
     encoded = defense.encode(draws(scale, seed), plan)
     squares = sum(Fraction(float(x)) ** 2 for value in encoded.values() for x in np.ravel(value))
-    assert squares <= Fraction(plan.clip) ** 2
+    assert squares <= Fraction(plan.privacy.clip) ** 2
     groups = 3 if each else 1
-    assert plan.clip == pytest.approx(math.sqrt(groups / (1 - share)))
+    assert plan.privacy.clip == pytest.approx(math.sqrt(groups / (1 - share)))
     assert encoded[BELOW].shape == (groups,)
 
 
@@ -190,12 +190,12 @@ def test_a_server_cannot_send_a_client_other_than_positive_clips():
 def test_it_is_a_link_like_the_others_and_refuses_what_is_no_quantile():
     transform = adaptive_clip(0.5)
     assert isinstance(transform, Transform)
-    assert isinstance(transform, Adaptive)
-    assert not isinstance(clip(1.0), Adaptive)
+    assert isinstance(transform, AdaptiveTransform)
+    assert not isinstance(clip(1.0), AdaptiveTransform)
     for name in ("dp", "ddp"):
         by_name = defenses.make(name, clip_norm=3.0, quantile=0.4)
         assert by_name.transforms[0] == adaptive_clip(0.4, initial=3.0)
-    with pytest.raises(ConfigError, match="in the order"):
+    with pytest.raises(ConfigError, match="same stage, CLIP"):
         chain(clip(1.0), transform)
     for name, bad in (("quantile", 0.0), ("quantile", 1.0), ("share", 0.0), ("share", 1.0), ("initial", 0.0)):
         with pytest.raises(ConfigError, match=name):

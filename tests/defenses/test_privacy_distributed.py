@@ -166,7 +166,7 @@ def test_the_plan_says_what_the_loss_says_and_what_is_assumed(make):
     noise = make(3.0, colluding=2, delta=1e-6)
     plan = composed(noise).plan(LAYOUT, 20)
     assert plan.defense == f"clip(1) + {make.__name__}(z=3, colluding=2) + secure_aggregation"
-    assert plan.noise_survivors == plan.threshold == 11
+    assert plan.privacy.noise_survivors == plan.threshold == 11
     loss = noise.loss(plan)
     assert plan.epsilon == tuple((k, loss.epsilon(k, 1e-6)) for k in (1, 10, 30, 100))
     assert loss == replace(noise, survivors=11).loss(plan)
@@ -234,7 +234,7 @@ def test_a_local_upload_carries_all_of_the_noise_and_needs_no_aggregation_that_h
     defense = chain(clip(0.5), local_gaussian(2.0), Plain())
     plan = defense.plan(vector(entries), clients)
     assert plan.defense == "clip(0.5) + local_discrete_gaussian(z=2) + plain"
-    assert (plan.noise_survivors, plan.noise_multiplier) == (1, 2.0)
+    assert (plan.privacy.noise_survivors, plan.privacy.noise_multiplier) == (1, 2.0)
     assert dict(plan.epsilon)[1] == pytest.approx(epsilon_of_noise(2.0), abs=0.01)
     assert "whoever sees the upload itself" in " ".join(plan.assumptions)
     upload = defense.encode({"x": np.zeros(entries)}, plan)

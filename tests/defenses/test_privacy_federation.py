@@ -33,7 +33,7 @@ def test_a_run_with_little_noise_ends_where_the_clipped_run_does(make):
     for name, value in clipped.output.items():
         np.testing.assert_allclose(noised.output[name], value, atol=1e-5)
         assert np.abs(value).max() > 1e-3
-    assert noised.plan.noise_survivors == noised.plan.threshold == 3
+    assert noised.plan.privacy.noise_survivors == noised.plan.threshold == 3
 
 
 def test_a_budget_of_the_mechanism_stops_the_run_with_its_state_saved(tmp_path):

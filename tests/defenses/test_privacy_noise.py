@@ -46,8 +46,8 @@ def test_behind_every_clip_the_noise_of_seven_of_ten_meets_the_claimed_epsilon(s
     zeros = {client: {"x": np.zeros(entries)} for client in range(10)}
     found = sum_once(defense, layout, zeros, drop=lambda stage, party: stage == "upload" and party < 3)
     assert found.survivors == tuple(range(3, 10))
-    assert plan.clip is not None
-    left = math.sqrt(float(found.total["x"].var()) * 6 / 7) / plan.clip  # noise multiplier of what protects
+    assert plan.privacy is not None
+    left = math.sqrt(float(found.total["x"].var()) * 6 / 7) / plan.privacy.clip  # noise multiplier of what protects
     error = left * 6 / math.sqrt(2 * entries)
     claimed = dict(plan.epsilon)[1]
     assert epsilon_of(left + error, 1) <= claimed + 0.01

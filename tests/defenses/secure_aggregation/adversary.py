@@ -120,7 +120,11 @@ class Adversary:
 
     def secret(self, kind: int, owner: ClientId) -> bytes | None:
         """A client's seed or mask key, where enough of its holders gave shares of it."""
-        held, holders, t = self.pool.get((kind, owner), {}), self.server.holders(owner), self.session.plan.shares
+        held, holders, t = (
+            self.pool.get((kind, owner), {}),
+            self.server.holders(owner),
+            self.session.plan.masking.shares,
+        )
         if len(held) < t:
             return None
         some = sorted(held)[:t]

@@ -10,7 +10,7 @@ import pytest
 from securefed import catalogue
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import UploadContext
-from securefed.defenses.capabilities import Preparing
+from securefed.defenses.capabilities import SupportsPrecomputation
 from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import InsecurePaillier
 from securefed.defenses.secure_aggregation import masks, secure_aggregation
@@ -58,7 +58,7 @@ def accepted(clients, requests):
 
 @pytest.mark.parametrize("verify", [False, True])
 def test_an_upload_with_masks_made_ahead_is_the_same_and_makes_none(net, streams, verify) -> None:
-    assert isinstance(PROTOCOL, Preparing)
+    assert isinstance(PROTOCOL, SupportsPrecomputation)
     session = net.session(range(5), tensors=TENSORS, verify=verify)
     contributions = net.contributions(session)
     for client, state in accepted(*before_upload(net, session)).items():

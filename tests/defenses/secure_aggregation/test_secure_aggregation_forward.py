@@ -67,7 +67,7 @@ class Run:
 
     def shared(self, number, client):
         """Both Shamir-shared secrets, from the shares of all."""
-        row, t = self.servers[number].sharers.index(client), self.plan.shares
+        row, t = self.servers[number].sharers.index(client), self.plan.masking.shares
         return FIELD.combine(range(1, t + 1), np.stack([self.held[number, c][row] for c in range(t)]))
 
     def stripped(self, number, client, seed=None, mask_key=None, pairs=None):
@@ -179,7 +179,7 @@ def test_what_the_server_opens_of_a_round_leaves_each_upload_one_mask_short(net)
     run = run_of(net, 1, lost={(0, "upload"): [4]})
     victim, colluders, dead, honest = 0, (1, 2), 4, 3
     seed, mask_key = run.shared(0, victim)
-    assert run.plan.shares - 1 == len(colluders)
+    assert run.plan.masking.shares - 1 == len(colluders)
     assert uniform(run.stripped(0, victim, seed, mask_key, pairs=[*colluders, dead]))
     assert uniform(run.stripped(0, victim, None, mask_key))  # the late upload of one that was declared dead
     whole = run.stripped(0, victim, seed, mask_key, pairs=[*colluders, dead, honest])

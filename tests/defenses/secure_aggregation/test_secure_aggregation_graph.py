@@ -140,7 +140,7 @@ def test_failures_are_as_frequent_as_the_tails_say() -> None:
 @pytest.fixture(scope="module")
 def forty(net):
     session = net.session(range(0, 80, 2), **SPARSE)
-    assert session.plan.degree
+    assert session.plan.masking.degree
     return session, net.contributions(session)
 
 
@@ -173,7 +173,7 @@ def test_dropouts_at_all_stages_together_and_one_more_than_planned(net, forty) -
 def test_thirty_of_a_hundred_may_be_lost_at_the_degree_found_for_it(net, stage) -> None:
     session = net.session(range(100), graph="sparse", adversarial=0.1, dropouts=0.3)
     contributions = net.contributions(session)
-    assert (session.plan.degree, session.plan.shares, session.plan.threshold) == (32, 11, 70)
+    assert (session.plan.masking.degree, session.plan.masking.shares, session.plan.threshold) == (32, 11, 70)
     lost = np.random.default_rng(8).choice(100, 30, replace=False)
     out = net.drive(session, contributions, {stage: lost})
     exact(net, out, contributions, [c for c in range(100) if stage == "unmask" or c not in lost])
@@ -185,7 +185,7 @@ def test_a_client_sends_what_the_plan_says_and_deals_to_its_neighbours_only(net,
     sent = sum(value.nbytes for stage in net.STAGES for body in out.bodies(stage, sender=6) for value in body.values())
     assert sent == session.plan.upload_bytes
     (bundles,) = (body["bundles"] for body in out.bodies("shares", sender=6))
-    assert len(bundles) == session.plan.degree + 1
+    assert len(bundles) == session.plan.masking.degree + 1
     full = net.plan(len(session.cohort))
     assert session.plan.upload_bytes < full.upload_bytes
 
@@ -206,7 +206,7 @@ def test_t_neighbours_and_the_server_open_a_mask_key_and_nobody_else_does(net, f
             shares.append(clients[client].held[mine.index(victim)])
         return FIELD.combine(points, np.stack(shares))[1]
 
-    t = session.plan.shares
+    t = session.plan.masking.shares
     public = public_of(opened(others[:t]))
     assert public == server.mask_keys[server.roster.index(victim)].tobytes()
     assert public == public_of(opened(others[-t:]))
@@ -235,7 +235,7 @@ def test_a_client_whose_neighbours_did_not_deal_does_not_upload(net, forty) -> N
     session, contributions = forty
     clients, server, requests = net.upto(session, contributions, "upload")
     near = [c for c in clients[30].near if c != 30]
-    keep = session.plan.shares - 1  # with itself one share too many, without one too few
+    keep = session.plan.masking.shares - 1  # with itself one share too many, without one too few
 
     def ask(gone):
         ids = np.asarray([c for c in server.sharers if c not in gone], np.int64)
@@ -247,7 +247,7 @@ def test_a_client_whose_neighbours_did_not_deal_does_not_upload(net, forty) -> N
         return SecureAggregation().client_step(clients[30], request, contributions[30])
 
     plan = session.plan
-    assert len(ask(near[:4])[0].held) == plan.degree + 1 - 4
+    assert len(ask(near[:4])[0].held) == plan.masking.degree + 1 - 4
     weak = dataclasses.replace(plan, threshold=len(server.sharers) // 2 + 1)
     session = Session(session.run, session.round, session.cohort, weak)
     clients[30] = dataclasses.replace(clients[30], session=session)
@@ -278,9 +278,9 @@ def test_sparse_plans_that_were_not_found_are_refused(forty, changes) -> None:
 
 def test_the_graph_is_chosen_and_refused_in_words(net) -> None:
     auto = SPARSE | {"graph": "auto"}
-    assert net.plan(32, **auto).degree == 0
-    assert net.plan(100, **auto).degree == 20
-    assert net.plan(100, **(auto | {"adversarial": 0.45, "dropouts": 0.45})).degree == 0
+    assert net.plan(32, **auto).masking.degree == 0
+    assert net.plan(100, **auto).masking.degree == 20
+    assert net.plan(100, **(auto | {"adversarial": 0.45, "dropouts": 0.45})).masking.degree == 0
     text = " ".join(net.plan(100, **SPARSE).assumptions)
     assert "20 neighbours" in text
     assert "same whatever the graph" in text

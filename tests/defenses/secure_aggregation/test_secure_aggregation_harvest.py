@@ -61,7 +61,7 @@ class Harvester:
 
     def opens(self) -> bool:
         """Whether the shares found so far open the victim's upload."""
-        t = self.session.plan.shares
+        t = self.session.plan.masking.shares
         if min(map(len, self.found.values())) < t:
             return False
         seed, key = (
@@ -147,7 +147,7 @@ def test_plans_whose_threshold_does_not_withstand_lies_are_refused(net):
         net.plan(10, adversarial=0.3, dropouts=0.4, identities=IDENTITIES)
     sparse = {"graph": "sparse", "adversarial": 0.1, "dropouts": 0.1}
     plan = net.plan(100, **sparse, identities=IDENTITIES)
-    assert 2 * plan.shares > plan.degree + 1 + 10
-    assert plan.degree > net.plan(100, **sparse).degree
+    assert 2 * plan.masking.shares > plan.masking.degree + 1 + 10
+    assert plan.masking.degree > net.plan(100, **sparse).masking.degree
     assert "deviate in any way" in " ".join(plan.assumptions)
     assert str(secure_aggregation(adversarial=0.1, identities=IDENTITIES)).endswith("active)")

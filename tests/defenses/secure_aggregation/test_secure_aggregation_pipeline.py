@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from securefed.defenses.base import Session
-from securefed.defenses.capabilities import Pipelined
+from securefed.defenses.capabilities import SupportsPipelining
 from securefed.defenses.secure_aggregation import masks, primitives, secure_aggregation
 from securefed.defenses.secure_aggregation.pipeline import PipelinedClient
 from securefed.defenses.secure_aggregation.shamir import FIELD
@@ -110,7 +110,7 @@ def chain(net):
 
 
 def test_rounds_after_the_first_take_two_stages_and_sum_exactly(chain):
-    assert isinstance(PROTOCOL, Pipelined)
+    assert isinstance(PROTOCOL, SupportsPipelining)
     for number in range(5):
         assert chain.exchange(range(5), repack=number % 2 == 1) == (0, 1, 2, 3, 4)
         assert chain.stages == (SHORT if number else FULL)
@@ -276,7 +276,7 @@ def test_no_stream_serves_two_exchanges_of_a_run(chain, monkeypatch):
 def secrets_of(chain, number, client):
     """Both secrets of `client` in an exchange, from the shares of all: more than a server ever has opened."""
     server, states = chain.servers[number], {c: chain.seen[number, "upload", c] for c in range(5)}
-    row, t = server.sharers.index(client), chain.plan.shares
+    row, t = server.sharers.index(client), chain.plan.masking.shares
     return FIELD.combine(range(1, t + 1), np.stack([states[c].held[row] for c in range(t)]))
 
 

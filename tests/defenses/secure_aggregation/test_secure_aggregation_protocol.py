@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from securefed.defenses.base import Aggregation, Plan, Session, TensorPlan, without_indicator
 from securefed.defenses.compose import chain
+from securefed.defenses.plan import MaskingPlan
 from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggregation
 from securefed.errors import ConfigError, DataError, PlanError, RangeRefused, TooFewSurvivors
 from securefed.messages import SERVER, Message
@@ -208,7 +209,7 @@ def test_tensors_that_are_not_quantised_are_refused():
 
 def test_sessions_that_stretch_the_plan_are_refused(net):
     protocol, plan = SecureAggregation(), net.plan(4)
-    weak = Plan("x", 4, plan.tensors, plan.wanted_rings, threshold=2)
+    weak = Plan("x", 4, plan.tensors, plan.wanted_rings, threshold=2, masking=MaskingPlan(shares=2))
     for session in (Session("r", 0, (0, 1, 2, 3, 4), plan), Session("r", 0, (0, 1, 2, 3), weak)):
         with pytest.raises(PlanError):
             protocol.server_open(session)

@@ -10,7 +10,7 @@ import pytest
 
 from securefed.coordinator import Coordinator
 from securefed.defenses.base import INDICATOR, Session, UploadContext
-from securefed.defenses.capabilities import Absorbing
+from securefed.defenses.capabilities import SupportsStreaming
 from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import AuthenticationError, ContradictionError, TooFewSurvivors
@@ -44,7 +44,7 @@ def to_upload(protocol, session, contributions):
 @pytest.mark.parametrize("verify", [False, True])
 def test_uploads_in_any_order_or_all_at_once_give_the_same(net, pipelined, verify) -> None:
     protocol = secure_aggregation(pipelined=pipelined, verify=verify)
-    assert isinstance(protocol, Absorbing)
+    assert isinstance(protocol, SupportsStreaming)
     session = net.session(range(5), pipelined=pipelined, verify=verify)
     contributions = net.contributions(session)
     start, replies, clients = to_upload(protocol, session, contributions)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefed.defenses.base import Session, without_indicator
-from securefed.defenses.capabilities import Verifying
+from securefed.defenses.capabilities import SupportsVerification
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian, skellam
 from securefed.defenses.secure_aggregation import secure_aggregation, verification
@@ -47,7 +47,7 @@ def altered(value, by, place=0):
 
 @pytest.mark.parametrize("drops", [{}, {"keys": [1]}, {"shares": [1]}, {"upload": [1]}, {"unmask": [1]}])
 def test_the_true_sum_is_accepted_by_every_client_it_counts(net, drops) -> None:
-    assert isinstance(PROTOCOL, Verifying)
+    assert isinstance(PROTOCOL, SupportsVerification)
     out, announced, check = exchange(net, drops)
     for client in out.aggregate.survivors:
         check(client)

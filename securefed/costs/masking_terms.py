@@ -1,4 +1,4 @@
-"""What the cost of an exchange under secure aggregation is made of: counts that its plan fixes."""
+"""The terms of the cost of an exchange under secure aggregation: counts that its plan fixes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from typing import Final
 from securefed.defenses.base import Plan
 from securefed.defenses.fixed_point import wire_dtype, wire_size
 from securefed.defenses.secure_aggregation.mersenne import CHUNK
-from securefed.defenses.secure_aggregation.session import ACTIVE_STAGES, STAGES
+from securefed.defenses.secure_aggregation.session import ACTIVE_STAGES, masking_of
 from securefed.defenses.secure_aggregation.verification import KEY_DEALERS
 from securefed.errors import PlanError
 
 
 @dataclass(frozen=True)
-class Size:
-    """What the cost of one exchange depends on.
+class MaskingCounts:
+    """The counts that the cost of one exchange depends on.
 
     Attributes:
-        clients: n.      holders: h, shares that a client deals.      shares: t, those that open a secret.
-        threshold: survivors that the exchange needs, hence signatures of a quorum.
-        sparse: whether clients mask with some others alone.      entries: d.      words: bytes of a masked upload.
-        lost: clients that do not upload.
-        signed: whether clients sign with identities.      verified: whether they check the announced sum.
-        resumed: whether the exchange before has prepared this one, and it prepares the next.
+        clients: number of clients, n.
+        holders: number of shares that a client deals, h.
+        shares: number of shares that reconstruct a secret, t.
+        threshold: number of survivors that the exchange needs, hence of signatures of a quorum.
+        sparse: whether each client masks with some of the others only.
+        entries: number of entries of a contribution, d.
+        words: bytes of a masked upload.
+        lost: number of clients that do not upload.
+        signed: whether clients sign with identities.
+        verified: whether clients check the announced sum.
+        resumed: whether the exchange before has prepared this one, and this one prepares the next.
     """
 
     clients: int
@@ -40,22 +45,26 @@ class Size:
     resumed: bool = False
 
     @classmethod
-    def of(cls, plan: Plan, lost: int = 0, *, resumed: bool = False) -> Size:
-        """The size of an exchange under `plan`.
+    def of(cls, plan: Plan, lost: int = 0, *, resumed: bool = False) -> MaskingCounts:
+        """Count for an exchange under `plan`.
+
+        Args:
+            plan: the plan of the exchange.
+            lost: number of clients that do not upload.
+            resumed: whether the exchange before has prepared this one.
 
         Raises:
             PlanError: the plan is not one of secure aggregation, or more are lost than it survives.
         """
-        if plan.stages not in (STAGES, ACTIVE_STAGES) or any(not tensor.ring for tensor in plan.tensors):
-            raise PlanError(f"{plan.defense!r} is not a plan of secure aggregation")
+        masking = masking_of(plan)
         if not 0 <= lost <= plan.clients - plan.threshold:
             raise PlanError(f"the plan survives 0 to {plan.clients - plan.threshold} lost clients, not {lost}")
         return cls(
             clients=plan.clients,
-            holders=min(plan.degree + 1, plan.clients) if plan.degree else plan.clients,
-            shares=plan.shares,
+            holders=min(masking.degree + 1, plan.clients) if masking.degree else plan.clients,
+            shares=masking.shares,
             threshold=plan.threshold,
-            sparse=plan.degree > 0,
+            sparse=masking.degree > 0,
             entries=sum(t.size for t in plan.tensors),
             words=sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors),
             lost=lost,
@@ -66,16 +75,17 @@ class Size:
 
     @property
     def alive(self) -> int:
+        """Number of clients that upload."""
         return self.clients - self.lost
 
     @property
     def pairs(self) -> float:
-        """Masks of lost clients with survivors, which the server makes again."""
+        """Expected number of masks of lost clients with survivors, which the server computes again."""
         return self.lost * (self.holders - 1) * self.alive / max(self.clients - 1, 1)
 
     @property
     def bundled(self) -> int:
-        """By how many entries the step that relays bundles takes more than the one that opens the sum.
+        """Memory of the step that relays bundles beyond that of the step that opens the sum, in entries.
 
         A bundle takes as much as 19 entries there, and as 12 where an exchange relays those of the next one.
         """
@@ -83,7 +93,7 @@ class Size:
 
     @property
     def prepared(self) -> float:
-        """By how many holders' worth a client's preparation of the next exchange takes more than the masks' buffers.
+        """Memory in which a client prepares the next exchange, beyond that of the masks' buffers, in share holders.
 
         A client of the roster takes as much as 1.5 holders there, and the buffers as much as 130.
         """
@@ -91,16 +101,16 @@ class Size:
 
     @property
     def adverts(self) -> int:
-        """Clients whose keys a client is shown: of this exchange, or of the next one where that is being prepared."""
+        """Number of clients whose keys a client receives: of this exchange, or of the next one if it prepares that."""
         return self.alive if self.resumed else self.clients
 
     @property
     def dealers(self) -> int:
-        """Clients that deal a piece of the key that the sum is checked with."""
+        """Number of clients that deal a piece of the key that the sum is checked with."""
         return min(KEY_DEALERS, self.clients) if self.verified else 0
 
 
-Term = Callable[[Size], float]
+Term = Callable[[MaskingCounts], float]
 TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
     "client_cpu": {
         "exchange": lambda s: 1,

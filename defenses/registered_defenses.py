@@ -1,4 +1,4 @@
-"""The defences by name, for the CLI, the audit and `secure_mean`."""
+"""Register the defences by name, for the command line, the audit and the contract tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 
 
 def _clip(norm: float, quantile: float | None) -> Clip | AdaptiveClip:
-    """At `norm`; given a quantile, at that of the clients' norms, searched from `norm` on."""
+    """Clip at `norm` or, given a quantile, at that quantile of the clients' norms, starting from `norm`."""
     return clip(norm) if quantile is None else adaptive_clip(quantile, initial=norm)
 
 

@@ -1,7 +1,7 @@
-"""A tree of aggregators: clients sum in groups, and each group's aggregator is a client of the next level.
+"""Costs of a tree of aggregators: clients sum in groups, and each group's aggregator is a client of the next level.
 
-It is the composition of the same exchanges. No protocol of its own is behind it, so it promises what its exchanges
-promise: an aggregator sees the sum of its own group.
+The tree is a composition of exchanges, not a protocol of its own. It promises what its exchanges promise: an aggregator
+sees the sum of its own group.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from securefed.costs.prediction import Cost, predict
+from securefed.costs.prediction import ExchangeCost, predict
 from securefed.defenses.base import Defense, Plan
 from securefed.defenses.plain import Plain
 from securefed.errors import PlanError
@@ -17,19 +17,29 @@ from securefed.tensors import Layout
 
 
 @dataclass(frozen=True)
-class Level:
-    """One level of a tree: `groups` exchanges, each of `plan.clients` members."""
+class TreeLevel:
+    """One level of a tree.
+
+    Attributes:
+        groups: number of exchanges.
+        plan: the plan of the largest group; `plan.clients` is its number of members.
+        cost: the predicted cost of that group.
+    """
 
     groups: int
     plan: Plan
-    cost: Cost
+    cost: ExchangeCost
 
 
 @dataclass(frozen=True)
-class Tree:
-    """Groups of clients, groups of their aggregators, and so on to the root; the clients' level first."""
+class AggregatorTree:
+    """Groups of clients, groups of their aggregators, and so on to the root.
 
-    levels: tuple[Level, ...]
+    Attributes:
+        levels: the levels, that of the clients first.
+    """
+
+    levels: tuple[TreeLevel, ...]
 
     @property
     def busiest_cpu(self) -> float:
@@ -52,8 +62,15 @@ class Tree:
         )
 
 
-def shape(clients: int, members: int) -> list[tuple[int, int]]:
-    """Groups and members of the largest one by level, for groups of at most `members`, as equal as they can be.
+def group_sizes(clients: int, members: int) -> list[tuple[int, int]]:
+    """Split clients into groups, level by level, as equal as they can be.
+
+    Args:
+        clients: number of clients.
+        members: largest number of members of a group.
+
+    Returns:
+        By level, the number of groups and the members of the largest one.
 
     Raises:
         PlanError: fewer than 3 members.
@@ -69,15 +86,19 @@ def shape(clients: int, members: int) -> list[tuple[int, int]]:
 
 
 def level_plan(defense: Defense, layout: Layout, capacity: int, members: int, below: int = 1) -> Plan:
-    """The plan of one group of `members`, each of which brings the sum of `below` clients.
+    """Plan one group, each of whose members brings the sum of `below` clients.
 
     Args:
+        defense: the defence of each exchange.
+        layout: the tensors of one contribution.
+        members: number of members of the group.
+        below: number of clients whose sum a member brings.
         capacity: clients that the whole tree has room for; fixed point is planned for the sum of so many.
 
     Raises:
         PlanError: as the defence does, or its noise is sized for one exchange.
     """
-    if defense.plan(layout, members).noise_multiplier:
+    if defense.plan(layout, members).noised:
         raise PlanError(f"{defense.name}: noise is planned for one exchange, not for a tree of them")
     whole = Defense(defense.transforms, Plain()).plan(layout, capacity)
     tensors = tuple(t if t.bound is None else replace(t, bound=below * t.bound) for t in whole.tensors)
@@ -85,20 +106,27 @@ def level_plan(defense: Defense, layout: Layout, capacity: int, members: int, be
     return defense.aggregation.plan(empty)
 
 
-def tree(defense: Defense, layout: Layout, clients: int, members: int, lost: float = 0.0) -> Tree:
-    """The costs of a tree whose groups have at most `members`, of which the share `lost` do not upload.
+def aggregator_tree(defense: Defense, layout: Layout, clients: int, members: int, lost: float = 0.0) -> AggregatorTree:
+    """Predict the costs of a tree of aggregators.
 
-    The costs are those of a level's largest group. The share is lost among the clients; aggregators stay.
+    The costs of a level are those of its largest group.
+
+    Args:
+        defense: the defence of each exchange.
+        layout: the tensors of one contribution.
+        clients: number of clients of the whole tree.
+        members: largest number of members of a group.
+        lost: share of the clients that do not upload; aggregators stay.
 
     Raises:
         PlanError: fewer than 3 members, costs of this defence are not known, or see `level_plan`.
     """
-    levels: list[Level] = []
-    found = shape(clients, members)
+    levels: list[TreeLevel] = []
+    found = group_sizes(clients, members)
     capacity, below = math.prod(most for _, most in found), 1
     for groups, most in found:
         plan = level_plan(defense, layout, capacity, most, below)
         missing = 0 if levels else int(lost * most)
-        levels.append(Level(groups, plan, predict(defense, plan, missing)))
+        levels.append(TreeLevel(groups, plan, predict(defense, plan, missing)))
         below *= most
-    return Tree(tuple(levels))
+    return AggregatorTree(tuple(levels))

@@ -1,4 +1,4 @@
-"""What the cost of an exchange under Paillier encryption is made of: ciphertexts, mostly."""
+"""The terms of the cost of an exchange under Paillier encryption: mostly ciphertexts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from securefed.errors import PlanError
 
 
 @dataclass(frozen=True)
-class Size:
-    """What the cost of one exchange depends on, for one key length and kind of noise.
+class EncryptionCounts:
+    """The counts that the cost of one exchange depends on, for one key length and kind of encryption randomness.
 
     Attributes:
-        clients: n.      lost: clients that do not upload.
-        ciphertexts: of one upload, their entries included.      key: bytes of the public key as clients are handed it.
+        clients: number of clients.
+        lost: number of clients that do not upload.
+        ciphertexts: number of ciphertexts of one upload.
+        key: bytes of the public key as clients receive it.
     """
 
     clients: int
@@ -26,8 +28,13 @@ class Size:
     key: int
 
     @classmethod
-    def of(cls, plan: Plan, bits: int, lost: int = 0) -> Size:
-        """The size of an exchange under `plan` and a modulus of `bits` bits.
+    def of(cls, plan: Plan, bits: int, lost: int = 0) -> EncryptionCounts:
+        """Count for an exchange under `plan` and a modulus of `bits` bits.
+
+        Args:
+            plan: the plan of the exchange.
+            bits: length of the modulus.
+            lost: number of clients that do not upload.
 
         Raises:
             PlanError: the plan's tensors do not fit plaintexts, or more clients are lost than it survives.
@@ -38,11 +45,11 @@ class Size:
 
     @property
     def added(self) -> int:
-        """Ciphertexts that the server checks and multiplies."""
+        """Number of ciphertexts that the server checks and multiplies."""
         return (self.clients - self.lost) * self.ciphertexts
 
 
-Term = Callable[[Size], float]
+Term = Callable[[EncryptionCounts], float]
 TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
     "client_cpu": {
         "exchange": lambda s: 1,
@@ -61,4 +68,4 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "byte of the key": lambda s: s.key,
     },
 }
-"""By quantity, the terms of its model."""
+"""By quantity, the terms of its model, each a count."""

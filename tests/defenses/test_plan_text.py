@@ -21,4 +21,4 @@ def test_a_plan_prints_by_line(name: str) -> None:
     assert [line for line in lines if line.startswith("epsilon")] == [
         f"epsilon after {rounds} round{'s' * (rounds > 1)}: {epsilon:.3f}" for rounds, epsilon in plan.epsilon
     ]
-    assert ("clip: " in str(plan)) is (plan.clip is not None)
+    assert ("clip: " in str(plan)) is (plan.privacy is not None)

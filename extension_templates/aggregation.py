@@ -1,0 +1,123 @@
+"""Template of an aggregation: copy this file, rename the classes, and change the lines marked TODO.
+
+An aggregation decides how the sum of the clients' contributions is made. This one masks each contribution with streams
+from a key that the clients share and the server does not know; the masks of all clients add up to zero, so that they
+cancel in the sum. It opens nothing unless every client answers, and a single client that colludes with the server opens
+everything: it is an example. For real runs take `secure_aggregation`.
+
+Steps are pure: they take a state and return a new one, without I/O. States are frozen dataclasses of arrays, numbers,
+texts and bytes, so that they survive a process; a field marked `local()` stays with its owner.
+
+Test yours with `check_aggregation(YourAggregation())` from `securefed.testing.aggregation_checks`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.defenses import Aggregation, Plan, Session, TensorPlan, UploadContext, expect_stage
+from securefed.errors import MalformedError, TooFewSurvivors
+from securefed.messages import Aggregate, ClientId, Message, PartyId
+from securefed.state import local
+from securefed.tensors import Array, Tensors
+
+UPLOAD = "upload"
+
+
+@dataclass(frozen=True)
+class ZeroSumClient:
+    """A client's protocol state: the stage that it waits for, empty when it is done."""
+
+    client: ClientId
+    session: Session = local()
+    next_stage: str = UPLOAD
+
+
+@dataclass(frozen=True)
+class ZeroSumServer:
+    """The server's protocol state."""
+
+    session: Session = local()
+
+
+@dataclass(frozen=True)
+class ZeroSumMasks(Aggregation):
+    """Sum integers under masks that cancel. TODO: what yours guarantees, and what it does not.
+
+    Attributes:
+        key: the key that all clients share, 32 bytes; empty at the server.
+    """
+
+    key: bytes = field(repr=False)  # secrets never show in reports or errors
+    name: ClassVar[str] = "zero_sum_masks"  # TODO: how plans and reports call it
+    exact: ClassVar[bool] = True  # it sums integers: the chain puts `quantise()` before it
+    hides: ClassVar[bool] = True  # the server does not see single contributions
+
+    def __str__(self) -> str:
+        return self.name  # never a secret: the name stands in reports
+
+    def plan(self, plan: Plan) -> Plan:
+        """State the stages, what a client sends, who is needed, what collusion opens, and what is assumed."""
+        entries = sum(tensor.size for tensor in plan.tensors)
+        return replace(
+            plan,
+            stages=(UPLOAD,),
+            upload_bytes=8 * entries,
+            threshold=plan.clients,
+            open_to="the server and any one client together",
+        ).assume("No client colludes with the server.", "A round that one client leaves is void.")
+
+    def client_open(self, session: Session, client: ClientId) -> ZeroSumClient:
+        """Start a client's part of one exchange."""
+        return ZeroSumClient(client, session)
+
+    def client_accept(self, state: ZeroSumClient, request: Message, context: UploadContext) -> ZeroSumClient:
+        """Check the request before anything is computed, and use it up: no request is answered twice."""
+        expect_stage(request, state.next_stage)
+        return replace(state, next_stage="")
+
+    def client_upload(self, state: ZeroSumClient, encoded: Tensors | None) -> tuple[ZeroSumClient, Tensors]:
+        """Mask the contribution; a client that sits out (`None`) uploads uniform residues in every tensor."""
+        session, body = state.session, {}
+        for tensor in session.plan.tensors:
+            if encoded is None:
+                entries = np.frombuffer(secrets.token_bytes(8 * tensor.size), np.int64)
+            else:
+                entries = np.asarray(encoded[tensor.name], np.int64).reshape(-1)
+            masked = entries + self._mask(session, state.client, tensor)  # integers wrap around modulo 2^64
+            body[tensor.name] = masked.reshape(tensor.shape)
+        return state, body
+
+    def server_open(self, session: Session) -> tuple[ZeroSumServer, str, Mapping[PartyId, Tensors]]:
+        """Ask all clients for their uploads."""
+        return ZeroSumServer(session), UPLOAD, {client: {} for client in session.cohort}
+
+    def server_step(self, state: ZeroSumServer, replies: Mapping[PartyId, Message]) -> Aggregate:
+        """Check the replies and add them: the masks cancel. A missing reply is a client that was lost."""
+        session = state.session
+        if set(replies) != set(session.cohort):
+            raise TooFewSurvivors(f"{len(replies)} of {len(session.cohort)} clients uploaded; all are needed")
+        total = {tensor.name: np.zeros(tensor.size, np.int64) for tensor in session.plan.tensors}
+        for client, message in sorted(replies.items()):
+            for tensor in session.plan.tensors:
+                value = message.body.get(tensor.name)
+                if value is None or value.shape != tensor.shape or value.dtype != np.int64:
+                    raise MalformedError(client, f"tensor {tensor.name!r} is missing or of another shape or type")
+                total[tensor.name] += value.reshape(-1)
+        shaped = {tensor.name: total[tensor.name].reshape(tensor.shape) for tensor in session.plan.tensors}
+        return Aggregate(shaped, tuple(sorted(replies)))
+
+    def _mask(self, session: Session, client: ClientId, tensor: TensorPlan) -> Array:
+        """Derive a client's mask: its own stream minus that of the next client in the cohort."""
+        following = session.cohort[(session.cohort.index(client) + 1) % len(session.cohort)]
+        return self._stream(session, client, tensor) - self._stream(session, following, tensor)
+
+    def _stream(self, session: Session, client: ClientId, tensor: TensorPlan) -> Array:
+        seed = self.key + f"{session.run} {session.round} {client} {tensor.name}".encode()
+        return np.frombuffer(hashlib.shake_256(seed).digest(8 * tensor.size), np.int64)

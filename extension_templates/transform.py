@@ -1,0 +1,67 @@
+"""Template of a transform: copy this file, rename the class, and change the lines marked TODO.
+
+A transform changes each client's contribution before it is summed, or the sum before it is released. This one keeps
+the sign of a contribution and makes all its large entries smaller: x becomes limit * tanh(x / limit).
+
+Test yours with `check_transform(YourTransform())` from `securefed.testing.transform_checks`, and use it in a chain:
+
+    chain(SoftLimit(1.0), secure_aggregation())
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.defenses import ChainStage, Plan, Transform
+from securefed.errors import ConfigError, PlanError
+from securefed.tensors import Tensors
+
+
+@dataclass(frozen=True)  # parameters are public: server and clients agree on them before the run
+class SoftLimit(Transform):
+    """Move entries smoothly into [-limit, limit]. TODO: what yours does, what it guarantees, and what it does not.
+
+    Attributes:
+        limit: largest absolute entry after the transform.
+
+    Raises:
+        ConfigError: `limit` is not positive.
+    """
+
+    limit: float
+    name: ClassVar[str] = "soft_limit"  # TODO: how plans and reports call it
+    stage: ClassVar[ChainStage] = ChainStage.SPARSIFY  # TODO: its kind, which gives its place in a chain
+
+    def __post_init__(self) -> None:
+        if not self.limit > 0:
+            raise ConfigError(f"{self.name}: limit must be positive; got {self.limit}")
+
+    def plan(self, plan: Plan) -> Plan:
+        """State what changes: here the bound of each tensor, and how far the sum may be from the exact one.
+
+        Names and shapes of tensors must stay. A transform that adds a tensor lists it in `tensors`, `wanted_rings` and
+        `added`.
+        """
+        if any(tensor.bound is None for tensor in plan.tensors):  # TODO: refuse by name what you cannot promise
+            raise PlanError(f"{self.name}: a tensor declares no bound; declare one in the algorithm's layout")
+        tensors = tuple(
+            replace(t, bound=min(t.bound or 0.0, self.limit), error=t.error + plan.clients * (t.bound or 0.0))
+            for t in plan.tensors
+        )
+        return replace(plan, tensors=tensors)
+
+    def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
+        """Change one client's contribution, at the client. Return new arrays; leave this method out to change nothing.
+
+        Randomness comes from the operating system, never from a default seed.
+        """
+        return {name: self.limit * np.tanh(np.asarray(value) / self.limit) for name, value in contribution.items()}
+
+    # TODO: `decode(total, plan, count)` undoes `encode` on the SUM, so it must be linear; `release(total, plan)`
+    # changes the decoded sum before it leaves the aggregator (central noise). Here both are left out: they change
+    # nothing.
+    #
+    # `distortion(plan, count)` states clips and noise in public numbers, for attacks and audits; leave it out without.
