@@ -1,4 +1,6 @@
 # Two commands matter: `make audit` and `make test`. Each does its own set-up.
+# `make test` is what a change must pass. `make test-all` adds what it leaves out: the tests marked `exhaustive`, and
+# all examples of the tests of hypothesis, of which `make test` draws a fifth (profiles in tests/conftest.py).
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -9,10 +11,10 @@ REPRODUCE_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit test notebooks lint types bench reproduce clean
+.PHONY: help setup audit test test-rest test-all lint types bench reproduce clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## Make .venv with everything (the other targets do this themselves)
 
@@ -27,9 +29,14 @@ $(READY): pyproject.toml constraints.txt
 audit: $(READY)  ## Attack every algorithm under every defence on real digits; writes audit-report/audit.html
 	$(BIN)/securefed audit --out $(AUDIT_OUT) $(AUDIT_ARGS)
 
-test: $(READY)  ## Run all tests and the notebooks
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 notebooks
+test: $(READY)  ## What a change must pass: a sample of all combinations, the notebooks (about 5 minutes on 2 cores)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not exhaustive" --hypothesis-profile quick \
+		--nbmake --nbmake-timeout=300 notebooks tests
+
+test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slow searches and statistics, more examples
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "exhaustive or hypothesis"
+
+test-all: test test-rest  ## Every test and all notebooks (about 20 minutes on 2 cores)
 
 lint: $(READY)  ## Style and common mistakes
 	$(BIN)/ruff check .

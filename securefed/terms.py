@@ -39,6 +39,10 @@ class Terms:
         defense: the message layer.
         public: the public facts.
         seed: of starts, cohorts and mini-batches.
+        algorithm: the method with its hyper-parameters.
+        defense: the message layer.
+        public: the public facts.
+        seed: of starts, cohorts and mini-batches.
         contract: the tensors of every message, derived from the rest.
         reveals: whether clients reveal scalars that the algorithm selects by.
         exchanges: which exchanges the run has; a client refuses others.

@@ -26,6 +26,7 @@ from securefed.federation import Federation
 from securefed.messages import SERVER, Message
 from securefed.run_options import RunOptions
 from securefed.transports.in_process import InProcess
+from tests.examples import examples
 
 
 def data(clients: int = 4, seed: int = 0) -> list[Dataset]:
@@ -52,7 +53,7 @@ class Tampering:
 
 
 @pytest.mark.parametrize("name", DEFENSES)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data_=st.data())
 def test_mutated_messages_end_in_a_right_sum_or_a_named_refusal(name, data_) -> None:
     """Structure is attacked on both sides; what is accepted must be the exact sum of the counted clients.

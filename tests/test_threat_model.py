@@ -18,7 +18,18 @@ SENTENCE = re.compile(r"\.\s+[A-Z]")
 
 
 UNRUN = {"skip", "skipif", "xfail"}
+SLOW = "test_epsilon_records.py::test_a_row_of_dp_sgd_is_as_private_as_accounted_for_and_bugs_are_flagged"
+"""A test that `make test` leaves out."""
 PROSE = re.compile(r"What stands above holds(?: for each exchange)?, with these differences\.")
+
+
+@cache
+def left_out(file: str) -> tuple[str, ...]:
+    """Names of the tests in the test files of that name that `make test` leaves out whole."""
+    trees = [ast.parse(path.read_text()) for path in TESTS.rglob(file)]
+    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    marks = {node.name: {ast.unparse(mark) for mark in node.decorator_list} for node in functions}
+    return tuple(name for name, found in marks.items() if "pytest.mark.exhaustive" in found)
 
 
 @cache
@@ -61,6 +72,8 @@ def faults(page: str) -> list[str]:
         if not sentence.endswith(".") or SENTENCE.search(sentence):
             out.append(f"not one sentence: {sentence}")
         out += [f"no such test: {file}::{name}" for file, name in pointers if names_in(file).count(name) != 1]
+        if pointers and all(name in left_out(file) for file, name in pointers):
+            out.append(f"no test of it in `make test`: {sentence}")
     return out
 
 
@@ -121,6 +134,8 @@ def test_every_section_says_who_what_and_what_not() -> None:
         ("- All is well. It is.\n  *Assumed*: so.\n", "not one sentence"),
         ("- All is well.\n  `test_threat_model.py::test_the_check_sees_faults` mostly\n", "words beside"),
         ("- All is well.\n  `test_threat_model.py::test_the_check_sees_faults`\n", None),
+        (f"- All is well.\n  `{SLOW}`\n", "no test of it in `make test`"),
+        (f"- All is well.\n  `{SLOW}`, `test_threat_model.py::test_the_check_sees_faults`\n", None),
     ],
 )
 def test_the_check_sees_faults(item: str, says: str | None) -> None:

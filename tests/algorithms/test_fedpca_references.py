@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import algorithms
 from securefed.algorithms.pca import SelfLearningPCA, centralised, reconstruction_loss
 from securefed.algorithms.pca.centralised import leading
 from securefed.algorithms.pca.operators import Gram, off, orth
@@ -93,8 +92,3 @@ def test_more_components_than_features_are_refused():
         centralised([Dataset(np.ones((3, 5)))], 6)
     with pytest.raises(ConfigError, match="rank"):
         SelfLearningPCA(0)
-
-
-def test_methods_are_registered():
-    assert {"pca/fedpg", "pca/fedpe", "pca/self"} <= set(algorithms.names)
-    assert "no basis" in algorithms["pca/self"].details["transmits"]

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed import catalogue
 from securefed.algorithms.graph import IGL, MRMTL, PPGL, Ditto, FedAvg, FedProx
 from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.graph.method import CONSENSUS, GRAPH
@@ -39,11 +38,6 @@ def graphs(loop):
 
 def distances(loop):
     return np.stack([client.distances for client in loop.clients])
-
-
-def test_the_family_is_registered():
-    names = {name for name in catalogue.algorithms.names if name.startswith("graph/")}
-    assert names == {"graph/ppgl", "graph/igl", "graph/fedavg", "graph/fedprox", "graph/mrmtl", "graph/ditto"}
 
 
 # Limits

@@ -180,6 +180,7 @@ def test_fedcm_with_one_local_step_finds_the_optimum_and_with_many_a_point_near_
     assert 1e-4 < gap(many, data, uniform(data)) < 0.5
 
 
+@pytest.mark.exhaustive
 def test_fedprox_with_one_local_step_is_descent_and_a_stronger_pull_lessens_the_bias() -> None:
     data = make_clients(4)
     settings = {"problem": PROBLEM, "learning_rate": 0.15, "weighting": "uniform"}

@@ -9,6 +9,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.messages import Aggregate
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients, optimum, some_drop
+from tests.combinations import each_value
 
 
 def test_losac_local_steps_are_equation_11() -> None:
@@ -49,8 +50,7 @@ def test_losac_phi_is_the_sum_of_the_stored_gradients_after_every_drop(cohort: i
     assert np.abs(expected).max() > 0.1
 
 
-@pytest.mark.parametrize("blocks", [1, 2])
-@pytest.mark.parametrize("cohort", [3, 6])
+@pytest.mark.parametrize(("cohort", "blocks"), each_value([3, 6], [1, 2]))
 def test_losac_converges_to_the_optimum_under_drops(cohort: int, blocks: int) -> None:
     data = make_clients(6, rows=6)
     data = [d.take(np.arange(6)) for d in data]  # equal blocks: `printed` then has the same optimum

@@ -10,6 +10,7 @@ from securefed.problems import LogisticRegression
 from securefed.public import Public
 from securefed.tensors import Layout, TensorSpec
 from tests.algorithms.gradients import PROBLEM, Loop, composite_optimum, make_clients, some_drop
+from tests.combinations import each_value, first_ones
 
 LAYOUT = Layout((TensorSpec("weight", (5, 4)), TensorSpec("bias", (3,))))
 EVERY = [NoRegulariser(), L1(0.3), Nuclear(0.7)]
@@ -57,9 +58,8 @@ def test_prox_keeps_the_precision_it_is_given() -> None:
 # -------------------------------------------------------------------------------------------- composite problems
 
 
-@pytest.mark.parametrize("regulariser", [L1(0.06), Nuclear(0.03)])
-@pytest.mark.parametrize("cohort", [3, 5])
-def test_scaffold_prox_finds_the_composite_optimum_under_drops(regulariser, cohort: int) -> None:
+@pytest.mark.parametrize(("cohort", "regulariser"), each_value([3, 5], [L1(0.06), Nuclear(0.03)]))
+def test_scaffold_prox_finds_the_composite_optimum_under_drops(cohort: int, regulariser) -> None:
     data = make_clients(5)
     method = ScaffoldProx(problem=PROBLEM, learning_rate=0.15, local_steps=3, regulariser=regulariser)
     loop = Loop(method, data, cohort=cohort, together=True)
@@ -70,10 +70,10 @@ def test_scaffold_prox_finds_the_composite_optimum_under_drops(regulariser, coho
     np.testing.assert_allclose(loop.server.vectors["c"], loop.memories() / 5, atol=1e-12)
 
 
-@pytest.mark.parametrize("regulariser", [L1(0.8), Nuclear(0.4)])
-@pytest.mark.parametrize(("blocks", "cohort"), [(1, 5), (2, 3)])
-def test_losac_prox_finds_the_composite_optimum_under_drops(regulariser, blocks: int, cohort: int) -> None:
+@pytest.mark.parametrize(("sizes", "regulariser"), each_value([(1, 5), (2, 3)], [L1(0.8), Nuclear(0.4)]))
+def test_losac_prox_finds_the_composite_optimum_under_drops(sizes, regulariser) -> None:
     """What it minimises is (M/S) sum_i n_i (mean loss) + Psi."""
+    blocks, cohort = sizes
     data = [rows.take(np.arange(6)) for rows in make_clients(5)]
     method = LoSACProx(problem=PROBLEM, learning_rate=0.01, local_steps=3, blocks=blocks, regulariser=regulariser)
     loop = Loop(method, data, cohort=cohort, together=True)
@@ -86,7 +86,7 @@ def test_losac_prox_finds_the_composite_optimum_under_drops(regulariser, blocks:
     np.testing.assert_allclose(loop.server.vectors["phi"], expected, atol=1e-11 * (1 + np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("regulariser", [L1(1.0), Nuclear(2.0)])
+@pytest.mark.parametrize("regulariser", first_ones([Nuclear(2.0), L1(1.0)]))
 def test_fedadmm_finds_the_composite_optimum_and_every_broadcast_is_regular(regulariser) -> None:
     data = make_clients(5)
     method = FedADMM(

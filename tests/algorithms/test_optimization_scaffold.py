@@ -6,6 +6,7 @@ import pytest
 from securefed.algorithms.optimization import FedAvg, Scaffold
 from securefed.public import Public
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients, optimum, some_drop
+from tests.combinations import first_ones
 
 
 def test_scaffold_options_agree_for_one_full_batch_step_and_differ_for_two() -> None:
@@ -50,7 +51,7 @@ def test_scaffold_c_is_the_mean_of_the_client_variates_after_every_drop(option: 
     assert np.abs(loop.memories()).max() > 0.01, "there is something to compare"
 
 
-@pytest.mark.parametrize("cohort", [3, 6])
+@pytest.mark.parametrize("cohort", first_ones([3, 6]))
 def test_scaffold_converges_to_the_optimum_under_drops(cohort: int) -> None:
     data = make_clients(6)
     loop = Loop(Scaffold(problem=PROBLEM, learning_rate=0.15, local_steps=4), data, cohort=cohort, together=True)

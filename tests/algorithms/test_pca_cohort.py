@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from securefed.algorithms.capabilities import SupportsBatches
-from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS
+from securefed.algorithms.pca import FAPS, GuardedFAPS
 from securefed.algorithms.pca import cohort as pca_cohort
 from securefed.algorithms.pca.cohort import Grams
 from securefed.algorithms.pca.operators import Gram
@@ -71,8 +71,3 @@ def test_one_client_that_diverges_leaves_the_others_alone():
     loop.clients[1] = type(bad)(bad.beta, np.full((12, 3), np.nan), bad.mask, bad.round, bad.distance, bad.gram)
     together = method.contribute_together(loop.clients, method.broadcast(loop.server), [RNG] * 4)
     assert [isinstance(result, DivergenceError) for result in together] == [False, True, False, False]
-
-
-def test_ssi_has_no_cohort():
-    """One product a client: stacking the matrices costs more than it saves."""
-    assert not isinstance(SSI(3), SupportsBatches)

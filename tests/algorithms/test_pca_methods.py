@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed.algorithms.base import Outcome, algorithms
+from securefed.algorithms.base import Outcome
 from securefed.algorithms.pca import FAPS, SSI, FedPE, FedPG, GuardedFAPS, LocalPower
 from securefed.algorithms.pca.consensus import ConsensusPCA
 from securefed.algorithms.pca.operators import Gram, off, orth
@@ -212,11 +212,6 @@ def test_parameters_outside_their_domain_are_refused(make, wrong):
     make(**{"rank": 2})
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         make(**{"rank": 2, **wrong})
-
-
-def test_methods_are_registered():
-    assert {"pca/ssi", "pca/localpower", "pca/faps", "pca/faps-guarded", "pca/fedpg"} <= set(algorithms.names)
-    assert algorithms.make("faps", rank=2) == FAPS(2)
 
 
 def test_largest_eigenvalue_agrees_on_all_routes():

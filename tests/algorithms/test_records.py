@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, DataError, MalformedError, PlanError
 from securefed.federation import Federation
 from securefed.public import Public
+from tests.combinations import first_ones
 
 LINEAR = [SSI(rank=2), SSI(rank=3, stop="kkt"), LocalPower(rank=2, local_steps=(1,))]
 GRAPHS = [
@@ -188,7 +190,11 @@ def test_it_is_the_algorithm_otherwise():
 # With noise
 
 
-@pytest.mark.parametrize("links", [(), (Quantise(32),), (secure_aggregation(),)], ids=["plain", "32 bits", "masked"])
+@pytest.mark.parametrize(
+    "links",
+    [(), pytest.param((Quantise(32),), marks=pytest.mark.exhaustive), (secure_aggregation(),)],
+    ids=["plain", "32 bits", "masked"],
+)
 def test_central_noise_is_sized_for_a_record_and_accounted_for(links):
     defense = chain(records(), gaussian(2.0), *links)
     federation = Federation(record_level(SSI(rank=2), 1.5), data(), defense)
@@ -210,8 +216,7 @@ def test_central_noise_is_sized_for_a_record_and_accounted_for(links):
     np.testing.assert_allclose(result.transcript.records[0].total["product"], exact, atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [skellam, discrete_gaussian])
-@pytest.mark.parametrize("ring", [32, 64])
+@pytest.mark.parametrize(("ring", "make"), first_ones(product([32, 64], [skellam, discrete_gaussian])))
 def test_distributed_noise_is_sized_for_a_record(make, ring):
     algorithm, datasets = record_level(SSI(rank=2, tolerance=0.0), 1.0), data()
     defense = chain(records(), make(3.0, ring=ring), secure_aggregation())

@@ -145,6 +145,7 @@ def _released(method, multiplier, seed):
     return views.released(federation.transcript, None), truth, target
 
 
+@pytest.mark.exhaustive
 def test_little_noise_costs_little() -> None:
     """Whose distances are whose hangs on the noise; a search may end away from the best explanation, yet near it."""
     explained = 0

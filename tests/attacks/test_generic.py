@@ -134,6 +134,7 @@ def test_rows_in_the_clear_and_the_ratio_of_a_layer_are_read_off() -> None:
     assert ratio.residual < 1e-12
 
 
+@pytest.mark.exhaustive
 def test_derivatives_through_torch_and_by_differences_agree() -> None:
     data = [Dataset(d.x, np.array([0, 1, 1, 0])) for d in DATA]
     start = {"w": RNG.normal(size=5), "b": np.zeros(1)}

@@ -24,6 +24,7 @@ from securefed.federation import Federation
 from securefed.problems import LogisticRegression, SoftmaxRegression
 from securefed.public import Public
 from securefed.run_options import RunOptions
+from tests.combinations import each_value, first_ones
 
 DIGITS = load_digits()
 PROBLEMS = [
@@ -81,8 +82,7 @@ def attack_all(attack, method, seed, **setting):
 # ---------------------------------------------------------------------------------------------- one row, in the clear
 
 
-@pytest.mark.parametrize("name", methods(PROBLEMS[0]))
-@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+@pytest.mark.parametrize(("problem", "name"), each_value(PROBLEMS, methods(PROBLEMS[0])), ids=str)
 def test_one_row_in_the_clear_is_recovered_exactly_whatever_the_method(problem, name: str) -> None:
     method = methods(problem)[name]
     for seed in range(10):
@@ -91,9 +91,15 @@ def test_one_row_in_the_clear_is_recovered_exactly_whatever_the_method(problem, 
         np.testing.assert_array_equal(found.labels, label)
 
 
-@pytest.mark.parametrize("attack", [DLG(), Telescoping()], ids=lambda a: a.name)
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "scaffold-1", "scaffold-I", "losac", "losac-1"])
-@pytest.mark.parametrize("problem", PROBLEMS[:2] + PROBLEMS[4:], ids=str)
+@pytest.mark.parametrize(
+    ("problem", "name", "attack"),
+    each_value(
+        PROBLEMS[:2] + PROBLEMS[4:],
+        ["scaffold", "fedavg", "losac", "scaffold-1", "scaffold-I", "losac-1"],
+        [Telescoping(), DLG()],
+    ),
+    ids=str,
+)
 def test_the_other_strong_attacks_recover_one_row_too(problem, name: str, attack) -> None:
     if name == "fedavg" and isinstance(attack, Telescoping):
         return
@@ -154,7 +160,7 @@ def test_three_rows_under_losac_on_logistic_regression_with_telescoping(problem)
         assert error < 1e-8, seed
 
 
-@pytest.mark.parametrize("name", ["dsgd", "fedavg", "scaffold", "losac"])
+@pytest.mark.parametrize("name", first_ones(["scaffold", "dsgd", "fedavg", "losac"]))
 def test_the_sum_of_eight_one_row_clients_gives_most_pools_away(name: str) -> None:
     """Pools with four or five rows of one class are the ones that may resist; they say so by their residual."""
     exact = 0

@@ -40,6 +40,7 @@ from securefed.federation import Federation
 from securefed.problems import LogisticRegression, SoftmaxRegression
 from securefed.public import Public
 from securefed.tensors import Layout, TensorSpec
+from tests.combinations import each_value
 
 DIGITS = load_digits()
 
@@ -120,8 +121,7 @@ def test_slopes_are_those_of_the_misfit(method, pooled) -> None:
     np.testing.assert_allclose(jacobian @ along.ravel(), (ahead - behind) / 2e-6, atol=1e-7 * np.abs(jacobian).max())
 
 
-@pytest.mark.parametrize("attack", [Fit(), DLG()], ids=lambda attack: attack.name)
-@pytest.mark.parametrize("method", SIMULATED, ids=name)
+@pytest.mark.parametrize(("method", "attack"), each_value(SIMULATED, [Fit(), DLG()]), ids=name)
 def test_one_row_in_the_clear_is_recovered_exactly(method, attack) -> None:
     for seed in range(3):
         observed, _, target, clients = scene(method, seed)

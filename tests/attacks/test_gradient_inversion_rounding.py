@@ -45,6 +45,7 @@ def test_in_the_clear_nothing_is_rounded():
     assert at_the_truth(FedAvg(), None, 0)[1] == 0.0
 
 
+@pytest.mark.exhaustive
 def test_a_fit_of_rounded_sums_stops_at_the_floor():
     """Few Jacobians, and no worse an answer than a search that goes on to the end."""
     method, defence = FedAvg(), chain(Quantise())

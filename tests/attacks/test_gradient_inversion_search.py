@@ -51,6 +51,7 @@ def test_rows_of_one_class_mostly_are_recovered_from_large_steps() -> None:
     assert sample_error(found.value, rows) < 1e-9
 
 
+@pytest.mark.exhaustive
 def test_ten_rows_of_two_classes_need_equations_that_count_alike() -> None:
     method = LoSAC(problem=LogisticRegression(), learning_rate=1.0, local_steps=1)
     chosen = np.random.default_rng(4).permutation(len(X))[:40].reshape(4, 10)

@@ -17,6 +17,7 @@ from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks.subspaces import digits, gram, observe
+from tests.combinations import each_value
 
 RNG = np.random.default_rng(0)
 
@@ -59,8 +60,7 @@ def test_the_simulation_is_differentiated_correctly(inner_steps):
     np.testing.assert_allclose(predicted, slope, atol=1e-7)
 
 
-@pytest.mark.parametrize("kind", ["sorted", "random"])
-@pytest.mark.parametrize("inner_steps", [None, 1, 5])
+@pytest.mark.parametrize(("inner_steps", "kind"), each_value([None, 1, 5], ["sorted", "random"]))
 def test_single_clients_are_recovered_exactly_at_twelve_features(kind, inner_steps):
     clients = digits(12, kind)
     observed, target = observe(FAPS(2, inner_steps=inner_steps), clients, 40)

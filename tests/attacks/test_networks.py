@@ -140,6 +140,7 @@ def test_smoothed_kinks_lead_to_an_image_that_plain_descent_does_not_find() -> N
     assert float(psnr(smoothed.rows, x.numpy())[0]) > 30 > float(psnr(plain.rows, x.numpy())[0])
 
 
+@pytest.mark.exhaustive
 def test_total_variation_while_smoothed_leads_to_pictures_of_a_batch() -> None:
     torch.manual_seed(0)
     layers: list[nn.Module] = []

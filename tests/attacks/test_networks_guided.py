@@ -72,6 +72,7 @@ def test_inputs_and_slopes_of_each_step_are_read_off_the_update() -> None:
     assert (inputs[0] - inputs[2]).norm() > 0.1 * inputs[0].norm()  # they do differ
 
 
+@pytest.mark.exhaustive
 def test_last_steps_that_are_alike_count_as_one() -> None:
     local = LocalSteps(3.0, 5)  # after one step the slope is 1e-7
     network, problem = setting(local=local)
@@ -114,6 +115,7 @@ def test_what_does_not_tell_steps_apart_gives_no_guide() -> None:
     assert guide(network, replace(problem, targets=torch.zeros(1, CLASSES))) is None
 
 
+@pytest.mark.exhaustive
 def test_no_steps_explain_an_update_of_another_rate() -> None:
     start, local = model(), LocalSteps(0.2, 2)
     update, inputs, _ = trained(start, picture(), local)

@@ -17,6 +17,7 @@ from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
 from securefed.public import Public
 from securefed.run_options import RunOptions
+from tests.combinations import first_ones
 
 
 def scene(method, seed=0, rows=3, rounds=8, schedule=None):
@@ -112,7 +113,7 @@ def test_rows_are_fitted_between_two_personal_models(anchor) -> None:
         assert found.residual < 1e-9 and sample_error(found.value, clients[1].x) < 1e-7
 
 
-@pytest.mark.parametrize("wrong", [{"penalty": 0.011}, {"attraction": 5.5}, {"local_steps": 4}], ids=str)
+@pytest.mark.parametrize("wrong", first_ones([{"local_steps": 4}, {"penalty": 0.011}, {"attraction": 5.5}]), ids=str)
 def test_wrong_hyper_parameters_show_in_the_residual(wrong) -> None:
     federation, _, target = scene(FLAME())
     observed = views.server(federation.transcript, 1)

@@ -18,6 +18,7 @@ from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
 from securefed.problems.dense import DenseNetwork
 from securefed.public import Public
+from tests.combinations import first_ones
 
 NETWORK = DenseNetwork(hidden=(24,), precision="float64")
 
@@ -102,7 +103,7 @@ def test_batches_need_not_be_known() -> None:
     assert found.residual > 1e-3  # of simulated steps whose batches are guessed
 
 
-@pytest.mark.parametrize("wrong", [{"penalty": 0.011}, {"attraction": 5.5}, {"local_epochs": 6}])
+@pytest.mark.parametrize("wrong", first_ones([{"local_epochs": 6}, {"penalty": 0.011}, {"attraction": 5.5}]))
 def test_wrong_hyper_parameters_show_in_the_misfit(wrong) -> None:
     method = FLAME(problem=NETWORK, learning_rate=0.05)
     observed, target, _ = scene(method, rows=2, rounds=5)

@@ -20,6 +20,7 @@ from securefed.errors import ConfigError, PlanError
 from securefed.problems.torch_module import TorchModule
 from securefed.records import PrivateFedAvg
 from tests.auditing.test_epsilon_noise import DELTA, SURE, WeakCentral
+from tests.combinations import first_ones
 
 ROWS = 16
 FAR = 100 * np.eye(ROWS)
@@ -43,7 +44,7 @@ class HalfDeclared(RecordLevel):
         return replace(found, specs=tuple(replace(s, sensitivity=s.sensitivity / 10) for s in found.specs))
 
 
-@pytest.mark.parametrize("noise", [gaussian(2.0), skellam(2.0), discrete_gaussian(2.0)], ids=str)
+@pytest.mark.parametrize("noise", first_ones([skellam(2.0), gaussian(2.0), discrete_gaussian(2.0)]), ids=str)
 def test_records_of_a_linear_message_are_as_private_as_planned(noise) -> None:
     found = audit_records(
         record_level(WHOLE, 1.0), chain(records(), noise, secure_aggregation()), Dataset(FAR), DELTA, **SURE
@@ -52,6 +53,7 @@ def test_records_of_a_linear_message_are_as_private_as_planned(noise) -> None:
     assert found.claimed > 1
 
 
+@pytest.mark.exhaustive
 def test_planted_bugs_of_linear_messages_are_flagged() -> None:
     near = Dataset(3 * np.eye(ROWS))  # thrice the norm moves a message nine times as far
     defense = chain(records(), gaussian(2.0))
@@ -104,6 +106,7 @@ def audited(algorithm, data=REGRESSION, claimed=None):
     return audit_records(algorithm, chain(), data, algorithm.delta, silent=silent, claimed=epsilon, **SURE)
 
 
+@pytest.mark.exhaustive
 def test_a_row_of_dp_sgd_is_as_private_as_accounted_for_and_bugs_are_flagged() -> None:
     assert not audited(private()).flagged
     assert audited(private(WeakNoise)).violated

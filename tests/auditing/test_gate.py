@@ -21,6 +21,7 @@ from securefed.errors import ConfigError, DataError
 from securefed.testing import assert_leakage_below
 from tests.auditing.test_report import cell as audited
 from tests.auditing.test_report import report
+from tests.combinations import first_ones
 
 RUNNER = CliRunner()
 START = {"round": np.zeros(1)}
@@ -56,7 +57,7 @@ def best(audit, secret, view="server"):
     return max(cells, key=lambda cell: cell.leakage.mean)
 
 
-@pytest.mark.parametrize("given", [many, responses])
+@pytest.mark.parametrize("given", first_ones([responses, many]))
 def test_sufficient_statistics_with_labels_fail_the_gate_by_their_gram_matrix(given) -> None:
     with pytest.raises(AssertionError, match=r"server, gram, generic/probe: up to 1\.00"):
         assert_leakage_below(0.7, statistics, given, **{**QUICK, "seeds": 10})
@@ -72,6 +73,7 @@ def test_an_estimate_of_rows_is_scored_for_its_gram_matrix() -> None:
     assert not any(cell.attack == "generic/probe" for cell in audit.cells)
 
 
+@pytest.mark.exhaustive
 def test_a_gram_matrix_under_noise_is_looked_for_by_itself() -> None:
     def blurred(rows, broadcast, rng):
         return {"gram": rows.T @ rows + rng.normal(size=(4, 4))}
@@ -101,6 +103,7 @@ def test_a_sum_of_gram_matrices_is_everybodys_and_no_clients() -> None:
     assert assert_leakage_below(0.7, audit, views="sum only", secrets=["gram", "samples"]) is audit
 
 
+@pytest.mark.exhaustive
 def test_the_baseline_of_pooled_data_knows_no_two_columns_relation() -> None:
     def moments(rows, broadcast):
         return {"y": np.concatenate([rows.sum(0), (rows**2).sum(0)])}
@@ -155,6 +158,7 @@ def audit_of(*arguments):
     return RUNNER.invoke(app, ["audit", *quick, *arguments], env={"COLUMNS": "200"})
 
 
+@pytest.mark.exhaustive
 def test_an_audit_of_which_nothing_ran_fails_and_shows_why(broken, tmp_path) -> None:
     arguments = ["--data", broken, "--algorithms", "optimization/dsgd", "--out", str(tmp_path)]
     done = audit_of(*arguments, "--fail-above", "0.2")

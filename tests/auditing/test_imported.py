@@ -56,6 +56,7 @@ def test_under_secure_aggregation_the_servers_view_is_named_as_closed() -> None:
     assert any(line.startswith("server: ") and "not in the clear" in line for line in found.skipped)
 
 
+@pytest.mark.exhaustive
 def test_wrong_hyper_parameters_are_told_from_an_attack_that_fails() -> None:
     transcript = run(fedavg(), LABELLED)
     chosen = {"attacks": ["gradient_inversion/fit"], "classes": 3}

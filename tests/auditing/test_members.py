@@ -175,6 +175,7 @@ CANARY_RUNS = 100
 """108 scores each way: the AUC of chance has a deviation of .039, that of shifts thrice the noise (.99) one of .006."""
 
 
+@pytest.mark.exhaustive
 def test_one_whole_contribution_is_seen_through_little_noise_only(monkeypatch) -> None:
     monkeypatch.setattr(members, "_CANARY_RUNS", CANARY_RUNS)
     monkeypatch.setattr(members, "COINS", {})
@@ -186,6 +187,7 @@ def test_one_whole_contribution_is_seen_through_little_noise_only(monkeypatch) -
         assert little[name].epsilon > much[name].epsilon
 
 
+@pytest.mark.exhaustive
 def test_one_record_is_seen_through_little_noise_only(monkeypatch) -> None:
     monkeypatch.setattr(members, "_CANARY_RUNS", CANARY_RUNS)
     little, much = ({row.defense: row for row in record_canaries(1e-5, noise, 2)} for noise in (0.3, 30.0))
@@ -219,6 +221,7 @@ def test_a_clip_that_moves_is_followed_by_the_adversary() -> None:
     assert left(dict.fromkeys(plans, plans[0])) > 0.2  # who takes the clip to stand still is left with a rest
 
 
+@pytest.mark.exhaustive
 def test_the_audit_has_the_rows_only_where_they_are_asked_for(monkeypatch) -> None:
     monkeypatch.setattr(members, "_CANARY_RUNS", 10)
     small = {"algorithms": ["optimization/dsgd"], "defenses": ["plain"], "attacks": ["gradient_inversion/fit"]}

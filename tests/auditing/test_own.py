@@ -42,6 +42,7 @@ def follow(broadcast, total, count):
     return {"z": np.linalg.qr(total["y"])[0]}
 
 
+@pytest.mark.exhaustive
 def test_every_planted_leak_is_found_and_planted_safety_passes() -> None:
     done = CliRunner().invoke(app, ["audit", "--self-check"])
     assert done.exit_code == 0, done.output
@@ -62,6 +63,7 @@ def test_a_class_that_satisfies_the_protocol_is_audited() -> None:
     assert found.worst is gram
 
 
+@pytest.mark.exhaustive
 def test_labelled_clients_of_a_registered_method_are_fitted() -> None:
     def labelled(seed):
         rng = np.random.default_rng(seed)
@@ -223,6 +225,7 @@ def test_a_step_that_fails_on_rows_that_the_attacker_tries_is_attacked_all_the_s
     assert cell(found, "generic/fit").verdict.word == EXPOSED
 
 
+@pytest.mark.exhaustive
 def test_rows_behind_a_large_constant_and_rounded_moments_are_found() -> None:
     hidden = audit(lambda rows, b: {"count": np.full(3, 1e8), "y": 1e-6 * np.tanh(rows)})
     assert cell(hidden, "generic/fit").verdict.word == EXPOSED
@@ -248,6 +251,7 @@ def test_a_client_that_alone_is_given_away_is_named_and_fails_the_gate() -> None
         assert_leakage_below(0.95, found)
 
 
+@pytest.mark.exhaustive
 def test_torch_steps_without_a_derivative_are_attacked_by_differences() -> None:
     torch = pytest.importorskip("torch")
 
@@ -301,6 +305,7 @@ def test_a_gate_does_not_pass_where_no_attack_could_have_seen() -> None:
             assert_leakage_below(0.5, moments, **wrong)
 
 
+@pytest.mark.exhaustive
 def test_labels_in_the_clear_fail_the_gate_that_is_asked_for_nothing_else() -> None:
     def clients(seed):
         rng = np.random.default_rng(seed)

@@ -133,6 +133,7 @@ def test_a_class_that_answers_the_same_is_audited_whatever_it_counts(method) -> 
     assert audit_algorithm(method, clients, rounds=2, seeds=1, view=["sum only"]).cells
 
 
+@pytest.mark.exhaustive
 def test_a_step_that_loads_torch_within_a_call_and_draws_from_it_can_be_replayed() -> None:
     """In a process of its own, for here torch may be loaded already; the first call draws from NumPy alone."""
     code = """

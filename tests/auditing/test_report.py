@@ -17,6 +17,7 @@ from securefed.auditing.pages import section
 from securefed.auditing.report import headline, render
 from securefed.auditing.statistics import INCONCLUSIVE, Interval, Verdict, verdict
 from securefed.errors import DataError
+from tests.auditing.page import sections, tables, text
 
 NULL = Interval(0.0, 0.0, 0.02, 10, 0.01)
 SETTING = {
@@ -84,43 +85,26 @@ SMALL = report(
 )
 
 
-def columns(html: str) -> list[tuple[str, str]]:
-    """(defence, view) of each column of the first matrix, from its two header rows."""
-    head = html.split("<tbody>", maxsplit=1)[0]
-    groups = re.findall(r'<th scope="colgroup" colspan="(\d+)">([^<]+)</th>', head)
-    views = re.findall(r'<th scope="col"><small>([^<]+)</small></th>', head)
-    defenses = [title for count, title in groups for _ in range(int(count))]
-    return list(zip(defenses, views, strict=True))
-
-
 def test_every_cell_stands_under_its_own_defence_and_view() -> None:
     """`changing survivors` is first met in the second row, after columns of a later defence."""
-    html = render(SMALL, [], [])
-    where = columns(html)
-    assert ("Secure aggregation", "changing survivors") in where
-    body = html.split("<tbody>")[1].split("</tbody>")[0]
-    rows = {
-        re.search(r'href="#([^"]+)"', row)[1]: re.findall(r"<td[^>]*>(?:<b>)?([^<]+)<", row)  # type: ignore[index]
-        for row in body.split("<tr>")[1:]
-    }
-    ssi = dict(zip(where, rows["pca-ssi"], strict=True))
-    assert ssi["Secure aggregation", "changing survivors"] == "0.62"
-    assert ssi["DP on secure aggregation", "sum only"] == "-0.10"
-    assert dict(zip(where, rows["pca-faps"], strict=True))["Secure aggregation", "changing survivors"] == "not attacked"
+    defenses, views, faps, ssi = tables(render(SMALL, [], []))[0]
+    columns = list(zip(defenses, views, strict=True))
+    changing = columns.index(("Secure aggregation", "changing survivors"))
+    assert (faps[0], ssi[0]) == ("FAPS Gram matrix", "SSI Gram matrix")
+    assert ssi[changing] == "0.62 0.61 to 0.63 partial"
+    assert faps[changing] == "not attacked"
+    assert ssi[columns.index(("DP on secure aggregation", "sum only"))] == "-0.10 -0.11 to -0.09 not detected"
 
 
 def test_each_algorithm_has_its_section_with_finding_messages_and_costs() -> None:
-    html = render(SMALL, [], [Curve("pca/ssi", "Error", "note", ("power",), (_series(),))])
-    for name, title in (("pca-ssi", "SSI"), ("pca-faps", "FAPS")):
-        part = html.split(f'<section id="{name}"')[1].split("</section>")[0]
-        assert f"<h2>{title}</h2>" in part
-        assert "A client sends" in part
-        assert "Secure aggregation" in part
-    assert html.split('<section id="pca-ssi"')[1].count("<svg") >= 1
-
-
-def _series() -> dict[str, list[float]]:
-    return {"rounds": [1, 2], "middle": [1.0, 0.1], "low": [0.9, 0.05], "high": [1.1, 0.2]}
+    series = {"rounds": [1, 2], "middle": [1.0, 0.1], "low": [0.9, 0.05], "high": [1.1, 0.2]}
+    curve = Curve("pca/ssi", "Error by rounds", "Falls.", ("power",), (series,))
+    shown = sections(render(SMALL, [], [curve]))
+    for name, title in (("pca/ssi", "SSI"), ("pca/faps", "FAPS")):
+        assert finding(SMALL, name) in shown[title]
+        assert "A client sends" in shown[title]
+        assert "bytes per client and round" in shown[title]
+    assert "Error by rounds" in shown["SSI"] and "Error by rounds" not in shown["FAPS"]
 
 
 def test_the_page_shows_what_the_json_says_of_a_cell_a_member_and_a_setting() -> None:
@@ -137,11 +121,11 @@ def test_the_page_shows_what_the_json_says_of_a_cell_a_member_and_a_setting() ->
     made = replace(report(quiet), membership=rows)
     made.settings["pca/ssi"] = SETTING | {"also attacked": "personal/network"}  # type: ignore[index]
     html = render(made, [], [])
-    assert "<td>0.97</td>" in html and '<th scope="col">highest</th>' in html
-    members = html.split("<h2>Who was there</h2>")[1].split("</section>")[0]
-    assert re.findall(r"not detected</td><td>([^<]*)</td>", members) == ["0.75", "none", ""]
-    assert "personal/network</td>" in html
-    assert "epsilon 8, delta 1e-05 for all rounds" in html
+    _, _, members, (names, values), settings = tables(html)
+    assert dict(zip(names, values, strict=True))["highest"] == "0.97"
+    assert [row[-1] for row in members] == ["would show", "0.75", "none", ""]
+    assert dict(zip(*settings, strict=True))["also attacked"] == "personal/network"
+    assert "epsilon 8, delta 1e-05 for all rounds" in text(html)
 
 
 def test_the_finding_names_what_plain_messages_give_away_and_what_defences_change() -> None:
@@ -247,14 +231,13 @@ def test_the_headline_tells_who_is_held_off_by_differential_privacy_and_only_whe
         line for line in headline(report(*[c for c in SMALL.cells if c.defense != "dp"])) if "ifferential" in line
     ]
     page = render(report(read, hidden), [], [])
-    assert page.count('<p class="lead">') == 2
     assert "All others see sums with the noise, in which no leak was detected." in page
 
 
 def test_every_note_says_of_which_views_it_is() -> None:
     first, second = (replace(cell("pca/ssi", "paillier", view, 0.0), note=f"note {view[0]}") for view in ("a", "b"))
     html = render(report(first, second, replace(second, view="c")), [], [])
-    assert "<li>Paillier (a): note a.</li><li>Paillier (b, c): note b.</li>" in html
+    assert "Paillier (a): note a. Paillier (b, c): note b." in text(html)
 
 
 def test_a_spectrum_leaves_rounding_out_and_a_matrix_of_zeros_has_none() -> None:

@@ -14,6 +14,7 @@ from securefed.auditing.statistics import (
     verdict,
 )
 from securefed.errors import ConfigError
+from tests.combinations import each_value
 
 
 def test_intervals_cover_the_true_mean_about_as_often_as_they_say() -> None:
@@ -66,8 +67,7 @@ def laws(rng):
     }
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
-@pytest.mark.parametrize("law", ["normal", "skewed", "rare"])
+@pytest.mark.parametrize(("law", "seeds"), each_value(["normal", "skewed", "rare"], [2, 3, 5, 10]))
 def test_false_positives_stay_at_two_percent_where_leakage_is_the_null(seeds, law) -> None:
     """250 pairs of one law; 12 or more hits have probability .005 at 2 %. (Student's intervals alone, at n = 2.)"""
     draw = laws(np.random.default_rng(1))[law]

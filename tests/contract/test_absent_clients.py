@@ -14,6 +14,7 @@ from securefed.messages import Message
 from securefed.server import Result
 from securefed.testing.algorithm_checks import assert_same_run
 from securefed.transports.in_process import InProcess, Lossy
+from tests.combinations import sampled
 from tests.contract.settings import CLIENTS, data, make
 from tests.contract.test_parity import EXACT, NAMES, QUANTISED
 
@@ -74,8 +75,7 @@ def run(name: str, defense: Defense, fails: Any, lost: Any = None) -> Result:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("defense", EXACT)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "defense"), sampled(NAMES, EXACT))
 def test_a_run_with_clients_that_sit_out_is_the_run_with_as_many_void_exchanges(name: str, defense: str) -> None:
     """Bit for bit, with the repeats' randomness and doubled bounds, against sums in the clear of all contributions."""
     way = list(WAYS)[NAMES.index(name) % len(WAYS)]

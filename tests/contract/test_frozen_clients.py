@@ -25,6 +25,7 @@ from securefed.server import Result, Server
 from securefed.terms import Terms, new_run
 from securefed.transports.base import Endpoint
 from securefed.transports.in_process import InProcess, Lossy
+from tests.combinations import each_value
 from tests.contract.settings import CLIENTS, SETTINGS, data, make
 
 CLEAR = chain(Quantise())
@@ -116,8 +117,7 @@ def test_every_algorithm_under_secure_aggregation(name: str) -> None:
     same(ours, server(terms_of(name, CLEAR), forget=False, lose=lose).run(3))
 
 
-@pytest.mark.parametrize("defense", DEFENSES)
-@pytest.mark.parametrize("name", ["optimization/scaffold", "personalized/flame"])
+@pytest.mark.parametrize(("name", "defense"), each_value(["optimization/scaffold", "personalized/flame"], DEFENSES))
 def test_under_every_defence_with_evaluations(name: str, defense: str) -> None:
     layer = DEFENSES[defense]()
     ours = server(terms_of(name, layer, 2), forget=True).run(4, evaluate_every=2)

@@ -35,9 +35,11 @@ from securefed.defenses.secure_aggregation import Identities, secure_aggregation
 from securefed.errors import SecureFedError
 from securefed.node import ClientNode
 from securefed.terms import Terms
+from tests.combinations import first_ones, sampled_rows
 from tests.contract.deviating_server import OldOrder, compare, terms_of
 from tests.contract.deviations import CLIENTS, PAIRS, SCHEDULES
 from tests.contract.settings import make
+from tests.examples import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # wild broadcasts overflow, as they do in a run
 NAMES = catalogue.algorithms.names
@@ -58,7 +60,7 @@ DEFENSES: dict[str, Defense] = {
 CLEAR = "in the clear"
 COMBINATIONS = [(name, defense) for name in NAMES for defense in DEFENSES] + [(name, CLEAR) for name in PRIVATE]
 PROFILE = settings.default.max_examples
-AT_LEAST = 5
+AT_LEAST = examples(5, least=2)
 """Schedules for each combination; the nightly profile's number is shared between the combinations."""
 EXAMPLES = max(AT_LEAST, math.ceil(PROFILE / len(COMBINATIONS)))
 
@@ -101,21 +103,23 @@ def what(shown: tuple) -> str:
     return shown[1] if shown[0] == "raised" else (shown[7][0].decode() if shown[7] else shown[2])
 
 
-@pytest.mark.parametrize(("name", "defense"), COMBINATIONS)
+@pytest.mark.hypothesis
+@pytest.mark.parametrize(("name", "defense"), sampled_rows(COMBINATIONS))
 def test_what_a_server_sees_beside_uploads_does_not_depend_on_data(name: str, defense: str) -> None:
     assert sum(play(name, defense, EXAMPLES).values()) >= EXAMPLES
 
 
 CONTROLS = [
-    *(
-        ("pca/localpower", d)
-        for d in ("secure_aggregation", "against a server that deviates", "paillier", "local noise")
-    ),
-    *((name, "secure_aggregation") for name in ("pca/ssi", "pca/faps", "graph/ditto", "graph/fedprox")),
+    ("pca/localpower", "secure_aggregation"),
+    ("pca/ssi", "secure_aggregation"),
+    ("graph/ditto", "secure_aggregation"),
+    ("pca/localpower", "local noise"),
+    *((name, "secure_aggregation") for name in ("pca/faps", "graph/fedprox")),
+    *(("pca/localpower", defense) for defense in ("against a server that deviates", "paillier")),
 ]
 
 
-@pytest.mark.parametrize(("name", "defense"), CONTROLS)
+@pytest.mark.parametrize(("name", "defense"), first_ones(CONTROLS, 3))
 def test_the_battery_finds_the_oracle_when_the_old_order_is_put_back(name: str, defense: str) -> None:
     """The control: a client that computes before it checks, and refuses by name, is told apart."""
     with pytest.raises(AssertionError):

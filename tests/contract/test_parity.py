@@ -18,6 +18,7 @@ from securefed.federation import Federation
 from securefed.public import Public
 from securefed.testing.algorithm_checks import assert_same_run, is_lost, largest_rounding, run_with_losses
 from securefed.transports.in_process import InProcess, Lossy
+from tests.combinations import sampled
 from tests.contract.settings import CLIENTS, SETTINGS, data, make
 
 EXACT: dict[str, Defense] = {
@@ -27,6 +28,8 @@ EXACT: dict[str, Defense] = {
 }
 QUANTISED = chain(Quantise())
 NAMES = catalogue.algorithms.names
+PARTS = 8
+"""Runs over which the (stage, subset) combinations are spread."""
 
 
 def test_the_registry_is_not_empty_and_the_battery_covers_it() -> None:
@@ -34,8 +37,7 @@ def test_the_registry_is_not_empty_and_the_battery_covers_it() -> None:
     assert set(NAMES) == set(SETTINGS)
 
 
-@pytest.mark.parametrize("defense", EXACT)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "defense"), sampled(NAMES, EXACT))
 def test_every_round_sums_within_the_plan_and_the_run_is_bit_identical(name: str, defense: str) -> None:
     assert largest_rounding(make(name), EXACT[defense]) > 0  # rounding did happen: the bound was put to the test
 
@@ -47,19 +49,17 @@ def schedules(stages: tuple[str, ...]) -> list[tuple[str, tuple[int, ...]]]:
     return [every[i] for i in order]
 
 
-@pytest.mark.parametrize("lose", ["requests", "replies"])
-@pytest.mark.parametrize("name", NAMES)
-def test_clients_lost_at_every_stage_in_every_subset(name: str, lose: str) -> None:
-    """One run that meets each (stage, subset) once, against a plain run with the same survivors."""
+@pytest.mark.parametrize(("name", "lose", "part"), sampled(NAMES, ["requests", "replies"], range(PARTS)))
+def test_clients_lost_at_every_stage_in_every_subset(name: str, lose: str, part: int) -> None:
+    """One run that meets each (stage, subset) of its part once, against a plain run with the same survivors."""
     stages = EXACT["secure_aggregation"].plan(make(name).layout(Public.of(data())), CLIENTS).stages
     assert len(stages) == 4
-    result = run_with_losses(make(name), data(), schedules(stages), lose)
+    result = run_with_losses(make(name), data(), schedules(stages)[part::PARTS], lose)
     assert any(len(record.survivors) < CLIENTS for record in result.transcript.records)
     assert any(entry.void for entry in result.history)
 
 
-@pytest.mark.parametrize("defense", ["paillier", "paillier_threshold"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "defense"), sampled(NAMES, ["paillier", "paillier_threshold"]))
 def test_dropouts_under_paillier(name: str, defense: str) -> None:
     plan = [("upload", (0,)), ("upload", (1, 3)), ("upload", ()), ("upload", (4,))]
 

@@ -18,6 +18,7 @@ from securefed.defenses.differential_privacy import Budget, FixedSize, Poisson, 
 from securefed.errors import BudgetSpent, ConfigError
 from securefed.state import pack, restore
 from securefed.tensors import Layout, TensorSpec
+from tests.combinations import each_value
 
 DELTA = 1e-5
 
@@ -93,6 +94,7 @@ def test_calibrated_noise_keeps_the_promise_and_hardly_less_would_not(epsilon, d
     assert epsilon_of(noise, rounds, delta) <= epsilon < epsilon_of(noise * (1 - 1e-6), rounds, delta)
 
 
+@pytest.mark.exhaustive
 def test_calibration_under_poisson_sampling():
     sampler = Poisson(0.05)
     noise = calibrate(3.0, DELTA, 200, sampler)
@@ -100,6 +102,7 @@ def test_calibration_under_poisson_sampling():
     assert noise < calibrate(3.0, DELTA, 200)  # not being there helps
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("epsilon", "rate"), [(0.5, 1.0), (3.0, 1.0), (50.0, 0.5), (50.0, 0.999)])
 def test_calibration_under_poisson_sampling_never_asks_for_more_than_every_round_in_full(epsilon, rate):
     # Where the numerical accountant ends (noise below .3) and where it costs precision (rate 1).
@@ -108,6 +111,7 @@ def test_calibration_under_poisson_sampling_never_asks_for_more_than_every_round
     assert epsilon_of(sampled, 1, DELTA, Poisson(rate)) <= epsilon
 
 
+@pytest.mark.exhaustive
 def test_calibration_for_a_fixed_size_never_asks_for_more_than_replacements_in_full():
     assert calibrate(3.0, DELTA, 100, FixedSize(9, 10)) <= 2 * calibrate(3.0, DELTA, 100)
 
@@ -120,8 +124,7 @@ def test_cohorts_of_a_fixed_size_at_the_known_point():
     assert epsilon_of(2.0, 10_000, DELTA, Poisson(0.01)) < 3  # ... and so would taking it for Poisson sampling
 
 
-@pytest.mark.parametrize("noise", [1.0, 4.0, 30.0])
-@pytest.mark.parametrize("cohort", [1, 5, 20])
+@pytest.mark.parametrize(("noise", "cohort"), each_value([1.0, 4.0, 30.0], [1, 5, 20]))
 def test_a_fixed_size_costs_at_most_every_round_in_full_and_at_least_the_exact_loss_of_one_round(noise, cohort):
     sampler = FixedSize(cohort, 20)
     for rounds in (1, 50):

@@ -33,6 +33,7 @@ from securefed.messages import SERVER, Message
 from securefed.opening import Opening
 from securefed.run_options import RunOptions
 from securefed.tensors import Layout, TensorSpec
+from tests.combinations import each_value, first_ones
 
 LAYOUT = Layout((TensorSpec("w", (3, 4)), TensorSpec("b", (), 0.25), TensorSpec("c", (2,), 50.0, 64)))
 WHOLE_AND_EACH = pytest.mark.parametrize("each", [False, True])
@@ -93,8 +94,7 @@ def clips(transform, norms, rounds, noise=None):
     return np.array(seen)
 
 
-@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.9])
-@pytest.mark.parametrize("start", [0.1, 8.0])
+@pytest.mark.parametrize(("start", "quantile"), each_value([0.1, 8.0], [0.2, 0.5, 0.9]))
 def test_the_quantile_of_a_stationary_stream_is_reached_and_another_one_is_told_apart(quantile, start):
     # 100 clients with log-normal norms. Noise on the share of clients within C: z / (2 sqrt(share)) / 100 = .022, so
     # with eta = .2 log C moves by .0045 in a round, and is pulled back by eta times the density of log norms: its
@@ -116,7 +116,7 @@ def test_one_step_is_the_papers():
     assert adaptive_clip(0.5).learn({BELOW: np.zeros(1)}, plan, 0) == (1.0,)
 
 
-@pytest.mark.parametrize(("noise", "share"), [(1.0, 0.01), (2.5, 0.05), (0.8, 0.5)])
+@pytest.mark.parametrize(("noise", "share"), first_ones([(2.5, 0.05), (1.0, 0.01), (0.8, 0.5)]))
 def test_epsilon_covers_both_releases_as_another_accountant_counts_them(noise, share):
     # Two mechanisms of their own: contributions with z_Delta over sensitivity 1, the centred bit with sigma_b over 1/2.
     transform = adaptive_clip(0.5, share=share)

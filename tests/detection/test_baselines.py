@@ -37,7 +37,7 @@ def test_networks_have_the_layers_and_are_trained_by_fedavg(name):
     assert parts == ({"encoder", "decoder"} if "ae" in name else {"encoder", "generator", "discriminator"})
 
 
-@pytest.mark.parametrize("widths", [(8,), DEEP])
+@pytest.mark.parametrize("widths", [(8,), pytest.param(DEEP, marks=pytest.mark.exhaustive)])
 def test_an_autoencoder_learns_to_tell_rows_off_the_plane(widths):
     rng = np.random.default_rng(1)
     data = clients(rng)

@@ -13,6 +13,7 @@ from securefed.flower.enrolment import Invitation
 from securefed.messages import Message
 from securefed.sealing import Seal
 from securefed.terms import Terms
+from tests.combinations import sampled
 from tests.contract.deviating_server import OldOrder
 from tests.contract.test_non_interference import AT_LEAST, NAMES, play
 from tests.flower.grid import Node
@@ -46,12 +47,13 @@ def victim(tmp_path: Path) -> Any:
     return type("Victim", (SuperNode,), {"folders": tmp_path})
 
 
-@pytest.mark.parametrize("defense", DEFENSES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.hypothesis
+@pytest.mark.parametrize(("name", "defense"), sampled(NAMES, DEFENSES))
 def test_what_a_server_sees_over_flower_does_not_depend_on_data(name: str, defense: str, victim: Any) -> None:
     assert sum(play(name, defense, AT_LEAST, victim).values()) >= AT_LEAST
 
 
+@pytest.mark.exhaustive
 def test_the_old_order_is_found_over_flower_too(monkeypatch: pytest.MonkeyPatch, victim: Any) -> None:
     """The control: the app's client computes before it checks, and refuses by name."""
     monkeypatch.setattr("securefed.terms.ClientNode", OldOrder)

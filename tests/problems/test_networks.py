@@ -195,6 +195,7 @@ def test_responses_and_labels_are_not_mistaken_for_each_other() -> None:
         double().targets(Dataset(X))
 
 
+@pytest.mark.exhaustive
 def test_repr_identifies_the_problem_in_any_process() -> None:
     made = "TorchModule(module=partial(torch.nn.Linear, 6, out_features=3), precision='float64')"
     names = "import torch; from functools import partial; from securefed.problems import TorchModule"

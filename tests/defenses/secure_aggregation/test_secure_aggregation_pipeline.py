@@ -20,6 +20,7 @@ from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.errors import ContradictionError, MalformedError, MessageRefused, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, Message
 from securefed.state import pack, restore
+from tests.examples import examples
 
 RUN = "0123456789abcdef0123456789abcdef"
 PROTOCOL = secure_aggregation(pipelined=True)
@@ -242,7 +243,7 @@ def test_one_flipped_bit_in_any_rider_is_refused_or_prepares_nothing(net, stage,
         assert chain.stages == FULL
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_random_runs_sum_exactly_or_are_void_by_name(net, data):
     chain = Chain(net, net.plan(5, (("w", (3,), 32),), pipelined=True))

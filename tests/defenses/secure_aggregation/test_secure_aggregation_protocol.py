@@ -47,7 +47,7 @@ def check(net, session, drops, **kwargs):
         assert np.array_equal(out.aggregate.total[name], value)
 
 
-@pytest.mark.parametrize("cohort", [(1, 2, 6), (0, 3, 4, 8)])
+@pytest.mark.parametrize("cohort", [(1, 2, 6), pytest.param((0, 3, 4, 8), marks=pytest.mark.exhaustive)])
 def test_every_client_may_drop_at_any_stage_whatever_the_others_do(net, cohort):
     """All combinations: each client leaves at one of the four stages or stays."""
     session = net.session(cohort, tensors=(("w", (3,), 32),))

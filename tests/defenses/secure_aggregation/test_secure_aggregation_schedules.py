@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from securefed.defenses.secure_aggregation import Identities, SecureAggregation,
 from securefed.errors import MessageRefused, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, Message
 from tests.defenses.secure_aggregation.faults import NETWORK, client_lies, server_lies
+from tests.examples import examples
 
 RUN = "0123456789abcdef0123456789abcdef"
 IDENTITIES = Identities.generate(5)
@@ -25,7 +27,7 @@ VARIANTS = {
     "active": secure_aggregation(identities=IDENTITIES),
     "active, pipelined": secure_aggregation(identities=IDENTITIES, pipelined=True),
 }
-SCHEDULES = max(500, settings.default.max_examples)  # of the profile: `--hypothesis-profile nightly` asks for more
+SCHEDULES = max(examples(500), settings.default.max_examples)  # `--hypothesis-profile nightly` asks for more
 STAGES = ("keys", "shares", "upload", "confirm", "unmask")
 HAPPENS = (*NETWORK, "twice", "an older one", "swapped", "a lie")
 
@@ -165,6 +167,7 @@ EVENTS = st.builds(
 )
 
 
+@pytest.mark.hypothesis
 def test_any_schedule_sums_exactly_or_is_refused_by_name(net):
     """Schedules meet both ends: neither is rare."""
     outcomes: Counter[str] = Counter()

@@ -14,6 +14,7 @@ from securefed.errors import (
     ProtocolError,
 )
 from securefed.messages import SERVER
+from tests.examples import examples
 
 COHORT = (2, 3, 5, 8, 11)
 
@@ -96,7 +97,7 @@ def same(left, right):
     )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.data())
 def test_mutated_messages_end_in_a_refusal_and_never_in_a_wrong_sum(net, strangers, data):
     """One to three messages to either side are mutated; every mutation that changes anything costs its client the round
