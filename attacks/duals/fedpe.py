@@ -20,7 +20,7 @@ from securefed.attacks.duals.fit import fit_steps
 from securefed.attacks.duals.motion import Euclidean
 from securefed.attacks.duals.opened import Duals, Found
 from securefed.attacks.duals.steps import Step
-from securefed.attacks.gram.elimination import Inner, eliminate, solve_shifted, symmetric_basis
+from securefed.attacks.gram.elimination import InnerEquations, eliminate, solve_shifted, symmetric_basis
 from securefed.attacks.gram.linear import solve
 from securefed.tensors import Array
 
@@ -56,7 +56,7 @@ class FedPEDuals(Duals):
         return Found(found.gram, method, False, found.misfit, found.rank, found.unknowns, found.condition)
 
 
-def gradient_parts(step: Step, step_size: float, rho: float) -> tuple[Array, Array, Inner]:
+def gradient_parts(step: Step, step_size: float, rho: float) -> tuple[Array, Array, InnerEquations]:
     """Q, (I - Q Q^T) S Q, and equations of Theta = Q^T S Q, from one step U+ = U - eta grad L(U), U = Q R.
 
     With V = S U and M = U^T V = R^T Theta R: grad f = -2 V (2 I - A) + 2 U M, so (I - Q Q^T) V = (I - Q Q^T) grad f
@@ -70,4 +70,4 @@ def gradient_parts(step: Step, step_size: float, rho: float) -> tuple[Array, Arr
     block = off(Q, gradient) @ np.linalg.inv(2 * A - 4 * one) @ np.linalg.inv(R)
     M = R.T @ symmetric_basis(len(A)) @ R
     # a quarter, so that round-off in these equations is about that of the block
-    return Q, block, Inner((M @ A + A @ M - 2 * M) / 2, U.T @ gradient / 4)
+    return Q, block, InnerEquations((M @ A + A @ M - 2 * M) / 2, U.T @ gradient / 4)

@@ -13,7 +13,7 @@ from numpy.linalg import LinAlgError
 
 from securefed.attacks.duals.motion import Motion, Moved, Place
 from securefed.attacks.duals.steps import Step
-from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.levenberg import Geodesic, levenberg
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
@@ -53,7 +53,7 @@ def fit_steps(steps: Sequence[Step], features: int, motion: Motion, jacobians: i
     Damped steps from zero leave what the messages do not show at zero: a fit that is not `proven` is still the
     cautious estimate.
     """
-    coordinates = Symmetric.of(features)
+    coordinates = SymmetricMatrices.of(features)
     used = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]
     problem = StepsProblem(used, coordinates, motion)
     result = levenberg(
@@ -77,7 +77,7 @@ class StepsProblem:
     """The differences between simulated and seen iterates, as functions of the coordinates of S."""
 
     steps: Sequence[Step]
-    coordinates: Symmetric
+    coordinates: SymmetricMatrices
     motion: Motion
 
     def residual(self, x: Array) -> Array:

@@ -22,8 +22,8 @@ from securefed.algorithms.pca.server import BASIS
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.attacks.duals.motion import Motion, Moved, Place, motion_of
 from securefed.attacks.duals.steps import excess
-from securefed.attacks.gram.coordinates import Symmetric
-from securefed.attacks.gram.joint_attack import JointAttack, Sums
+from securefed.attacks.gram.coordinates import SymmetricMatrices
+from securefed.attacks.gram.joint_attack import JointAttack, JointFitProblem
 from securefed.attacks.gram.tangents import crossed, left
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
@@ -49,10 +49,10 @@ class JointDuals(JointAttack):
         algorithm, features = cast("FedPG | FedPE", target.algorithm), target.public.features
         return features * (features + 1) // 2 - motion_of(algorithm).blind, rounds * features * algorithm.rank
 
-    def sums(self, observed: Observed, target: Target) -> Sums:
+    def sums(self, observed: Observed, target: Target) -> JointFitProblem:
         sender = ConsensusSender.of(observed, target)
         seen = np.concatenate([o.message[POINT].reshape(-1) for o in observed.rounds])
-        return Sums(sender, seen, np.zeros(sender.count))
+        return JointFitProblem(sender, seen, np.zeros(sender.count))
 
     def finished(self, grams: Array, target: Target, members: Sequence[int]) -> tuple[Array, float]:
         algorithm = cast("FedPG | FedPE", target.algorithm)
@@ -77,14 +77,14 @@ class ConsensusSender:
     followed: Sequence[Array]
     rho: float
     motion: Motion
-    coordinates: Symmetric
+    coordinates: SymmetricMatrices
 
     @classmethod
     def of(cls, observed: Observed, target: Target) -> ConsensusSender:
         algorithm = cast("FedPG | FedPE", target.algorithm)
         rounds = observed.rounds
         later = [o.broadcast[BASIS] for o in rounds[1:]] + [observed.output.get(BASIS, rounds[-1].broadcast[BASIS])]
-        return cls(rounds, later, algorithm.rho, motion_of(algorithm), Symmetric.of(target.public.features))
+        return cls(rounds, later, algorithm.rho, motion_of(algorithm), SymmetricMatrices.of(target.public.features))
 
     @property
     def count(self) -> int:

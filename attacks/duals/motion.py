@@ -15,7 +15,7 @@ from securefed.algorithms.pca.fedpe import FedPE, lagrangian_gradient
 from securefed.algorithms.pca.fedpg import FedPG, local_step
 from securefed.algorithms.pca.operators import off
 from securefed.attacks.duals.steps import excess
-from securefed.attacks.gram.coordinates import Directions
+from securefed.attacks.gram.coordinates import GramDirections
 from securefed.attacks.gram.tangents import complete, crossed, left, right
 from securefed.tensors import Array
 
@@ -57,7 +57,7 @@ class Motion(Protocol):
         """U after the steps."""
         ...
 
-    def end_and_tangents(self, S: Array, directions: Directions, place: Place, moved: Moved) -> tuple[Array, Array]:
+    def end_and_tangents(self, S: Array, directions: GramDirections, place: Place, moved: Moved) -> tuple[Array, Array]:
         """U after the steps, and dU."""
         ...
 
@@ -76,7 +76,7 @@ class Riemannian:
             U = local_step(U, S @ U, place.linear, self.step_size)
         return U
 
-    def end_and_tangents(self, S: Array, directions: Directions, place: Place, moved: Moved) -> tuple[Array, Array]:
+    def end_and_tangents(self, S: Array, directions: GramDirections, place: Place, moved: Moved) -> tuple[Array, Array]:
         U, dU = place.U, moved.d_start
         for _ in range(self.local_steps):
             pull = place.linear - 2 * S @ U
@@ -101,7 +101,7 @@ class Euclidean:
             U = U - self.step_size * lagrangian_gradient(U, S @ U, place.linear, place.constraint_dual, self.rho)
         return U
 
-    def end_and_tangents(self, S: Array, directions: Directions, place: Place, moved: Moved) -> tuple[Array, Array]:
+    def end_and_tangents(self, S: Array, directions: GramDirections, place: Place, moved: Moved) -> tuple[Array, Array]:
         U, dU = place.U, moved.d_start
         for _ in range(self.local_steps):
             slope = self._gradient_tangents(S, directions, replace(place, U=U), replace(moved, d_start=dU))
@@ -109,7 +109,7 @@ class Euclidean:
             U, dU = U - self.step_size * gradient, dU - self.step_size * slope
         return U, dU
 
-    def _gradient_tangents(self, S: Array, directions: Directions, place: Place, moved: Moved) -> Array:
+    def _gradient_tangents(self, S: Array, directions: GramDirections, place: Place, moved: Moved) -> Array:
         """d[-4 SU + 2 SU A + 2 U U^T SU + Y - rho Z + rho U + U (G + G^T)], A = U^T U, G = 2 T*B + 2 rho B^3."""
         U, dU, T = place.U, moved.d_start, place.constraint_dual
         SU, dSU = S @ U, left(S, dU) + directions.times(U)

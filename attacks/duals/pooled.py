@@ -22,8 +22,8 @@ from securefed.attacks.duals.opened import no_room
 from securefed.attacks.duals.shrunk import from_blocks
 from securefed.attacks.duals.steps import Step, opened
 from securefed.attacks.duals.unclipped import unclipped
-from securefed.attacks.gram.elimination import Products, eliminate, solve_shifted
-from securefed.attacks.gram.rounds import rows_of
+from securefed.attacks.gram.elimination import EliminatedProducts, eliminate, solve_shifted
+from securefed.attacks.gram.observed_rounds import rows_of
 from securefed.attacks.requirements import MEMORY, untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
@@ -104,7 +104,7 @@ def mean_steps(rounds: Sequence[Observation], algorithm: FedPG) -> list[Step]:
 
 def mean_gram(
     steps: Sequence[Step], algorithm: FedPG, rows: int, error: float = 0.0, *, disturbed: bool = False
-) -> tuple[Products, Array]:
+) -> tuple[EliminatedProducts, Array]:
     """The mean of S_i (over the rows, where the algorithm normalises), of rank at most `rows`, and what it follows
     from.
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from securefed.attacks.gram.shrinkage import Noisy, shrunk
+from securefed.attacks.gram.shrinkage import NoisyProducts, shrunk
 from securefed.tensors import Array
 
 _TURNS, _STEPS = 30, 3
@@ -28,7 +28,7 @@ def from_blocks(starts: Sequence[Array], blocks: Sequence[Array], error: float, 
     errors = np.full(len(bases), error)
     inner, found = np.zeros((len(bases), bases.shape[2], bases.shape[2])), None
     for _ in range(_TURNS):
-        completed = Noisy(bases, seen + bases @ inner, errors, _NONE, _NONE)
+        completed = NoisyProducts(bases, seen + bases @ inner, errors, _NONE, _NONE)
         found = shrunk(completed, rows, start=found, steps=_STEPS, relax=False)
         now = bases.mT @ (found.gram @ bases)
         inner = now + _FURTHER * (now - inner)

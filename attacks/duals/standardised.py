@@ -14,7 +14,7 @@ import numpy as np
 
 from securefed.algorithms.pca.operators import off
 from securefed.attacks.duals.steps import Step
-from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.gram.linear import nearest_psd
 from securefed.tensors import Array
 
@@ -54,7 +54,7 @@ def with_unit_diagonal(steps: Sequence[Step], blocks: Sequence[Array], step_size
     Args:
         blocks: of the steps.      step_size: by which messages' rounding is divided.
     """
-    coordinates = Symmetric.of(len(steps[0].start))
+    coordinates = SymmetricMatrices.of(len(steps[0].start))
     enough = _REDUNDANCY * coordinates.count // blocks[0].size + 2
     used = np.unique(np.linspace(0, len(steps) - 1, min(enough, len(steps))).round().astype(int))
     steps, blocks = [steps[k] for k in used], [blocks[k] for k in used]
@@ -154,7 +154,7 @@ def _odds(free: Ridge, diagonal: Array) -> float:
     return float(np.sum(np.log1p(gain) - pulled**2 * _SPREAD**2 / (1 + gain)) / 2)
 
 
-def _images(U: Array, coordinates: Symmetric) -> Array:
+def _images(U: Array, coordinates: SymmetricMatrices) -> Array:
     """(I - U U^T) E U for every coordinate's matrix E, (features rank, coordinates)."""
     every = coordinates.times(U)
     flat = every.reshape(len(U), -1)

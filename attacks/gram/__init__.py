@@ -1,13 +1,13 @@
-"""Attacks that reconstruct Gram matrices from products with them."""
+"""Reconstruct Gram matrices from products with them."""
 
 from __future__ import annotations
 
 from securefed.attacks.base import attacks
-from securefed.attacks.gram.consensus import ConsensusGram
-from securefed.attacks.gram.difference import DifferenceGram
-from securefed.attacks.gram.faps_sums import JointGram
+from securefed.attacks.gram.faps.consensus_attack import ConsensusGram
+from securefed.attacks.gram.faps.summed_clients import JointGram
 from securefed.attacks.gram.local_power import LocalPowerGram
-from securefed.attacks.gram.power import PowerGram
+from securefed.attacks.gram.subspace_iteration import PowerGram
+from securefed.attacks.gram.survivor_differences import DifferenceGram
 
 __all__ = ["ConsensusGram", "DifferenceGram", "JointGram", "LocalPowerGram", "PowerGram"]
 
@@ -38,7 +38,7 @@ attacks.register(
 attacks.register(
     "gram/consensus",
     ConsensusGram,
-    summary="reads S off FAPS near consensus; on single clients solves rounds one by one, or fits a simulated client",
+    summary="estimates S near FAPS' consensus; for single clients solves round by round, or fits a simulated client",
     source="against faps proposition 5: eqs. (12)-(20) near X_i = Z, and inverted by Levenberg-Marquardt",
     applies_to="pca/faps, and blocks of pca/faps-guarded",
     reads="the product of every round beside the basis that was sent; round 0 alone gives beta and a block of S",
@@ -46,7 +46,7 @@ attacks.register(
 attacks.register(
     "gram/joint",
     JointGram,
-    summary="fits all clients of a sum at once: masked products are not linear, so their sum gives each matrix away",
+    summary="fits all clients of a sum at once: masked products are not linear, so their sum determines each matrix",
     source="this package; faps Algorithm 1 simulated, Levenberg-Marquardt",
     applies_to="pca/faps with a fixed number of inner steps, sums of few clients with few features",
     reads="the sums of every round, the same clients in each, beside the basis that was sent",

@@ -1,7 +1,7 @@
-"""S from blocks (I - U_k U_k^T) S U_k that leave each U_k^T S U_k unknown.
+"""Solve for S from blocks (I - U_k U_k^T) S U_k that leave each U_k^T S U_k unknown.
 
-S U_k = G_k + U_k Theta_k with G_k known and Theta_k symmetric (p x p): S itself is eliminated, and the few entries
-of the Theta_k follow from linear equations. One direction stays blind: S -> S + c I.
+S U_k = G_k + U_k Theta_k with G_k known and Theta_k symmetric (p x p). S itself is eliminated, and the few entries of
+the Theta_k follow from linear equations. The equations do not see S -> S + c I.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ import numpy as np
 from scipy.linalg import block_diag, lstsq
 from scipy.optimize import brentq
 
-from securefed.attacks.gram.linear import TAU, Solution, solve, span
+from securefed.attacks.gram.linear import TAU, GramSolution, solve, span
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
 _NULL = 1e-10
-"""Combinations of the U_k below this (relative) count as zero: S of them must vanish."""
+"""Combinations of the U_k below this share of the largest count as zero, so S of them must vanish."""
 _FIT = 1e-11
+"""Singular values of the equations below this share of the largest count as zero."""
 
 
 @dataclass(frozen=True)
-class Inner:
+class InnerEquations:
     """Linear equations of one Theta_k: sum_q theta_q images_q = seen, theta its coordinates in `symmetric_basis`.
 
     Attributes:
-        images: (p (p + 1) / 2, ...), one equation for each further entry.      seen: (...).
+        images: (p (p + 1) / 2, ...), one equation for each further entry.
+        seen: right-hand sides, (...).
     """
 
     images: Array
@@ -35,13 +37,16 @@ class Inner:
 
 
 @dataclass(frozen=True)
-class Products:
-    """S on the subspaces seen, up to S + c I where nothing was seen of the Theta_k themselves.
+class EliminatedProducts:
+    """S on the observed subspaces, up to S + c I where nothing was observed of the Theta_k themselves.
 
     Attributes:
-        probes: [U_1 .. U_K], (features, K p).      products: S of them, up to c times them.
-        rank, unknowns, condition: of the linear system of the Theta_k, its blind direction fixed.
-        residual: its relative residual.
+        probes: [U_1 .. U_K], (features, K p).
+        products: S of the probes, up to c times them.
+        rank: of the linear system of the Theta_k, with c fixed.
+        unknowns: of that system.
+        condition: of that system.
+        residual: relative residual of that system.
     """
 
     probes: Array
@@ -52,19 +57,24 @@ class Products:
     residual: float
 
     def at(self, shift: float) -> Array:
-        """The products for S + shift I."""
+        """Return the products for S + shift I."""
         return np.asarray(self.products + shift * self.probes)
 
 
-def eliminate(bases: Sequence[Array], blocks: Sequence[Array], inner: Sequence[Inner] = ()) -> Products:
+def eliminate(
+    bases: Sequence[Array], blocks: Sequence[Array], inner: Sequence[InnerEquations] = ()
+) -> EliminatedProducts:
     """Solve for the Theta_k.
 
-    Args:
-        bases: U_k, (features, p) orthonormal.      blocks: G_k = (I - U_k U_k^T) S U_k.
-        inner: what is seen of the Theta_k themselves, in order; nothing without it, and S + c I is blind then.
+    U_j^T S U_k is the transpose of U_k^T S U_j for all j < k, and S of a vanishing combination of the U_k vanishes.
 
-    The equations: U_j^T S U_k is the transpose of U_k^T S U_j for all j < k, and S of a vanishing combination of
-    the U_k vanishes.
+    Args:
+        bases: U_k, (features, p) with orthonormal columns.
+        blocks: G_k = (I - U_k U_k^T) S U_k.
+        inner: equations of the Theta_k themselves, in order; without them S + c I is not determined.
+
+    Returns:
+        S on the span of the bases.
     """
     U, G = np.stack(bases), np.stack(blocks)
     basis = symmetric_basis(U.shape[2])
@@ -75,7 +85,7 @@ def eliminate(bases: Sequence[Array], blocks: Sequence[Array], inner: Sequence[I
     A, b = np.vstack([matrix, more, own]), np.concatenate([right, more_right, own_right])
     x, _, rank, sv = lstsq(A, b, cond=_FIT)
     theta = np.einsum("kq,qab->kab", x.reshape(len(U), -1), basis)
-    return Products(
+    return EliminatedProducts(
         probes=probes,
         products=np.hstack(list(G + U @ theta)),
         rank=int(rank),
@@ -86,12 +96,21 @@ def eliminate(bases: Sequence[Array], blocks: Sequence[Array], inner: Sequence[I
 
 
 def solve_shifted(
-    seen: Products, *, rows: int = 0, trace: float | None = None, tau: float = TAU
-) -> tuple[Solution, float]:
-    """S from `seen`, and the shift that was added.
+    seen: EliminatedProducts, *, rows: int = 0, trace: float | None = None, tau: float = TAU
+) -> tuple[GramSolution, float]:
+    """Solve for S, and for the shift c that the equations do not see.
 
-    The blind shift follows from `trace` where it is known and the probes span all features; elsewhere it is the one
-    whose positive semidefinite completion has the least trace: the choice of least rank.
+    The shift follows from `trace` where that is known and the probes span all features. Elsewhere it is the one whose
+    positive semidefinite completion has the least trace, which favours a low rank.
+
+    Args:
+        seen: S on the probes, up to the shift.
+        rows: upper bound on the rank of S; 0 for none.
+        trace: of S, where it is known.
+        tau: smallest singular value of the probes that is used, relative to the largest.
+
+    Returns:
+        The solution, and the shift that was added.
     """
     shift = least_trace_shift(seen, tau)
     solution = solve(seen.probes, seen.at(shift), tau=tau, rows=rows)
@@ -101,11 +120,15 @@ def solve_shifted(
     return solution, shift
 
 
-def least_trace_shift(seen: Products, tau: float = TAU) -> float:
-    """The c at which the least positive semidefinite completion of S + c I has the least trace.
+def least_trace_shift(seen: EliminatedProducts, tau: float = TAU) -> float:
+    """Return the c at which the least positive semidefinite completion of S + c I has the least trace.
 
     With W = Q^T S Q = V diag(l) V^T and b_i = ||(I - Q Q^T) S Q v_i||^2 the completion has trace
     sum (l_i + c) + sum b_i / (l_i + c), convex in c > -l_min.
+
+    Args:
+        seen: S on the probes, up to the shift.
+        tau: smallest singular value of the probes that is used, relative to the largest.
 
     Raises:
         TranscriptError: no direction is more than noise, as where messages do not belong to these broadcasts.
@@ -127,7 +150,7 @@ def least_trace_shift(seen: Products, tau: float = TAU) -> float:
 
 
 def symmetric_basis(size: int) -> Array:
-    """An orthonormal basis of the symmetric matrices, (size (size + 1) / 2, size, size)."""
+    """Return an orthonormal basis of the symmetric matrices, (size (size + 1) / 2, size, size)."""
     i, j = np.triu_indices(size)
     out = np.zeros((len(i), size, size))
     weight = np.where(i == j, 1.0, np.sqrt(0.5))
@@ -136,7 +159,7 @@ def symmetric_basis(size: int) -> Array:
 
 
 def _transposes(U: Array, G: Array, basis: Array) -> tuple[Array, Array]:
-    """U_j^T G_k + C Theta_k = G_j^T U_k + Theta_j C for j < k, with C = U_j^T U_k."""
+    """Return the equations U_j^T G_k + C Theta_k = G_j^T U_k + Theta_j C for j < k, with C = U_j^T U_k."""
     count, _, p = U.shape
     j, k = np.triu_indices(count, 1)
     C, D = np.einsum("jna,knb->jkab", U, U), np.einsum("jna,knb->jkab", U, G)
@@ -149,17 +172,17 @@ def _transposes(U: Array, G: Array, basis: Array) -> tuple[Array, Array]:
 
 
 def _gauge(count: int, basis: Array) -> tuple[Array, Array]:
-    """The blind direction is zero."""
+    """Return the equation that fixes the shift: the traces of the Theta_k sum to zero."""
     return np.tile(np.einsum("qaa->q", basis), count)[None, :] / np.sqrt(count), np.zeros(1)
 
 
-def _seen_inside(inner: Sequence[Inner]) -> tuple[Array, Array]:
+def _seen_inside(inner: Sequence[InnerEquations]) -> tuple[Array, Array]:
     rows = [own.images.reshape(len(own.images), -1).T for own in inner]
     return block_diag(*rows), np.concatenate([own.seen.reshape(-1) for own in inner])
 
 
 def _vanishing(U: Array, G: Array, basis: Array, probes: Array) -> tuple[Array, Array]:
-    """sum_k (G_k + U_k Theta_k) N_k = 0 for the null vectors N of [U_1 .. U_K]."""
+    """Return the equations sum_k (G_k + U_k Theta_k) N_k = 0 for the null vectors N of [U_1 .. U_K]."""
     count, features, p = U.shape
     _, s, Vt = np.linalg.svd(probes)
     N = Vt[int(np.sum(s > _NULL * s[0])) :].reshape(-1, count, p)

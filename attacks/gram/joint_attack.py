@@ -1,4 +1,4 @@
-"""What the attacks on sums of non-linear messages share: when there is enough to fit, and what they report."""
+"""Decide whether sums of non-linear messages can be fitted, and report the fit: shared by FAPS, FedPG and FedPE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.gram.joint import Sender, fit_jointly
+from securefed.attacks.gram.joint_fit import ClientSimulation, fit_jointly
 from securefed.attacks.requirements import untold
 from securefed.errors import TranscriptError
 from securefed.public import require
@@ -18,31 +18,33 @@ from securefed.tensors import Array
 
 
 @dataclass(frozen=True)
-class Sums:
-    """What is to be fitted.
+class JointFitProblem:
+    """The inputs of a joint fit.
 
     Attributes:
-        sender: any of the clients, which all behave alike.      seen: their sums, flat, in the sender's order.
-        first: parameters of a client to begin with.
+        sender: simulation of one client; all clients behave alike.
+        seen: the sums of the messages, flat, in the simulation's order.
+        first: parameters of one client to begin with.
     """
 
-    sender: Sender
+    sender: ClientSimulation
     seen: Array
     first: Array
 
 
 @dataclass(frozen=True)
 class JointAttack(ABC):
-    """Fit all clients of a sum at once; every round must hold the same ones, from the first on.
+    """Fit all clients of a sum at once; every round must hold the same clients, from the first on.
+
+    The value is the sum of the matrices; `diagnostics["clients"]` has them one by one, in no order, since the sums do
+    not show which belongs to which client. A fit is proven where its residual is round-off and its Jacobian in all
+    matrices has full rank; `diagnostics["method"]` says whether it is.
 
     Attributes:
-        fit_unknowns: largest number of unknowns, clients x features (features + 1) / 2: the cost of a linearisation
-            grows with their cube (300: a tenth of a second).
-        starts: disturbed starts.      jacobians: largest number of linearisations of each.
-
-    `diagnostics["clients"]` has the matrices one by one, in no order: nothing says whose is whose. The value is their
-    sum. Proven only at a misfit of round-off with a Jacobian of full rank in all matrices together;
-    `diagnostics["method"]` says whether it is.
+        fit_unknowns: largest number of unknowns, clients x features (features + 1) / 2; the cost of a Jacobian grows
+            with their cube (300: a tenth of a second).
+        starts: number of disturbed starts.
+        jacobians: largest number of Jacobians of each start.
     """
 
     fit_unknowns: int = 300
@@ -57,21 +59,22 @@ class JointAttack(ABC):
 
     @abstractmethod
     def foreign(self, algorithm: object) -> str | None:
-        """Why it is not an algorithm of this attack."""
+        """Return why the attack does not apply to an algorithm, or `None`."""
 
     @abstractmethod
     def size(self, target: Target, rounds: int) -> tuple[int, int]:
-        """Unknowns of one client, and entries of that many sums."""
+        """Return the unknowns of one client, and the entries of so many rounds' sums."""
 
     @abstractmethod
-    def sums(self, observed: Observed, target: Target) -> Sums:
-        """What is to be fitted, of a view that `applies`."""
+    def sums(self, observed: Observed, target: Target) -> JointFitProblem:
+        """Return the inputs of the fit, for a view that `applies` accepts."""
 
     def finished(self, grams: Array, target: Target, members: Sequence[int]) -> tuple[Array, float]:
-        """The matrices as they are reported one by one, and what times their sum is the pooled one."""
+        """Return the matrices as they are reported one by one, and the factor from their sum to the pooled matrix."""
         return grams, 1.0
 
     def applies(self, target: Target, observed: Observed) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
         reason = self.foreign(target.algorithm) or untold(observed.rounds) or _noised(observed)
         if reason is not None:
             return reason
@@ -79,16 +82,17 @@ class JointAttack(ABC):
         if len(members) < 2:
             return "The view shows one client, whose messages other attacks open."
         if any(o.members != members for o in observed.rounds):
-            return "The clients of the sums change, so nobody's run can be simulated from the start."
+            return "The clients of the sums change, so no client's run can be simulated from its start."
         single, entries = self.size(target, len(observed.rounds))
         unknowns = len(members) * single
         if entries < unknowns:
             return f"{entries} entries of the sums cannot determine {unknowns} unknowns of {len(members)} clients."
         if unknowns > self.fit_unknowns:
-            return f"{unknowns} unknowns of {len(members)} clients; the limit is {self.fit_unknowns} (`fit_unknowns`)."
+            return f"{unknowns} unknowns; the limit is {self.fit_unknowns}: raise `fit_unknowns`."
         return None
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Fit the clients' matrices and report their sum."""
         reason = self.applies(target, observed)
         if reason is not None:
             raise TranscriptError(reason)
@@ -100,7 +104,7 @@ class JointAttack(ABC):
         return Reconstruction(
             secret=self.secret,
             value=factor * grams.sum(axis=0),
-            residual=found.misfit,
+            residual=found.residual,
             rank=found.rank,
             unknowns=found.unknowns,
             condition=found.condition,
@@ -114,7 +118,7 @@ class JointAttack(ABC):
 
 
 def _noised(observed: Observed) -> str | None:
-    """Why there is nothing to fit: no search tells single clients apart in noise."""
+    """Return a reason not to try where noise was added: a fit cannot tell single clients apart in noise."""
     if any(o.noise.get(name) for o in observed.rounds for name in o.message):
         return "Noise was added to the messages, which hides by what single clients differ."
     return None

@@ -1,4 +1,4 @@
-"""Gram matrices from LocalPower with several local products a round, which `gram/power` cannot read."""
+"""Reconstruct Gram matrices from LocalPower with several local products a round, which `gram/power` cannot use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from securefed.algorithms.pca.localpower import LOCAL_STEPS, LocalPower
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
-from securefed.attacks.gram.local_products import Fitted, Round, polish, root
-from securefed.attacks.gram.rounds import by_members, most_seen, rows_of
+from securefed.attacks.gram.observed_rounds import most_frequent_members, rounds_by_members, rows_of
+from securefed.attacks.gram.repeated_products import LocalPowerRound, RepeatedProductsFit, polish, root
 from securefed.attacks.requirements import MEMORY, too_large, untold
 from securefed.errors import TranscriptError
 from securefed.public import require
@@ -23,15 +23,16 @@ from securefed.tensors import Array
 class LocalPowerGram:
     """Solve S^q from the rounds of one q > 1, take its root, and fit it to all rounds.
 
-    Attributes:
-        fit_features: largest rank of S (rows or features, whichever is fewer) at which the fit is tried; its cost
-            grows with the sixth power (20: a second).
-        jacobians: largest number of linearisations of the fit.
-        memory: bytes that the elimination may take; more is refused before anything is allocated.
+    The attack needs a view that shows ONE client: a sum of S_i^q is no power of the sum. It is exact where the products
+    span the range of S, to about round-off over (lambda_r / lambda_1)^q, r the rank of S. The root alone
+    (`diagnostics["method"]` is "root") loses eigenvalues below the q-th root of round-off: with q = 4 those below 1e-4
+    of the largest.
 
-    Works where the view shows ONE client: a sum of S_i^q is no power of the sum. Exact where the products span the
-    rank of S, to about round-off over (lambda_r / lambda_1)^q, r that rank. The root alone (`diagnostics["method"]`
-    says "root") loses eigenvalues below the q-th root of round-off: with q = 4 those below 1e-4 of the largest.
+    Attributes:
+        fit_features: largest rank of S (rows or features, whichever is fewer) at which the fit is tried; its cost grows
+            with the sixth power (20: a second).
+        jacobians: largest number of Jacobians of the fit.
+        memory: bytes that the elimination may take; more is refused before anything is allocated.
     """
 
     fit_features: int = 30
@@ -45,6 +46,7 @@ class LocalPowerGram:
         require(self.jacobians >= 1, f"jacobians must be at least 1, not {self.jacobians}")
 
     def applies(self, target: Target, observed: Observed) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
         if not isinstance(target.algorithm, LocalPower) or target.algorithm.contributes_gram_product:
             return "The messages hold no repeated products S V: this attack is for LocalPower with several local steps."
         if target.algorithm.sends_gram_product:
@@ -56,7 +58,7 @@ class LocalPowerGram:
             return f"No observed message is of client {observed.target} alone, and sums are linear in no power of S_i."
         return self._no_room(_most_rounds(_rounds(observed, members, target)))
 
-    def _no_room(self, same: Sequence[Round]) -> str | None:
+    def _no_room(self, same: Sequence[LocalPowerRound]) -> str | None:
         if len(same) < 2:
             return "No two rounds have the same number of local steps above one: `gram/power` reads those of one."
         features, rank = same[0].start.shape
@@ -66,6 +68,7 @@ class LocalPowerGram:
         return too_large(24 * unknowns * equations, self.memory, what)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the target's Gram matrix."""
         reason = self.applies(target, observed)
         if reason is not None:
             raise TranscriptError(reason)
@@ -80,7 +83,7 @@ class LocalPowerGram:
         return Reconstruction(
             secret=self.secret,
             value=gram,
-            residual=float("nan") if fitted is None else fitted.misfit,
+            residual=float("nan") if fitted is None else fitted.residual,
             rank=0 if fitted is None else fitted.rank,
             unknowns=target.public.features if fitted is None else fitted.unknowns,
             condition=float("nan") if fitted is None else fitted.condition,
@@ -88,31 +91,33 @@ class LocalPowerGram:
             members=members,
         )
 
-    def _fitted(self, rounds: Sequence[Round], estimate: Array, rows: int) -> tuple[Array, Fitted] | None:
-        """The fit in the range of S, which the products span where they are many enough."""
+    def _fitted(
+        self, rounds: Sequence[LocalPowerRound], estimate: Array, rows: int
+    ) -> tuple[Array, RepeatedProductsFit] | None:
+        """Fit S in its range; `None` where the products do not span it, or where S is large."""
         products = np.hstack([r.product for r in rounds])
         rank = min(rows, len(products))
         if rank > min(self.fit_features, products.shape[1]):
             return None
         frame = np.linalg.svd(products, full_matrices=False)[0][:, :rank]
-        inside = [Round(frame.T @ r.probe, frame.T @ r.product, r.steps, r.captured) for r in rounds]
+        inside = [LocalPowerRound(frame.T @ r.probe, frame.T @ r.product, r.steps, r.captured) for r in rounds]
         found = polish(inside, frame.T @ estimate @ frame, self.jacobians)
         return frame @ found.gram @ frame.T, found
 
 
 def _members(observed: Observed) -> frozenset[int] | None:
-    """The set seen most often among those that hold the target, of rounds that say what they started from."""
-    return most_seen(by_members(o for o in observed.rounds if o.broadcast), observed.target)
+    """Return the most frequent set of clients that holds the target, among rounds whose broadcast is known."""
+    return most_frequent_members(rounds_by_members(o for o in observed.rounds if o.broadcast), observed.target)
 
 
-def _rounds(observed: Observed, members: frozenset[int], target: Target) -> list[Round]:
-    """The client's messages; of columns beyond its rank, which orthonormalised round-off fills, nothing is used."""
+def _rounds(observed: Observed, members: frozenset[int], target: Target) -> list[LocalPowerRound]:
+    """Return the client's messages, without the columns beyond its rank: those are orthonormalised round-off."""
     rows = rows_of(members, target.public)
     return [_round(o, rows) for o in observed.rounds if o.broadcast and o.members == members]
 
 
-def _round(observation: Observation, rows: int) -> Round:
-    return Round(
+def _round(observation: Observation, rows: int) -> LocalPowerRound:
+    return LocalPowerRound(
         observation.broadcast[BASIS],
         observation.message[PRODUCT][:, :rows],
         int(observation.broadcast[LOCAL_STEPS]),
@@ -120,8 +125,8 @@ def _round(observation: Observation, rows: int) -> Round:
     )
 
 
-def _most_rounds(rounds: Sequence[Round]) -> list[Round]:
-    """Those of the number of local steps, above one, that most rounds have; the fewest steps, where several have."""
+def _most_rounds(rounds: Sequence[LocalPowerRound]) -> list[LocalPowerRound]:
+    """Return the rounds with the most frequent number of local steps above one; ties go to the fewest steps."""
     counts = sorted({r.steps for r in rounds if r.steps > 1})
     same = [[r for r in rounds if r.steps == count] for count in counts]
     return max(same, key=len, default=[])

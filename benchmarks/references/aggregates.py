@@ -19,7 +19,7 @@ from securefed.algorithms.pca import FAPS, SSI, FedPG
 from securefed.attacks import views
 from securefed.attacks.base import Observation, Target
 from securefed.attacks.distances.system import System
-from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.auditing.epsilon_noise import audit_noise
 from securefed.datasets.base import Dataset
 from securefed.datasets.graphs import related_graphs, smooth_signals
@@ -68,7 +68,7 @@ def gram_directions(algorithm: Any, blind: int, seed: int) -> Cell:
 
 def _by_gram(algorithm: Any, data: Dataset, public: Public, rounds: Sequence[Observation], seed: int) -> Array:
     """Derivative of all that a client sends by the coordinates of its Gram matrix, by central differences."""
-    coordinates = Symmetric.of(FEATURES)
+    coordinates = SymmetricMatrices.of(FEATURES)
     S = data.x.T @ data.x
     x, step = coordinates.coordinates(S), _STEP * float(np.linalg.norm(S))
 

@@ -15,7 +15,7 @@ from securefed.algorithms.pca.operators import off
 from securefed.attacks.duals.fedpe import gradient_parts
 from securefed.attacks.duals.fedpg import gradient_block
 from securefed.attacks.duals.steps import opened
-from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 
@@ -46,7 +46,7 @@ def _left(name: str, run: Scene, penalty: tuple[float, float]) -> float:
     """How far least squares lead away from the TRUE matrix of one local step a round, relative: what the rounding of
     the messages leaves of it, whoever solves. The shift S + c I counts as known, and FedPG's unit diagonal."""
     rho, eta = penalty
-    S, coordinates = run.truth / run.clients[run.client].rows, Symmetric.of(len(run.truth))
+    S, coordinates = run.truth / run.clients[run.client].rows, SymmetricMatrices.of(len(run.truth))
     probes, blocks = [], []
     for step in opened(run.view.rounds, rho, orthonormal=name == "FedPG"):
         if name == "FedPG":

@@ -16,9 +16,9 @@ from securefed.algorithms.pca import FAPS
 from securefed.algorithms.pca.server import BASIS, PRODUCT
 from securefed.attacks import views
 from securefed.attacks.base import Observed
-from securefed.attacks.gram.faps_client import Course, rule_counts
-from securefed.attacks.gram.faps_fit import error_allowed
-from securefed.attacks.gram.faps_noise import least_error
+from securefed.attacks.gram.faps.client_fit import error_allowed
+from securefed.attacks.gram.faps.noise_weighted_fit import least_error
+from securefed.attacks.gram.faps.simulated_client import ReceivedRounds, rule_counts
 from securefed.attacks.scores import relative_error
 from securefed.tensors import Array
 
@@ -74,7 +74,7 @@ def _counts(fitted: object, run: Scene) -> dict[str, float | str]:
     probes = [observation.broadcast[BASIS] for observation in run.view.rounds]
     scale = float(np.linalg.eigvalsh(run.truth)[-1])
     algorithm = run.target.algorithm
-    course = Course(probes, [algorithm.beta_scale] * len(probes), None)
+    course = ReceivedRounds(probes, [algorithm.beta_scale] * len(probes), None)
     true = rule_counts(run.truth / scale, course, algorithm)
     return {"counts": float(np.abs(np.array(fitted) - true[: len(fitted)])[:_COUNTS_SEEN].max())}
 

@@ -18,8 +18,8 @@ from securefed.algorithms.pca.operators import off
 from securefed.algorithms.pca.server import BASIS, PRODUCT
 from securefed.attacks import views
 from securefed.attacks.gram import PowerGram
-from securefed.attacks.gram.near_consensus import largest_eigenvalue
-from securefed.attacks.gram.rounds import linear, stacked
+from securefed.attacks.gram.faps.near_consensus import largest_eigenvalue
+from securefed.attacks.gram.observed_rounds import linear_rounds, stacked_products
 from securefed.attacks.scores import relative_error, subspace_baseline
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import defenses
@@ -43,7 +43,7 @@ def wide(seed: int) -> Cell:
     cell: dict[str, float | str] = {f"{count} rounds": e for count, e in zip(_ROUNDS, errors, strict=True)}
     coarse = PowerGram(tau=1e-8).run(observed, target, np.random.default_rng(0))
     cell["coarse"] = relative_error(coarse.value, truth)
-    probes, products = stacked(linear(replace(observed, rounds=observed.rounds[:11])))
+    probes, products = stacked_products(linear_rounds(replace(observed, rounds=observed.rounds[:11])))
     squared = np.linalg.lstsq(probes @ probes.T, (products @ probes.T).T, rcond=None)[0]
     return cell | {"normal equations": relative_error(squared.T, truth)}
 
@@ -59,7 +59,7 @@ def few_rows(digits_instead: bool, seed: int, *, spare: int = 0) -> Cell:
         clients = [Dataset(x[:rows]), Dataset(x[rows:])]
     run = scene(SSI(rank, tolerance=0.0), clients, rows // rank + spare, seed, client=0)
     cell = strongest("gram", run.view, run.target, run.truth, seed).cell
-    allowed = rounding_leaves(clients[0].x, *stacked(linear(run.view)))
+    allowed = rounding_leaves(clients[0].x, *stacked_products(linear_rounds(run.view)))
     return cell | {"allowed": allowed, "over": float(cell["error"]) / allowed}
 
 

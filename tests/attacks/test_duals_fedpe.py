@@ -13,7 +13,7 @@ from securefed.attacks.duals.fedpe import gradient_parts
 from securefed.attacks.duals.fit import StepsProblem
 from securefed.attacks.duals.motion import Euclidean
 from securefed.attacks.duals.steps import opened
-from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.scores import relative_error
 from securefed.errors import TranscriptError
 from tests.attacks.consensus import digits, gram, observe
@@ -41,7 +41,7 @@ def test_one_step_gives_the_block_and_equations_of_the_corner():
     for step in opened(views[1].rounds, 1.0, orthonormal=False):
         Q, block, inner = gradient_parts(step, ONE_STEP.step_size, 1.0)
         np.testing.assert_allclose(block, off(Q, S @ Q), atol=1e-11)
-        theta = Symmetric.of(3).coordinates(Q.T @ S @ Q)
+        theta = SymmetricMatrices.of(3).coordinates(Q.T @ S @ Q)
         np.testing.assert_allclose(np.tensordot(theta, inner.images, 1), inner.seen, atol=1e-11)
         _, wrong, _ = gradient_parts(step, 2 * ONE_STEP.step_size, 1.0)
         assert np.abs(wrong - off(Q, S @ Q)).max() > 1e-2
@@ -87,7 +87,7 @@ def test_several_local_steps_are_simulated_and_fitted(local_steps):
 def test_the_simulated_steps_are_differentiated_correctly():
     views, _, _ = observe(replace(ONE_STEP, local_steps=4, step_size=0.03), digits(8, 0), 3)
     steps = opened(views[0].rounds, 1.0, orthonormal=False)
-    problem = StepsProblem(steps, Symmetric.of(8), Euclidean(0.03, 4, 1.0))
+    problem = StepsProblem(steps, SymmetricMatrices.of(8), Euclidean(0.03, 4, 1.0))
     x, direction = RNG.normal(size=36), RNG.normal(size=36)
     slope = (problem.residual(x + 1e-6 * direction) - problem.residual(x - 1e-6 * direction)) / 2e-6
     residual, jacobian = problem.linearised(x)

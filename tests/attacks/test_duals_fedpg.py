@@ -13,8 +13,8 @@ from securefed.attacks.duals.fedpg import gradient_block
 from securefed.attacks.duals.fit import StepsProblem
 from securefed.attacks.duals.motion import Riemannian
 from securefed.attacks.duals.steps import opened
-from securefed.attacks.gram.coordinates import Symmetric
-from securefed.attacks.gram.elimination import Products, eliminate, least_trace_shift, solve_shifted
+from securefed.attacks.gram.coordinates import SymmetricMatrices
+from securefed.attacks.gram.elimination import EliminatedProducts, eliminate, least_trace_shift, solve_shifted
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
@@ -80,7 +80,7 @@ def test_several_local_steps_are_simulated_and_fitted(local_steps):
 
 def test_the_simulated_steps_are_differentiated_correctly():
     views, _, _ = observe(replace(ONE_STEP, local_steps=4), digits(8, 0), 3)
-    coordinates = Symmetric.of(8)
+    coordinates = SymmetricMatrices.of(8)
     problem = StepsProblem(opened(views[0].rounds, 1.0), coordinates, Riemannian(0.05, 4))
     x, direction = RNG.normal(size=36), RNG.normal(size=36)
     slope = (problem.residual(x + 1e-6 * direction) - problem.residual(x - 1e-6 * direction)) / 2e-6
@@ -188,6 +188,6 @@ def test_messages_of_no_one_matrix_are_refused_where_every_direction_is_lost() -
     probes = np.linalg.qr(rng.normal(size=(8, 4)))[0]
     gram = probes @ np.diag([4.0, 3, 2, 1]) @ probes.T
     skew = rng.normal(size=(8, 8))
-    assert least_trace_shift(Products(probes, gram @ probes, 4, 4, 1.0, 0.0)) < 1e-6  # the control
+    assert least_trace_shift(EliminatedProducts(probes, gram @ probes, 4, 4, 1.0, 0.0)) < 1e-6  # the control
     with pytest.raises(TranscriptError, match="no one matrix"):
-        least_trace_shift(Products(probes, (skew - skew.T) @ probes, 4, 4, 1.0, 0.0))
+        least_trace_shift(EliminatedProducts(probes, (skew - skew.T) @ probes, 4, 4, 1.0, 0.0))

@@ -10,7 +10,7 @@ from securefed.attacks.duals import FedPGDuals
 from securefed.attacks.duals.fedpg import gradient_block
 from securefed.attacks.duals.standardised import _images, with_unit_diagonal
 from securefed.attacks.duals.steps import opened
-from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from tests.attacks.consensus import digits, gram, observe
@@ -62,7 +62,7 @@ def test_single_precision_hides_directions_and_not_the_matrix(seed):
 
 def oracle(steps, blocks, S):
     """The least error of all truncations, for one who knows S: of its entries beside a unit diagonal."""
-    coordinates = Symmetric.of(len(S))
+    coordinates = SymmetricMatrices.of(len(S))
     matrix = np.vstack([_images(step.start, coordinates) for step in steps])
     right = np.concatenate([block.reshape(-1) for block in blocks])
     diagonal = coordinates.i == coordinates.j

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from securefed.algorithms.pca import SSI, FedPG, LocalPower
 from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
 from securefed.attacks.gram import DifferenceGram
-from securefed.attacks.gram.difference import System, coming_together, round_noise
+from securefed.attacks.gram.survivor_differences import SurvivorSystem, coming_together, round_noise
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
@@ -99,12 +99,12 @@ def test_predictions_of_the_true_matrices_are_the_sums():
     clients = digits(5)
     observed, target = sums(SSI(3), clients, 8, some_drop(5))
     groups = coming_together(observed.rounds)
-    system = System.of(observed.rounds, groups, target.public)
+    system = SurvivorSystem.of(observed.rounds, groups, target.public)
     truth = np.stack([sum(gram(clients[i]) for i in group) for group in groups])
-    assert system.misfit(truth) < 1e-13
-    assert system.misfit(truth[::-1]) > 1e-3
+    assert system.residual(truth) < 1e-13
+    assert system.residual(truth[::-1]) > 1e-3
     projected = system.project(system.shares(), 40)
-    assert system.misfit(projected) < 1e-4
+    assert system.residual(projected) < 1e-4
 
 
 def test_localpower_uses_its_single_step_rounds():

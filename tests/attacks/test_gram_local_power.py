@@ -9,8 +9,8 @@ from securefed.algorithms.pca import SSI, LocalPower
 from securefed.algorithms.pca.operators import orth
 from securefed.attacks.base import Attack, Target, attacks
 from securefed.attacks.gram import LocalPowerGram
-from securefed.attacks.gram.coordinates import Symmetric
-from securefed.attacks.gram.local_products import Products, Round, factors, root
+from securefed.attacks.gram.coordinates import SymmetricMatrices
+from securefed.attacks.gram.repeated_products import LocalPowerRound, RepeatedProducts, factors, root
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
@@ -31,7 +31,7 @@ def products(S, probes, steps):
         V = Z
         for _ in range(steps - 1):
             V = orth(S @ V)
-        rounds.append(Round(Z, S @ V, steps, float(np.vdot(Z, S @ Z))))
+        rounds.append(LocalPowerRound(Z, S @ V, steps, float(np.vdot(Z, S @ Z))))
     return rounds
 
 
@@ -52,7 +52,7 @@ def test_the_simulated_products_are_differentiated_correctly():
     A = RNG.normal(size=(6, 6))
     S = A @ A.T
     rounds = products(S, [orth(RNG.normal(size=(6, 3))) for _ in range(2)], 4)
-    problem = Products(rounds, Symmetric.of(6), 1.0)
+    problem = RepeatedProducts(rounds, SymmetricMatrices.of(6), 1.0)
     x = problem.coordinates.coordinates(S)
     np.testing.assert_allclose(problem.residual(x), 0, atol=1e-11)
     x, direction = x + 0.1 * RNG.normal(size=21), RNG.normal(size=21)

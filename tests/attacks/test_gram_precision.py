@@ -5,8 +5,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from securefed.attacks.base import Observation
-from securefed.attacks.gram.linear import Span, _assemble, solve
-from securefed.attacks.gram.rounds import errors, stacked
+from securefed.attacks.gram.linear import ProbeSpan, _assemble, solve
+from securefed.attacks.gram.observed_rounds import rounding_of_products, stacked_products
 from securefed.attacks.precision import rounding
 from securefed.attacks.scores import relative_error
 
@@ -39,7 +39,7 @@ def oracle(S, probes, products, sizes):
     """The least error of all truncations, for one who knows S and the size of the noise."""
     U, s, Vt = np.linalg.svd(probes / sizes, full_matrices=False)
     image = (products / sizes @ Vt.T) / s
-    whole = Span(U, image, 1 / s, s, 1.0)
+    whole = ProbeSpan(U, image, 1 / s, s, 1.0)
     return min(relative_error(_assemble(whole.first(count), "psd", 0), S) for count in range(1, len(s) + 1))
 
 
@@ -51,9 +51,9 @@ def oracle(S, probes, products, sizes):
 def test_directions_are_kept_as_an_oracle_would_keep_them(sent):
     for seed in range(4):
         S, rounds = seen(seed, sent)
-        probes, products = stacked(rounds)
+        probes, products = stacked_products(rounds)
         truth = np.sqrt(np.mean((products - S @ probes) ** 2, axis=0))
-        found = solve(probes, products, errors=errors(rounds))
+        found = solve(probes, products, errors=rounding_of_products(rounds))
         assert relative_error(found.gram, S) < 1.2 * oracle(S, probes, products, truth), seed
         assert found.lost > 5
         # the control: with all directions nothing is left
@@ -66,9 +66,9 @@ def test_directions_are_kept_as_an_oracle_would_keep_them(sent):
 def test_the_noise_is_known_to_a_quarter(sent):
     for seed in range(4):
         S, rounds = seen(seed, sent)
-        probes, products = stacked(rounds)
+        probes, products = stacked_products(rounds)
         level = np.sqrt(np.mean((products - S @ probes) ** 2))
-        found = solve(probes, products, errors=errors(rounds))
+        found = solve(probes, products, errors=rounding_of_products(rounds))
         assert 0.8 < found.noise / level < 1.25
 
 
@@ -76,8 +76,8 @@ def test_noise_of_unequal_size_is_no_signal():
     """Of no stated precision, and far from the same in all columns: a direction is judged by its own asymmetry."""
     for seed in range(4):
         S, rounds = seen(seed, rounded(np.float16))
-        found = solve(*stacked(rounds))
-        stated = solve(*stacked(rounds), errors=errors(rounds))
+        found = solve(*stacked_products(rounds))
+        stated = solve(*stacked_products(rounds), errors=rounding_of_products(rounds))
         assert relative_error(stated.gram, S) < relative_error(found.gram, S) < 0.05
 
 

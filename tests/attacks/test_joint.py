@@ -11,8 +11,8 @@ from securefed.attacks.base import Attack, Observation, Observed, Target, attack
 from securefed.attacks.duals import FedPGDuals, JointDuals, PooledDuals
 from securefed.attacks.duals.joint import ConsensusSender
 from securefed.attacks.gram import JointGram
-from securefed.attacks.gram.faps_sums import MaskedSender
-from securefed.attacks.gram.joint import rank_of
+from securefed.attacks.gram.faps.summed_clients import FAPSSimulation
+from securefed.attacks.gram.joint_fit import jacobian_rank
 from securefed.attacks.scores import relative_error, subspace_baseline
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks import consensus, subspaces
@@ -72,7 +72,7 @@ def test_fedpe_sums_leave_no_shift_open():
     sender = ConsensusSender.of(observed, target)
     assert sender.determined == sender.count == 21
     x = [sender.coordinates.coordinates(consensus.gram(data) / data.rows) for data in clients]
-    rank, _ = rank_of(np.hstack([sender.sent_and_tangents(own)[1] for own in x]), 42)
+    rank, _ = jacobian_rank(np.hstack([sender.sent_and_tangents(own)[1] for own in x]), 42)
     assert rank == 42
 
 
@@ -102,7 +102,7 @@ def test_a_simulated_run_of_consensus_is_the_clients_own_and_its_derivative(kind
 def test_a_simulated_run_of_faps_is_the_clients_own_and_its_derivative():
     clients = subspaces.digits(6, "random", parts=2)
     observed, target = subspaces.observe(FAPS(2, inner_steps=3), clients, 8)
-    sender = MaskedSender.of([o.broadcast["basis"] for o in observed.rounds], target.algorithm)
+    sender = FAPSSimulation.of([o.broadcast["basis"] for o in observed.rounds], target.algorithm)
     x = sender.coordinates.coordinates(subspaces.gram(clients[0]))
     messages = [o.message["product"].reshape(-1) for o in observed.rounds]
     seen = np.concatenate([*messages, [o.message["captured"] for o in observed.rounds]])
@@ -124,8 +124,8 @@ def test_equal_clients_are_a_saddle_where_only_the_sum_shows():
     observed, target = consensus_sums(FedPG(2, step_size=0.05, local_steps=5), clients, 12)
     sender = ConsensusSender.of(observed, target)
     x = [sender.coordinates.coordinates(consensus.gram(data) / data.rows) for data in clients]
-    assert rank_of(np.hstack([sender.sent_and_tangents(own)[1] for own in x]), 40)[0] == 40
-    assert rank_of(np.hstack([sender.sent_and_tangents(x[0])[1]] * 2), 40)[0] == 20
+    assert jacobian_rank(np.hstack([sender.sent_and_tangents(own)[1] for own in x]), 40)[0] == 40
+    assert jacobian_rank(np.hstack([sender.sent_and_tangents(x[0])[1]] * 2), 40)[0] == 20
 
 
 def test_shuffled_sums_prove_nothing():

@@ -11,7 +11,7 @@ import pytest
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
 from securefed.attacks.base import Reconstruction, Target
-from securefed.attacks.gram.power import PowerGram
+from securefed.attacks.gram.subspace_iteration import PowerGram
 from securefed.auditing.cells import CLIENT, RunFacts, Score, gather
 from securefed.auditing.misfit import explains, offered, precision
 from securefed.auditing.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, interval, verdict

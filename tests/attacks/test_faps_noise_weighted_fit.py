@@ -7,9 +7,14 @@ import pytest
 
 from securefed.algorithms.pca import FAPS
 from securefed.attacks.gram import ConsensusGram
-from securefed.attacks.gram.faps_client import rule_counts
-from securefed.attacks.gram.faps_noise import _Seen, least_error, most_likely, single
-from securefed.attacks.gram.near_consensus import near_consensus
+from securefed.attacks.gram.faps.near_consensus import near_consensus
+from securefed.attacks.gram.faps.noise_weighted_fit import (
+    _ReceivedMessages,
+    is_single_precision,
+    least_error,
+    most_likely,
+)
+from securefed.attacks.gram.faps.simulated_client import rule_counts
 from securefed.attacks.scores import relative_error
 from tests.attacks.subspaces import digits, gram, observe
 from tests.combinations import first_ones
@@ -43,8 +48,8 @@ def test_the_equations_are_differentiated_correctly(inner_steps, rows):
     observed, _ = observe(algorithm, clients, 5)
     S = gram(clients[0])
     scale = np.linalg.eigvalsh(S)[-1]
-    seen = _Seen.of(observed.rounds, algorithm, rows, scale)
-    counts = np.zeros(0) if inner_steps else rule_counts(S / scale, seen.course, algorithm)
+    seen = _ReceivedMessages.of(observed.rounds, algorithm, rows, scale)
+    counts = np.zeros(0) if inner_steps else rule_counts(S / scale, seen.equations.received(5), algorithm)
     truth = np.concatenate([seen.coordinates.coordinates(S / scale), counts, np.ones(1)])
     if not rows:
         assert np.abs(seen.residual(truth)).max() < 1e-11
@@ -92,4 +97,8 @@ def test_errors_that_are_none_are_uneven():
 
 def test_numbers_of_float32_are_known():
     Y = np.random.default_rng(0).normal(size=(4, 2))
-    assert single(Y.astype(np.float32)) and single(Y.astype(np.float32).astype(float)) and not single(Y)
+    assert (
+        is_single_precision(Y.astype(np.float32))
+        and is_single_precision(Y.astype(np.float32).astype(float))
+        and not is_single_precision(Y)
+    )

@@ -1,9 +1,9 @@
-"""S from LocalPower's rounds of q > 1 local products: Y_k = S V_k with V_k = orth(S^(q-1) Z_k), which nobody sees.
+"""Solve for S from LocalPower's rounds of q > 1 local products: Y_k = S V_k, V_k = orth(S^(q-1) Z_k) unknown.
 
 Gram-Schmidt only multiplies from the right: S^q Z_k = Y_k R_k with R_k upper triangular, (p, p). S^q is symmetric, so
 Z_j^T Y_k R_k is the transpose of Z_k^T Y_j R_j: linear equations that fix all R_k up to one common factor. Then S^q
-follows as S does from subspace iteration, S as its root, the factor from the stop-rule scalar tr(Z^T S Z). The root
-magnifies round-off of the small eigenvalues, so S is fitted to the simulated products at last.
+follows as S does from subspace iteration, S is its root, and the factor follows from the stop-rule scalar tr(Z^T S Z).
+The root magnifies round-off of the small eigenvalues, so S is fitted to the simulated products in the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from securefed.algorithms.pca.operators import orth
-from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.gram.linear import solve
 from securefed.attacks.gram.tangents import complete, left
 from securefed.attacks.levenberg import Geodesic, levenberg
@@ -23,18 +23,24 @@ from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
 GOAL, PROOF = 1e-13, 1e-9
+"""Residual at which the fit stops, and below which it counts as proven."""
 _NULL = 1e-10
+"""Combinations of the Z_k below this share of the largest count as zero."""
 _FULL_RANK = 1e-12
+"""Singular values of the Jacobian below this share of the largest count as zero."""
 _HIDDEN = 1e-3
+"""A fit is proven only where its residual times its condition is below this."""
 
 
 @dataclass(frozen=True)
-class Round:
-    """One message.
+class LocalPowerRound:
+    """One message of LocalPower.
 
     Attributes:
-        probe: Z, (features, p).      product: the first c columns of Y, which depend on those of Z alone.
-        steps: q.      captured: tr(Z^T S Z).
+        probe: Z, (features, p).
+        product: the first c columns of Y, which depend on those of Z alone.
+        steps: q.
+        captured: tr(Z^T S Z).
     """
 
     probe: Array
@@ -44,13 +50,13 @@ class Round:
 
     @property
     def start(self) -> Array:
-        """The columns of Z that the product comes from, (features, c)."""
+        """Return the columns of Z that the product comes from, (features, c)."""
         return self.probe[:, : self.product.shape[1]]
 
 
 @dataclass(frozen=True)
-class Factors:
-    """The R_k, as far as symmetry says.
+class TriangularFactors:
+    """The R_k, as far as symmetry determines them.
 
     Attributes:
         products: [S^q Z_1 .. S^q Z_K] up to one positive factor.
@@ -61,8 +67,8 @@ class Factors:
     gap: float
 
 
-def factors(rounds: Sequence[Round]) -> Factors:
-    """The R_k of rounds with one q, at least two of them, from the smallest singular vector of their equations."""
+def factors(rounds: Sequence[LocalPowerRound]) -> TriangularFactors:
+    """Solve for the R_k of at least two rounds with one q: the smallest singular vector of their equations."""
     Z, Y = np.stack([r.start for r in rounds]), np.stack([r.product for r in rounds])
     count, _, p = Z.shape
     a, b = np.triu_indices(p)
@@ -75,11 +81,11 @@ def factors(rounds: Sequence[Round]) -> Factors:
     R = np.einsum("kq,qab->kab", (Vt[-1] / scale).reshape(count, -1), triangles)
     products = np.hstack(list(Y @ R))
     gap = float(s[-2] / max(s[-1], np.finfo(float).eps * s[0]))
-    return Factors(products * np.sign(np.vdot(np.hstack(list(Z)), products)), gap)
+    return TriangularFactors(products * np.sign(np.vdot(np.hstack(list(Z)), products)), gap)
 
 
-def root(rounds: Sequence[Round], rows: int) -> Array:
-    """S from S^q, of rank at most `rows`."""
+def root(rounds: Sequence[LocalPowerRound], rows: int) -> Array:
+    """Solve for S by the root of S^q, of rank at most `rows`."""
     found = factors(rounds)
     power = solve(np.hstack([r.start for r in rounds]), found.products, rows=rows).gram
     values, vectors = np.linalg.eigh(power)
@@ -89,43 +95,49 @@ def root(rounds: Sequence[Round], rows: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class RepeatedProductsFit:
     """S fitted to the simulated products.
 
     Attributes:
-        gram: S.      misfit: norm of the relative misfits.      rank, unknowns, condition: of the Jacobian.
+        gram: S.
+        residual: norm of the relative residuals.
+        rank: of the Jacobian.
+        unknowns: of the fit.
+        condition: of the Jacobian.
     """
 
     gram: Array
-    misfit: float
+    residual: float
     rank: int
     unknowns: int
     condition: float
 
     @property
     def proven(self) -> bool:
-        """Whether the misfit is round-off, leaves no direction open, and bounds what the weakest one can hide."""
-        return self.misfit < PROOF and self.rank == self.unknowns and self.misfit * self.condition < _HIDDEN
+        """Return whether the residual is round-off and bounds what the weakest direction can hide."""
+        return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _HIDDEN
 
 
-def polish(rounds: Sequence[Round], start: Array, steps: int) -> Fitted:
-    """Fit symmetric S to all rounds, whatever their q, from `start`; probes, products and S in a frame of S's range.
+def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> RepeatedProductsFit:
+    """Fit symmetric S to all rounds, whatever their q; probes, products and S are given in a basis of S's range.
 
-    Gram-Schmidt looks back only, so the first columns are a problem of their own, the better behaved the fewer they
-    are: the fit takes them one by one. Coordinates are those of the start's eigenvectors: the fit scales each by
-    itself, and small eigenvalues are seen far less well than large ones.
+    Gram-Schmidt only looks back, so the first columns are a problem of their own, which is the easier the fewer they
+    are: the fit takes them one by one. Its coordinates are those of the start's eigenvectors, since it scales each
+    coordinate by itself and small eigenvalues are far less certain than large ones.
 
     Args:
-        steps: largest number of linearisations for each column more.
+        rounds: one client's messages.
+        start: S to begin with.
+        steps: largest number of Jacobians for each column more.
     """
     values, frame = np.linalg.eigh(start)
     scale = float(values[-1])
-    coordinates = Symmetric.of(len(start))
+    coordinates = SymmetricMatrices.of(len(start))
     point = coordinates.coordinates(np.diag(values / scale))
     turned = [replace(r, probe=frame.T @ r.probe, product=frame.T @ r.product) for r in rounds]
     fits = []
     for columns in range(1, turned[0].product.shape[1] + 1):
-        problem = Products([replace(r, product=r.product[:, :columns]) for r in turned], coordinates, scale)
+        problem = RepeatedProducts([replace(r, product=r.product[:, :columns]) for r in turned], coordinates, scale)
         stepper = Geodesic(problem.residual)
         fits.append(
             levenberg(problem.linearised, point, steps=steps, goal=GOAL, residual=problem.residual, stepper=stepper)
@@ -134,18 +146,25 @@ def polish(rounds: Sequence[Round], start: Array, steps: int) -> Fitted:
     s = np.linalg.svd(np.linalg.qr(fits[-1].jacobian, mode="r"), compute_uv=False)
     rank = int(np.sum(s > _FULL_RANK * s[0]))
     gram = scale * frame @ coordinates.matrix(point) @ frame.T
-    return Fitted(gram, fits[-1].norm, rank, coordinates.count, float(s[0] / s[rank - 1]))
+    return RepeatedProductsFit(gram, fits[-1].norm, rank, coordinates.count, float(s[0] / s[rank - 1]))
 
 
 @dataclass(frozen=True)
-class Products:
-    """Misfits of simulated messages as functions of the coordinates of S / scale."""
+class RepeatedProducts:
+    """Residuals of simulated messages as functions of the coordinates of S / scale.
 
-    rounds: Sequence[Round]
-    coordinates: Symmetric
+    Attributes:
+        rounds: one client's messages.
+        coordinates: of S / scale.
+        scale: size of S.
+    """
+
+    rounds: Sequence[LocalPowerRound]
+    coordinates: SymmetricMatrices
     scale: float
 
     def residual(self, x: Array) -> Array:
+        """Return the residuals of all messages; NaN where the simulation fails."""
         S = self.coordinates.matrix(x)
         try:
             return self._stack(S, [S @ self._last(S, r) for r in self.rounds])
@@ -153,6 +172,7 @@ class Products:
             return np.full(1, np.nan)
 
     def linearised(self, x: Array) -> tuple[Array, Array]:
+        """Return `residual` and its derivative (equations, parameters)."""
         S = self.coordinates.matrix(x)
         sent, rows = [], []
         for r in self.rounds:
@@ -164,20 +184,20 @@ class Products:
         scalars = [self.coordinates.slopes(r.probe @ r.probe.T) for r in self.rounds]
         return self._stack(S, sent), np.vstack([*rows, scalars])
 
-    def _last(self, S: Array, r: Round) -> Array:
+    def _last(self, S: Array, r: LocalPowerRound) -> Array:
         V = r.start
         for _ in range(r.steps - 1):
             V = orth(S @ V)
         return V
 
     def _stack(self, S: Array, sent: Sequence[Array]) -> Array:
-        misfits = [(Y - r.product / self.scale).reshape(-1) for Y, r in zip(sent, self.rounds, strict=True)]
+        residuals = [(Y - r.product / self.scale).reshape(-1) for Y, r in zip(sent, self.rounds, strict=True)]
         scalars = [float(np.vdot(r.probe, S @ r.probe)) - r.captured / self.scale for r in self.rounds]
-        return np.concatenate([*misfits, scalars])
+        return np.concatenate([*residuals, scalars])
 
 
 def _transposes(Z: Array, Y: Array, triangles: Array) -> Array:
-    """Z_j^T Y_k R_k - (Z_k^T Y_j R_j)^T for j <= k."""
+    """Return the equations Z_j^T Y_k R_k - (Z_k^T Y_j R_j)^T = 0 for j <= k."""
     count, _, p = Z.shape
     j, k = np.triu_indices(count)
     inner = np.einsum("jna,knb->jkab", Z, Y)
@@ -189,7 +209,7 @@ def _transposes(Z: Array, Y: Array, triangles: Array) -> Array:
 
 
 def _vanishing(Z: Array, Y: Array, triangles: Array) -> Array:
-    """sum_k Y_k R_k N_k for the null vectors N of [Z_1 .. Z_K]."""
+    """Return the equations sum_k Y_k R_k N_k = 0 for the null vectors N of [Z_1 .. Z_K]."""
     count, features, p = Z.shape
     _, s, Vt = np.linalg.svd(np.hstack(list(Z)))
     N = Vt[int(np.sum(s > _NULL * s[0])) :].reshape(-1, count, p)

@@ -9,8 +9,14 @@ from securefed.algorithms.base import Outcome
 from securefed.algorithms.pca import FAPS
 from securefed.algorithms.pca.operators import off
 from securefed.attacks.gram import ConsensusGram
-from securefed.attacks.gram.faps_chain import _exact, _follow, _one_step, chain_client, is_chain
-from securefed.attacks.gram.near_consensus import near_consensus
+from securefed.attacks.gram.faps.near_consensus import near_consensus
+from securefed.attacks.gram.faps.round_by_round import (
+    _exact_step,
+    _one_step,
+    _solve_subspaces,
+    is_solvable_by_rounds,
+    solve_round_by_round,
+)
 from securefed.attacks.scores import relative_error
 from tests.attacks.subspaces import digits, gram, observe
 
@@ -33,18 +39,20 @@ def estimated(rounds, clients):
     return near_consensus(rounds, 0.15, clients[0].rows).gram
 
 
-@pytest.mark.parametrize(("setting", "step", "close"), [({"inner_steps": 1}, _one_step, 1e-9), (SOLVED, _exact, 1e-6)])
+@pytest.mark.parametrize(
+    ("setting", "step", "close"), [({"inner_steps": 1}, _one_step, 1e-9), (SOLVED, _exact_step, 1e-6)]
+)
 def test_each_link_is_the_clients_own_subspace_with_its_block(setting, step, close):
     algorithm, clients = FAPS(3, **setting), digits(16, "random")
     observed, target = observe(algorithm, clients, 12)
-    links = _follow(observed.rounds, algorithm, step, estimated(observed.rounds, clients))
+    solved = _solve_subspaces(observed.rounds, algorithm, step, estimated(observed.rounds, clients))
     S, true = gram(clients[0]), subspaces(algorithm, target, clients[0], observed.rounds)
-    assert len(links) == 12  # with rule (25): beta has grown on the way
-    for link, X in zip(links, true, strict=True):
-        assert np.linalg.norm(off(X, link.X)) < close
-        assert np.linalg.norm(link.G - off(link.X, S @ link.X)) < close * np.linalg.norm(S)
-        if link.inside is not None:
-            np.testing.assert_allclose(link.inside, link.X.T @ S @ link.X, atol=close * np.linalg.norm(S))
+    assert len(solved) == 12  # with rule (25): beta has grown on the way
+    for subspace, X in zip(solved, true, strict=True):
+        assert np.linalg.norm(off(X, subspace.X)) < close
+        assert np.linalg.norm(subspace.G - off(subspace.X, S @ subspace.X)) < close * np.linalg.norm(S)
+        if subspace.inside is not None:
+            np.testing.assert_allclose(subspace.inside, subspace.X.T @ S @ subspace.X, atol=close * np.linalg.norm(S))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -73,12 +81,12 @@ def test_shuffled_or_noisy_messages_break_the_chain():
     observed, target = observe(FAPS(2, inner_steps=1), clients, 10)
     kept = [o.message for o in observed.rounds]
     rounds = [replace(o, message=kept[(i + 3) % 10]) for i, o in enumerate(observed.rounds)]
-    assert chain_client(rounds, target.algorithm, clients[0].rows, gram(clients[0])) is None
+    assert solve_round_by_round(rounds, target.algorithm, clients[0].rows, gram(clients[0])) is None
     noisy, _ = observe(FAPS(2, inner_steps=1), clients, 10, noise=1e-3)
-    assert chain_client(noisy.rounds, target.algorithm, clients[0].rows, gram(clients[0])) is None
+    assert solve_round_by_round(noisy.rounds, target.algorithm, clients[0].rows, gram(clients[0])) is None
 
 
 def test_which_algorithms_are_followed():
-    assert is_chain(FAPS(2, inner_steps=1)) and is_chain(FAPS(2, **SOLVED))
-    assert not is_chain(FAPS(2)) and not is_chain(FAPS(2, inner_steps=3))
-    assert not is_chain(FAPS(2, inner_rule="bases", inner_tolerance=1e-9))
+    assert is_solvable_by_rounds(FAPS(2, inner_steps=1)) and is_solvable_by_rounds(FAPS(2, **SOLVED))
+    assert not is_solvable_by_rounds(FAPS(2)) and not is_solvable_by_rounds(FAPS(2, inner_steps=3))
+    assert not is_solvable_by_rounds(FAPS(2, inner_rule="bases", inner_tolerance=1e-9))

@@ -9,10 +9,10 @@ from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS
 from securefed.algorithms.pca.operators import off, orth
 from securefed.attacks.base import Attack, Target, attacks
 from securefed.attacks.gram import ConsensusGram
-from securefed.attacks.gram.consensus import replay_misfit
-from securefed.attacks.gram.coordinates import Anchored, LowRank, Symmetric
-from securefed.attacks.gram.faps_client import Course, messages, messages_and_tangents, rule_counts
-from securefed.attacks.gram.near_consensus import largest_eigenvalue, near_consensus
+from securefed.attacks.gram.coordinates import LowRankFactor, SymmetricMatrices
+from securefed.attacks.gram.faps.consensus_attack import replay_residual
+from securefed.attacks.gram.faps.near_consensus import largest_eigenvalue, near_consensus
+from securefed.attacks.gram.faps.simulated_client import ReceivedRounds, messages, messages_and_tangents, rule_counts
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
@@ -24,7 +24,7 @@ RNG = np.random.default_rng(0)
 
 def course(observed, algorithm, count):
     betas = [algorithm.beta_scale * (1.1 if algorithm.adaptive and k > 5 else 1.0) for k in range(count)]
-    return Course([o.broadcast["basis"] for o in observed.rounds[:count]], betas, algorithm.inner_steps)
+    return ReceivedRounds([o.broadcast["basis"] for o in observed.rounds[:count]], betas, algorithm.inner_steps)
 
 
 @pytest.mark.parametrize("inner_steps", [None, 1, 4])
@@ -44,7 +44,7 @@ def test_the_simulated_client_sends_what_faps_sends(inner_steps):
 def test_the_simulation_is_differentiated_correctly(inner_steps):
     algorithm, clients = FAPS(3, inner_steps=inner_steps), digits(8)
     observed, _ = observe(algorithm, clients, 4)
-    path, coordinates = course(observed, algorithm, 4), Symmetric.of(8)
+    path, coordinates = course(observed, algorithm, 4), SymmetricMatrices.of(8)
     S = gram(clients[0]) / np.linalg.eigvalsh(gram(clients[0]))[-1]
     x = np.concatenate([coordinates.coordinates(S), np.array([2.3, 3.6, 1.5])[: path.free_counts]])
     direction = RNG.normal(size=len(x))
@@ -157,8 +157,8 @@ def test_replay_knows_the_truth_from_its_neighbour():
     clients = digits(12)
     observed, target = observe(FAPS(2), clients, 20)
     S = gram(clients[0])
-    assert replay_misfit(S, observed.rounds, target) < 1e-6
-    assert replay_misfit(1.01 * S, observed.rounds, target) > 1e-3
+    assert replay_residual(S, observed.rounds, target) < 1e-6
+    assert replay_residual(1.01 * S, observed.rounds, target) > 1e-3
 
 
 def test_a_block_of_guarded_faps_is_a_run_of_faps():
@@ -199,24 +199,20 @@ def test_registered_and_checked():
             ConsensusGram(**wrong)
 
 
-@pytest.mark.parametrize("rest", [Symmetric.of(6), LowRank(6, 2)])
-def test_parameters_of_what_a_known_block_leaves_open(rest):
-    block = RNG.normal(size=(6, 3))
-    anchored = Anchored(block, rest)
-    x, direction, V, M = (RNG.normal(size=size) for size in (anchored.count, anchored.count, (9, 2), (9, 9)))
-    S, M = anchored.matrix(x), M + M.T
-    np.testing.assert_allclose(S[3:, :3], block, atol=1e-12)
-    np.testing.assert_allclose(anchored.matrix(anchored.coordinates(S)), S, atol=1e-9)
+def test_a_low_rank_factor_is_differentiated_correctly():
+    factor = LowRankFactor(6, 2)
+    x, direction, V, M = (RNG.normal(size=size) for size in (factor.count, factor.count, (6, 3), (6, 6)))
+    S, M = factor.matrix(x), M + M.T
+    np.testing.assert_allclose(factor.matrix(factor.coordinates(S)), S, atol=1e-9)
     step = 1e-6 * direction
-    slope = (anchored.matrix(x + step) - anchored.matrix(x - step)) / 2e-6
-    size = np.abs(slope).max()
-    moved = np.tensordot(anchored.at(x).times(V), direction, ((1,), (0,)))
-    np.testing.assert_allclose(moved, slope @ V, atol=1e-6 * size)
-    np.testing.assert_allclose(anchored.at(x).slopes(M) @ direction, np.vdot(M, slope), atol=1e-5 * size)
+    slope = (factor.matrix(x + step) - factor.matrix(x - step)) / 2e-6
+    moved = np.tensordot(factor.at(x).times(V), direction, ((1,), (0,)))
+    np.testing.assert_allclose(moved, slope @ V, atol=1e-7)
+    np.testing.assert_allclose(factor.at(x).slopes(M) @ direction, np.vdot(M, slope), atol=1e-7)
 
 
 def test_symmetric_coordinates_are_orthonormal():
-    coordinates = Symmetric.of(6)
+    coordinates = SymmetricMatrices.of(6)
     left, right = (RNG.normal(size=(6, 6)) for _ in range(2))
     left, right = left + left.T, right + right.T
     np.testing.assert_allclose(coordinates.matrix(coordinates.coordinates(left)), left)

@@ -1,4 +1,4 @@
-"""Gram matrices from subspace iteration: Y_k = S Z_k is linear in S (faps proposition 2)."""
+"""Reconstruct Gram matrices from subspace iteration: Y_k = S Z_k is linear in S (faps proposition 2)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
 from securefed.attacks.diagnosis import EXPLAINED
-from securefed.attacks.gram.linear import ESTIMATORS, TAU, Estimator, Solution, solve
-from securefed.attacks.gram.private import Disturbed, Recovered, disturbed
-from securefed.attacks.gram.rounds import (
-    by_members,
-    errors,
-    linear,
+from securefed.attacks.gram.clipped_products import PerturbedProducts, PerturbedSolution, is_perturbed
+from securefed.attacks.gram.linear import ESTIMATORS, TAU, Estimator, GramSolution, solve
+from securefed.attacks.gram.observed_rounds import (
+    linear_rounds,
     memory_for,
-    most_seen,
+    most_frequent_members,
+    rounding_of_products,
+    rounds_by_members,
     rows_of,
     shows_products,
-    stacked,
+    stacked_products,
 )
 from securefed.attacks.requirements import MEMORY, untold
 from securefed.errors import TranscriptError
@@ -31,23 +31,23 @@ from securefed.public import require
 class PowerGram:
     """Stack the Z_k and Y_k of the rounds that show one set of clients, and solve S Z = Y.
 
-    Works on any view: a sum of linear messages is one client with the pooled rows. Where the members change from
-    round to round only the set seen most often is used; `gram/difference` uses the others too.
+    The attack works on any view, since a sum of linear messages is one client with the pooled rows. Where the members
+    change from round to round only the most frequent set is used; `gram/difference` uses the others too. LocalPower's
+    rounds with more than one local step are left out.
+
+    The estimate is exact once the probes span the features (features / rank rounds), and with `psd` already after
+    rows / rank rounds. Directions that rounding or noise hides are recognised by their asymmetry, left out and counted
+    (`diagnostics["directions lost to noise"]`).
+
+    Where the view knows of noise or clips (`Observation.noise`, `clips`) and the estimator is `psd`, S is shrunk by
+    what the noise may be (`shrinkage`) and the clip undone (`clipped_products`): exactly for one client with an
+    unclipped round, else for clients that hold shares of S by their rows. `diagnostics["clipped to"]` is the mean part
+    of the sums that remained.
 
     Attributes:
         estimator: `minimum-norm` (the paper's), `symmetric`, or `psd`, the strongest (see `linear.solve`).
-        tau: relative cut of the probes' singular values.
+        tau: smallest singular value of the probes that is used, relative to the largest.
         memory: bytes that the solve may take; more is refused before anything is allocated.
-
-    Exact once the probes span the features (features / rank rounds), and with `psd` already after min(rows) / rank
-    rounds. What few digits or noise hide of a direction shows in its asymmetry: directions that hold nothing else are
-    left out and counted (`diagnostics["directions lost to noise"]`). LocalPower's rounds with more than one local step
-    are left out.
-
-    Noise and clips that the view tells (`Observation.noise`, `clips`) are reckoned with where the estimator is `psd`:
-    S is shrunk by what the noise may be (`shrinkage`), and the clip undone (`private`): exactly for one client, of
-    which some round was not clipped; else for clients with shares of S by their rows, and
-    `diagnostics["clipped to"]` is the mean of what remained of the sums.
     """
 
     estimator: Estimator = "psd"
@@ -61,28 +61,32 @@ class PowerGram:
         require(0 < self.tau < 1, f"tau must lie in (0, 1), not {self.tau}")
 
     def applies(self, target: Target, observed: Observed) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
         if not shows_products(target.algorithm):
             return "The messages are no products S Z: this attack is for SSI and LocalPower, or a KKT stop."
         if (reason := untold(observed.rounds, every=False)) is not None:
             return reason
-        rounds = linear(observed)
+        rounds = linear_rounds(observed)
         if not rounds:
             return "Every observed round has several local steps or is one of FAPS: no message is linear in S."
-        if most_seen(by_members(rounds), observed.target) is None:
+        if most_frequent_members(rounds_by_members(rounds), observed.target) is None:
             return f"No observed sum holds client {observed.target}."
         return memory_for(target.public.features, rounds, 1, self.memory)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the Gram matrix of the target, or of the most frequent set of clients."""
         reason = self.applies(target, observed)
         if reason is not None:
             raise TranscriptError(reason)
-        groups = by_members(linear(observed))
-        members = most_seen(groups, observed.target)
+        groups = rounds_by_members(linear_rounds(observed))
+        members = most_frequent_members(groups, observed.target)
         assert members is not None
         own = groups[members]
-        probes, products = stacked(own)
+        probes, products = stacked_products(own)
         rows = rows_of(members, target.public)
-        solution = solve(probes, products, estimator=self.estimator, tau=self.tau, rows=rows, errors=errors(own))
+        solution = solve(
+            probes, products, estimator=self.estimator, tau=self.tau, rows=rows, errors=rounding_of_products(own)
+        )
         private = self._private(own, target, rows, solution)
         directions = min(target.public.features, rows or target.public.features)  # that many determine S
         notes = {
@@ -105,11 +109,13 @@ class PowerGram:
             members=members,
         )
 
-    def _private(self, rounds: Sequence[Observation], target: Target, rows: int, plain: Solution) -> Recovered | None:
-        """S, with what a defence did to the products taken into account; `None` where it did nothing to them."""
-        if self.estimator != "psd" or not disturbed(rounds):
+    def _private(
+        self, rounds: Sequence[Observation], target: Target, rows: int, plain: GramSolution
+    ) -> PerturbedSolution | None:
+        """Solve with noise and clips taken into account; `None` where the defence did nothing."""
+        if self.estimator != "psd" or not is_perturbed(rounds):
             return None
-        seen = Disturbed.of(rounds, target.public)
+        seen = PerturbedProducts.of(rounds, target.public)
         if not seen.noise.any() and (not seen.seen_clipped or (len(rounds) > 1 and plain.residual < EXPLAINED)):
             return None
         return seen.recovered(rows)

@@ -1,4 +1,4 @@
-"""FAPS' client as a function of S, with its derivative: what an attacker simulates.
+"""Simulate FAPS' client as a function of S, with its derivative.
 
 Everything sent depends on the subspace of X alone, so tangents are kept horizontal: d(orth(N)) = (I - V V^T) dN R^-1.
 The inner count of a round may be a real number c = j + tau between two iterates, so that unknown counts can be fitted.
@@ -13,22 +13,23 @@ import numpy as np
 
 from securefed.algorithms.pca.faps import FAPS, GROWTH, PERIOD
 from securefed.algorithms.pca.operators import off, orth
-from securefed.attacks.gram.coordinates import Directions
+from securefed.attacks.gram.coordinates import GramDirections
 from securefed.attacks.gram.tangents import crossed, horizontal, left, right
 from securefed.tensors import Array
 
 LARGEST_COUNT = 101.0
-"""Above the cap of FAPS' own inner counts; subspaces hardly move there."""
+"""Just above the cap of FAPS' own inner counts; subspaces hardly move there."""
 
 
 @dataclass(frozen=True)
-class Course:
-    """What the client is sent, and how it behaves.
+class ReceivedRounds:
+    """What the client received, and how many inner steps it makes.
 
     Attributes:
-        probes: Z_k.      betas: beta_k.
-        steps: inner steps in every round, or `None` where each round's count is a parameter (from round 1 on; in
-            round 0 the subspace does not move, whatever the count).
+        probes: Z_k.
+        betas: beta_k.
+        steps: inner steps in every round, or `None` where each round's count is a parameter (from round 1 on; in round
+            0 the subspace does not move, whatever the count).
     """
 
     probes: Sequence[Array]
@@ -37,48 +38,49 @@ class Course:
 
     @property
     def free_counts(self) -> int:
+        """Return the number of counts that are parameters."""
         return 0 if self.steps is not None else len(self.probes) - 1
 
 
-def course_of(probes: Sequence[Array], algorithm: FAPS) -> Course:
-    """Of the rounds whose beta is known, in units of lambda_1(S)."""
+def received_rounds(probes: Sequence[Array], algorithm: FAPS) -> ReceivedRounds:
+    """Return the rounds of these probes, with beta in units of lambda_1(S); only rounds whose beta is known."""
     grown = [GROWTH if algorithm.adaptive and k > PERIOD else 1.0 for k in range(len(probes))]
-    return Course(probes, [algorithm.beta_scale * factor for factor in grown], algorithm.inner_steps)
+    return ReceivedRounds(probes, [algorithm.beta_scale * factor for factor in grown], algorithm.inner_steps)
 
 
-def messages(S: Array, counts: Array, course: Course) -> list[Array]:
-    """Y_k of a client whose Gram matrix is S."""
-    X = course.probes[0]
+def messages(S: Array, counts: Array, received: ReceivedRounds) -> list[Array]:
+    """Return Y_k of a client whose Gram matrix is S."""
+    X = received.probes[0]
     W = -off(X, S @ X)
     out = []
-    for k, (Z, beta) in enumerate(zip(course.probes, course.betas, strict=True)):
+    for k, (Z, beta) in enumerate(zip(received.probes, received.betas, strict=True)):
         if k:
-            X = advanced(Operator(S, X, W, beta, Z), X, _count(counts, course, k))
+            X = iterate(InnerOperator(S, X, W, beta, Z), X, _count(counts, received, k))
             W = -off(X, S @ X)
         out.append(product(X, W, beta, Z))
     return out
 
 
 def product(X: Array, W: Array, beta: float, Z: Array) -> Array:
-    """Y of (19)."""
+    """Return Y of (19)."""
     t = X.T @ Z
     return np.asarray(beta * (X @ t) - X @ (W.T @ Z) - W @ t)
 
 
-def rule_counts(S: Array, course: Course, algorithm: FAPS) -> Array:
-    """How often a client with Gram matrix S would iterate in rounds 1, 2, ...: a start for unknown counts."""
-    X = course.probes[0]
+def rule_counts(S: Array, received: ReceivedRounds, algorithm: FAPS) -> Array:
+    """Return how often a client with Gram matrix S would iterate in rounds 1, 2, ...: a start for unknown counts."""
+    X = received.probes[0]
     W = -off(X, S @ X)
     out = []
-    for Z, beta in zip(course.probes[1:], course.betas[1:], strict=True):
-        count, X = by_rule(Operator(S, X, W, beta, Z), algorithm)
+    for Z, beta in zip(received.probes[1:], received.betas[1:], strict=True):
+        count, X = iterate_by_rule(InnerOperator(S, X, W, beta, Z), algorithm)
         out.append(float(count))
         W = -off(X, S @ X)
     return np.array(out)
 
 
-def by_rule(H: Operator, algorithm: FAPS) -> tuple[int, Array]:
-    """How often the client iterates from X, and where it ends."""
+def iterate_by_rule(H: InnerOperator, algorithm: FAPS) -> tuple[int, Array]:
+    """Return how often the client iterates from X, and where it ends."""
     V, count = H.X, 0
     while count < min(algorithm.inner_cap, int(LARGEST_COUNT) - 1):
         old, V = V, orth(H.times(V))
@@ -89,18 +91,18 @@ def by_rule(H: Operator, algorithm: FAPS) -> tuple[int, Array]:
 
 
 def messages_and_tangents(
-    S: Array, counts: Array, course: Course, directions: Directions
+    S: Array, counts: Array, received: ReceivedRounds, directions: GramDirections
 ) -> tuple[list[Array], list[Array]]:
-    """`messages`, and for each round dY_k by the parameters of S, then by the counts: (n, unknowns, p)."""
-    X = course.probes[0]
-    unknowns = directions.count + course.free_counts
+    """Return `messages`, and for each round dY_k by the parameters of S, then by the counts: (n, unknowns, p)."""
+    X = received.probes[0]
+    unknowns = directions.count + received.free_counts
     dX = np.zeros((len(X), unknowns, X.shape[1]))
     W, dW = mask(S, X, dX, directions)
     values, tangents = [], []
-    for k, (Z, beta) in enumerate(zip(course.probes, course.betas, strict=True)):
+    for k, (Z, beta) in enumerate(zip(received.probes, received.betas, strict=True)):
         if k:
-            H = Operator(S, X, W, beta, Z)
-            X, dX = advanced_tangents(H, dX, dW, _count(counts, course, k), directions, k - 1, course.steps is None)
+            H = InnerOperator(S, X, W, beta, Z)
+            X, dX = iterate_tangents(H, dX, dW, _count(counts, received, k), directions, k - 1, received.steps is None)
             W, dW = mask(S, X, dX, directions)
         values.append(product(X, W, beta, Z))
         tangents.append(product_tangents(X, dX, W, dW, beta, Z))
@@ -108,15 +110,23 @@ def messages_and_tangents(
 
 
 def product_tangents(X: Array, dX: Array, W: Array, dW: Array, beta: float, Z: Array) -> Array:
-    """dY while X and W move."""
+    """Return dY while X and W move."""
     t, dt = X.T @ Z, crossed(dX, Z)
     WZ, dWZ = W.T @ Z, crossed(dW, Z)
     return np.asarray(right(dX, beta * t - WZ) + left(X, beta * dt - dWZ) - right(dW, t) - left(W, dt))
 
 
 @dataclass(frozen=True)
-class Operator:
-    """H of (12)."""
+class InnerOperator:
+    """H of (12), the operator of the inner iterations.
+
+    Attributes:
+        S: the Gram matrix.
+        X: the subspace that the round began with.
+        W: its mask.
+        beta: of the round.
+        Z: the broadcast.
+    """
 
     S: Array
     X: Array
@@ -125,15 +135,17 @@ class Operator:
     Z: Array
 
     def times(self, V: Array) -> Array:
+        """Return H V."""
         low = self.X @ (self.W.T @ V) + self.W @ (self.X.T @ V) + self.beta * (self.Z @ (self.Z.T @ V))
         return np.asarray(self.S @ V + low)
 
 
-def _count(counts: Array, course: Course, k: int) -> float:
-    return float(course.steps) if course.steps is not None else float(np.clip(counts[k - 1], 0.0, LARGEST_COUNT))
+def _count(counts: Array, received: ReceivedRounds, k: int) -> float:
+    return float(received.steps) if received.steps is not None else float(np.clip(counts[k - 1], 0.0, LARGEST_COUNT))
 
 
-def advanced(H: Operator, V: Array, count: float) -> Array:
+def iterate(H: InnerOperator, V: Array, count: float) -> Array:
+    """Iterate `count` times from V; between two iterates for a count that is no integer."""
     whole = int(count)
     for _ in range(whole):
         V = orth(H.times(V))
@@ -144,11 +156,22 @@ def advanced(H: Operator, V: Array, count: float) -> Array:
     return V
 
 
-def advanced_tangents(
-    H: Operator, dX: Array, dW: Array, count: float, directions: Directions, place: int, free: bool
+def iterate_tangents(
+    H: InnerOperator, dX: Array, dW: Array, count: float, directions: GramDirections, place: int, free: bool
 ) -> tuple[Array, Array]:
+    """Return `iterate` from X, and its tangents.
+
+    Args:
+        H: the operator.
+        dX: tangents of X.
+        dW: tangents of its mask.
+        count: number of inner steps, a real number.
+        directions: in which S moves.
+        place: which of the counts' columns is this round's.
+        free: whether the counts are parameters.
+    """
     V, dV = H.X, dX
-    whole, moved = int(count), Moved(H, dX, dW, directions)
+    whole, moved = int(count), InnerOperatorDerivative(H, dX, dW, directions)
     for _ in range(whole):
         V, dV = horizontal(H.times(V), moved.times(V, dV))
     tau = count - whole
@@ -165,16 +188,23 @@ def advanced_tangents(
     return V, dV
 
 
-class Moved:
-    """H while S, X and W move."""
+class InnerOperatorDerivative:
+    """The derivative of H while S, X and W move.
 
-    def __init__(self, H: Operator, dX: Array, dW: Array, directions: Directions) -> None:
+    Args:
+        H: the operator.
+        dX: tangents of X.
+        dW: tangents of W.
+        directions: in which S moves.
+    """
+
+    def __init__(self, H: InnerOperator, dX: Array, dW: Array, directions: GramDirections) -> None:
         self._H, self._dX, self._dW, self._directions = H, dX, dW, directions
         low = H.X @ H.W.T
         self._dense = H.S + low + low.T + H.beta * (H.Z @ H.Z.T)
 
     def times(self, V: Array, dV: Array) -> Array:
-        """d(H V)."""
+        """Return d(H V)."""
         H, dX, dW = self._H, self._dX, self._dW
         out = left(self._dense, dV)
         # dX W^T V + dW X^T V + X dW^T V + W dX^T V
@@ -183,8 +213,8 @@ class Moved:
         return np.asarray(out)
 
 
-def mask(S: Array, X: Array, dX: Array, directions: Directions) -> tuple[Array, Array]:
-    """W = -(I - X X^T) S X and dW."""
+def mask(S: Array, X: Array, dX: Array, directions: GramDirections) -> tuple[Array, Array]:
+    """Return W = -(I - X X^T) S X and dW."""
     SX = S @ X
     dSX = left(S, dX)
     dSX[:, : directions.count] += directions.times(X)

@@ -1,4 +1,4 @@
-"""S from products that a defence clipped, or added noise of known size to, before they were seen."""
+"""Solve for S from products that a defence clipped, or to which it added noise of known size."""
 
 from __future__ import annotations
 
@@ -11,29 +11,37 @@ import numpy as np
 from securefed.algorithms.pca.server import BASIS, CAPTURED, GRAM_PRODUCT, PRODUCT
 from securefed.attacks.base import Observation
 from securefed.attacks.diagnosis import EXPLAINED
-from securefed.attacks.gram.clipping import Clips, limit
+from securefed.attacks.gram.clipped_sums import ClippedSums, clip_limit
 from securefed.attacks.gram.linear import solve
-from securefed.attacks.gram.shrinkage import Noisy, shrunk
+from securefed.attacks.gram.shrinkage import NoisyProducts, shrunk
 from securefed.public import Public
 from securefed.tensors import Array
 
 _ROUNDS = 400
+"""Most rounds that are used; of longer runs an even selection."""
 _TURNS, _STEPS = 6, 4
-"""So often S and the factors are taken in turn, with so many steps for S."""
+"""How often S and the clip's factors are fitted in turn, and steps for S in each turn. They change by less than a
+percent after six turns on digits.
+"""
 _UNCLIPPED, _DIFFERING = 1 - 1e-6, 0.95
-"""A client's norm below this share of the clip's was not clipped, a sum's divided by the rows below the other."""
+"""A client's norm below the first share of the clip's norm was not clipped; of a sum, its norm by public rows below the
+second, since clients are not alike.
+"""
 _NOISES = 1.5
-"""A residual is explained by noise that it exceeds by no more than this factor."""
+"""A residual counts as explained where it exceeds the known noise by no more than this factor."""
 
 
 @dataclass(frozen=True)
-class Recovered:
-    """S from disturbed products.
+class PerturbedSolution:
+    """S from perturbed products.
 
     Attributes:
-        gram: S.      parts: of it that the sums show, by client, (K, clients): their shares, where nothing was clipped.
-        residual: relative, of the clipped S Z_k.      noise: standard deviation of an entry of the products.
-        explained: whether the residual is no more than noise that is known: of clipped sums one S is an approximation.
+        gram: S.
+        parts: of S that the sums show, by round and client, (K, clients); the clients' shares where nothing was
+            clipped.
+        residual: relative, of the clipped S Z_k.
+        noise: standard deviation of an entry of the products.
+        explained: whether the residual is no more than known noise; of clipped sums one S is only an approximation.
     """
 
     gram: Array
@@ -44,14 +52,16 @@ class Recovered:
 
 
 @dataclass(frozen=True)
-class Disturbed:
-    """Rounds of products S Z_k, and what was done to them.
+class PerturbedProducts:
+    """Rounds of products S Z_k, and what the defence did to them.
 
     Attributes:
-        bases, products: Z_k and Y_k, (K, features, rank).
+        bases: Z_k, (K, features, rank).
+        products: Y_k, (K, features, rank).
         traces: tr(Z_k^T S Z_k), clipped as the products were, (K,); empty where they were clipped apart.
-        noise, trace_noise: standard deviations of the defence's noise in their entries, (K,).
-        clips: whose sums they are, and how they were clipped.
+        noise: standard deviation of the defence's noise in an entry of the products, (K,).
+        trace_noise: the same of the traces, (K,).
+        clips: the clients of each sum, and how they were clipped.
     """
 
     bases: Array
@@ -59,18 +69,18 @@ class Disturbed:
     traces: Array
     noise: Array
     trace_noise: Array
-    clips: Clips
+    clips: ClippedSums
 
     @classmethod
-    def of(cls, rounds: Sequence[Observation], public: Public, name: str = "") -> Disturbed:
-        """Of the tensor `name` of these rounds, by default the one that shows S Z; of very many rounds, of some."""
-        name = name or product_of(rounds[0])
+    def of(cls, rounds: Sequence[Observation], public: Public, name: str = "") -> PerturbedProducts:
+        """Read the tensor `name` of these rounds, by default the one that shows S Z; of very many rounds, of some."""
+        name = name or gram_product_name(rounds[0])
         rounds = [
             rounds[k] for k in np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _ROUNDS)).round().astype(int))
         ]
-        together = [limit(o, (name, CAPTURED)) for o in rounds]
+        together = [clip_limit(o, (name, CAPTURED)) for o in rounds]
         apart = np.isinf(together) & np.array([bool(o.clips) for o in rounds])
-        limits = np.array([limit(o, (name,)) for o in rounds] if apart.any() else together)
+        limits = np.array([clip_limit(o, (name,)) for o in rounds] if apart.any() else together)
         used = [] if apart.any() else rounds
         return cls(
             np.stack([o.broadcast[BASIS] for o in rounds]),
@@ -78,31 +88,31 @@ class Disturbed:
             np.array([float(o.message[CAPTURED]) for o in used]),
             np.array([o.noise.get(name, 0.0) for o in rounds]),
             np.array([o.noise.get(CAPTURED, 0.0) for o in used]),
-            Clips.of(limits, [o.members for o in rounds], public),
+            ClippedSums.of(limits, [o.members for o in rounds], public),
         )
 
     @cached_property
     def seen_clipped(self) -> bool:
-        """Whether the norms leave room for a clip that did something: without, each client sent its share of them."""
+        """Return whether a clip may have changed the messages, judged by their norms and the clients' public rows."""
         squares, errors = self.squares()
         largest = self.clips.shares.max(axis=1) / self.clips.shares.sum(axis=1)
         certain = _DIFFERING if self._several else _UNCLIPPED
         return bool(np.any(largest * np.sqrt(np.maximum(squares + 2 * errors, 0.0)) >= certain * self.clips.limits))
 
     def squares(self) -> tuple[Array, Array]:
-        """Squared norms of what was clipped together, less the noise's, and their standard deviations, (K,)."""
+        """Return squared norms of what was clipped together, less the noise's, and their standard deviations, (K,)."""
         count, noise = self.products[0].size, self.noise
         seen = np.sum(self.products**2, axis=(1, 2)) - count * noise**2
         if len(self.traces):
             seen = seen + self.traces**2 - self.trace_noise**2
         return seen, noise * np.sqrt(2 * count * noise**2 + 4 * np.maximum(seen, 0.0))
 
-    def without_clip(self, factors: Array) -> Noisy:
-        """The rounds as they would be without the clip, with the noise that is known, or shows."""
+    def without_clip(self, factors: Array) -> NoisyProducts:
+        """Return the rounds without the clip, with the noise that is known or that their asymmetry shows."""
         smallest = np.finfo(float).eps * max(float(np.abs(self.products).max()), np.finfo(float).tiny)
         shown = max(self.asymmetry(factors), smallest) if self.seen_clipped else smallest
         traces = len(self.traces)
-        return Noisy(
+        return NoisyProducts(
             self.bases,
             self.products / factors[:, None, None],
             np.maximum(self.noise, shown) / factors,
@@ -111,9 +121,9 @@ class Disturbed:
         )
 
     def asymmetry(self, factors: Array) -> float:
-        """Standard deviation of an entry of the products, by what is not symmetric in Z_j^T Y_k / f_k.
+        """Estimate the noise of an entry of the products from what is not symmetric in Z_j^T Y_k / f_k.
 
-        Without neighbours in time: a basis is made of the sum before it, noise and all.
+        Neighbouring rounds are left out, since a basis is made of the sum before it, noise included.
         """
         flat = np.hstack(list(self.bases)).T @ np.hstack(list(self.products / factors[:, None, None]))
         sizes = np.repeat(factors**-2, self.bases.shape[2])
@@ -122,10 +132,10 @@ class Disturbed:
         used = np.triu(apart, 1)
         return float(np.sqrt(np.sum(((flat - flat.T) ** 2 / (sizes + sizes[:, None]))[used]) / max(used.sum(), 1)))
 
-    def recovered(self, rows: int) -> Recovered:
-        """S, of rank at most `rows`.
+    def recovered(self, rows: int) -> PerturbedSolution:
+        """Solve for S, of rank at most `rows`.
 
-        One client without noise is solved exactly, but for its size where all rounds were clipped.
+        One client without noise is solved exactly, except for its size where all rounds were clipped.
         """
         if not self.seen_clipped:
             return self._judged(shrunk(self.without_clip(self._present), rows).gram, self.clips.shares)
@@ -139,9 +149,10 @@ class Disturbed:
     def _present(self) -> Array:
         return np.asarray(self.clips.shares.sum(axis=1))
 
-    def _single(self, rows: int) -> Recovered:
+    def _single(self, rows: int) -> PerturbedSolution:
+        """Solve for one client without noise, whose clip factors follow from symmetry."""
         norms = np.sqrt(self.squares()[0])
-        factors = ratios(self.bases, self.products)
+        factors = clip_ratios(self.bases, self.products)
         free = norms < _UNCLIPPED * self.clips.limits
         factors = factors / (factors[free].mean() if free.any() else factors.max())
         factors = np.where(free, 1.0, np.minimum(factors, 1.0))
@@ -152,8 +163,8 @@ class Disturbed:
             gram, factors = scale * gram, factors / scale
         return self._judged(gram, factors[:, None])
 
-    def _turned(self, rows: int) -> Recovered:
-        """S and the factors in turn."""
+    def _turned(self, rows: int) -> PerturbedSolution:
+        """Solve for S and the clip's factors in turn."""
         squares, errors = self.squares()
         errors = errors + 1e-9 * np.abs(squares).max()
         parts, found = self.clips.shares, None
@@ -168,34 +179,37 @@ class Disturbed:
         return self._judged(found.gram, parts)
 
     def _sizes(self, gram: Array) -> Array:
-        """Norms of the sums, had nobody been clipped."""
+        """Return the norms that the sums would have without the clip."""
         images = gram @ self.bases
         traces = np.einsum("knp,knp->k", self.bases, images) if len(self.traces) else 0.0
         sizes = np.hypot(np.linalg.norm(images, axis=(1, 2)), traces)
         return np.asarray(np.maximum(sizes, 1e-3 * sizes.max()))
 
-    def _judged(self, gram: Array, parts: Array) -> Recovered:
+    def _judged(self, gram: Array, parts: Array) -> PerturbedSolution:
+        """Compare a solution with the products."""
         factors = parts.sum(axis=1)
         size = float(np.linalg.norm(self.products)) or 1.0
         residual = float(np.linalg.norm(self.products - factors[:, None, None] * (gram @ self.bases))) / size
         known = float(np.sqrt(np.mean(self.noise**2)))
         shown = self.asymmetry(factors) if self.seen_clipped else 0.0
         level = known * float(np.sqrt(self.products.size)) / size
-        return Recovered(gram, parts, residual, max(known, shown), bool(residual <= max(_NOISES * level, EXPLAINED)))
+        return PerturbedSolution(
+            gram, parts, residual, max(known, shown), bool(residual <= max(_NOISES * level, EXPLAINED))
+        )
 
 
-def product_of(observation: Observation) -> str:
-    """The tensor that holds S Z."""
+def gram_product_name(observation: Observation) -> str:
+    """Return the name of the tensor that holds S Z."""
     return GRAM_PRODUCT if GRAM_PRODUCT in observation.message else PRODUCT
 
 
-def disturbed(rounds: Sequence[Observation]) -> bool:
-    """Whether a defence says that it did something to the products."""
-    return any(o.noise.get(product_of(o), 0.0) > 0 or o.clips for o in rounds)
+def is_perturbed(rounds: Sequence[Observation]) -> bool:
+    """Return whether a defence states that it clipped the products or added noise to them."""
+    return any(o.noise.get(gram_product_name(o), 0.0) > 0 or o.clips for o in rounds)
 
 
-def ratios(bases: Array, products: Array) -> Array:
-    """f_k up to one factor, of products f_k S Z_k: Z_j^T Y_k / f_k is the transpose of Z_k^T Y_j / f_j.
+def clip_ratios(bases: Array, products: Array) -> Array:
+    """Return the f_k, up to one factor, of products f_k S Z_k: Z_j^T Y_k / f_k is the transpose of Z_k^T Y_j / f_j.
 
     The 1 / f_k that violate this least, in the sum of squares, are an eigenvector.
     """

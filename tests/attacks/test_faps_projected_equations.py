@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from securefed.algorithms.pca.operators import orth
-from securefed.attacks.gram.coordinates import Symmetric
-from securefed.attacks.gram.projected import Projected
+from securefed.attacks.gram.coordinates import SymmetricMatrices
+from securefed.attacks.gram.faps.projected_equations import ProjectedEquations
 
 RNG = np.random.default_rng(0)
 
@@ -30,14 +30,14 @@ def test_the_solution_is_that_of_the_formed_equations(features, decades):
     rank, rounds = 2, 7
     bases = np.stack([orth(RNG.normal(size=(features, rank))) for _ in range(rounds)])
     weights = np.logspace(0, decades, rounds)
-    coordinates = Symmetric.of(features)
+    coordinates = SymmetricMatrices.of(features)
     matrix = formed(bases, weights, 1e4, 3.0, coordinates)
     truth = RNG.normal(size=coordinates.count)
     right = coordinates.matrix(matrix @ truth)
-    found, iterations = Projected.of(bases, weights, 1e4, 3.0).solve(right)
+    found, iterations = ProjectedEquations.of(bases, weights, 1e4, 3.0).solve(right)
     np.testing.assert_allclose(coordinates.coordinates(found), truth, atol=1e-6 if decades else 1e-9)
     assert iterations < 200
-    other, _ = Projected.of(bases, 2 * weights, 1e4, 3.0).solve(right)
+    other, _ = ProjectedEquations.of(bases, 2 * weights, 1e4, 3.0).solve(right)
     assert np.linalg.norm(coordinates.coordinates(other) - truth) > 1e-3 * np.linalg.norm(truth)
 
 
@@ -48,6 +48,6 @@ def test_rounds_near_consensus_take_few_iterations():
     distances = np.concatenate([[1e-6], np.logspace(0, -6, rounds - 1)])
     bases = np.stack([orth(limit + d * RNG.normal(size=(features, rank))) for d in distances])
     bases[0] = orth(RNG.normal(size=(features, rank)))
-    system = Projected.of(bases, distances**-2, 1e8, float(features**2))
+    system = ProjectedEquations.of(bases, distances**-2, 1e8, float(features**2))
     right = RNG.normal(size=(features, features))
     assert system.solve(right + right.T)[1] < 30

@@ -1,8 +1,8 @@
-"""S from sums of FAPS' messages that a defence clipped, or added noise of known size to.
+"""Estimate S from sums of FAPS' messages that a defence clipped, or to which it added noise of known size.
 
-Near consensus a message is beta Z + (I - Z Z^T) S Z, and its scalar tr(Z^T S Z): S Z but for Z^T S Z, of which only the
-trace shows. That block is taken from the estimate itself, turn by turn (expectation-maximisation), and so are the
-clip's factors; in between S is shrunk by what noise and distance from consensus may hide.
+Near consensus a message is beta Z + (I - Z Z^T) S Z, and its scalar tr(Z^T S Z): S Z without Z^T S Z, of which only the
+trace is sent. That block and the clip's factors are taken from the estimate itself, in turn (expectation-maximisation);
+in between S is shrunk by what noise and distance from consensus may hide.
 """
 
 from __future__ import annotations
@@ -11,35 +11,39 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from securefed.attacks.gram.near_consensus import AMPLIFICATION
-from securefed.attacks.gram.private import Disturbed, Recovered
-from securefed.attacks.gram.shrinkage import Noisy, shrunk
+from securefed.attacks.gram.clipped_products import PerturbedProducts, PerturbedSolution
+from securefed.attacks.gram.faps.near_consensus import DISTANCE_FACTOR
+from securefed.attacks.gram.shrinkage import NoisyProducts, shrunk
 from securefed.tensors import Array
 
 _TURNS, _NOISY_TURNS, _STEPS = 12, 20, 4
-"""Turns, and steps for S in each; sums without noise say nothing more after a few, where clients are not alike."""
+"""Turns without noise and with it, and steps for S in each; sums without noise say nothing more after a few turns,
+where clients are not alike.
+"""
 _FURTHER, _SETTLED = 0.7, 0.01
-"""The block goes on by the first share of its last step: over-relaxed, the turns converge sooner. They end when it
-changes by less than the second."""
+"""The block moves on by the first share of its last step: over-relaxed, the turns converge sooner. They end when it
+changes by less than the second.
+"""
 _SPREAD = 1.5
-"""beta may seem to differ so much between rounds, away from consensus; wrong factors showed twice as much."""
+"""Factor by which beta may seem to differ between rounds; wrong clip factors made it twice as much."""
 _CLOSE = 0.01
-"""Messages are at consensus to this share at best: clients of a sum are not alike."""
+"""Least relative distance of a sum from consensus, since its clients are not alike."""
 
 
 @dataclass(frozen=True)
-class Masked:
+class ClippedMaskedProducts:
     """Rounds of FAPS.
 
     Attributes:
-        seen: bases, masked products and scalars, with what was done to them.      beta_scale: of the algorithm.
+        seen: bases, masked products and scalars, with what was done to them.
+        beta_scale: of the algorithm.
     """
 
-    seen: Disturbed
+    seen: PerturbedProducts
     beta_scale: float
 
-    def recovered(self, rows: int) -> Recovered:
-        """An estimate of S, of rank at most `rows`; `explained` where all sums show about the beta that S has."""
+    def recovered(self, rows: int) -> PerturbedSolution:
+        """Estimate S, of rank at most `rows`; `explained` tells whether all sums show about the beta of that S."""
         seen, clipped = self.seen, self.seen.seen_clipped
         squares, errors = seen.squares()
         errors = errors + 1e-9 * np.abs(squares).max()
@@ -60,10 +64,12 @@ class Masked:
                 break
         assert found is not None
         noise = float(np.sqrt(np.mean(seen.noise**2)))
-        return Recovered(found.gram, parts, float("nan"), noise, self._consistent(parts.sum(axis=1), found.gram))
+        return PerturbedSolution(
+            found.gram, parts, float("nan"), noise, self._consistent(parts.sum(axis=1), found.gram)
+        )
 
     def _consistent(self, factors: Array, gram: Array) -> bool:
-        """Whether tr(Z_k^T Y_k) / rank is the beta of S throughout, as it is at consensus."""
+        """Return whether tr(Z_k^T Y_k) / rank is the beta of S throughout, as it is at consensus."""
         shown = np.einsum("knp,knp->k", self.seen.bases, self.seen.products) / self.seen.bases.shape[2] / factors
         level = self.beta_scale * float(np.linalg.eigvalsh(gram)[-1])
         return bool(
@@ -73,12 +79,12 @@ class Masked:
         )
 
     def _evenly(self, factors: Array) -> Array:
-        """Z_k^T S Z_k of the traces that are seen, with all diagonal entries the same."""
+        """Return Z_k^T S Z_k of the observed traces, with all diagonal entries the same."""
         rank = self.seen.bases.shape[2]
         return np.asarray((self.seen.traces / factors / rank)[:, None, None] * np.eye(rank))
 
-    def _completed(self, factors: Array, known: Array) -> Noisy:
-        """S Z_k, with `known` for the blocks Z_k^T S Z_k."""
+    def _completed(self, factors: Array, known: Array) -> NoisyProducts:
+        """Return S Z_k, with `known` for the blocks Z_k^T S Z_k."""
         seen = self.seen
         Z, Y, traces = seen.bases, seen.products / factors[:, None, None], seen.traces / factors
         inner = Z.mT @ Y
@@ -87,14 +93,14 @@ class Masked:
         level = np.trace(inner, axis1=1, axis2=2) / rank
         apart = np.sum((inner - level[:, None, None] * np.eye(rank)) ** 2, axis=(1, 2)) - (rank**2 - 1) * noise**2
         distance = np.sqrt(np.maximum(apart, 0.0) / rank) / self.beta_scale  # times lambda_1
-        spread = AMPLIFICATION * distance / rank / np.sqrt(Z.shape[1])
+        spread = DISTANCE_FACTOR * distance / rank / np.sqrt(Z.shape[1])
         least = _CLOSE * float(np.sqrt(np.mean(Y**2)))
         errors = np.sqrt(noise**2 + spread**2 + least**2)
         trace_errors = np.hypot(seen.trace_noise / factors, _CLOSE * np.abs(traces) + np.finfo(float).tiny)
-        return Noisy(Z, Y + Z @ (known - inner), errors, traces, trace_errors)
+        return NoisyProducts(Z, Y + Z @ (known - inner), errors, traces, trace_errors)
 
     def _sizes(self, gram: Array) -> Array:
-        """Norms of a sum of all clients, had nobody been clipped, at consensus."""
+        """Return the norms that a sum of all clients would have without the clip, at consensus."""
         Z = self.seen.bases
         images = gram @ Z
         inner = Z.mT @ images

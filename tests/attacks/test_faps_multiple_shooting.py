@@ -5,10 +5,14 @@ import numpy as np
 from securefed.algorithms.pca import FAPS
 from securefed.algorithms.pca.operators import off
 from securefed.attacks.gram import ConsensusGram
-from securefed.attacks.gram.coordinates import Symmetric
-from securefed.attacks.gram.faps_client import Course, Operator, by_rule, messages, rule_counts
-from securefed.attacks.gram.faps_fit import error_allowed
-from securefed.attacks.gram.faps_shooting import Shooting
+from securefed.attacks.gram.faps.client_equations import ClientEquations
+from securefed.attacks.gram.faps.client_fit import error_allowed
+from securefed.attacks.gram.faps.multiple_shooting import MultipleShooting
+from securefed.attacks.gram.faps.simulated_client import (
+    InnerOperator,
+    iterate_by_rule,
+    rule_counts,
+)
 from securefed.attacks.levenberg import gauss_newton
 from securefed.attacks.scores import relative_error
 from tests.attacks.subspaces import digits, gram, observe
@@ -19,19 +23,16 @@ def seen(inner_steps):
     algorithm, clients = FAPS(2, adaptive=False, inner_steps=inner_steps), digits(10, "random")
     observed, _ = observe(algorithm, clients, 6)
     S = gram(clients[0])
-    S /= np.linalg.eigvalsh(S)[-1]
-    course = Course([o.broadcast["basis"] for o in observed.rounds], [0.15] * 6, inner_steps)
-    counts = rule_counts(S, course, algorithm) if inner_steps is None else np.full(5, inner_steps)
-    products = messages(S, counts, course)
-    nothing_more = np.zeros(0), np.zeros((0, 55))
-    norms = [float(np.linalg.norm(Y)) for Y in products]
-    return Shooting(algorithm, course, products, norms, Symmetric.of(10), lambda x: nothing_more), S, counts
+    scale = float(np.linalg.eigvalsh(S)[-1])
+    equations = ClientEquations.of(observed.rounds, algorithm, 0, scale)
+    counts = rule_counts(S / scale, equations.received(6), algorithm) if inner_steps is None else np.full(5, 3)
+    return MultipleShooting(equations), equations, S / scale, counts
 
 
 def test_the_equations_are_differentiated_correctly():
-    shooting, S, _ = seen(None)
+    shooting, equations, S, _ = seen(None)
     rng = np.random.default_rng(0)
-    point = np.concatenate([shooting.coordinates.coordinates(S), 0.3 * rng.normal(size=5 * 16)])
+    point = np.concatenate([equations.parametrisation.coordinates(S), 0.3 * rng.normal(size=5 * 16)])
     direction, counts = rng.normal(size=len(point)), np.array([1, 3, 2, 12, 1])
     ahead, behind = (shooting.residual(point + step * direction, counts) for step in (1e-6, -1e-6))
     residual, jacobian = shooting.linearised(point, counts)
@@ -40,10 +41,10 @@ def test_the_equations_are_differentiated_correctly():
 
 
 def test_the_clients_own_subspaces_leave_nothing_and_its_counts_are_the_rules():
-    shooting, S, counts = seen(None)
-    X, parts = shooting.course.probes[0], [shooting.coordinates.coordinates(S)]
-    for k, Z in enumerate(shooting.course.probes[1:], start=1):
-        X = by_rule(Operator(S, X, -off(X, S @ X), 0.15, Z), shooting.algorithm)[1]
+    shooting, equations, S, counts = seen(None)
+    X, parts = equations.probes[0], [equations.parametrisation.coordinates(S)]
+    for k, Z in enumerate(equations.probes[1:], start=1):
+        X = iterate_by_rule(InnerOperator(S, X, -off(X, S @ X), 0.15, Z), equations.algorithm)[1]
         parts.append(shooting._chart(k, X).reshape(-1))
     point = np.concatenate(parts)
     assert shooting.counts(point).tolist() == counts.tolist()
@@ -52,15 +53,12 @@ def test_the_clients_own_subspaces_leave_nothing_and_its_counts_are_the_rules():
 
 
 def test_the_search_ends_at_the_client():
-    shooting, S, _ = seen(3)
+    shooting, equations, S, _ = seen(3)
     noise = np.random.default_rng(1).normal(size=S.shape)
     start = S + 0.05 * np.linalg.norm(S) / np.linalg.norm(noise + noise.T) * (noise + noise.T)
-    landed = shooting.search(shooting.coordinates.coordinates(start), 30)
+    landed = shooting.search(equations.parametrisation.coordinates(start), 30)
     assert landed.norm < 1e-8 and landed.counts.tolist() == [3] * 5
-    assert np.linalg.norm(shooting.coordinates.matrix(landed.x) - S) < 1e-3
-    # held for ever it stays where it began: what is found is not the start
-    held = shooting.search(shooting.coordinates.coordinates(start), 5, hold=1e6)
-    assert np.linalg.norm(shooting.coordinates.matrix(held.x) - start) < 1e-3
+    assert np.linalg.norm(equations.parametrisation.matrix(landed.x) - S) < 1e-3
 
 
 def test_what_a_fit_reaches_is_what_the_messages_allow():

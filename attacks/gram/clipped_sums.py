@@ -1,10 +1,9 @@
-"""What a clip did to sums of messages linear in S: each client's was scaled to a norm that is known, by a factor that
-S tells.
+"""Estimate by how much each client was clipped, from the norms of sums of messages linear in S.
 
-Clients hold about shares of S by their public rows, so client i of a sum that would have the norm c_k was clipped by
+Clients hold about shares of S by their public rows, so client i of a sum that would have the norm c_k was scaled by
 min(1, C / share_i c_k), and the norm of the sum follows. As soon as one client of one round is below C the size of S
-shows in the norms of the sums. Where all are clipped always only the direction of S does, and its size is a guess from
-the public bound on the features: that of entries uniform within it, give or take a factor e.
+shows in the norms of the sums. Where all are always clipped only the direction of S does, and its size is guessed from
+the public bound on the features: that of entries uniform within it, with a standard deviation of a factor e.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.attacks.base import Observation
-from securefed.attacks.gram.rounds import Members
+from securefed.attacks.gram.observed_rounds import Members
 from securefed.public import Public
 from securefed.tensors import Array
 
 _SIZES = np.geomspace(1 / 64, 64, 385)[:, None]
-"""Sizes of S that are weighed, relative to the estimate."""
+"""Sizes of S that are compared, relative to the estimate."""
 _ALIKE = 0.02
-"""Messages of different clients do not point quite the same way: by about this share their sum is shorter."""
+"""Messages of different clients do not point quite the same way: their sum is shorter by about this share."""
 _MODEL = 0.004
-"""By this share the norms of sums miss, beside, what clients with equal shares of S send."""
+"""Relative error of the sums' norms beside that, since clients do not hold exact shares of S."""
 
 
 @dataclass(frozen=True)
-class Clips:
-    """What is public of the sums.
+class ClippedSums:
+    """The public facts of clipped sums.
 
     Attributes:
-        limits: C of the part of a message that is looked at, by round, (K,); infinite without a clip.
-        shares: of S, 0 for clients that are not in the sum, (K, clients).
-        trace: of S, the guess.
+        limits: C of the part of a message that is used, by round, (K,); infinite without a clip.
+        shares: of S, by round and client, 0 for clients that are not in the sum, (K, clients).
+        trace: guess of tr S from the public bound on the features.
     """
 
     limits: Array
@@ -42,21 +41,25 @@ class Clips:
     trace: float
 
     @classmethod
-    def of(cls, limits: Array, members: Sequence[Members], public: Public) -> Clips:
-        """Of sums of these members, S being that of all of them together."""
+    def of(cls, limits: Array, members: Sequence[Members], public: Public) -> ClippedSums:
+        """Return the facts of sums of these members, S being that of all of them together."""
         clients = sorted(frozenset().union(*members))
         whole = sum(public.rows[client] for client in clients)
         shares = np.array([[public.rows[client] * (client in own) for client in clients] for own in members]) / whole
         return cls(limits, shares, whole * public.features * public.feature_bound**2 / 3)
 
     def factors(self, sizes: Array, seen: Array, errors: Array, trace: float) -> tuple[float, Array]:
-        """By how much S is larger than its estimate, and what part of the larger one the sums show, by client, (K,
-        clients).
+        """Estimate the size of S, and what part of S the sums show.
 
         Args:
-            sizes: norms of a sum of all clients, had nobody been clipped, by the estimate, (K,).
-            seen: squares of those there were, less the noise's, (K,).      errors: standard deviations of these.
-            trace: of the estimate.
+            sizes: norms that a sum of all clients would have without the clip, by the estimate of S, (K,).
+            seen: squared norms of the sums, less the noise's, (K,).
+            errors: standard deviations of `seen`, (K,).
+            trace: of the estimate of S.
+
+        Returns:
+            The factor by which S is larger than its estimate, and the part of the larger S that the sums show, by round
+            and client, (K, clients).
         """
         each = self.shares * sizes[:, None]
         expected = np.stack([np.minimum(size * each, self.limits[:, None]).sum(axis=1) for size in _SIZES]) ** 2
@@ -71,8 +74,11 @@ class Clips:
         return scale, np.minimum(self.shares, (self.limits / (scale * sizes))[:, None])
 
 
-def limit(observation: Observation, looked_at: Sequence[str]) -> float:
-    """C of these tensors together: less than the clip's norm where it is of more than these; infinite without one."""
+def clip_limit(observation: Observation, looked_at: Sequence[str]) -> float:
+    """Return C of these tensors together; infinite without a clip.
+
+    C is less than the clip's norm where the clip covers more tensors.
+    """
     norms = [
         norm * _norm(observation, looked_at) / max(_norm(observation, names), np.finfo(float).tiny)
         for names, norm in observation.clips

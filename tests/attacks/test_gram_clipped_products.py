@@ -9,8 +9,8 @@ from securefed.algorithms.pca import FAPS, SSI
 from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.gram import ConsensusGram, DifferenceGram, PowerGram
-from securefed.attacks.gram.private import ratios
-from securefed.attacks.gram.shrinkage import Likelihood, Noisy, shrunk
+from securefed.attacks.gram.clipped_products import clip_ratios
+from securefed.attacks.gram.shrinkage import NoisyProducts, ProductLikelihood, shrunk
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
@@ -113,13 +113,13 @@ def noisy(seed=0, rounds=4, size=0.3):
     Z = np.stack([np.linalg.qr(rng.normal(size=(FEATURES, RANK)))[0] for _ in range(rounds)])
     errors = size * rng.uniform(0.5, 2, rounds)
     Y = S @ Z + errors[:, None, None] * rng.normal(size=Z.shape)
-    return Noisy(Z, Y, errors, np.einsum("knp,knp->k", Z, S @ Z) + errors * rng.normal(size=rounds), errors), S
+    return NoisyProducts(Z, Y, errors, np.einsum("knp,knp->k", Z, S @ Z) + errors * rng.normal(size=rounds), errors), S
 
 
 def test_shrinkage_is_the_minimum():
     """First-order conditions over S >= 0: the gradient is positive semidefinite, and vanishes on the range of S."""
     seen, S = noisy()
-    likelihood, got = Likelihood.of(seen), shrunk(seen, steps=400).gram
+    likelihood, got = ProductLikelihood.of(seen), shrunk(seen, steps=400).gram
     weights = seen.errors**-2
     pull = np.einsum("k,knp,kmp->nm", weights, got @ seen.bases - seen.products, seen.bases)
     projectors = seen.bases @ seen.bases.mT
@@ -135,13 +135,13 @@ def test_shrinkage_is_the_minimum():
 
     assert min(violation(penalty) for penalty in likelihood.penalties()) < 1e-9  # of the one that was taken
     assert 0 < np.linalg.matrix_rank(got, tol=1e-6) < FEATURES
-    assert seen.misfit(got) <= seen.excused and relative_error(got, S) < 0.3
+    assert seen.mean_square_residual(got) <= seen.excused and relative_error(got, S) < 0.3
 
 
 def test_the_ratios_of_factors_follow_from_symmetry():
     seen, S = noisy(size=0.0 + 1e-9)
     factors = np.array([1.0, 0.5, 0.1, 0.9])
-    found = ratios(seen.bases, factors[:, None, None] * (S @ seen.bases))
+    found = clip_ratios(seen.bases, factors[:, None, None] * (S @ seen.bases))
     np.testing.assert_allclose(found / found[0], factors, rtol=1e-9)
 
 

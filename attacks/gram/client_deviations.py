@@ -1,10 +1,10 @@
-"""One client's S from clipped or noised sums over changing survivors: its share of the pooled S, and by how much it
-deviates, as far as the noise shows it.
+"""Estimate one client's S from clipped or noised sums over changing survivors.
 
-Y_k ~ sum_i g_ki (S + D_i / share_i) Z_k, g_ki the part of S that client i of round k shows. With S recovered from all
-rounds the rest is linear in the deviations D_a of the groups that come together. They are taken as random with entries
-of variance tau^2 share_a, and tau, and the noise where it is not known, are the likeliest: with nothing to see tau is
-0, and the estimate is the share. No deviation is expected to exceed that.
+The estimate is the client's share of the pooled S and a deviation from it. Y_k ~ sum_i g_ki (S + D_i / share_i) Z_k,
+with g_ki the part of S that client i of round k shows. With S solved from all rounds the rest is linear in the
+deviations D_a of the groups that come together. They are random, with entries of variance tau^2 share_a, and tau, and
+the noise where it is not known, are those of largest likelihood. Where noise hides the deviations tau is 0 and the
+estimate is the share.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from securefed.attacks.gram.private import Disturbed, Recovered
+from securefed.attacks.gram.clipped_products import PerturbedProducts, PerturbedSolution
 from securefed.tensors import Array
 
 _SIZES = np.concatenate([[0.0], np.geomspace(1e-8, 1.0, 81)])
-"""Values of tau^2 that are weighed, of the largest."""
+"""Values of tau^2 that are compared, relative to the largest that is expected: no deviation exceeds the share."""
 
 
-def deviations(seen: Disturbed, pooled: Recovered, groups: Sequence[Sequence[int]]) -> tuple[Array, float]:
-    """D_a of every group, symmetric, (groups, features, features), and the relative misfit of the rounds with them.
+def deviations(
+    seen: PerturbedProducts, pooled: PerturbedSolution, groups: Sequence[Sequence[int]]
+) -> tuple[Array, float]:
+    """Return D_a of every group, and the relative residual of the rounds with them.
 
     Args:
+        seen: the rounds.
+        pooled: S of all clients together.
         groups: of clients, by their place among `seen.clips.shares`.
+
+    Returns:
+        The D_a, symmetric, (groups, features, features), and the residual.
     """
     shares = np.array([seen.clips.shares.max(axis=0)[list(group)].sum() for group in groups])
     part = np.stack([pooled.parts[:, list(group)].sum(axis=1) for group in groups])  # g_ka, (groups, K)
@@ -46,11 +53,16 @@ def deviations(seen: Disturbed, pooled: Recovered, groups: Sequence[Sequence[int
 def _likeliest(
     s: Array, energies: Array, whole: float, entries: int, features: int, noise: float, largest: float
 ) -> float:
-    """tau^2 over the variance of the noise, which is no less than that of `noise`.
+    """Return tau^2 over the variance of the noise, of largest likelihood.
 
     Args:
-        s: singular values of the design.      energies: of what is seen along them, over `features` entries each.
-        whole: energy of all entries.      largest: tau^2.
+        s: singular values of the design.
+        energies: of what is observed along them, over `features` entries each.
+        whole: energy of all entries.
+        entries: number of entries.
+        features: number of features.
+        noise: least standard deviation of the noise.
+        largest: largest tau^2.
     """
     rest = max(whole - float(energies.sum()), 0.0)
     floor = max(noise**2, np.finfo(float).tiny)

@@ -7,10 +7,9 @@ import pytest
 
 from securefed.algorithms.pca import FAPS
 from securefed.attacks.gram import ConsensusGram
-from securefed.attacks.gram.coordinates import Cornered
-from securefed.attacks.gram.faps_fit import estimate_within
-from securefed.attacks.gram.faps_span import frame_of, is_exact, noise_shown, width
-from securefed.attacks.gram.near_consensus import near_consensus
+from securefed.attacks.gram.faps.client_fit import estimate_of_low_rank
+from securefed.attacks.gram.faps.message_span import first_message_noise, is_exact, span_basis, span_width
+from securefed.attacks.gram.faps.near_consensus import near_consensus
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from tests.attacks.subspaces import digits, gram, observe
@@ -36,40 +35,39 @@ def noisy(observed, size):
 def test_rows_and_messages_lie_in_the_span_and_its_width_does_not_depend_on_the_features():
     for features in (30, 50):
         observed, _, client = few(5, features=features)
-        frame = frame_of(observed.rounds[:3], 5)
-        assert frame.shape == (features, width(features, 3, 5, 3)) == (features, 14)
-        np.testing.assert_allclose(frame.T @ frame, np.eye(14), atol=1e-12)
-        np.testing.assert_array_equal(frame[:, :3], observed.rounds[0].broadcast["basis"])
+        basis = span_basis(observed.rounds[:3], 5)
+        assert basis.shape == (features, span_width(features, 3, 5, 3)) == (features, 14)
+        np.testing.assert_allclose(basis.T @ basis, np.eye(14), atol=1e-12)
         for part in (client.x.T, *(o.message["product"] for o in observed.rounds[:3])):
-            assert np.linalg.norm(part - frame @ (frame.T @ part)) < 1e-10 * np.linalg.norm(part)
+            assert np.linalg.norm(part - basis @ (basis.T @ part)) < 1e-10 * np.linalg.norm(part)
         late = observed.rounds[5].broadcast["basis"]
-        assert np.linalg.norm(late - frame @ (frame.T @ late)) > 1e-4
+        assert np.linalg.norm(late - basis @ (basis.T @ late)) > 1e-4
 
 
 def test_without_a_smaller_span_the_basis_is_complete():
     observed, _, _ = few(5)
     cases = [(observed.rounds[:3], 0), (observed.rounds[:1], 5), (observed.rounds[:3], 45)]
-    for rounds, rows in [*cases, (noisy(observed, 1e-7).rounds[:3], 5)]:
-        frame = frame_of(rounds, rows)
-        np.testing.assert_allclose(frame.T @ frame, np.eye(50), atol=1e-12)
+    for rounds, rows in [*cases, (noisy(observed, 1e-3).rounds[:3], 5)]:
+        basis = span_basis(rounds, rows)
+        np.testing.assert_allclose(basis.T @ basis, np.eye(50), atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1e-9, 1e-5])
 def test_the_first_message_shows_its_noise(size):
     observed, _, _ = few(5)
     assert is_exact(observed.rounds[0]) and not is_exact(noisy(observed, size).rounds[0])
-    assert 0.4 * size < noise_shown(noisy(observed, size).rounds[0]) < 2 * size
-    assert noise_shown(few(5, rank=1)[0].rounds[0]) is None
+    assert 0.4 * size < first_message_noise(noisy(observed, size).rounds[0]) < 2 * size
+    assert first_message_noise(few(5, rank=1)[0].rounds[0]) is None
 
 
 def test_what_is_known_of_few_rows_leaves_a_fraction_of_the_error():
     observed, target, client = few(6, rounds=12)
     S = gram(client)
     plain = near_consensus(observed.rounds, 0.15, 6).gram
-    within = estimate_within(observed.rounds, target.algorithm, 6, 600)
+    within = estimate_of_low_rank(observed.rounds, target.algorithm, 6, 600)
     assert relative_error(within, S) < 0.5 * relative_error(plain, S)
-    assert estimate_within(observed.rounds, target.algorithm, 6, 10) is None
-    assert estimate_within(noisy(observed, 1e-6).rounds, target.algorithm, 6, 600) is None
+    assert estimate_of_low_rank(observed.rounds, target.algorithm, 6, 10) is None
+    assert estimate_of_low_rank(noisy(observed, 1e-6).rounds, target.algorithm, 6, 600) is None
 
 
 def test_exact_messages_are_never_taken_for_noise():
@@ -79,20 +77,3 @@ def test_exact_messages_are_never_taken_for_noise():
     rounds = (observed.rounds[0], swapped, *observed.rounds[2:])
     got = ConsensusGram(starts=1).run(replace(observed, rounds=rounds), target, np.random.default_rng(0))
     assert got.diagnostics["method"] == "near consensus" and "noise" not in got.diagnostics
-
-
-def test_parameters_of_a_rank_that_the_known_block_shows():
-    rng = np.random.default_rng(0)
-    F = rng.normal(size=(9, 2))
-    S = F @ F.T
-    cornered = Cornered.of(S[4:, :4], 2)
-    assert cornered.count == cornered.determined == 3 and cornered.size == 9
-    np.testing.assert_allclose(cornered.matrix(cornered.coordinates(S)), S, atol=1e-10)
-    x, direction = cornered.coordinates(S) + 0.1, rng.normal(size=3)
-    np.testing.assert_allclose(cornered.matrix(x)[4:, :4], S[4:, :4], atol=1e-12)
-    slope = (cornered.matrix(x + 1e-6 * direction) - cornered.matrix(x - 1e-6 * direction)) / 2e-6
-    V, M = rng.normal(size=(9, 3)), S + np.eye(9)
-    moved = np.tensordot(cornered.at(x).times(V), direction, ((1,), (0,)))
-    np.testing.assert_allclose(moved, slope @ V, atol=1e-6 * np.abs(slope).max())
-    np.testing.assert_allclose(cornered.at(x).slopes(M) @ direction, np.vdot(M, slope), rtol=1e-6)
-    assert Cornered.of(np.outer(F[4:, 0], F[:4, 0]), 2).count == 1  # S itself is of rank 1 then

@@ -1,9 +1,9 @@
-"""Conjugate gradients for sum_k w_k sym[(I - P_k) S P_k] + v sum_k <P_k, S> P_k + prior S = R over symmetric S.
+"""Solve sum_k w_k sym[(I - P_k) S P_k] + v sum_k <P_k, S> P_k + prior S = R for symmetric S by conjugate gradients.
 
-These are the normal equations of seeing (I - P_k) S Z_k and tr(P_k S), P_k = Z_k Z_k^T. Formed, they would hold
-(features^2 / 2)^2 numbers; applied, they cost 2 features^2 rank a round. The weights span twelve decades, so the
-preconditioner does the work: in the eigenbasis of sum_k w_k P_k the operator is solved exactly on the few leading
-directions, which the heavy rounds see, approximately (by its diagonal) elsewhere, and the scalars exactly.
+These are the normal equations of observing (I - P_k) S Z_k and tr(P_k S), P_k = Z_k Z_k^T. Formed, they would hold
+(features^2 / 2)^2 numbers; applied, they cost 2 features^2 rank a round. The weights span twelve decades, so a good
+preconditioner is needed: in the eigenbasis of sum_k w_k P_k the operator is solved exactly on the few leading
+directions, which the heavy rounds observe, approximately (by its diagonal) elsewhere, and the scalars exactly.
 """
 
 from __future__ import annotations
@@ -20,16 +20,20 @@ from securefed.tensors import Array
 _HEAVY, _LEADING = 1e-5, 12
 """Directions of more than this share of the largest weight are leading; at most so many are solved exactly."""
 _TOLERANCE, _LIMIT = 1e-11, 1000
+"""Relative residual at which the iterations stop, and most iterations."""
 
 
 @dataclass(frozen=True)
-class Projected:
+class ProjectedEquations:
     """The operator, in the eigenbasis of sum_k w_k P_k.
 
     Attributes:
-        bases: Z_k in that basis, (rounds, features, rank).      weights: w_k, (rounds,).
-        eigenvalues: of sum_k w_k P_k, descending.      eigenvectors: their columns.
-        scalar_weight: v.      prior: the ridge, positive.
+        bases: Z_k in that basis, (rounds, features, rank).
+        weights: w_k, (rounds,).
+        eigenvalues: of sum_k w_k P_k, descending.
+        eigenvectors: of it, as columns.
+        scalar_weight: v.
+        prior: the ridge, positive.
     """
 
     bases: Array
@@ -40,15 +44,15 @@ class Projected:
     prior: float
 
     @classmethod
-    def of(cls, bases: Array, weights: Array, scalar_weight: float, prior: float) -> Projected:
-        """Of Z_k, (rounds, features, rank)."""
+    def of(cls, bases: Array, weights: Array, scalar_weight: float, prior: float) -> ProjectedEquations:
+        """Return the operator of Z_k, (rounds, features, rank)."""
         flat = _side_by_side(bases)
         values, vectors = np.linalg.eigh((flat * np.repeat(weights, bases.shape[2])) @ flat.T)
         values, vectors = values[::-1], vectors[:, ::-1]
         return cls(np.ascontiguousarray(vectors.T @ bases), weights, values, vectors, scalar_weight, prior)
 
     def solve(self, right: Array) -> tuple[Array, int]:
-        """S for the symmetric `right`, and the iterations it took."""
+        """Return S for the symmetric `right`, and the number of iterations."""
         condition = _Preconditioner.of(self)
         residual = self.eigenvectors.T @ right @ self.eigenvectors
         S = np.zeros_like(residual)
@@ -82,12 +86,15 @@ class Projected:
 
 @dataclass(frozen=True)
 class _Preconditioner:
-    """The operator with less coupling: exact on S_ab, S_aj and S_ja for leading a, b and a given other j, the diagonal
-    elsewhere; then the scalars, a low-rank term, by the Woodbury identity.
+    """The operator with less coupling, and its solution.
+
+    It is exact on S_ab, S_aj and S_ja for leading a, b and a given other j, and diagonal elsewhere; then the scalars, a
+    term of low rank, by the Woodbury identity.
 
     Attributes:
         diagonal: (features, features).
-        cross: inverses on S_aj by j, (others, leading, leading).      inner: inverse on S_ab, in `basis`.
+        cross: inverses on S_aj by j, (others, leading, leading).
+        inner: inverse on S_ab, in `basis`.
         basis: of the symmetric (leading, leading) matrices.
         scalars: each P_k sqrt(v) solved without the scalars, flat, (rounds, features^2).
         small: factor of the capacitance matrix I + v <P_k, solved P_l>.
@@ -101,7 +108,8 @@ class _Preconditioner:
     small: tuple[Array, bool]
 
     @classmethod
-    def of(cls, system: Projected) -> _Preconditioner:
+    def of(cls, system: ProjectedEquations) -> _Preconditioner:
+        """Return the preconditioner of an operator."""
         w, m, prior = system.weights, system.eigenvalues, system.prior
         rounds, features, _ = system.bases.shape
         P = system.bases @ system.bases.mT
@@ -128,11 +136,12 @@ class _Preconditioner:
         return cls(bare.diagonal, bare.cross, bare.inner, basis, scalars, cho_factor((small + small.T) / 2))
 
     def solve(self, right: Array) -> Array:
+        """Solve for one right-hand side."""
         weights = cho_solve(self.small, self.scalars @ right.reshape(-1))
         return np.asarray(self._local(right) - (weights @ self.scalars).reshape(right.shape))
 
     def _local(self, right: Array) -> Array:
-        """Without the scalars; of one matrix or a stack of them."""
+        """Solve without the scalars, for one matrix or a stack of them."""
         leading = self.basis.shape[1]
         out = right / self.diagonal
         out[..., leading:, :leading] = (self.cross @ right[..., leading:, :leading, None])[..., 0]
@@ -143,5 +152,5 @@ class _Preconditioner:
 
 
 def _side_by_side(stack: Array) -> Array:
-    """[M_1 .. M_K] of (K, features, columns)."""
+    """Return [M_1 .. M_K] of (K, features, columns)."""
     return np.ascontiguousarray(stack.transpose(1, 0, 2).reshape(stack.shape[1], -1))
