@@ -18,7 +18,7 @@ from torch import nn
 from benchmarks.attacks_networks import CLASSES, dense, drawn, lenet, sent
 from benchmarks.rows import Row, row, write
 from securefed.attacks.label_counts import fewest, nearest_counts
-from securefed.attacks.networks.labels import plausible
+from securefed.attacks.networks.last_layer_labels import plausible_label_counts
 from securefed.tensors import Array
 
 SEEDS, BATCHES, MOST = range(20), (4, 8, 12, 24, 48), 400
@@ -58,7 +58,7 @@ def measured(make: Callable[[int], nn.Module], rows: int, seed: int) -> tuple[fl
     message = [part.numpy() for part in sent(model, x, y, None)[-2:]]
     point = [part.detach().numpy() for part in list(model.parameters())[-2:]]
     true = np.bincount(y.numpy(), minlength=CLASSES)
-    tried = islice(plausible(rows, *message, *point), MOST)
+    tried = islice(plausible_label_counts(rows, *message, *point), MOST)
     place = next((k for k, counts in enumerate(tried) if (counts == true).all()), MOST)
     return float(place == 0), float((ilrg(rows, *message, *point) == true).all()), float(place)
 

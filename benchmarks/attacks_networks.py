@@ -2,10 +2,9 @@
 
 LeNet with sigmoid and weights uniform in +-0.5, and with ReLU and torch's default start, on MNIST digits
 (SECUREFED_DATA; else scikit-learn's digits, enlarged). The message is one gradient, or the update of 5 local steps.
-Exact shortcuts are off, labels known, every seed draws its images and its weights; searches of several seeds are
-computed together. Then the exact stages, whose labels are unknown, and searches together against one by one. A cell is
-kept in `results/cells/attacks_networks.json`, and what is there is not run again; `NETWORKS_SECONDS` ends a run early,
-the next one goes on.
+Exact shortcuts are off, labels known, every seed draws its images and its weights. Then the exact stages, whose labels
+are unknown, and searches together against one by one. A cell is kept in `results/cells/attacks_networks.json`, and what
+is there is not run again; `NETWORKS_SECONDS` ends a run early, the next one goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -27,12 +26,10 @@ import torch
 from torch import nn
 
 from benchmarks.rows import RESULTS, Row, row, write
-from securefed.attacks.networks.inversion import Cascade, Effort
-from securefed.attacks.networks.matching import Prior, Problem
-from securefed.attacks.networks.modules import invert
-from securefed.attacks.networks.network import Network
-from securefed.attacks.networks.quality import psnr
-from securefed.attacks.networks.steps import LocalSteps, OneGradient
+from securefed.attacks.networks.client_simulations import LocalSteps
+from securefed.attacks.networks.module_inversion import invert
+from securefed.attacks.networks.reconstruction_quality import psnr
+from securefed.attacks.networks.staged_inversion import InversionEffort
 from securefed.datasets.folder import DATA_VARIABLE
 from securefed.datasets.loaders import load
 from securefed.tensors import Array
@@ -45,18 +42,16 @@ LOSS = partial(nn.functional.cross_entropy, reduction="none")
 KINDS = (("single", 1), ("fedavg", 1), ("batch", 4), ("batch", 8))
 SEEDS = {"sigmoid": (20, 20, 10, 10), "relu": (20, 20, 10, 10)}
 """Of each kind."""
-DESCENT = Effort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
-EFFORTS: dict[tuple[str, str, int], Effort] = {
+DESCENT = InversionEffort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
+EFFORTS: dict[tuple[str, str, int], InversionEffort] = {
     ("relu", "single", 1): replace(
         DESCENT, evaluations=2000, restarts=2, widths=(0.3, 0.1, 0.03, 0.01, 0.001), balance=0.0, evenness=0.0
     ),
-    ("relu", "fedavg", 1): replace(DESCENT, evaluations=1000, restarts=2),
+    ("relu", "fedavg", 1): replace(DESCENT, evaluations=1000, restarts=8),
     ("relu", "batch", 4): replace(DESCENT, evaluations=2000),
     ("relu", "batch", 8): replace(DESCENT, evaluations=2600),
 }
 """By activation, kind and n_i; `DESCENT` where none is named."""
-SHARED = {("single", 1): 5, ("fedavg", 1): 1, ("batch", 4): 1, ("batch", 8): 1}
-"""Seeds whose searches are computed together; their CPU time is shared out evenly."""
 
 
 @cache
@@ -107,38 +102,27 @@ def sent(model: nn.Module, x: torch.Tensor, y: torch.Tensor, local: LocalSteps |
 
 def attack(activation: str, kind: str, count: int, seed: int) -> dict[str, Any]:
     """One cell."""
-    return attack_together(activation, kind, count, [seed])[0]
-
-
-def attack_together(activation: str, kind: str, count: int, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """One cell for each seed, their searches together."""
     local = LOCAL if kind == "fedavg" else None
-    models, data = [lenet(activation, seed) for seed in seeds], [drawn(count, seed) for seed in seeds]
-    networks = [Network.of(model, LOSS, input_shape=(1, SIDE, SIDE)) for model in models]
-    problems = [
-        Problem(
-            network.flatten(dict(model.named_parameters())),
-            network.flatten(dict(zip(network.shapes, sent(model, x, y, local), strict=True))),
-            y,
-        )
-        for network, model, (x, y) in zip(networks, models, data, strict=True)
-    ]
-    effort = EFFORTS.get((activation, kind, count), DESCENT)
-    prior = Prior(0.0, 1.0, image=(1, SIDE, SIDE))
-    start = time.process_time()
-    cascade = Cascade(networks[0], local or OneGradient(), SIDE * SIDE, prior, effort)
-    found = cascade(problems, np.random.default_rng(seeds[0]))
-    seconds = (time.process_time() - start) / len(seeds)
-    return [
-        {
-            "psnr": np.round(psnr(item.rows, x.reshape(count, -1).numpy()), 2).tolist(),
-            "residual": item.residual,
-            "evaluations": item.evaluations,
-            "stage": item.stage,
-            "seconds": round(seconds, 2),
-        }
-        for item, (x, _) in zip(found, data, strict=True)
-    ]
+    model, (x, y) = lenet(activation, seed), drawn(count, seed)
+    effort, start = EFFORTS.get((activation, kind, count), DESCENT), time.process_time()
+    found, _ = invert(
+        model,
+        LOSS,
+        sent(model, x, y, local),
+        rows=count,
+        row_shape=(1, SIDE, SIDE),
+        labels=y.numpy(),
+        local=local,
+        effort=effort,
+        seed=seed,
+    )
+    return {
+        "psnr": np.round(psnr(found.rows, x.numpy()), 2).tolist(),
+        "residual": found.residual,
+        "evaluations": found.evaluations,
+        "stage": found.stage,
+        "seconds": round(time.process_time() - start, 2),
+    }
 
 
 def cells(until: float) -> dict[str, dict[str, Any]]:
@@ -147,14 +131,12 @@ def cells(until: float) -> dict[str, dict[str, Any]]:
     for kind, count in KINDS:
         for activation, numbers in SEEDS.items():
             seeds = range(numbers[KINDS.index((kind, count))])
-            missing = [seed for seed in seeds if f"{activation}/{kind}/{count}/{seed}" not in known]
-            for first in range(0, len(missing), SHARED[kind, count]):
-                group = missing[first : first + SHARED[kind, count]]
-                if time.time() > until or not _wanted(f"{activation}/{kind}/{count}"):
+            for seed in seeds:
+                cell = f"{activation}/{kind}/{count}/{seed}"
+                if cell in known or time.time() > until or not _wanted(cell):
                     continue
-                for seed, cell in zip(group, attack_together(activation, kind, count, group), strict=True):
-                    known[f"{activation}/{kind}/{count}/{seed}"] = cell
-                    print(activation, kind, count, seed, cell, flush=True)
+                known[cell] = attack(activation, kind, count, seed)
+                print(cell, known[cell], flush=True)
                 CELLS.parent.mkdir(exist_ok=True)
                 CELLS.write_text(json.dumps(known, indent=0) + "\n")
     return known
@@ -221,7 +203,7 @@ def _exact() -> list[Row]:
                 start = time.process_time()
                 found, _ = invert(
                     model, LOSS, message, rows=count, row_shape=(784,), classes=CLASSES, seed=seed,
-                    effort=Effort(restarts=1, evaluations=1, signed_steps=0),
+                    effort=InversionEffort(restarts=1, evaluations=1, signed_steps=0),
                 )  # fmt: skip
                 seconds.append(time.process_time() - start)
                 shares.append(float(np.mean(psnr(found.rows, x.numpy()) > GOOD)))
@@ -258,7 +240,7 @@ def _together() -> list[Row]:
         message = sent(model, x, y, None)
         took = {}
         for batched in (False, True, None):
-            effort = Effort(exact=False, restarts=restarts, evaluations=6, signed_steps=0, batched=batched)
+            effort = InversionEffort(exact=False, restarts=restarts, evaluations=6, signed_steps=0, batched=batched)
             runs = []
             for _ in range(3):
                 start = time.process_time()

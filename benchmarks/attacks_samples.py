@@ -34,7 +34,7 @@ from securefed.attacks import views
 from securefed.attacks.base import Attack, Target
 from securefed.attacks.distances import Fit as Distances
 from securefed.attacks.gradient_inversion import Fit, Telescoping
-from securefed.attacks.personal import Path, Recursion
+from securefed.attacks.personal import ADMMRecursion, FLAMERowFit
 from securefed.attacks.scores import relative_error, sample_error
 from securefed.datasets.base import Dataset
 from securefed.datasets.graphs import related_graphs, smooth_signals
@@ -106,7 +106,7 @@ def personal(seeds: Iterable[int] = SEEDS) -> list[float]:
     for seed in seeds:
         federation, _ = digits(FLAME, 20, 10, seed)
         observed = views.server(federation.transcript, 1)
-        found = Recursion().run(observed, Target(FLAME, federation.public), np.random.default_rng(0))
+        found = ADMMRecursion().run(observed, Target(FLAME, federation.public), np.random.default_rng(0))
         errors.append(relative_error(found.value[0], federation.nodes[1].state.committed.memory[0]))
     return errors
 
@@ -150,7 +150,7 @@ def main(chosen: str = "") -> None:
         (
             "FLAME: rows between personal models",
             "n_i = 4, H = 5, 8 rounds",
-            lambda: samples(Path(), FLAME, 4, 8),
+            lambda: samples(FLAMERowFit(), FLAME, 4, 8),
             1e-14,
         ),
         ("FLAME: rows, all rounds jointly", "n_i = 8, H = 5, 8 rounds", lambda: samples(Fit(), FLAME, 8, 8), 1e-14),

@@ -32,15 +32,15 @@ from safetensors.torch import save_file
 
 from benchmarks.attacks_networks import CLASSES, GOOD, LOSS, SIDE, drawn, lenet, sent
 from benchmarks.rows import RESULTS, Row, write
-from securefed.attacks.networks.inversion import Effort
-from securefed.attacks.networks.modules import invert
-from securefed.attacks.networks.quality import psnr
+from securefed.attacks.networks.module_inversion import invert
+from securefed.attacks.networks.reconstruction_quality import psnr
+from securefed.attacks.networks.staged_inversion import InversionEffort
 
 ROOT = Path(__file__).parents[1]
 CELLS = RESULTS / "cells" / "inversion_peers.json"
 SEEDS = range(int(os.environ.get("PEERS_SEEDS", "10")))
 SECONDS, ITERATIONS = 5.0, 300
-OURS = Effort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
+OURS = InversionEffort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
 FACTS: dict[type[torch.nn.Module], tuple[str, ...]] = {
     torch.nn.Conv2d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
     torch.nn.Linear: ("in_features", "out_features"),

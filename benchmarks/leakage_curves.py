@@ -12,7 +12,7 @@ from securefed.attacks.duals import FedPGDuals, JointDuals, PooledDuals
 from securefed.attacks.gradient_inversion import Fit
 from securefed.attacks.gradient_inversion.search import Race
 from securefed.attacks.gram import ConsensusGram, PowerGram
-from securefed.attacks.personal import Path
+from securefed.attacks.personal import FLAMERowFit
 from securefed.auditing.cases import Preparation
 from securefed.auditing.cases.data import SMALL_CLIENT, even_shares, one_small, rows_each, standardised
 
@@ -80,7 +80,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "FedAvg": _gradients("optimization/fedavg", 0.05),
     "SCAFFOLD": _gradients("optimization/scaffold", 0.05),
     "LoSAC": _gradients("optimization/losac", 0.02),
-    "FLAME": _gradients("personalized/flame", 0.01, Path(race=RACE)),
+    "FLAME": _gradients("personalized/flame", 0.01, FLAMERowFit(race=RACE)),
     "PPGL": Subject(SAMPLES, "graph/ppgl", (_DISTANCES,), (_DISTANCES,), _z_scored, None, 6, features=8),
 }
 

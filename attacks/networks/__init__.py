@@ -1,4 +1,4 @@
-"""Gradient inversion for any torch module. Importing this registers it and does not import torch; using it does."""
+"""Gradient inversion for any torch module. Importing this package registers the attack and does not import torch."""
 
 from __future__ import annotations
 
@@ -6,29 +6,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from securefed.attacks.base import attacks
-from securefed.attacks.networks.attack import NetworkInversion
+from securefed.attacks.networks.view_inversion import NetworkInversion
 
 if TYPE_CHECKING:
-    from securefed.attacks.networks.inversion import Effort, Inverted
-    from securefed.attacks.networks.modules import invert
-    from securefed.attacks.networks.quality import psnr, tabular_accuracy
-    from securefed.attacks.networks.steps import LocalSteps
+    from securefed.attacks.networks.client_simulations import LocalSteps
+    from securefed.attacks.networks.module_inversion import invert
+    from securefed.attacks.networks.reconstruction_quality import psnr, tabular_accuracy
+    from securefed.attacks.networks.staged_inversion import InversionEffort, RecoveredRows
 
-_PLACES = {
-    "Effort": "inversion",
-    "Inverted": "inversion",
-    "LocalSteps": "steps",
-    "invert": "modules",
-    "psnr": "quality",
-    "tabular_accuracy": "quality",
+_MODULES = {
+    "InversionEffort": "staged_inversion",
+    "LocalSteps": "client_simulations",
+    "RecoveredRows": "staged_inversion",
+    "invert": "module_inversion",
+    "psnr": "reconstruction_quality",
+    "tabular_accuracy": "reconstruction_quality",
 }
 
-__all__ = ["Effort", "Inverted", "LocalSteps", "NetworkInversion", "invert", "psnr", "tabular_accuracy"]
+__all__ = [
+    "InversionEffort",
+    "LocalSteps",
+    "NetworkInversion",
+    "RecoveredRows",
+    "invert",
+    "psnr",
+    "tabular_accuracy",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(import_module(f"securefed.attacks.networks.{_PLACES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"securefed.attacks.networks.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'securefed.attacks.networks' has no attribute {name!r}")
 
 

@@ -14,10 +14,10 @@ from torch import nn
 from benchmarks import attacks_batch
 from benchmarks.attacks_networks import CELLS, GOOD, LOCAL, LOSS, SIDE, attack, dense, drawn, lenet, sent
 from benchmarks.references.figures import Cell, Figure, Measurement
-from securefed.attacks.networks.exact import Entering, separate
-from securefed.attacks.networks.inversion import Effort
-from securefed.attacks.networks.modules import invert
-from securefed.attacks.networks.quality import psnr
+from securefed.attacks.networks.module_inversion import invert
+from securefed.attacks.networks.reconstruction_quality import psnr
+from securefed.attacks.networks.row_separation import FirstLayerGradient, separate
+from securefed.attacks.networks.staged_inversion import InversionEffort
 from securefed.attacks.scores import match
 from securefed.tensors import Array
 
@@ -42,7 +42,7 @@ def first_layer(seed: int) -> Cell:
 
 def _separated(message: list[torch.Tensor], seed: int) -> float:
     """Seconds for the rows alone, from the layer's gradients."""
-    seen, rng = Entering(message[0].numpy(), message[1].numpy()), np.random.default_rng(seed)
+    seen, rng = FirstLayerGradient(message[0].numpy(), message[1].numpy()), np.random.default_rng(seed)
     start = time.process_time()
     assert separate(seen, ROWS, rng) is not None
     return time.process_time() - start
@@ -68,7 +68,7 @@ def _exact(model: nn.Module, message: list[torch.Tensor], seed: int) -> tuple[Ar
     start = time.process_time()
     found, _ = invert(
         model, LOSS, message, rows=ROWS, row_shape=(features,), classes=10, seed=seed,
-        effort=Effort(restarts=1, evaluations=1, signed_steps=0),
+        effort=InversionEffort(restarts=1, evaluations=1, signed_steps=0),
     )  # fmt: skip
     return found.rows, time.process_time() - start
 
@@ -79,7 +79,7 @@ def all_pixels(seed: int) -> Cell:
     start = time.process_time()
     found, _ = invert(
         model, LOSS, message, rows=ROWS, row_shape=(64,), labels=y, seed=seed,
-        effort=Effort(exact=False, restarts=1, evaluations=3000, signed_steps=0),
+        effort=InversionEffort(exact=False, restarts=1, evaluations=3000, signed_steps=0),
     )  # fmt: skip
     return {"recovered": _above(found.rows, x), "seconds": time.process_time() - start}
 
@@ -127,7 +127,7 @@ def original_recipe(seed: int) -> Cell:
 def signed(seed: int) -> Cell:
     """Cosine distance and total variation alone, 1000 steps of signed Adam; LeNet, ReLU, one digit."""
     model, (x, y) = lenet("relu", seed), drawn(1, seed)
-    effort = Effort(exact=False, restarts=1, evaluations=1, signed_steps=1000)
+    effort = InversionEffort(exact=False, restarts=1, evaluations=1, signed_steps=1000)
     start = time.process_time()
     found, _ = invert(
         model, LOSS, sent(model, x, y, None), rows=1, row_shape=IMAGE, labels=y.numpy(), effort=effort, seed=seed
@@ -140,7 +140,7 @@ def as_one_gradient(seed: int) -> Cell:
     model, (x, y) = lenet("sigmoid", seed), drawn(1, seed)
     update = sent(model, x, y, LOCAL)
     gradient = [-part / (LOCAL.learning_rate * LOCAL.steps) for part in update]
-    effort = Effort(exact=False, restarts=1, evaluations=600, signed_steps=0)
+    effort = InversionEffort(exact=False, restarts=1, evaluations=600, signed_steps=0)
     start = time.process_time()
     found, _ = invert(model, LOSS, gradient, rows=1, row_shape=IMAGE, labels=y.numpy(), effort=effort, seed=seed)
     return {"dB": float(psnr(found.rows, x.numpy())[0]), "seconds": time.process_time() - start}
@@ -153,7 +153,7 @@ def together(restarts: int, seed: int) -> Cell:
     message = sent(model, x, y, None)
     took = {}
     for batched in (None, False, True):
-        effort = Effort(exact=False, restarts=restarts, evaluations=4, signed_steps=0, batched=batched)
+        effort = InversionEffort(exact=False, restarts=restarts, evaluations=4, signed_steps=0, batched=batched)
         runs = []
         for _ in range(3):
             start = time.process_time()

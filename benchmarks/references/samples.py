@@ -22,8 +22,8 @@ from securefed.attacks.distances import Fit as Distances
 from securefed.attacks.distances import centred_gram, embedding
 from securefed.attacks.gradient_inversion import Fit, Naive, Telescoping
 from securefed.attacks.gradient_inversion.inversion import look
-from securefed.attacks.personal import Path
-from securefed.attacks.personal.recursion import opened, read_opened
+from securefed.attacks.personal import FLAMERowFit
+from securefed.attacks.personal.admm_recursion import recover_states, states_of_view
 from securefed.attacks.scores import relative_error, sample_error
 from securefed.catalogue import attacks
 from securefed.datasets.base import Dataset
@@ -79,9 +79,9 @@ def forgotten(seed: int) -> Cell:
     sent = np.stack([model.vector("dz", item.message) for item in observed.rounds])
     start, share = FLAME.initial(model), 0.25
     wrong = np.random.default_rng(seed).normal(size=start.shape)
-    right = opened(FLAME, share, received, sent, start)
+    right = recover_states(FLAME, share, received, sent, start)
     # pi enters z^0 = w^0 + pi / rho as well; taken out, to see pi's own memory
-    other = opened(FLAME, share, received, sent, start - wrong / FLAME.penalty, dual=wrong)
+    other = recover_states(FLAME, share, received, sent, start - wrong / FLAME.penalty, dual=wrong)
     off = np.linalg.norm(other.dual - right.dual, axis=1)
     return {"error": float((off[1:11] / off[:10]).max())}
 
@@ -89,7 +89,7 @@ def forgotten(seed: int) -> Cell:
 def moreau(method: personalized.FLAME, seed: int) -> Cell:
     """lambda (w_i - theta_i) taken for the gradient at theta_i after H = 5 steps: relative error, mean of 10 rounds."""
     federation, clients = digits(method, 20, 10, seed)
-    states = read_opened(views.server(federation.transcript, 1), Target(method, federation.public))
+    states = states_of_view(views.server(federation.transcript, 1), Target(method, federation.public))
     model, data, errors = Model(method.problem, federation.public), clients[1], []
     for theta, anchor in zip(states.personal[1:], states.local[:-1], strict=True):
         taken = method.attraction * (anchor - theta)
@@ -197,7 +197,7 @@ FIGURES = (
         claim="the same, between two personal models",
         printed="1e-14",
         setting=f"{_DIGITS}, n_i = 4, H = 5, 8 rounds, each round by itself",
-        measurement=_rows("flame/rows 4", Path(), FLAME, 4, 8),
+        measurement=_rows("flame/rows 4", FLAMERowFit(), FLAME, 4, 8),
     ),
     Figure(
         where=_FLAME,

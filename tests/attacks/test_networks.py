@@ -15,12 +15,12 @@ from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
-from securefed.attacks.networks import Effort, LocalSteps, NetworkInversion, invert, psnr, tabular_accuracy
-from securefed.attacks.networks.charts import Entries
-from securefed.attacks.networks.matching import Matching, Prior, Problem
-from securefed.attacks.networks.network import Network
-from securefed.attacks.networks.smoothing import Smoothed
-from securefed.attacks.networks.steps import OneGradient
+from securefed.attacks.networks import InversionEffort, LocalSteps, NetworkInversion, invert, psnr, tabular_accuracy
+from securefed.attacks.networks.client_simulations import OneGradient
+from securefed.attacks.networks.flat_network import FlatNetwork
+from securefed.attacks.networks.gradient_matching import GradientMatching, InversionProblem, RowPrior
+from securefed.attacks.networks.row_parametrisations import AllEntries
+from securefed.attacks.networks.smoothed_relu import SmoothedReLU
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, TranscriptError
@@ -28,7 +28,7 @@ from securefed.federation import Federation
 from securefed.problems import Autoencoder, DenseNetwork, LogisticRegression
 from securefed.public import Public
 
-FAST = Effort(restarts=1, evaluations=400, signed_steps=0)
+FAST = InversionEffort(restarts=1, evaluations=400, signed_steps=0)
 PLAIN = replace(FAST, exact=False)
 
 
@@ -165,7 +165,7 @@ def test_the_smoothed_network_tends_to_the_network_and_starts_race() -> None:
     for act in (torch.relu, nn.functional.relu, nn.LeakyReLU(0.2)):
         gaps = []
         for width in (0.3, 0.03):
-            with Smoothed(width):
+            with SmoothedReLU(width):
                 smooth = act(z)
             gaps.append(float((smooth - act(z)).abs().max()))
         assert 0.0 < gaps[1] < 0.11 * gaps[0]
@@ -199,53 +199,32 @@ def test_real_targets_work_as_labels_do() -> None:
 
 def test_candidates_together_and_one_by_one_agree_and_slopes_are_derivatives() -> None:
     net, (x, y) = convolution(), rows(2, 36)
-    network = Network.of(net, losses, input_shape=(1, 6, 6))
+    network = FlatNetwork.of(net, losses, input_shape=(1, 6, 6))
     point = network.flatten(dict(net.named_parameters()))
     weights = torch.full((2,), 0.5, dtype=torch.float64)
-    problem = Problem(point, network.gradient(point, x, y, weights), y)
+    problem = InversionProblem(point, network.gradient(point, x, y, weights), y)
     candidates = np.random.default_rng(0).random((5, 72))
-    prior = Prior(0.2, 0.8, box=0.1, variation=0.1, image=(1, 6, 6))
+    prior = RowPrior(0.2, 0.8, box=0.1, variation=0.1, image=(1, 6, 6))
     for distance, balance in (("squared", 0.0), ("squared", 1.5), ("cosine", 0.0)):
         alone, together = (
-            Matching(
-                network, OneGradient(), [problem], [0] * 5, Entries(36), prior, distance, balance=balance,
+            GradientMatching(
+                network, OneGradient(), problem, AllEntries(36), prior, distance, balance=balance,
                 batched=batched,
             )
             for batched in (False, True)
         )  # fmt: skip
-        (values, slopes), (others, more) = alone(np.arange(5), candidates), together(np.arange(5), candidates)
+        (values, slopes), (others, more) = alone(candidates), together(candidates)
         np.testing.assert_allclose(values, others, rtol=1e-10)
         np.testing.assert_allclose(slopes, more, atol=1e-12)
         step = np.zeros((5, 72))
         step[:, 7] = 1e-6
-        rise = (alone(np.arange(5), candidates + step)[0] - alone(np.arange(5), candidates - step)[0]) / 2e-6
+        rise = (alone(candidates + step)[0] - alone(candidates - step)[0]) / 2e-6
         np.testing.assert_allclose(rise, slopes[:, 7], rtol=1e-5, atol=1e-9)
-
-
-def test_candidates_of_several_messages_agree_with_themselves_alone() -> None:
-    net, charts = convolution(), Entries(36)
-    network = Network.of(net, losses, input_shape=(1, 6, 6))
-    generator = torch.Generator().manual_seed(3)
-    problems = []
-    for k in range(4):
-        point = torch.randn(network.size, generator=generator, dtype=torch.float64)
-        message = torch.randn(network.size, generator=generator, dtype=torch.float64)
-        problems.append(Problem(point, message, torch.tensor([k])))
-    of = [0] * 5 + [1, 1, 2, 3, 3]
-    candidates = np.random.default_rng(0).random((10, 36))
-    together, alone = (
-        Matching(network, OneGradient(), problems, of, charts, Prior(0.2, 0.8), batched=batched)
-        for batched in (None, False)
-    )
-    assert [part.tolist() for part in together._parts(np.array(of))] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    for which in (np.arange(10), np.array([1, 4, 6, 9])):
-        for found, expected in zip(together(which, candidates[which]), alone(which, candidates[which]), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_plain_autograd_and_the_transformed_gradient_are_the_same() -> None:
     net, (x, y) = convolution(), rows(2, 36)
-    network = Network.of(net, losses, input_shape=(1, 6, 6))
+    network = FlatNetwork.of(net, losses, input_shape=(1, 6, 6))
     point = network.flatten(dict(net.named_parameters()))
     cotangent = torch.randn(network.size, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     for simulation in (OneGradient(), LocalSteps(0.3, 2)):
@@ -339,8 +318,8 @@ def _of(found: tuple[Target, Observed, Observed, tuple[Dataset, ...]]) -> tuple[
         ({"bounds": (1.0, 0.0)}, "low < high"),
         ({"labels": [0, 1]}, "as many labels"),
         ({"labels": None}, "pass labels"),
-        ({"effort": Effort(memory=1000)}, "1 x 2 searches .* MiB, beyond the limit of 0 MiB"),
-        ({"effort": Effort(restarts=10**9)}, "lower restarts"),
+        ({"effort": InversionEffort(memory=1000)}, "2 searches .* MiB, beyond the limit of 0 MiB"),
+        ({"effort": InversionEffort(restarts=10**9)}, "lower restarts"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(change: dict[str, object], word: str) -> None:
@@ -367,7 +346,7 @@ def test_messages_that_do_not_fit_the_model_are_refused() -> None:
 def test_settings_are_checked() -> None:
     for settings in ({"restarts": 0}, {"evaluations": 0}, {"signed_steps": -1}, {"evenness": -1.0}, {"solved": 0.0}):
         with pytest.raises(ConfigError, match=next(iter(settings))):
-            Effort(**settings)
+            InversionEffort(**settings)
     with pytest.raises(ConfigError, match="learning_rate"):
         LocalSteps(0.0, 5)
     with pytest.raises(ConfigError, match="steps"):

@@ -1,4 +1,4 @@
-"""Which row has which target: read off the first layer with the rows, counted in the last one, or found by swaps."""
+"""Which row has which target: read off the first layer with the rows, counted in the last one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from securefed.attacks.networks import Effort, LocalSteps, invert, modules
-from securefed.attacks.networks.first_layer import FirstLayer
-from securefed.attacks.networks.labels import plausible
-from securefed.attacks.networks.matching import Matching
-from securefed.attacks.networks.network import Network
+from securefed.attacks.networks import InversionEffort, invert, module_inversion
+from securefed.attacks.networks.first_layer import FirstLayerEvidence
+from securefed.attacks.networks.flat_network import FlatNetwork
+from securefed.attacks.networks.gradient_matching import GradientMatching
+from securefed.attacks.networks.last_layer_labels import plausible_label_counts
 from securefed.attacks.scores import sample_error
 from securefed.tensors import Array
 
-EFFORT = Effort(restarts=1, evaluations=50, signed_steps=0)
+EFFORT = InversionEffort(restarts=1, evaluations=50, signed_steps=0)
 CLASSES = 4
 
 
@@ -48,15 +48,15 @@ def gradient(model: nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for every message that was simulated."""
+    """One entry for each message that was simulated."""
     seen: list[int] = []
-    relative = Matching.relative
+    relative = GradientMatching.relative
 
-    def counted(self: Matching, which: int, found: Array) -> float:
-        seen.append(which)
-        return relative(self, which, found)
+    def counted(self: GradientMatching, found: Array) -> float:
+        seen.append(len(found))
+        return relative(self, found)
 
-    monkeypatch.setattr(Matching, "relative", counted)
+    monkeypatch.setattr(GradientMatching, "relative", counted)
     return seen
 
 
@@ -102,20 +102,6 @@ def test_a_single_row_without_a_bias_at_the_logits_gets_its_label() -> None:
     assert (found.stage, labels.tolist()) == ("ratio", [2])
 
 
-def test_swaps_find_the_order_that_slopes_do_not(monkeypatch: pytest.MonkeyPatch, simulated: list[int]) -> None:
-    """After local steps slopes at the first point may mislead; the order is put wrong here."""
-    model, (x, y), local = network(nn.Linear(200, CLASSES)), rows(5), LocalSteps(1e-7, 2)
-    sent = [-local.learning_rate * local.steps * part for part in gradient(model, losses(model(x), y).mean())]
-    wrong = FirstLayer.ordered
-    monkeypatch.setattr(FirstLayer, "ordered", lambda self, targets: np.roll(wrong(self, targets), 1, axis=0))
-    found, _ = invert(
-        model, losses, sent, rows=5, row_shape=(20,), labels=y.numpy(), local=local, effort=EFFORT
-    )  # fmt: skip
-    assert found.stage == "separation"
-    assert len(simulated) > 1
-    assert found.residual <= EFFORT.solved
-
-
 def softmax(seed: int) -> tuple[nn.Module, list[torch.Tensor], torch.Tensor, torch.Tensor]:
     torch.manual_seed(seed)
     model, generator = nn.Linear(12, 6).double(), torch.Generator().manual_seed(seed)
@@ -126,7 +112,7 @@ def softmax(seed: int) -> tuple[nn.Module, list[torch.Tensor], torch.Tensor, tor
 
 def counted(model: nn.Linear, sent: list[torch.Tensor]) -> list[tuple[int, ...]]:
     parts = (*sent, model.weight.detach(), model.bias.detach())
-    return [tuple(n.tolist()) for n in plausible(4, *(part.numpy() for part in parts))]
+    return [tuple(n.tolist()) for n in plausible_label_counts(4, *(part.numpy() for part in parts))]
 
 
 def test_counts_that_the_gradient_allows_hold_the_true_one_and_come_by_distance() -> None:
@@ -138,7 +124,8 @@ def test_counts_that_the_gradient_allows_hold_the_true_one_and_come_by_distance(
         assert {sum(number) for number in found} == {4}
     values = np.array([1.4, 0.3, 2.3])
     # a bias of zero embeddings: the estimate is -3 gb + 3 p, p uniform
-    near = list(islice(plausible(4, np.zeros((3, 2)), (1 / 3 - values / 4), np.zeros((3, 2)), np.zeros(3)), 5))
+    nothing = np.zeros((3, 2))
+    near = list(islice(plausible_label_counts(4, nothing, (1 / 3 - values / 4), nothing, np.zeros(3)), 5))
     distances = [float(np.square(number - values).sum()) for number in near]
     allowed = [n for n in product(range(5), repeat=3) if sum(n) == 4 and n[0] >= 1 and n[2] >= 1]  # n > -4 gb
     np.testing.assert_allclose(distances, sorted(float(np.square(n - values).sum()) for n in allowed)[:5])
@@ -146,14 +133,14 @@ def test_counts_that_the_gradient_allows_hold_the_true_one_and_come_by_distance(
 
 def test_a_wrong_first_count_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimate is right on all of these; the wrong count that comes first is one that the gradient allows."""
-    right, passed = modules.plausible, []
+    right, passed = module_inversion.plausible_label_counts, []
 
     def exchanged(*parts: Any) -> Iterator[np.ndarray]:
         allowed = list(right(*parts))
         passed.append(len(allowed) > 1)
         yield from (*allowed[1:2], allowed[0], *allowed[2:])
 
-    monkeypatch.setattr(modules, "plausible", exchanged)
+    monkeypatch.setattr(module_inversion, "plausible_label_counts", exchanged)
     for seed in range(6):
         model, sent, x, y = softmax(seed)
         found, labels = invert(model, losses, sent, rows=4, row_shape=(12,), classes=6, effort=EFFORT)
@@ -170,14 +157,14 @@ class Upright(nn.Linear):
 
 
 @pytest.mark.parametrize("layer", [nn.Linear, Upright])
-def test_misfits_tell_the_row_of_each_target_only(layer: type[nn.Linear]) -> None:
+def test_residuals_tell_the_row_of_each_target_only(layer: type[nn.Linear]) -> None:
     torch.manual_seed(1)
     model, (x, y) = nn.Sequential(layer(20, 200), nn.ReLU(), nn.Linear(200, CLASSES)).double(), rows(5)
-    flat = Network.of(model, losses)
+    flat = FlatNetwork.of(model, losses)
     point = flat.flatten(dict(model.named_parameters()))
     seen = flat.flatten(dict(zip(flat.shapes, gradient(model, losses(model(x), y).mean()), strict=True)))
-    first = FirstLayer.of(flat, point, seen, y[:1], 5, 20, np.random.default_rng(0))
+    first = FirstLayerEvidence.of(flat, point, seen, y[:1], 5, 20, np.random.default_rng(0))
     assert first is not None
-    misfits = np.sort(first.misfits(torch.arange(CLASSES)), axis=1)
-    assert misfits[:, 0].max() < 1e-8
-    assert misfits[:, 1].min() > 0.1
+    residuals = np.sort(first.residuals(torch.arange(CLASSES)), axis=1)
+    assert residuals[:, 0].max() < 1e-8
+    assert residuals[:, 1].min() > 0.1

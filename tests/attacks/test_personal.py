@@ -8,8 +8,8 @@ from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.personalized import FLAME, Ditto, FedADMM, PFedMe
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
-from securefed.attacks.personal import Path, Recursion, Replay
-from securefed.attacks.personal.recursion import opened
+from securefed.attacks.personal import ADMMRecursion, FLAMERowFit, PersonalModelReplay
+from securefed.attacks.personal.admm_recursion import recover_states
 from securefed.attacks.scores import relative_error, sample_error
 from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
@@ -51,19 +51,19 @@ EXACT = [
 def test_the_recursion_is_exact_whatever_the_rows(method) -> None:
     for seed in range(3):
         federation, _, target = scene(method, seed, rows=20)
-        found = Recursion().run(views.server(federation.transcript, 1), target, np.random.default_rng(0))
+        found = ADMMRecursion().run(views.server(federation.transcript, 1), target, np.random.default_rng(0))
         assert relative_error(found.value[0], own(federation)) < 1e-13
 
 
 def test_a_client_that_comes_and_goes_is_followed() -> None:
     federation, _, target = scene(FLAME(), schedule=lambda k: [0, 1, 2, 3] if k % 2 else [0, 2, 3])
-    found = Recursion().run(views.server(federation.transcript, 1), target, np.random.default_rng(0))
+    found = ADMMRecursion().run(views.server(federation.transcript, 1), target, np.random.default_rng(0))
     assert relative_error(found.value[0], own(federation)) < 1e-13
 
 
 def test_of_a_sum_the_recursion_gives_the_mean_model() -> None:
     federation, _, target = scene(FLAME())
-    found = Recursion().run(views.sum_only(federation.transcript, None), target, np.random.default_rng(0))
+    found = ADMMRecursion().run(views.sum_only(federation.transcript, None), target, np.random.default_rng(0))
     mean = np.mean([own(federation, client) for client in range(4)], axis=0)
     assert relative_error(found.value[0], mean) < 1e-13
 
@@ -75,13 +75,13 @@ def test_a_wrong_dual_is_forgotten_at_a_half_a_round_and_a_wrong_start_of_z_is_n
     received = np.stack([model.vector("", item.broadcast) for item in observed.rounds])
     sent = np.stack([model.vector("dz", item.message) for item in observed.rounds])
     start, share = method.initial(model), 0.25
-    right = opened(method, share, received, sent, start)
+    right = recover_states(method, share, received, sent, start)
     wrong = np.ones_like(start)
     # pi enters z^0 = w^0 + pi / rho too; that part is an offset of z, taken out here to see pi's own memory.
-    forgotten = opened(method, share, received, sent, start - wrong / method.penalty, dual=wrong)
+    forgotten = recover_states(method, share, received, sent, start - wrong / method.penalty, dual=wrong)
     off = np.abs(forgotten.dual - right.dual).max(axis=1)
     np.testing.assert_allclose(off[1:20] / off[:19], 0.5, rtol=1e-6)
-    shifted = opened(method, share, received, sent, start + 0.1)
+    shifted = recover_states(method, share, received, sent, start + 0.1)
     np.testing.assert_allclose(shifted.dual[-1] - right.dual[-1], 0.1 * method.penalty, rtol=1e-6)
     assert np.abs(shifted.personal - right.personal)[-1].min() > 0.5 * 0.1 * method.penalty / (
         method.attraction * share
@@ -96,11 +96,11 @@ def test_a_wrong_dual_is_forgotten_at_a_half_a_round_and_a_wrong_start_of_z_is_n
 def test_models_that_are_not_sent_are_replayed_from_fitted_rows(method) -> None:
     for seed in range(3):
         federation, _, target = scene(method, seed)
-        found = Replay().run(views.server(federation.transcript, 1), target, np.random.default_rng(seed))
+        found = PersonalModelReplay().run(views.server(federation.transcript, 1), target, np.random.default_rng(seed))
         assert found.diagnostics["method"] == "rows fitted, rounds replayed"
         assert relative_error(found.value[0], own(federation)) < 1e-9
     federation, _, target = scene(method, rows=40)
-    found = Replay().run(views.server(federation.transcript, 1), target, np.random.default_rng(0))
+    found = PersonalModelReplay().run(views.server(federation.transcript, 1), target, np.random.default_rng(0))
     assert found.diagnostics["method"] == "gradients taken to be constant in a round"
     assert relative_error(found.value[0], own(federation)) < 0.3
 
@@ -109,7 +109,7 @@ def test_models_that_are_not_sent_are_replayed_from_fitted_rows(method) -> None:
 def test_rows_are_fitted_between_two_personal_models(anchor) -> None:
     for seed in range(3):
         federation, clients, target = scene(FLAME(anchor=anchor), seed)
-        found = Path().run(views.server(federation.transcript, 1), target, np.random.default_rng(seed))
+        found = FLAMERowFit().run(views.server(federation.transcript, 1), target, np.random.default_rng(seed))
         assert found.residual < 1e-9 and sample_error(found.value, clients[1].x) < 1e-7
 
 
@@ -118,8 +118,8 @@ def test_wrong_hyper_parameters_show_in_the_residual(wrong) -> None:
     federation, _, target = scene(FLAME())
     observed = views.server(federation.transcript, 1)
     mistaken = Target(FLAME(**wrong), target.public)
-    assert Path().run(observed, target, np.random.default_rng(0)).residual < 1e-9  # the right ones
-    assert Path().run(observed, mistaken, np.random.default_rng(0)).residual > 1e-4
+    assert FLAMERowFit().run(observed, target, np.random.default_rng(0)).residual < 1e-9  # the right ones
+    assert FLAMERowFit().run(observed, mistaken, np.random.default_rng(0)).residual > 1e-4
 
 
 def test_views_that_do_not_fit_are_refused_in_words() -> None:
@@ -132,14 +132,14 @@ def test_views_that_do_not_fit_are_refused_in_words() -> None:
         tuple(type(o)(o.round, {}, o.message, o.members, o.survivors) for o in observed.rounds),
         observed.output,
     )
-    for attack in (Recursion(), Path()):
+    for attack in (ADMMRecursion(), FLAMERowFit()):
         with pytest.raises(TranscriptError, match="broadcast"):
             attack.run(blind, target, np.random.default_rng(0))
-    for attack in (Recursion(), Path(), Replay()):
+    for attack in (ADMMRecursion(), FLAMERowFit(), PersonalModelReplay()):
         assert "no messages" in attack.applies(target, nothing)
         assert attack.applies(Target(FedAvg(), target.public), observed)
         with pytest.raises(TranscriptError):
             attack.run(nothing, target, np.random.default_rng(0))
-    assert "sum of several" in Path().applies(target, views.sum_only(federation.transcript, None))
+    assert "sum of several" in FLAMERowFit().applies(target, views.sum_only(federation.transcript, None))
     several = Target(PFedMe(local_steps=2), target.public)
-    assert "Several updates" in Recursion().applies(several, observed)
+    assert "Several updates" in ADMMRecursion().applies(several, observed)

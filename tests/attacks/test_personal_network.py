@@ -9,8 +9,8 @@ from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.personalized import FLAME
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.personal import Behind
-from securefed.attacks.personal.patterns import tell_apart
+from securefed.attacks.networks.row_separation import FirstLayerGradient, separate
+from securefed.attacks.personal import FLAMENetworkInversion
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
@@ -34,7 +34,13 @@ def scene(method, rows=3, rounds=8, seed=0):
 
 def attack(method, **scenery):
     observed, target, client = scene(method, **scenery)
-    return Behind(fits=1, evaluations=2).run(observed, target, np.random.default_rng(0)), client
+    return FLAMENetworkInversion(fits=1, evaluations=2).run(observed, target, np.random.default_rng(0)), client
+
+
+def separated(weight, bias, rows):
+    """The rows behind the gradients (rounds, units, features) and (rounds, units) of a first layer."""
+    together = FirstLayerGradient(weight.reshape(-1, weight.shape[-1]), bias.reshape(-1))
+    return separate(together, rows, np.random.default_rng(0))
 
 
 def slopes(rng, rounds, units, cut):
@@ -46,7 +52,7 @@ def test_rows_are_told_apart_exactly_by_the_units_that_cut_them_off() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4, 10))
     d = slopes(rng, 6, 20, rng.random((20, 4)) < 0.5)
-    found = tell_apart(d @ x, d.sum(axis=2), 4)
+    found = separated(d @ x, d.sum(axis=2), 4)
     assert found is not None
     assert sample_error(found, x) < 1e-11
 
@@ -56,9 +62,9 @@ def test_rows_that_no_unit_tells_apart_are_not_guessed() -> None:
     x, cut = rng.normal(size=(4, 10)), rng.random((20, 4)) < 0.5
     cut[:, 1] = cut[:, 0]  # every unit that row 0 reaches, row 1 reaches
     d = slopes(rng, 6, 20, cut)
-    assert tell_apart(d @ x, d.sum(axis=2), 4) is None
+    assert separated(d @ x, d.sum(axis=2), 4) is None
     d = slopes(rng, 1, 20, rng.random((20, 4)) < 0.5)  # one round: a unit shows one combination, of how many rows?
-    assert tell_apart(d @ x, d.sum(axis=2), 4) is None
+    assert separated(d @ x, d.sum(axis=2), 4) is None
 
 
 def test_a_unit_that_one_round_alone_shows_is_no_evidence() -> None:
@@ -66,7 +72,7 @@ def test_a_unit_that_one_round_alone_shows_is_no_evidence() -> None:
     x = rng.normal(size=(3, 10))
     d = slopes(rng, 6, 20, rng.random((20, 3)) < 0.5)
     d[:, 0], d[2, 0] = 0.0, 1.0  # all three rows, in round 2 only: one direction, and no row's
-    found = tell_apart(d @ x, d.sum(axis=2), 3)
+    found = separated(d @ x, d.sum(axis=2), 3)
     assert found is not None
     assert sample_error(found, x) < 1e-11
 
@@ -78,7 +84,7 @@ def test_a_unit_that_one_round_alone_shows_is_no_evidence() -> None:
 )
 def test_rows_and_labels_are_exact_though_labels_are_unknown(method) -> None:
     found, client = attack(method)
-    assert found.diagnostics["stage"] == "patterns"
+    assert found.diagnostics["stage"] == "separation"
     assert sample_error(found.value, client.x) < 1e-12
     assert sorted(found.labels) == sorted(client.labels())
     assert found.residual < 1e-11
@@ -92,7 +98,7 @@ def test_one_row_is_a_ratio() -> None:
 
 def test_a_penalty_costs_the_exact_stage_digits_and_a_fit_brings_them_back() -> None:
     found, client = attack(FLAME(problem=replace(NETWORK, l2=0.01)))
-    assert found.diagnostics["stage"] == "patterns, fitted"
+    assert found.diagnostics["stage"] == "coordinates"
     assert sample_error(found.value, client.x) < 1e-10
 
 
@@ -104,10 +110,10 @@ def test_batches_need_not_be_known() -> None:
 
 
 @pytest.mark.parametrize("wrong", first_ones([{"local_epochs": 6}, {"penalty": 0.011}, {"attraction": 5.5}]))
-def test_wrong_hyper_parameters_show_in_the_misfit(wrong) -> None:
+def test_wrong_hyper_parameters_show_in_the_residual(wrong) -> None:
     method = FLAME(problem=NETWORK, learning_rate=0.05)
     observed, target, _ = scene(method, rows=2, rounds=5)
-    short = Behind(fits=0, evaluations=2)
+    short = FLAMENetworkInversion(fits=0, evaluations=2)
     assert short.run(observed, target, np.random.default_rng(0)).residual < 1e-11
     mistaken = replace(target, algorithm=replace(method, **wrong))
     assert short.run(observed, mistaken, np.random.default_rng(0)).residual > 1e-5
@@ -115,7 +121,7 @@ def test_wrong_hyper_parameters_show_in_the_misfit(wrong) -> None:
 
 def test_what_it_is_not_for_is_refused_in_words() -> None:
     observed, target, _ = scene(FLAME(problem=NETWORK), rounds=2)
-    behind = Behind()
+    behind = FLAMENetworkInversion()
     for method, word in ((FedAvg(problem=NETWORK), "FLAME"), (FLAME(problem=SoftmaxRegression()), "networks")):
         assert word in str(behind.applies(replace(target, algorithm=method), observed))
     assert "largest" in str(replace(behind, largest=2).applies(target, observed))

@@ -11,8 +11,8 @@ from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.personalized import FLAME, Ditto, FedADMM, PFedMe
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.personal import Recursion, Replay
-from securefed.attacks.personal.restored import Steps, denoised, restored
+from securefed.attacks.personal import ADMMRecursion, PersonalModelReplay
+from securefed.attacks.personal.message_denoising import ConstantGradientModel, denoised, posterior_mean
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
@@ -23,10 +23,10 @@ from tests.attacks.steady import SteadyGaussian
 
 CLIENTS, ROWS, ROUNDS = 4, 3, 8
 OPENED = {
-    "flame": (FLAME(anchor="global"), Recursion()),
-    "fedadmm": (FedADMM(), Recursion()),
-    "pfedme": (PFedMe(local_steps=1), Recursion()),
-    "ditto": (Ditto(local_steps=5), Replay()),
+    "flame": (FLAME(anchor="global"), ADMMRecursion()),
+    "fedadmm": (FedADMM(), ADMMRecursion()),
+    "pfedme": (PFedMe(local_steps=1), ADMMRecursion()),
+    "ditto": (Ditto(local_steps=5), PersonalModelReplay()),
 }
 
 
@@ -61,7 +61,7 @@ def undistorted(observed):
 def test_without_clips_and_noise_a_view_stays_itself() -> None:
     federation, target = scene(FLAME())
     observed = views.sum_only(federation.transcript, None)
-    assert restored(observed, target) is observed
+    assert denoised(observed, target) is observed
 
 
 @pytest.mark.parametrize("name", OPENED)
@@ -70,7 +70,7 @@ def test_messages_are_known_plus_response_times_constant_gradients(name) -> None
     observed, method = views.sum_only(federation.transcript, None), target.algorithm
     model = Model(method.problem, target.public)
     received = [method.read(model, item.broadcast) for item in observed.rounds]
-    steps = Steps.of(method, model, target.public, observed)
+    steps = ConstantGradientModel.of(method, model, target.public, observed)
     gradients = np.random.default_rng(1).normal(size=(ROUNDS, model.layout.size))
     sent = steps(received, steps.start, gradients)
     np.testing.assert_allclose(steps.known(received) + steps.response(received) @ gradients, sent, atol=1e-10)
@@ -85,13 +85,13 @@ def test_the_posterior_mean_beats_the_messages_and_their_absence_and_has_both_as
         for _ in range(20):
             signal = response @ (rng.normal(size=100) + 0.3 * rng.normal(size=(6, 100)))
             seen = signal + size * rng.normal(size=signal.shape)
-            found = denoised(seen, response, noise, 30.0)
+            found = posterior_mean(seen, response, noise, 30.0)
             raw += np.sum((seen - signal) ** 2)
             nothing += np.sum(signal**2)
             mended += np.sum((found - signal) ** 2)
         assert mended < 1.05 * min(raw, nothing)
         assert mended < 0.8 * min(raw, nothing) or not 0.2 < size < 5
-    np.testing.assert_array_equal(denoised(seen, response, np.zeros(6), 30.0), seen)
+    np.testing.assert_array_equal(posterior_mean(seen, response, np.zeros(6), 30.0), seen)
 
 
 @pytest.mark.parametrize("name", OPENED)
@@ -105,7 +105,7 @@ def test_under_noise_estimates_are_exact_in_the_limit_and_no_worse_than_without_
             mended.append(error(federation, target, attack, observed))
             naive.append(error(federation, target, attack, undistorted(observed)))
         if multiplier < 1e-3:
-            exact = 2e-3 if isinstance(attack, Recursion) else 0.1  # a gradient is not quite constant in a round
+            exact = 2e-3 if isinstance(attack, ADMMRecursion) else 0.1  # a gradient is not quite constant in a round
             assert max(mended) < exact
         else:
             assert np.mean(mended) < 0.6 * np.mean(naive) and max(mended) < 1.05
@@ -132,7 +132,7 @@ def test_a_clip_is_undone_where_it_shows_what_was_expected() -> None:
         observed = views.server(federation.transcript, 1)
         own = federation.nodes[1].state.committed.memory[0]
         for errors, view in ((found, observed), (naive, undistorted(observed))):
-            errors.append(relative_error(Recursion().run(view, target, np.random.default_rng(0)).value[0], own))
+            errors.append(relative_error(ADMMRecursion().run(view, target, np.random.default_rng(0)).value[0], own))
     assert np.mean(found) < 0.3 * np.mean(naive)
     assert max(found) < min(max(naive), 0.1)
 
@@ -140,5 +140,5 @@ def test_a_clip_is_undone_where_it_shows_what_was_expected() -> None:
 def test_a_clip_that_cuts_nothing_off_leaves_a_single_message_as_it_is() -> None:
     federation, target = scene(FLAME(), clip(100.0))
     own = federation.nodes[1].state.committed.memory[0]
-    found = Recursion().run(views.server(federation.transcript, 1), target, np.random.default_rng(0))
+    found = ADMMRecursion().run(views.server(federation.transcript, 1), target, np.random.default_rng(0))
     assert relative_error(found.value[0], own) < 1e-13

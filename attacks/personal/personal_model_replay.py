@@ -1,4 +1,4 @@
-"""Personal models that no message holds: train them as the client does, on the rows that a fit gives."""
+"""Compute personal models that are not sent, by training them as the client does on rows that a fit gives."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ from securefed.attacks.gradient_inversion.rounds import (
     why_not,
 )
 from securefed.attacks.gradient_inversion.search import SOLVED
-from securefed.attacks.personal.restored import distorted, restored, rowless
+from securefed.attacks.personal.message_denoising import denoised, is_distorted, without_rows
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
 
 
 @dataclass(frozen=True)
-class Replay:
-    """The rows by `gradient_inversion/fit`; where they explain the messages, all rounds are replayed with them and the
-    personal model is the client's, exactly. Otherwise every round's gradient is taken to be constant along its steps,
-    which is the better the shorter they are: `diagnostics["method"]` says which. Under clips and noise, of messages as
-    they most likely were before (`restored`); `guess` is then what the broadcasts alone tell.
+class PersonalModelReplay:
+    """Fits the rows by `gradient_inversion/fit` and trains the personal model on them.
+
+    If the rows explain the messages, all rounds are replayed with them, and the personal model is the client's,
+    exactly. Otherwise the gradient of each round is taken to be constant along its steps, which is the better the
+    shorter they are; `diagnostics["method"]` says which. Under clipping and noise the attack reads denoised messages
+    (`message_denoising`), and `guess` is what follows from the broadcasts alone.
 
     Attributes:
         fit: how the rows are fitted.
@@ -45,6 +47,7 @@ class Replay:
     secret: ClassVar[str] = "personal"
 
     def applies(self, target: Target, observed: Observed) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
         if not isinstance(target.algorithm, PersonalMethod):
             return "It replays personal models, and this algorithm has none."
         if observed.rounds and len({item.members for item in observed.rounds}) > 1:
@@ -52,10 +55,11 @@ class Replay:
         return why_not(target, observed)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Run the attack, as `Attack.run`."""
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
-        model, seen = LinearModel.of(target), read(restored(observed, target), target)
-        guess = read(rowless(observed, target), target) if distorted(observed) else ()
+        model, seen = LinearModel.of(target), read(denoised(observed, target), target)
+        guess = read(without_rows(observed, target), target) if is_distorted(observed) else ()
         assert model is not None  # `applies` refuses other models
         alone = len(observed.members) == 1
         found = self.fit.run(observed, target, rng) if alone else None
@@ -75,12 +79,12 @@ class Replay:
             condition=found.condition if found else float("nan"),
             members=observed.members,
             diagnostics={"method": how},
-            guess=_constant(target, model, guess) if distorted(observed) else None,
+            guess=_constant(target, model, guess) if is_distorted(observed) else None,
         )
 
 
 def _replayed(target: Target, model: LinearModel, seen: tuple[Seen, ...], rows: Array, labels: Array) -> Array:
-    """The personal model of a client with these rows."""
+    """Return the personal model of a client with these rows."""
     targets, weights = model.targets(labels), np.full(len(rows), 1.0 / len(rows))
 
     def gradient(point: Array, _: int = 0) -> Array:
@@ -96,7 +100,7 @@ def _replayed(target: Target, model: LinearModel, seen: tuple[Seen, ...], rows: 
 
 
 def _constant(target: Target, model: LinearModel, seen: tuple[Seen, ...]) -> Array:
-    """The personal model of the mean client whose gradients are constant in each round."""
+    """Return the personal model of a client whose gradients are constant in each round, the mean over the members."""
     method, public = method_of(target), target.public
     memory = method.memory(Model(method.problem, public))
     steps = local_steps(method)

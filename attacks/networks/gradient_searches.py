@@ -1,7 +1,7 @@
-"""Searches as coroutines: each yields a point and is sent the value and the slope there.
+"""Minimise by L-BFGS or by signed Adam, many starts at a time.
 
-So one search is written for one point, and many run side by side: `drive` collects the points that all searches wait
-for and has them evaluated together.
+A search is a coroutine that yields a point and is sent the value and the slope there. It is written for one point;
+`run_searches` collects the points that all searches wait for, and has them evaluated together.
 """
 
 from __future__ import annotations
@@ -14,20 +14,25 @@ import numpy as np
 from securefed.tensors import Array
 
 Search = Generator[Array, tuple[float, Array], None]
-Evaluate = Callable[[Array, Array], tuple[Array, Array]]
-"""(indices (k,) of the searches, points (k, n)) -> values (k,), slopes (k, n)."""
+Evaluate = Callable[[Array], tuple[Array, Array]]
+"""points (k, n) -> values (k,), slopes (k, n)."""
 
 _SUFFICIENT, _CURVATURE = 1e-4, 0.9
+"""Constants of the strong Wolfe conditions, those that Nocedal and Wright recommend for quasi-Newton methods."""
 _LINE = 25
+"""Most trials of a line search. Bisection has reached 1e-7 of the first step by then."""
 _PATIENCE, _PROGRESS = 100, 0.99
+"""L-BFGS ends where 100 steps lower the value by less than 1 %: it saves the evaluations of runs that have stalled."""
 
 
 @dataclass
-class Best:
+class BestPoint:
     """The lowest value that a search has met.
 
     Attributes:
-        evaluations: spent so far.
+        point: (n,) where it was met.
+        value: the lowest value.
+        evaluations: number of evaluations so far.
     """
 
     point: Array
@@ -36,8 +41,15 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A point on a line: how far along, its value, its slope, and the slope along the line."""
+class LinePoint:
+    """A point that a line search has tried.
+
+    Attributes:
+        along: distance from the start, in steps.
+        value: of the objective.
+        slope: (n,) gradient of the objective.
+        descent: derivative along the line.
+    """
 
     along: float
     value: float
@@ -45,18 +57,24 @@ class Trial:
     descent: float
 
 
-def drive(searches: Sequence[Search], starts: Array, evaluate: Evaluate, budget: int, goal: float) -> list[Best]:
-    """Run searches in lockstep until each ends, has spent `budget` evaluations, or met a value of `goal`.
+def run_searches(
+    searches: Sequence[Search], starts: Array, evaluate: Evaluate, budget: int, goal: float
+) -> list[BestPoint]:
+    """Run searches in lockstep, until each ends, has spent its budget, or has reached the goal.
 
     Args:
-        starts: (searches, n) what a search is credited with before its first evaluation.
+        searches: one coroutine for each start.
+        starts: (searches, n) the result of a search that meets no finite value.
+        evaluate: the objective.
+        budget: most evaluations of a search.
+        goal: value at which a search ends.
     """
-    found = [Best(start) for start in starts]
+    found = [BestPoint(start) for start in starts]
     waiting = {k: next(search) for k, search in enumerate(searches)}
     while waiting:
-        indices = np.fromiter(waiting, int)
-        values, slopes = evaluate(indices, np.stack([waiting[k] for k in indices]))
-        for k, value, slope in zip(indices.tolist(), values.tolist(), slopes, strict=True):
+        indices = list(waiting)
+        values, slopes = evaluate(np.stack([waiting[k] for k in indices]))
+        for k, value, slope in zip(indices, values.tolist(), slopes, strict=True):
             best, finite = found[k], np.isfinite(value) and bool(np.isfinite(slope).all())
             best.evaluations += 1
             if finite and value < best.value:
@@ -72,7 +90,11 @@ def drive(searches: Sequence[Search], starts: Array, evaluate: Evaluate, budget:
 
 
 def lbfgs(start: Array, history: int = 100) -> Search:
-    """Limited-memory BFGS with a strong-Wolfe line search; ends where a line search or `_PATIENCE` gives up.
+    """Search by limited-memory BFGS with a strong-Wolfe line search, until that fails or `_PATIENCE` is over.
+
+    Args:
+        start: (n,).
+        history: steps that the inverse Hessian is made of.
 
     Source: Nocedal and Wright, Numerical Optimization, algorithms 7.5, 3.5 and 3.6; the inverse Hessian in its compact
     form (Byrd, Nocedal and Schnabel 1994, (3.1)), so that a step is four matrix products whatever the history.
@@ -90,7 +112,7 @@ def lbfgs(start: Array, history: int = 100) -> Search:
             moves, changes = moves[:0], changes[:0]
             continue
         first = 1.0 if len(moves) else min(1.0, 1.0 / max(float(np.abs(slope).sum()), 1e-300))
-        trial = yield from _line_search(point, direction, Trial(0.0, value, slope, descent), first)
+        trial = yield from _line_search(point, direction, LinePoint(0.0, value, slope, descent), first)
         if trial is None:
             if not len(moves):
                 return
@@ -108,7 +130,7 @@ def lbfgs(start: Array, history: int = 100) -> Search:
 
 
 def _inverse_hessian(S: Array, Y: Array, slope: Array) -> Array:
-    """H g for the rows S (moves) and Y (changes of the slope), oldest first."""
+    """Return H g for the rows of S (moves) and of Y (changes of the slope), oldest first."""
     if not len(S):
         return slope
     products = S @ Y.T
@@ -127,13 +149,13 @@ def _solve_upper(R: Array, right: Array, *, transposed: bool = False) -> Array:
 
 
 def _line_search(
-    point: Array, direction: Array, origin: Trial, along: float
-) -> Generator[Array, tuple[float, Array], Trial | None]:
-    """A step with the strong Wolfe conditions, or the best that decreases enough, or `None`."""
+    point: Array, direction: Array, origin: LinePoint, along: float
+) -> Generator[Array, tuple[float, Array], LinePoint | None]:
+    """Return a step with the strong Wolfe conditions, else the best that decreases enough, else `None`."""
     low, high = origin, None
     for _ in range(_LINE):
         value, slope = yield point + along * direction
-        trial = Trial(along, value, slope, float(slope @ direction) if np.isfinite(value) else np.inf)
+        trial = LinePoint(along, value, slope, float(slope @ direction) if np.isfinite(value) else np.inf)
         if not value <= origin.value + _SUFFICIENT * along * origin.descent or (
             low is not origin and value >= low.value
         ):
@@ -153,8 +175,8 @@ def _line_search(
     return low if low is not origin else None
 
 
-def _between(low: Trial, high: Trial) -> float:
-    """Minimiser of the cubic through two trials, kept off the ends; the middle where there is none."""
+def _between(low: LinePoint, high: LinePoint) -> float:
+    """Return the minimiser of the cubic through two trials, kept off the ends; the middle where there is none."""
     width = high.along - low.along
     middle = low.along + 0.5 * width
     if not (np.isfinite(high.value) and np.isfinite(high.descent)):
@@ -173,7 +195,14 @@ def _between(low: Trial, high: Trial) -> float:
 
 
 def signed_adam(start: Array, steps: int, rate: float, low: Array | float, high: Array | float) -> Search:
-    """Adam on the signs of the slope, in a box, the rate cut to a tenth after 3/8, 5/8 and 7/8 of the steps.
+    """Search by Adam on the signs of the slope, in a box; the rate is cut to a tenth at 3/8, 5/8 and 7/8.
+
+    Args:
+        start: (n,).
+        steps: number of steps.
+        rate: of the first step.
+        low: smallest entries.
+        high: largest entries.
 
     Source: Geiping et al. 2020, section 4.
     """

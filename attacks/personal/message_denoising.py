@@ -1,15 +1,16 @@
-"""Messages as they were before a defence clipped and noised them, as far as the algorithm and the evidence tell.
+"""Estimate the messages before a defence clipped them and added noise.
 
-A client's steps are linear in what it received and in its gradients. With a gradient g_t that stays the same all round,
+A client's steps are linear in what it received and in its gradients. If the gradient g_t is constant within round t,
 
     message_t = known_t + sum_{s <= t} A_ts g_s,
 
-known_t what a client without rows would send, and A numbers. The gradients of one client resemble each other: their
-prior is normal, of mean 0, of one size within the public bound and of one correlation between rounds, averaged by how
-well they explain the messages. Posterior means go to the messages themselves for small noise, and to `known` for large.
+where known_t is what a client without rows would send, and the A_ts are numbers. The gradients of one client resemble
+each other. Their prior is normal with mean 0, a size within the public bound and a correlation between rounds; both are
+averaged over a grid, weighted by the likelihood of the messages. The posterior mean tends to the message itself for
+little noise, and to `known` for much.
 
-A clipped message has a known direction. Its length is that of `known` along it, where that is clipped too: noise in the
-broadcast makes it so. Where it is not, nothing tells a clipped message from a short one, and it stays as it is.
+A clipped message keeps its direction. Its length is estimated from `known` where `known` exceeds the clipping norm, as
+noise in the broadcast makes it do. Elsewhere a clipped message cannot be distinguished from a short one, and stays.
 """
 
 from __future__ import annotations
@@ -29,34 +30,35 @@ from securefed.public import Public
 from securefed.tensors import Array
 
 _CORRELATIONS = (0.0, 0.5, 0.9, 0.99)
+"""Grid of correlations between the gradients of two rounds."""
 _SIZES = np.geomspace(1e-6, 1.0, 61)
-"""Of what the gradients add to a message, relative to the public bound of its entries."""
-_TURNS = 8
-_SETTLED = 1e-9
-_WHOLE = 1 - 1e-9
-"""A single message shorter than so much of the norm was not clipped."""
+"""Grid of sizes of what the gradients add to a message, relative to the public bound of its entries: ten a decade."""
+_TURNS, _SETTLED = 8, 1e-9
+"""Most alternations between factors of clips and gradients, and the change of the factors at which they end."""
+_UNCLIPPED = 1 - 1e-9
+"""A single message shorter than this share of the clipping norm was not clipped."""
 _UNSURE = 0.1
-"""Standard deviation of a clip's predicted factor, relative to it: gradients lengthen messages."""
+"""Relative standard deviation of a clip's predicted factor: the unknown gradients lengthen messages, too."""
 
 
-def restored(observed: Observed, target: Target) -> Observed:
-    """The view with messages of clients that nothing distorted; as it is where nothing was.
+def denoised(observed: Observed, target: Target) -> Observed:
+    """Return the view with estimates of the messages before clipping and noise; the view itself without a defence.
 
     Raises:
         TranscriptError: the view lacks a tensor of the method.
     """
-    if not distorted(observed):
+    if not is_distorted(observed):
         return observed
     method, model, received, steps = _read(observed, target)
     try:
-        arrived = Arrived.of(observed, method, model)
+        messages = DistortedMessages.of(observed, method, model)
     except KeyError as error:
         raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
-    return _with(observed, method, model, arrived.restored(steps.known(received), steps.response(received)))
+    return _with(observed, method, model, messages.denoised(steps.known(received), steps.response(received)))
 
 
-def rowless(observed: Observed, target: Target) -> Observed:
-    """The view with messages of clients without rows: what an attack makes of it, anybody knows from the broadcasts.
+def without_rows(observed: Observed, target: Target) -> Observed:
+    """Return the view with the messages of clients without rows, which follow from the broadcasts alone.
 
     Raises:
         TranscriptError: the view lacks a broadcast of the method.
@@ -65,12 +67,12 @@ def rowless(observed: Observed, target: Target) -> Observed:
     return _with(observed, method, model, steps.known(received))
 
 
-def distorted(observed: Observed) -> bool:
-    """Whether a defence clipped or noised a message."""
+def is_distorted(observed: Observed) -> bool:
+    """Return whether a defence clipped a message or added noise to it."""
     return any(item.clips or any(item.noise.values()) for item in observed.rounds)
 
 
-def _read(observed: Observed, target: Target) -> tuple[GradientMethod, Model, list[Vectors], Steps]:
+def _read(observed: Observed, target: Target) -> tuple[GradientMethod, Model, list[Vectors], ConstantGradientModel]:
     method = target.algorithm
     assert isinstance(method, GradientMethod)
     model = Model(method.problem, target.public)
@@ -78,11 +80,11 @@ def _read(observed: Observed, target: Target) -> tuple[GradientMethod, Model, li
         received: list[Vectors] = [method.read(model, item.broadcast) for item in observed.rounds]
     except KeyError as error:
         raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
-    return method, model, received, Steps.of(method, model, target.public, observed)
+    return method, model, received, ConstantGradientModel.of(method, model, target.public, observed)
 
 
 def _with(observed: Observed, method: GradientMethod, model: Model, messages: Array) -> Observed:
-    """The view with these messages (rounds, parameters) of the mean member, as they were before any defence."""
+    """Return the view with these messages (rounds, parameters) of the mean member, and without a defence."""
     (part,) = method.sent
     rounds = tuple(
         replace(item, message={**item.message, **model.name(part, len(item.members) * own)}, clips=(), noise={})
@@ -92,11 +94,15 @@ def _with(observed: Observed, method: GradientMethod, model: Model, messages: Ar
 
 
 @dataclass(frozen=True)
-class Steps:
-    """A client's rounds as a function of constant gradients.
+class ConstantGradientModel:
+    """What a client sends if its gradient is constant within each round.
 
     Attributes:
-        rows: of the client.      count: its local steps.      start: what it remembers at first.
+        method: the algorithm.
+        public: facts that every party knows.
+        rows: number of the client's rows.
+        count: number of its local steps.
+        start: its memory before the first round.
     """
 
     method: GradientMethod
@@ -106,13 +112,14 @@ class Steps:
     start: Memory
 
     @classmethod
-    def of(cls, method: GradientMethod, model: Model, public: Public, observed: Observed) -> Steps:
+    def of(cls, method: GradientMethod, model: Model, public: Public, observed: Observed) -> ConstantGradientModel:
+        """Return the model of the mean member of a view."""
         rows = [public.rows[client] for client in sorted(observed.members)]
         count = len(method.draw(rows[0], np.random.default_rng(0)).parts)
         return cls(method, public, float(np.mean(rows)), count, method.memory(model))
 
     def __call__(self, received: Sequence[Vectors], memory: Memory, gradients: Array) -> Array:
-        """(rounds, ...) messages; `gradients` (rounds, ...)."""
+        """Return the messages (rounds, ...) of these gradients (rounds, ...)."""
         out, part = [], self.method.sent[0]
         for vectors, own in zip(received, gradients, strict=True):
 
@@ -127,28 +134,30 @@ class Steps:
         return stacked
 
     def known(self, received: Sequence[Vectors]) -> Array:
-        """(rounds, parameters) of a client without rows."""
+        """Return the messages (rounds, parameters) of a client without rows."""
         return self(received, self.start, np.zeros(len(received)))
 
     def response(self, received: Sequence[Vectors]) -> Array:
-        """A, (rounds, rounds), lower triangular."""
+        """Return A (rounds, rounds), lower triangular."""
         count, nothing = len(received), np.zeros(len(received))
         blank = [dict.fromkeys(vectors, nothing) for vectors in received]
         return self(blank, tuple(nothing for _ in self.start), np.eye(count))
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """What the view shows of the mean member.
+class DistortedMessages:
+    """The mean member's messages in a view, and what is known about the defence.
 
     Attributes:
-        seen: (rounds, parameters) messages.      noise: (rounds, tensors) standard deviation of theirs.
-        tensors: places in a message.      bounds: of their entries.
-        clips: of each round: numbers of tensors, and the L2 norm of them together.
+        messages: (rounds, parameters).
+        noise: (rounds, tensors) standard deviations of the noise.
+        tensors: slice of each tensor in a message.
+        bounds: public bound of each tensor's entries.
+        clips: for each round, numbers of tensors that are clipped together, and their L2 norm.
         alone: whether there is one member.
     """
 
-    seen: Array
+    messages: Array
     noise: Array
     tensors: tuple[slice, ...]
     bounds: tuple[float, ...]
@@ -156,8 +165,12 @@ class Arrived:
     alone: bool
 
     @classmethod
-    def of(cls, observed: Observed, method: GradientMethod, model: Model) -> Arrived:
-        """Raises `KeyError` where a message lacks a tensor."""
+    def of(cls, observed: Observed, method: GradientMethod, model: Model) -> DistortedMessages:
+        """Read the messages of a view.
+
+        Raises:
+            KeyError: a message lacks a tensor.
+        """
         (part,), bounds = method.sent, {spec.name: spec.bound for spec in method.layout(model.public)}
         names, ends = [label(part, spec.name) for spec in model.layout], [0]
         for spec in model.layout:
@@ -176,65 +189,75 @@ class Arrived:
             len(observed.members) == 1,
         )
 
-    def restored(self, known: Array, response: Array) -> Array:
-        """(rounds, parameters) messages as they were; `known` and `response` as `Steps` gives them."""
+    def denoised(self, known: Array, response: Array) -> Array:
+        """Return estimates of the messages (rounds, parameters) before clipping and noise.
+
+        Args:
+            known: (rounds, parameters) messages of a client without rows.
+            response: A (rounds, rounds).
+        """
         found, factors, earlier = known, np.ones(self.noise.shape), np.tril(response, -1)
         for _ in range(min(_TURNS, len(known)) if any(self.clips) else 1):
             gradients = solve_triangular(response, found - known, lower=True)
             old, factors = factors, self._factors(known + earlier @ gradients)
-            found = np.empty_like(self.seen)
+            found = np.empty_like(self.messages)
             for k, places in enumerate(self.tensors):
                 scale = factors[:, k]
-                apart = self.seen[:, places] / scale[:, None] - known[:, places]
-                mended = denoised(apart, response, self.noise[:, k] / scale, self.bounds[k])
-                found[:, places] = known[:, places] + mended
+                excess = self.messages[:, places] / scale[:, None] - known[:, places]
+                cleaned = posterior_mean(excess, response, self.noise[:, k] / scale, self.bounds[k])
+                found[:, places] = known[:, places] + cleaned
             if np.max(np.abs(factors - old)) < _SETTLED:
                 break
         return found
 
     def _factors(self, expected: Array) -> Array:
-        """(rounds, tensors) what the clips multiplied messages by: from their length along the expected ones, and from
-        the length of these, each as far as it is to be trusted."""
+        """Return the factors (rounds, tensors) by which messages were clipped.
+
+        They combine the messages' length along the expected ones, and the length of the expected ones, each weighted by
+        the inverse of its variance.
+        """
         out = np.ones(self.noise.shape)
         for t, together in enumerate(self.clips):
             for chosen, norm in together:
                 places = np.concatenate([np.r_[self.tensors[k]] for k in chosen])
-                own, loud = self.seen[t, places], float(self.noise[t, chosen].max())
+                own, noise = self.messages[t, places], float(self.noise[t, chosen].max())
                 length = float(np.linalg.norm(expected[t, places]))
-                whole = self.alone and not loud and float(np.linalg.norm(own)) < _WHOLE * norm
-                if length <= norm or whole:
+                unclipped = self.alone and not noise and float(np.linalg.norm(own)) < _UNCLIPPED * norm
+                if length <= norm or unclipped:
                     continue
                 predicted, along = norm / length, float(own @ expected[t, places]) / length**2
                 unsure = (_UNSURE * predicted) ** 2
-                mixed = predicted + unsure / (unsure + (loud / length) ** 2) * (along - predicted)
+                mixed = predicted + unsure / (unsure + (noise / length) ** 2) * (along - predicted)
                 out[t, chosen] = np.clip(mixed, predicted / 2, 1.0)
         return out
 
 
-def denoised(seen: Array, response: Array, noise: Array, most: float) -> Array:
-    """Posterior mean of response @ gradients from their sum with noise.
+def posterior_mean(observed: Array, response: Array, noise: Array, most: float) -> Array:
+    """Return the posterior mean of response @ gradients, given their sum with noise.
 
     Args:
-        seen: (rounds, entries).      response: (rounds, rounds).      noise: (rounds,) standard deviations.
-        most: root mean square of the result, as far as anybody knows before.
+        observed: (rounds, entries) the sum.
+        response: A (rounds, rounds).
+        noise: (rounds,) standard deviations.
+        most: largest root mean square of the result under the prior.
     """
-    if not noise.all():  # exact rounds have nothing to mend
-        return seen
-    white, entries = seen / noise[:, None], seen.shape[1]
+    if not noise.all():  # rounds without noise are exact
+        return observed
+    white, entries = observed / noise[:, None], observed.shape[1]
     sizes = _SIZES * most * np.sqrt(np.mean(noise**-2.0))
     logs, means = [], []
     for correlation in _CORRELATIONS:
-        prior = (1 - correlation) * np.eye(len(seen)) + correlation
+        prior = (1 - correlation) * np.eye(len(observed)) + correlation
         signal = response @ prior @ response.T / np.outer(noise, noise)
-        values, vectors = np.linalg.eigh(signal / np.trace(signal) * len(seen))
-        turned = vectors.T @ white
+        values, vectors = np.linalg.eigh(signal / np.trace(signal) * len(observed))
+        rotated = vectors.T @ white
         larger = 1 + sizes[:, None] ** 2 * np.maximum(values, 0.0)  # (sizes, rounds), the variance with the signal's
-        logs.append(-0.5 * np.sum(entries * np.log(larger) + np.sum(turned**2, axis=1) / larger, axis=1))
-        means.append((vectors, turned, 1 - 1 / larger))
+        logs.append(-0.5 * np.sum(entries * np.log(larger) + np.sum(rotated**2, axis=1) / larger, axis=1))
+        means.append((vectors, rotated, 1 - 1 / larger))
     likely = np.exp(np.array(logs) - np.max(logs))
     likely /= likely.sum()
     mean = sum(
-        vectors @ ((weights @ shrunk)[:, None] * turned)
-        for weights, (vectors, turned, shrunk) in zip(likely, means, strict=True)
+        vectors @ ((weights @ shrinkage)[:, None] * rotated)
+        for weights, (vectors, rotated, shrinkage) in zip(likely, means, strict=True)
     )
     return np.asarray(mean * noise[:, None])

@@ -1,9 +1,12 @@
-"""Rows told apart at the outputs that one of them alone reaches, without a search.
+"""Separate the rows of a batch by the ReLU outputs that only one row activates; closed form, no optimisation.
 
-Behind a ReLU some outputs see one row only. Their rows of L (gW = L R) are parallel, and nothing else is: a class of
-parallel ones is a row. Modulo the rows known so far, outputs that see one further row are parallel again, and so on
-until all rows are known, each modulo those known before it. What a later row j left in the column of an earlier row k
-is a multiple a of its own column, and where k is cut off their ratio is a: the value that comes most often.
+Behind a ReLU some outputs see one row only. Their rows of L (gW = L R) are parallel, and no others are, so that each
+class of parallel ones gives a row. Modulo the rows known so far, outputs that see one further row are parallel again,
+and so on until all rows are known, each modulo those known before it. A later row j leaves a multiple a of its own
+column in the column of an earlier row k. Where k is cut off, their ratio is a: the most frequent value.
+
+The trials of `row_separation` find the same rows without this; it saves time (784-1024-10, float32: 12 rows take .1 s
+instead of 1.5 s, 8 rows about half the time).
 """
 
 from __future__ import annotations
@@ -13,17 +16,21 @@ import numpy as np
 from securefed.tensors import Array
 
 _ALIKE = 6.0
-"""Directions this many times as far apart as their noise are one."""
+"""Two directions are the same if they differ by at most this many times their noise: six standard deviations, so that
+hardly any pair of parallel directions is missed."""
 _FAINT = 1e-3
-"""Noise of a direction, relative, beyond which it is not compared."""
+"""Directions whose relative noise is larger are not compared."""
 _DISTINCT = 1e-4
+"""Angle below which two classes of parallel directions are one row."""
 _AGREEING = 3
+"""Fewest equal ratios that count: two may agree by chance."""
 
 
-def columns(left: Array, noise: float) -> Array | None:
-    """Q (B, B) with sparse columns of L Q, L = `left` (outputs, B); `None` where too few outputs see few rows.
+def sparse_columns(left: Array, noise: float) -> Array | None:
+    """Return Q (B, B) that makes the columns of L Q sparse; `None` where too few outputs see few rows.
 
     Args:
+        left: L (outputs, B).
         noise: of an entry of `left`.
     """
     count, rng = left.shape[1], np.random.default_rng(0)
@@ -55,7 +62,7 @@ def columns(left: Array, noise: float) -> Array | None:
 
 
 def _parallel(vectors: Array, noise: float, rng: np.random.Generator) -> Array:
-    """(classes, B) directions that several vectors (outputs, B) share, those of most first; distinct ones only."""
+    """Return the distinct directions (classes, B) that several vectors (outputs, B) share, the most frequent first."""
     lengths = np.linalg.norm(vectors, axis=1)
     vectors, lengths = vectors[lengths * _FAINT > noise], lengths[lengths * _FAINT > noise]
     if len(vectors) < 2:
@@ -82,7 +89,7 @@ def _parallel(vectors: Array, noise: float, rng: np.random.Generator) -> Array:
 
 
 def _commonest(values: Array, noise: Array) -> float | None:
-    """What an eighth of the values agree on up to their noise, three of them at least; `None` without such a value."""
+    """Return the value on which at least an eighth and three of the values agree up to their noise, or `None`."""
     order = np.argsort(values)
     values, noise = values[order], noise[order]
     width = max(_AGREEING - 1, len(values) // 8)

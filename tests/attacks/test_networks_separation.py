@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from securefed.attacks.networks import alone, exact
-from securefed.attacks.networks.exact import Entering, ratio, separate, span
-from securefed.attacks.networks.labels import plausible
-from securefed.attacks.networks.network import Network
+from securefed.attacks.networks import row_separation
+from securefed.attacks.networks.flat_network import FlatNetwork
+from securefed.attacks.networks.last_layer_labels import plausible_label_counts
+from securefed.attacks.networks.row_separation import FirstLayerGradient, ratio, row_space, separate
+from securefed.attacks.networks.single_row_outputs import sparse_columns
 from securefed.attacks.scores import sample_error
 
 
@@ -19,10 +20,10 @@ def slopes(rows: int, outputs: int, rng: np.random.Generator, active: float) -> 
     return rng.normal(size=(rows, outputs)) * (rng.random((rows, outputs)) < active)
 
 
-def entering(rows: int, outputs: int, seed: int, active: float = 0.5) -> tuple[Entering, np.ndarray]:
+def entering(rows: int, outputs: int, seed: int, active: float = 0.5) -> tuple[FirstLayerGradient, np.ndarray]:
     rng = np.random.default_rng(seed)
     x, d = rng.random((rows, 30)), slopes(rows, outputs, rng, active)
-    return Entering(d.T @ x, d.sum(axis=0)), x
+    return FirstLayerGradient(d.T @ x, d.sum(axis=0)), x
 
 
 def test_the_ratio_is_the_row() -> None:
@@ -30,7 +31,7 @@ def test_the_ratio_is_the_row() -> None:
     found = ratio(seen)
     assert found is not None
     np.testing.assert_allclose(found, x, rtol=1e-12)
-    assert ratio(Entering(seen.weight, None)) is None
+    assert ratio(FirstLayerGradient(seen.weight, None)) is None
 
 
 @pytest.mark.parametrize(("rows", "outputs"), [(2, 40), (5, 100), (8, 200), (10, 400)])
@@ -47,18 +48,18 @@ def test_outputs_that_few_rows_reach_tell_all_columns(rows: int, outputs: int) -
     D = slopes(rows, outputs, rng, 0.5).T
     turn = rng.normal(size=(rows, rows))
     noise = 1e-9 * rng.normal(size=D.shape)
-    Q = alone.columns(D @ turn + noise, 1e-9)
+    Q = sparse_columns(D @ turn + noise, 1e-9)
     assert Q is not None
     found = np.abs(turn @ Q)  # each column of D @ turn @ Q is one of D, up to its length
     found /= found.max(axis=0)
     assert (np.sort(found.argmax(axis=0)) == np.arange(rows)).all()
     assert np.sort(found, axis=0)[:-1].max() < 1e-5
-    assert alone.columns(slopes(rows, outputs, rng, 1.1).T @ turn, 1e-9) is None  # none is cut off
+    assert sparse_columns(slopes(rows, outputs, rng, 1.1).T @ turn, 1e-9) is None  # none is cut off
 
 
 def test_rounded_messages_are_separated_too() -> None:
     seen, x = entering(6, 200, seed=1)
-    rounded = Entering(seen.weight.astype(np.float32), np.asarray(seen.bias, np.float32))
+    rounded = FirstLayerGradient(seen.weight.astype(np.float32), np.asarray(seen.bias, np.float32))
     found = separate(rounded, 6, np.random.default_rng(0))
     assert found is not None
     assert sample_error(found, x) < 1e-4
@@ -74,12 +75,12 @@ def test_dependent_rows_are_not_separated() -> None:
     x = rng.random((4, 30))
     x[3] = x[2]
     d = slopes(4, 100, rng, 0.5)
-    assert separate(Entering(d.T @ x, d.sum(axis=0)), 4, rng) is None
+    assert separate(FirstLayerGradient(d.T @ x, d.sum(axis=0)), 4, rng) is None
 
 
 def test_the_span_holds_every_row_and_nothing_else() -> None:
     seen, x = entering(5, 100, seed=4, active=1.1)
-    basis = span(seen, 8)
+    basis = row_space(seen, 8)
     assert basis.shape == (5, 30)  # of 8 rows asked for, 5 are there
     np.testing.assert_allclose(x @ basis.T @ basis, x, atol=1e-10)
 
@@ -96,9 +97,9 @@ def losses(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("bias", [True, False])
 def test_probes_find_where_rows_enter_and_logits_leave(bias: bool) -> None:
     model = dense(nn.Tanh, bias=bias)
-    network = Network.of(model, losses)
+    network = FlatNetwork.of(model, losses)
     point = network.flatten(dict(model.named_parameters()))
-    first, last = network.entrance(point, 12, torch.tensor([0])), network.exit(point, 12, 5)
+    first, last = network.first_layer(point, 12, torch.tensor([0])), network.logit_layer(point, 12, 5)
     assert first is not None
     assert (first.weight, first.bias) == ("0.weight", "0.bias" if bias else None)
     assert last is not None
@@ -108,27 +109,27 @@ def test_probes_find_where_rows_enter_and_logits_leave(bias: bool) -> None:
 def test_a_probe_finds_no_linear_entrance_behind_a_nonlinearity() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Tanh(), nn.Linear(12, 5)).double()
-    network = Network.of(model, losses)
+    network = FlatNetwork.of(model, losses)
     point = network.flatten(dict(model.named_parameters()))
-    assert network.entrance(point, 12, torch.tensor([0])) is None
+    assert network.first_layer(point, 12, torch.tensor([0])) is None
 
 
 @pytest.mark.parametrize("labels", [[3], [0], [0, 1, 1, 4], [2, 2, 2, 2]])
 def test_labels_are_counted(labels: list[int]) -> None:
     model = dense(nn.ReLU)
-    network = Network.of(model, losses)
+    network = FlatNetwork.of(model, losses)
     point = network.flatten(dict(model.named_parameters()))
     generator = torch.Generator().manual_seed(1)
     x, y = torch.rand(len(labels), 12, generator=generator, dtype=torch.float64), torch.tensor(labels)
     weights = torch.full((len(labels),), 1.0 / len(labels), dtype=torch.float64)
     seen, at = network.split(network.gradient(point, x, y, weights)), network.split(point)
     parts = (seen["2.weight"], seen["2.bias"], at["2.weight"], at["2.bias"])
-    found = next(plausible(len(labels), *(part.numpy() for part in parts)))
+    found = next(plausible_label_counts(len(labels), *(part.numpy() for part in parts)))
     np.testing.assert_array_equal(found, np.bincount(labels, minlength=5))
 
 
 def test_rows_found_by_the_last_trial_count_though_the_search_is_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "_SURE", 10**9)
+    monkeypatch.setattr(row_separation, "_SURE", 10**9)
     seen, x = entering(9, 150, seed=1)
     found = separate(seen, 9, np.random.default_rng(0), trials=5000)
     assert found is not None
@@ -139,6 +140,6 @@ def test_rows_found_by_the_last_trial_count_though_the_search_is_not_sure(monkey
 def test_null_vectors_leave_singular_systems_out() -> None:
     parts = np.random.default_rng(0).normal(size=(3, 2, 3))
     parts[1, 1] = parts[1, 0]
-    found = exact._null_vectors(parts)
+    found = row_separation._null_vectors(parts)
     assert found.shape == (2, 3)
     np.testing.assert_allclose(np.einsum("kij,kj->ki", parts[[0, 2]], found), 0.0, atol=1e-12)

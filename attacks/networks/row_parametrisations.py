@@ -1,4 +1,4 @@
-"""How unknown numbers become rows: entries themselves, coordinates in a known span, columns of mixed types."""
+"""How the unknowns of a search become rows: entries, coordinates in a known space, or columns of mixed types."""
 
 from __future__ import annotations
 
@@ -14,78 +14,80 @@ from securefed.public import require
 from securefed.tensors import Array
 
 
-class Chart(Protocol):
-    """Unknowns (B, width) <-> rows (B, features)."""
-
-    @property
-    def width(self) -> int: ...
+class RowParametrisation(Protocol):
+    """Maps unknowns (B, width) to rows (B, features) and back."""
 
     def rows(self, unknowns: Tensor) -> Tensor:
-        """(B, features)."""
+        """Return the rows (B, features) of unknowns (B, width)."""
         ...
 
     def unknowns(self, rows: Array) -> Array:
-        """Unknowns (B, width) of (about) these rows."""
+        """Return the unknowns (B, width) of these rows, or of the nearest rows that have some."""
         ...
 
 
 @dataclass(frozen=True)
-class Entries:
-    """The rows as they are."""
+class AllEntries:
+    """The entries of the rows are the unknowns."""
 
     features: int
 
-    @property
-    def width(self) -> int:
-        return self.features
-
     def rows(self, unknowns: Tensor) -> Tensor:
+        """Return the unknowns."""
         return unknowns
 
     def unknowns(self, rows: Array) -> Array:
+        """Return the rows."""
         return np.asarray(rows, np.float64)
 
 
 @dataclass(frozen=True)
-class Span:
-    """Rows in the span of the orthonormal rows of `basis` (width, features)."""
+class RowSpace:
+    """Coordinates of rows in the span of the orthonormal rows of `basis` (width, features)."""
 
     basis: Array
 
     @property
     def width(self) -> int:
+        """Unknowns of each row."""
         return len(self.basis)
 
     def rows(self, unknowns: Tensor) -> Tensor:
+        """Return the rows with these coordinates."""
         return unknowns @ torch.as_tensor(self.basis, dtype=unknowns.dtype)
 
     def unknowns(self, rows: Array) -> Array:
+        """Return the coordinates of the rows' projections."""
         return np.asarray(rows @ self.basis.T)
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """Tabular rows: each group of columns is a one-hot code, relaxed to a softmax of free scores; the rest continuous.
+class MixedColumns:
+    """Tabular rows: each group of columns is a one-hot code, relaxed to a softmax of free scores; the rest are numbers.
 
     Attributes:
         features: width of a row.
-        groups: columns of each categorical feature; no column twice.
+        groups: columns of each categorical feature; no column stands in two groups.
     """
 
     features: int
     groups: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
+        """Check the settings."""
         columns = [column for group in self.groups for column in group]
         require(len(set(columns)) == len(columns), "a column belongs to one categorical feature only")
-        require(not columns or max(columns) < self.features, f"the rows have {self.features} columns, 0 the first")
+        require(not columns or max(columns) < self.features, f"columns run from 0 to {self.features - 1}")
         require(all(len(group) >= 2 for group in self.groups), "a categorical feature has at least 2 columns")
 
     @property
-    def width(self) -> int:
-        return self.features
+    def continuous(self) -> list[int]:
+        """The columns that belong to no group."""
+        taken = {column for group in self.groups for column in group}
+        return [column for column in range(self.features) if column not in taken]
 
     def rows(self, unknowns: Tensor) -> Tensor:
+        """Return rows whose groups hold shares that sum to 1."""
         out = unknowns
         for group in self.groups:
             columns = torch.tensor(group)
@@ -93,6 +95,7 @@ class Mixed:
         return out
 
     def unknowns(self, rows: Array) -> Array:
+        """Return scores whose softmax is about these rows."""
         out = np.array(rows, np.float64)
         for group in self.groups:
             shares = np.maximum(out[:, list(group)], 1e-3)
@@ -100,7 +103,7 @@ class Mixed:
         return out
 
     def rounded(self, rows: Array) -> Array:
-        """Each categorical feature at its likeliest value."""
+        """Return the rows with each categorical feature at its likeliest value."""
         out = np.array(rows, np.float64)
         for group in self.groups:
             columns = list(group)
@@ -109,23 +112,22 @@ class Mixed:
 
 
 @dataclass(frozen=True)
-class Continuous:
+class ContinuousColumns:
     """The continuous columns of mixed rows whose categories are known.
 
     Attributes:
-        known: (B, features) rows with the categories in place.      columns: the ones that are searched for.
+        known: (B, features) rows with the categories in place.
+        columns: the columns that are searched for.
     """
 
     known: Array
     columns: Sequence[int]
 
-    @property
-    def width(self) -> int:
-        return len(self.columns)
-
     def rows(self, unknowns: Tensor) -> Tensor:
+        """Return the known rows with these numbers in the continuous columns."""
         known = torch.as_tensor(self.known, dtype=unknowns.dtype)
         return known.index_copy(-1, torch.tensor(list(self.columns)), unknowns)
 
     def unknowns(self, rows: Array) -> Array:
+        """Return the continuous columns."""
         return np.asarray(rows[:, list(self.columns)])

@@ -1,4 +1,4 @@
-"""FLAME's rows from its personal models: H known steps lead from theta_i^t to theta_i^{t+1}."""
+"""Fit FLAME's rows to its personal models: H known steps lead from theta_i^t to theta_i^{t+1}."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.glm import LinearModel
 from securefed.attacks.gradient_inversion.inversion import Fitting, scene_of
 from securefed.attacks.gradient_inversion.rounds import Seen, why_not
-from securefed.attacks.personal.recursion import read_opened, why_not_opened
+from securefed.attacks.personal.admm_recursion import states_of_view, why_no_states
 from securefed.errors import TranscriptError
 from securefed.problems.base import Problem
 from securefed.tensors import Array
 
 
 @dataclass(frozen=True)
-class Pull:
-    """The half of FLAME's round that uses rows, from one known personal model to the next:
-    theta <- theta - eta (grad f(theta) + lambda (theta - anchor)) from theta = x; `delta` is where it went (9)."""
+class FLAMELocalSteps:
+    """The part of FLAME's round that uses rows: the local steps from one personal model to the next.
+
+    theta <- theta - eta (grad f(theta) + lambda (theta - anchor)) from theta = x;  delta = theta - x        (9)
+
+    Attributes:
+        method: the algorithm.
+    """
 
     method: FLAME
 
@@ -31,15 +36,19 @@ class Pull:
 
     @property
     def problem(self) -> Problem:
+        """The algorithm's problem."""
         return self.method.problem
 
     def memory(self, model: Model) -> Memory:
+        """Return no vectors: the steps remember nothing."""
         return ()
 
     def draw(self, rows: int, rng: np.random.Generator) -> Draw:
+        """Draw the batches of a round as the algorithm does."""
         return self.method.draw(rows, rng)
 
     def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps from `received["x"]`, drawn to `received["anchor"]`."""
         x, anchor = received["x"], received["anchor"]
         rate, attraction = self.method.learning_rate, self.method.attraction
         theta = x
@@ -49,23 +58,28 @@ class Pull:
 
 
 @dataclass(frozen=True)
-class Path(Fitting):
-    """Each round by itself, between two personal models that `personal/recursion` gives: no error is carried on from
-    round to round, so that rounds spread over the whole run are fitted together."""
+class FLAMERowFit(Fitting):
+    """Fits rows to the steps between the personal models that `personal/recursion` gives.
+
+    Each round is simulated from its own start, so that no error is carried from round to round, and rounds spread over
+    the whole run are fitted together.
+    """
 
     name: ClassVar[str] = "personal/path"
 
     def applies(self, target: Target, observed: Observed) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
         if not isinstance(target.algorithm, FLAME):
             return "It follows the personal models of FLAME, and this is another algorithm."
         if len(observed.members) > 1:
             return "It follows one client's personal model, and the view shows a sum of several."
-        return why_not_opened(observed, target) or why_not(target, observed)
+        return why_no_states(observed, target) or why_not(target, observed)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Run the attack, as `Attack.run`."""
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
-        method, states, linear = target.algorithm, read_opened(observed, target), LinearModel.of(target)
+        method, states, linear = target.algorithm, states_of_view(observed, target), LinearModel.of(target)
         assert isinstance(method, FLAME) and linear is not None  # `applies` refuses others
         model, seen = Model(method.problem, target.public), []
         for k, item in enumerate(observed.rounds):
@@ -73,5 +87,5 @@ class Path(Fitting):
             received = {"x": states.personal[k], "anchor": anchor}
             total = {"delta": states.personal[k + 1] - states.personal[k]}
             seen.append(Seen(received, total, tuple(item.members)))
-        scene = scene_of(Pull(method), linear, target.public, tuple(seen), rounds=self.rounds)
+        scene = scene_of(FLAMELocalSteps(method), linear, target.public, tuple(seen), rounds=self.rounds)
         return self.solve(scene, rng)

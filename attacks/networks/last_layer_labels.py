@@ -1,9 +1,9 @@
-"""Labels from the gradient of the last layer, whose outputs are the logits of a cross entropy.
+"""Count the labels of a batch from the gradient of the last layer, whose outputs are the logits of a cross entropy.
 
 For the mean over B rows, gb_c = mean_k p_kc - n_c / B and gW_c = mean_k (p_kc - [y_k = c]) e_k, e_k what enters it.
 One row: the label's entry of gb is the only negative one (Zhao et al. 2020, iDLG). Several: the mean of the e_k gives
-p, and from it n_c (`label_counts`). Ma et al. (2023, iLRG) take a p for each class at gW_c / gb_c, of which positive
-and negative terms cancel the more, the more rows there are.
+p, and from it n_c (`label_counts`). Ma et al. (2023, iLRG) take a p for each class at gW_c / gb_c, whose positive
+and negative terms cancel the more, the larger the batch is.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from securefed.attacks.label_counts import fewest, mean_entering, nearest_counts
 from securefed.tensors import Array
 
 
-def plausible(rows: int, weight: Array, bias: Array, at_weight: Array, at_bias: Array) -> Iterator[Array]:
-    """All counts (classes,) that the gradient allows, nearest to the estimate first.
+def plausible_label_counts(rows: int, weight: Array, bias: Array, at_weight: Array, at_bias: Array) -> Iterator[Array]:
+    """Yield all counts (classes,) that the gradient allows, nearest to the estimate first.
+
+    Of one row there is one count, and it is exact. For several rows the estimate is the better, the less the inputs of
+    the layer differ from row to row.
 
     Args:
         rows: B.
-        weight, bias: mean gradients of the last layer (classes, width), (classes,).
-        at_weight, at_bias: its parameters.
-    One only, and exact, for one row. For several the first is the better the less what enters the layer differs.
+        weight: (classes, width) mean gradient of the layer's weight.
+        bias: (classes,) mean gradient of its bias.
+        at_weight: (classes, width) the weight.
+        at_bias: (classes,) the bias.
     """
     if rows == 1:
         yield np.eye(len(bias), dtype=np.int64)[np.argmin(bias)]

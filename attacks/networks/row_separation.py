@@ -1,13 +1,13 @@
-"""Rows read off the gradient of the linear layer they enter, without a search.
+"""Read rows off the gradient of the linear layer that they enter, without optimisation.
 
 For z = W x + b the gradients of one batch are gW = D^T X and gb = D^T 1, with D (B, out) the slopes d loss / d z. So
 
   one row:        gW = d x^T, gb = d: the ratio, by least squares over all outputs (Phong et al. 2017);
   ReLU:           gW = L R of rank B and D^T = L Q. ReLU cuts rows off from outputs, so L q has many zeros where q is a
                   column of Q: it is the null vector of any B - 1 rows of L at which its row is cut off (Dimitrov et
-                  al. 2024, SPEAR), and where outputs that few rows reach tell q at once, nothing is searched for
-                (`alone`). gb gives the lengths of the columns;
-  any activation: the rows of gW span those of X, so that B coordinates each are left to be searched for.
+                  al. 2024, SPEAR). Outputs that few rows reach give q without trials (`single_row_outputs`). gb gives
+                  the lengths of the columns;
+  any activation: the rows of gW span those of X, so that only B coordinates of each row remain unknown.
 """
 
 from __future__ import annotations
@@ -16,29 +16,45 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.attacks.networks import alone
+from securefed.attacks.networks.single_row_outputs import sparse_columns
 from securefed.tensors import Array
 
 _ROUND_OFF = 10.0
+"""Singular values below this many times the first one that rounding makes are noise."""
 _SPARE = 10
+"""Further directions of the randomised range finder; Halko et al. recommend 5 to 10."""
 _SURE, _VAIN = 3, 30
-"""How many times as long as the last discovery took nothing better may turn up before the set counts as complete."""
-_ZEROS, _SHARE, _CROWD = 0.05, 0.5, 3
+"""Trials without a better direction, in units of those until the last one, after which the set counts as complete, and
+after which an incomplete set is given up."""
+_ZEROS = 0.05
+"""Share of the outputs at which a direction must vanish, beyond those that it was solved for; at least 4 outputs."""
+_SHARE = 0.2
+"""A direction that vanishes at fewer outputs than this share of the best one mixes rows. At .5 rows that are seldom cut
+off are refused (FLAME, 3 and 6 digits behind 32 units: two batches that .2 and .1 find)."""
+_CROWD = 3
+"""Directions that are kept, in units of the rows: more are mixtures of rows, and the worst are dropped."""
 _MOST_ROWS = 24
-_GLIMPSE, _SEEN = 64, 2
-"""Outputs on which a direction is looked at first, and zeros there without which it is dropped."""
+"""About 2^B / B^2 trials find a row: 3e4 for 24 rows, 1e5 are made at most."""
+_SAMPLE, _SAMPLE_ZEROS = 64, 2
+"""Outputs on which a direction is tried first, and the zeros there without which it is dropped; it saves time only."""
 _FIRST_CHUNK, _CHUNK = 128, 2048
+"""Trials that are computed together at first, and at most."""
 
 
 @dataclass(frozen=True)
-class Entering:
-    """Gradients of the layer that rows enter: weight (out, features), bias (out,) or `None`."""
+class FirstLayerGradient:
+    """Gradients of the layer that rows enter.
+
+    Attributes:
+        weight: (out, features).
+        bias: (out,), or `None` where the layer has none.
+    """
 
     weight: Array
     bias: Array | None
 
     def factors(self, rows: int) -> tuple[Array, Array, Array]:
-        """The leading singular triples, exact for a matrix of rank `rows` (Halko et al. 2011, algorithm 4.4)."""
+        """Return the leading singular triples, exact for a matrix of rank `rows` (Halko et al. 2011, algorithm 4.4)."""
         weight = np.asarray(self.weight)
         reached = weight.any(axis=0)  # images have margins
         if reached.all() or reached.sum() <= rows:
@@ -54,7 +70,7 @@ class Entering:
         if 3 * width >= min(weight.shape):
             return np.linalg.svd(weight.astype(np.float64), full_matrices=False)
         probe = np.random.default_rng(0).normal(size=(weight.shape[1], width)).astype(weight.dtype)
-        # Where to look is found in the message's own precision; orthonormal, it costs the weakest row no digits.
+        # The range is found in the message's own precision; its basis is orthonormal, so no row loses digits.
         probe, _ = np.linalg.qr(weight.T @ (weight @ probe))
         weight = weight.astype(np.float64)
         within, _ = np.linalg.qr(weight @ probe)
@@ -62,44 +78,52 @@ class Entering:
         return within @ inner, values, directions
 
     def floor(self, values: Array, rows: int) -> float:
-        """What rounding makes of singular values: the one after the rows' own, where there is one."""
+        """Return the size of singular values that rounding makes, measured after those of the rows where possible."""
         measured = float(values[rows]) if rows < len(values) else 0.0
         return _ROUND_OFF * max(measured, np.finfo(float).eps * float(values[0]))
 
 
-def ratio(seen: Entering) -> Array | None:
-    """(1, features) the row behind a gradient of one; `None` without a bias gradient."""
-    if seen.bias is None or not np.any(seen.bias):
+def ratio(observed: FirstLayerGradient) -> Array | None:
+    """Return the row (1, features) behind the gradient of one row; `None` without a bias gradient."""
+    if observed.bias is None or not np.any(observed.bias):
         return None
-    bias = np.asarray(seen.bias, np.float64)
-    return np.asarray((bias @ seen.weight / (bias @ bias))[None])
+    bias = np.asarray(observed.bias, np.float64)
+    return np.asarray((bias @ observed.weight / (bias @ bias))[None])
 
 
-def span(seen: Entering, rows: int) -> Array:
-    """(at most `rows`, features) orthonormal rows that span the batch's, those above rounding."""
-    _, values, directions = seen.factors(rows)
-    kept = int(np.sum(values[:rows] > seen.floor(values, rows)))
+def row_space(observed: FirstLayerGradient, rows: int) -> Array:
+    """Return orthonormal rows (at most `rows`, features) that span those of the batch, as far as rounding allows."""
+    _, values, directions = observed.factors(rows)
+    kept = int(np.sum(values[:rows] > observed.floor(values, rows)))
     return directions[: max(kept, 1)]
 
 
-def separate(seen: Entering, rows: int, rng: np.random.Generator, *, trials: int = 100_000) -> Array | None:
-    """(rows, features) all rows of a batch behind a ReLU layer, or `None` where they cannot be told apart.
+def separate(
+    observed: FirstLayerGradient, rows: int, rng: np.random.Generator, *, trials: int = 100_000
+) -> Array | None:
+    """Return all rows (rows, features) of a batch behind a ReLU layer, or `None` where they cannot be separated.
+
+    The result is likely, not certain: simulate what these rows would have sent.
 
     Args:
-        rows: B; the layer must have more outputs than that.
-        trials: null vectors tried at most; a row needs about 2^B / B^2 of them where half of its outputs are cut off.
-
-    That these ARE the rows is likely, not certain: simulate what they would have sent.
+        observed: the layer's gradient.
+        rows: B; the layer must have more outputs than twice that.
+        rng: draws the trials.
+        trials: most null vectors; a row needs about 2^B / B^2 of them where half of its outputs are cut off.
     """
-    if seen.bias is None or not 1 < rows <= min(_MOST_ROWS, seen.weight.shape[1]) or len(seen.weight) <= 2 * rows:
+    if (
+        observed.bias is None
+        or not 1 < rows <= min(_MOST_ROWS, observed.weight.shape[1])
+        or len(observed.weight) <= 2 * rows
+    ):
         return None
-    left, values, right = seen.factors(rows)
-    floor = seen.floor(values, rows)
+    left, values, right = observed.factors(rows)
+    floor = observed.floor(values, rows)
     if values[rows - 1] <= floor:
         return None  # the rows are dependent, or their slopes are
     left, right = left[:, :rows] * values[:rows], right[:rows]
     alive = np.linalg.norm(left, axis=1) > floor
-    left, bias = left[alive], np.asarray(seen.bias, np.float64)[alive]
+    left, bias = left[alive], np.asarray(observed.bias, np.float64)[alive]
     columns = _Columns(left, rows, floor / _ROUND_OFF)
     Q = columns.search(rng, trials) if len(left) > rows else None
     if Q is None:
@@ -125,31 +149,31 @@ class _Columns:
         self.needed = self.rows + max(4, int(_ZEROS * len(self.left)))
 
     def search(self, rng: np.random.Generator, trials: int) -> Array | None:
-        """(rows, rows) one direction a column, or `None`."""
-        # A null vector is solved for with its last entry 1; in turned coordinates no entry of any direction is 0.
+        """Return (rows, rows) with one direction in each column, or `None`."""
+        # A null vector is solved for with its last entry 1; after a random rotation no entry of a direction is 0.
         turn, _ = np.linalg.qr(rng.normal(size=(self.rows, self.rows)))
         turned = self.left @ turn
         turned = turned / np.linalg.norm(turned, axis=1, keepdims=True)
         found: list[tuple[Array, Array]] = []  # direction, its zeros
-        direct = alone.columns(self.left, self.noise)
+        direct = sparse_columns(self.left, self.noise)
         for q in () if direct is None else direct.T:
             zeros = np.abs(self.left @ q) <= 3.0 * self.tolerance
             if zeros.sum() >= self.needed:
                 self._add(found, zeros)
         if len(found) == self.rows and (best := self._best(found)) is not None:
             return best
-        sample = rng.permutation(len(self.left))[:_GLIMPSE]
+        sample = rng.permutation(len(self.left))[:_SAMPLE]
         tried, changed, chunk = 0, 0, _FIRST_CHUNK
         while tried < trials and (len(found) < self.rows or tried < _VAIN * changed):
             tried, chunk = tried + chunk, min(2 * chunk, _CHUNK)
             picked = np.sort(rng.integers(0, len(turned), (chunk, self.rows - 1)), axis=1)
             parts = turned[picked[(np.diff(picked, axis=1) > 0).all(axis=1)]]
-            # Outputs that one row alone reaches are parallel: without the tremor such systems would be singular.
+            # Outputs that one row alone reaches are parallel: without this noise such systems would be singular.
             parts = parts + rng.normal(scale=1e-13, size=parts.shape)
             nulls = _null_vectors(parts) @ turn.T
             nulls /= np.linalg.norm(nulls, axis=1, keepdims=True)
             few = np.abs(nulls @ self.left[sample].T) <= 3.0 * self.tolerance
-            nulls = nulls[few.sum(axis=1) >= _SEEN]
+            nulls = nulls[few.sum(axis=1) >= _SAMPLE_ZEROS]
             zeros = np.abs(nulls @ self.left.T) <= 3.0 * self.tolerance
             counts = zeros.sum(axis=1)
             for i in np.argsort(-counts):
@@ -164,7 +188,7 @@ class _Columns:
         return self._best(found) if len(found) >= self.rows else None
 
     def _best(self, found: list[tuple[Array, Array]]) -> Array | None:
-        """(rows, rows) the directions with most zeros, `None` where they depend on each other."""
+        """Return (rows, rows) the directions with most zeros, `None` where they depend on each other."""
         most = sorted(found, key=lambda item: -item[1].sum())[: self.rows]
         best = np.stack([q for q, _ in most], axis=1)
         return best if np.linalg.cond(best) < 1e7 else None
@@ -190,12 +214,12 @@ class _Columns:
         return True
 
     def _within(self, one: Array, other: Array) -> bool:
-        """Whether zeros lie within others but for the outputs that a mixture was made to vanish at."""
+        """Return whether zeros lie within others, but for the outputs that a mixture was solved for."""
         return int(np.count_nonzero(one & ~other)) < self.rows
 
 
 def _null_vectors(parts: Array) -> Array:
-    """(k, n) vectors that each of (k, n - 1, n) sends to 0, their last entry 1; systems found singular are left out."""
+    """Return (k, n) null vectors of (k, n - 1, n) matrices, their last entry 1; singular systems are left out."""
     try:
         found = np.linalg.solve(parts[:, :, :-1], -parts[:, :, -1:])[..., 0]
     except np.linalg.LinAlgError:

@@ -1,7 +1,4 @@
-"""What a client sends, as a function of its rows: a gradient, an update of several local steps, a method's messages.
-
-Every simulation is differentiable in the rows, and in torch from end to end.
-"""
+"""Simulate what a client sends, as a differentiable function of its rows: one gradient, or several local steps."""
 
 from __future__ import annotations
 
@@ -11,17 +8,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from securefed.attacks.networks.network import Network
+from securefed.attacks.networks.flat_network import FlatNetwork
 from securefed.public import require
 
 
-class Simulation(Protocol):
-    """(point (parameters,), rows (B, features), targets (B, ...)) -> messages (length,)."""
+class ClientSimulation(Protocol):
+    """Maps rows to a message, in torch from end to end."""
 
-    def __call__(self, network: Network, point: Tensor, x: Tensor, y: Tensor) -> Tensor: ...
+    def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the message (copies * parameters,) of rows (B, features) with targets (B, ...), from a flat point."""
+        ...
 
     def copies(self) -> int:
-        """Vectors of parameters in a message."""
+        """Return the number of vectors of parameters in a message."""
         ...
 
 
@@ -29,10 +28,12 @@ class Simulation(Protocol):
 class OneGradient:
     """The mean gradient over the rows at the point."""
 
-    def __call__(self, network: Network, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return network.gradient(point, x, y, _mean(x))
+    def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient (parameters,)."""
+        return network.gradient(point, x, y, mean_weights(x))
 
     def copies(self) -> int:
+        """Return 1."""
         return 1
 
 
@@ -44,7 +45,8 @@ class LocalSteps:
     as they come; that later passes keep these batches is an assumption, and the residual shows what it costs.
 
     Attributes:
-        learning_rate: eta.      steps: T.
+        learning_rate: eta.
+        steps: T.
         batch_size: rows of a step; `None` takes all.
     """
 
@@ -53,23 +55,26 @@ class LocalSteps:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
+        """Check the settings."""
         require(self.learning_rate > 0, f"learning_rate must be positive, not {self.learning_rate}")
         require(self.steps >= 1, f"steps must be at least 1, not {self.steps}")
         size = self.batch_size
         require(size is None or size >= 1, f"batch_size must be at least 1, or None for all rows, not {size}")
 
-    def __call__(self, network: Network, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the update (parameters,)."""
         at = point
-        for part in passes(len(x), self.batch_size, self.steps):
-            at = at - self.learning_rate * network.gradient(at, x[part], y[part], _mean(x[part]))
+        for part in batch_slices(len(x), self.batch_size, self.steps):
+            at = at - self.learning_rate * network.gradient(at, x[part], y[part], mean_weights(x[part]))
         return at - point
 
     def copies(self) -> int:
+        """Return 1."""
         return 1
 
 
-def passes(rows: int, size: int | None, steps: int) -> list[slice]:
-    """Rows of each step: all, or whole batches in the rows' order, pass after pass, as clients make them."""
+def batch_slices(rows: int, size: int | None, steps: int) -> list[slice]:
+    """Return the rows of each step: all, or whole batches in the rows' order, pass after pass."""
     if size is None or size >= rows:
         return [slice(None)] * steps
     whole = rows // size
@@ -77,11 +82,12 @@ def passes(rows: int, size: int | None, steps: int) -> list[slice]:
 
 
 def mean_gradient(simulation: OneGradient | LocalSteps, message: Tensor) -> Tensor:
-    """The message as one gradient: exact for one step, the average along the path for several."""
+    """Return the message as one gradient: exact for one step, the average along the path for several."""
     if isinstance(simulation, OneGradient):
         return message
     return -message / (simulation.learning_rate * simulation.steps)
 
 
-def _mean(x: Tensor) -> Tensor:
+def mean_weights(x: Tensor) -> Tensor:
+    """Return the weights (B,) of the rows in a mean."""
     return torch.full((len(x),), 1.0 / len(x), dtype=x.dtype)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import rosen, rosen_der
 
-from securefed.attacks.networks.descent import drive, lbfgs, signed_adam
+from securefed.attacks.networks.gradient_searches import lbfgs, run_searches, signed_adam
 
 
-def rosenbrock(_: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rosenbrock(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.array([rosen(p) for p in points]), np.stack([rosen_der(p) for p in points])
 
 
 def test_it_finds_minima_and_each_search_goes_its_own_way() -> None:
     starts = np.random.default_rng(0).normal(size=(4, 10))
-    together = drive([lbfgs(s) for s in starts], starts, rosenbrock, 500, 1e-24)
-    alone = [drive([lbfgs(s)], s[None], rosenbrock, 500, 1e-24)[0] for s in starts]
+    together = run_searches([lbfgs(s) for s in starts], starts, rosenbrock, 500, 1e-24)
+    alone = [run_searches([lbfgs(s)], s[None], rosenbrock, 500, 1e-24)[0] for s in starts]
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_array_equal(one.point, other.point)
         assert one.evaluations == other.evaluations
@@ -26,35 +26,38 @@ def test_it_finds_minima_and_each_search_goes_its_own_way() -> None:
 def test_a_quadratic_takes_no_more_steps_than_it_has_dimensions() -> None:
     scales = np.logspace(0, 3, 12)
 
-    def quadratic(_: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def quadratic(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return 0.5 * (scales * points**2).sum(axis=1), scales * points
 
     start = np.ones((1, 12))
-    best = drive([lbfgs(start[0])], start, quadratic, 60, 1e-20)[0]
+    best = run_searches([lbfgs(start[0])], start, quadratic, 60, 1e-20)[0]
     assert best.value <= 1e-20
 
 
 def test_the_budget_is_kept_and_numbers_that_are_none_are_survived() -> None:
-    def broken(_: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def broken(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         far = np.abs(points).max(axis=1) > 2.0
         values = np.where(far, np.nan, (points**2).sum(axis=1))
         return values, np.where(far[:, None], np.nan, 2 * points)
 
     start = np.full((1, 3), 1.9)
-    assert drive([lbfgs(start[0])], start, broken, 40, 1e-16)[0].value <= 1e-16
-    assert drive([lbfgs(start[0])], start, rosenbrock, 7, 0.0)[0].evaluations == 7
-    everywhere = drive([lbfgs(start[0])], start, lambda _, p: (np.full(len(p), np.nan), np.full_like(p, np.nan)), 40, 0)
-    np.testing.assert_array_equal(everywhere[0].point, start[0])  # nothing was learnt
+    assert run_searches([lbfgs(start[0])], start, broken, 40, 1e-16)[0].value <= 1e-16
+    assert run_searches([lbfgs(start[0])], start, rosenbrock, 7, 0.0)[0].evaluations == 7
+
+    def nowhere(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.full(len(points), np.nan), np.full_like(points, np.nan)
+
+    np.testing.assert_array_equal(run_searches([lbfgs(start[0])], start, nowhere, 40, 0)[0].point, start[0])
 
 
 def test_signed_steps_stay_in_the_box() -> None:
     met = []
 
-    def outside(_: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def outside(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         met.append(points.copy())
         return ((points - 3.0) ** 2).sum(axis=1), 2 * (points - 3.0)
 
     start = np.zeros((1, 4))
-    best = drive([signed_adam(start[0], 200, 0.1, -1.0, 1.0)], start, outside, 200, -np.inf)[0]
+    best = run_searches([signed_adam(start[0], 200, 0.1, -1.0, 1.0)], start, outside, 200, -np.inf)[0]
     assert np.max(met) <= 1.0
     np.testing.assert_allclose(best.point, 1.0)

@@ -1,9 +1,9 @@
-"""A network as an attacker computes with it: one flat vector of parameters, one loss, no storage of its own."""
+"""A network's loss as a function of one flat vector of parameters and of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,43 +19,47 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(output of the module, target) -> (B,) losses of the rows."""
 
 _SAME = 1e-4
-"""Relative difference below which two float32 vectors count as equal in `Network.probe`."""
+"""Relative difference below which two float32 vectors count as equal when layers are probed."""
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A linear layer, by the names of its weight (out, in) and bias (out,)."""
+class LinearLayer:
+    """The names of a linear layer's parameters.
+
+    Attributes:
+        weight: name of the weight (out, in).
+        bias: name of the bias (out,); `None` without one.
+    """
 
     weight: str
     bias: str | None
 
 
 @dataclass(frozen=True)
-class Network:
+class FlatNetwork:
     """A loss as a function of parameters and rows.
 
     Attributes:
         shapes: of the parameters, by name, in the order in which they lie in a flat vector.
         objective: see `Objective`; a regulariser may be part of it.
-        dtype: in which everything is computed.
-        seen: names of the parameters whose messages depend on the rows alone; empty means all.
+        dtype: precision of all computations.
         nested: whether `gradient` works inside the transforms of torch.func (vmap, jacfwd). Outside them plain autograd
-            finds the same in less time, and a process's first gradient does not load torch's compiler for a second.
+            takes less time, and the first gradient of a process does not load torch's compiler for a second.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     objective: Objective
     dtype: torch.dtype = torch.float32
-    seen: tuple[str, ...] = field(default=())
     nested: bool = True
 
     @classmethod
-    def of(cls, module: nn.Module, loss: Loss, *, input_shape: tuple[int, ...] | None = None) -> Network:
-        """A module as it stands; only parameters that require a gradient count.
+    def of(cls, module: nn.Module, loss: Loss, *, input_shape: tuple[int, ...] | None = None) -> FlatNetwork:
+        """Wrap a module as it stands; only parameters that require a gradient count.
 
         Args:
+            module: the model.
             loss: losses of the rows one by one, e.g. `functools.partial(F.cross_entropy, reduction="none")`.
-            input_shape: shape in which the module wants a row; `None` leaves it flat.
+            input_shape: shape in which the module takes a row; `None` leaves it flat.
 
         Raises:
             ConfigError: nothing to train, or batch normalisation, whose rows see each other.
@@ -74,7 +78,7 @@ class Network:
 
     @cached_property
     def places(self) -> dict[str, slice]:
-        """Where each parameter lies in a flat vector."""
+        """The slice of each parameter in a flat vector."""
         out, start = {}, 0
         for name, shape in self.shapes.items():
             size = int(torch.Size(shape).numel())
@@ -87,11 +91,15 @@ class Network:
         return max((place.stop for place in self.places.values()), default=0)
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """By name, views of a flat vector (size,)."""
+        """Return views of a flat vector (size,) by name."""
         return {name: vector[place].reshape(self.shapes[name]) for name, place in self.places.items()}
 
     def flatten(self, tensors: Mapping[str, Any]) -> Tensor:
-        """(size,) in the network's precision. Raises `ConfigError` naming what is missing or has another shape."""
+        """Return one vector (size,) in the network's precision.
+
+        Raises:
+            ConfigError: a tensor is missing or has another shape; the text names it.
+        """
         for name, shape in self.shapes.items():
             require(name in tensors, f"the message lacks parameter {name!r}; it holds {sorted(tensors)[:8]}")
             found = tuple(tensors[name].shape)
@@ -100,7 +108,7 @@ class Network:
         return torch.cat(parts)
 
     def gradient(self, point: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """(size,) gradient at the flat `point`; differentiable in `x` and `point`."""
+        """Return the gradient (size,) at the flat `point`; it is differentiable in `x` and `point`."""
         if not self.nested:
             found = self.gradients(point, x, y, weights)
             return torch.cat([found[name].reshape(-1) for name in self.shapes])
@@ -113,7 +121,7 @@ class Network:
         return torch.cat([found[name].reshape(-1) for name in self.shapes])
 
     def gradients(self, point: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> dict[str, Tensor]:
-        """By name, as `gradient`, by plain autograd: not inside torch.func's transforms."""
+        """Return the gradient by name, by plain autograd: not for use inside torch.func's transforms."""
         onward = torch.is_grad_enabled() and (x.requires_grad or point.requires_grad)
         with torch.enable_grad():
             parts = self.split(point if point.requires_grad else point.detach())
@@ -125,23 +133,16 @@ class Network:
         return dict(zip(leaves, found, strict=True))
 
     @cached_property
-    def plain(self) -> Network:
-        """The same outside torch.func's transforms."""
+    def plain(self) -> FlatNetwork:
+        """The same network for use outside torch.func's transforms."""
         return replace(self, nested=False)
 
-    def mask(self) -> Tensor:
-        """(size,) 1 where messages depend on the rows alone, else 0."""
-        if not self.seen:
-            return torch.ones(self.size, dtype=self.dtype)
-        out = torch.zeros(self.size, dtype=self.dtype)
-        for name in self.seen:
-            out[self.places[name]] = 1.0
-        return out
-
-    def entrance(self, point: Tensor, features: int, target: Tensor) -> Layer | None:
-        """The linear layer that the rows enter as they are, found by a probe: its gradient for one row x is d x^T.
+    def first_layer(self, point: Tensor, features: int, target: Tensor) -> LinearLayer | None:
+        """Find the linear layer that the rows enter as they are, by a probe: its gradient for one row x is d x^T.
 
         Args:
+            point: (size,) parameters.
+            features: width of a row.
             target: (1, ...) any valid target.
         """
         generator = torch.Generator().manual_seed(0)
@@ -149,7 +150,7 @@ class Network:
         found = self.gradients(point, row, target, torch.ones(1, dtype=self.dtype))
         # What a matrix does to a random vector tells it from d x^T as surely as its entries do, and sooner.
         other = torch.randn(features, generator=generator, dtype=self.dtype)
-        best: tuple[int, Layer] | None = None
+        best: tuple[int, LinearLayer] | None = None
         for name, gradient in found.items():
             if gradient.ndim != 2 or gradient.shape[1] != features:
                 continue
@@ -160,11 +161,11 @@ class Network:
                 (n for n, g in found.items() if g.shape == slope.shape and _close(g, slope) and g.ndim == 1), None
             )
             if best is None or len(slope) > best[0]:
-                best = (len(slope), Layer(name, bias))
+                best = (len(slope), LinearLayer(name, bias))
         return best[1] if best else None
 
-    def exit(self, point: Tensor, features: int, classes: int) -> Layer | None:
-        """The linear layer whose outputs are the logits of a cross entropy, found by a probe.
+    def logit_layer(self, point: Tensor, features: int, classes: int) -> LinearLayer | None:
+        """Find the linear layer whose outputs are the logits of a cross entropy, by a probe.
 
         Its bias has gradient softmax(z) - one_hot(label): it sums to 0, the label's entry alone is negative, and the
         rest does not change but for that entry when the label does.
@@ -186,7 +187,7 @@ class Network:
                 if gradient.ndim == 2 and len(gradient) == len(slope):
                     inner = slope @ gradient / slope.square().sum()
                     if (gradient - slope[:, None] * inner).norm() <= _SAME * gradient.norm():
-                        return Layer(other, name)
+                        return LinearLayer(other, name)
         return None
 
 

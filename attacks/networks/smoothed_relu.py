@@ -1,8 +1,8 @@
-"""ReLU made smooth, so that a search sees where its slopes lead across the kinks.
+"""Replace ReLU by softplus, so that a search can cross the points where units switch on and off.
 
-A gradient of a ReLU network depends on a row through which units are cut off, and that changes in jumps: between two of
-them the slopes of a misfit say nothing of the next. With w softplus(z / w) in place of max(z, 0) they do, at the price
-of a misfit of order w; a search that goes on from width to width ends at the network itself (graduated non-convexity).
+A gradient of a ReLU network depends on a row also through which units are active, and these change in jumps that no
+derivative shows. With w softplus(z / w) in place of max(z, 0) the dependence is smooth, at the price of a residual of
+order w. A search that goes from large widths w to small ones ends at the network itself (graduated non-convexity).
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ _RELU: frozenset[Any] = frozenset({torch.relu, functional.relu, Tensor.relu})
 _LEAKY: frozenset[Any] = frozenset({functional.leaky_relu})
 
 
-class Smoothed(TorchFunctionMode):
-    """Within it max(z, 0) is w softplus(z / w) in every ReLU, w = `width` times the root mean square of its inputs z.
+class SmoothedReLU(TorchFunctionMode):
+    """A context in which every ReLU is w softplus(z / w), with w = `width` times the root mean square of its inputs z.
 
-    w counts as a constant where derivatives are taken. A leaky ReLU a z + (1 - a) max(z, 0) is smoothed likewise.
+    Derivatives take w as a constant. A leaky ReLU a z + (1 - a) max(z, 0) is smoothed likewise.
     """
 
     def __init__(self, width: float) -> None:
+        """Choose the width."""
         super().__init__()
         self._width = width
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[Any], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        """Replace the ReLUs."""
         if func not in _RELU | _LEAKY:
             return func(*args, **(kwargs or {}))
         z, leak = args[0], 0.0
@@ -41,8 +43,8 @@ class Smoothed(TorchFunctionMode):
         return leak * z + (1.0 - leak) * w * functional.softplus(z / w)
 
 
-class _Seen(TorchFunctionMode):
-    """Notes whether a ReLU was computed."""
+class _ReLUDetector(TorchFunctionMode):
+    """Records whether a ReLU was computed."""
 
     found = False
 
@@ -54,7 +56,7 @@ class _Seen(TorchFunctionMode):
 
 
 def has_relu(objective: Callable[..., Tensor], parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> bool:
-    """Whether an objective of `network.Objective`'s kind computes a ReLU that `Smoothed` would smooth."""
-    with _Seen() as seen, torch.no_grad():
+    """Return whether an objective (`flat_network.Objective`) computes a ReLU that `SmoothedReLU` would smooth."""
+    with _ReLUDetector() as detector, torch.no_grad():
         objective(parameters, x, y, torch.ones(len(x), dtype=x.dtype))
-    return bool(seen.found)
+    return bool(detector.found)

@@ -1,4 +1,4 @@
-"""How good recovered rows are: PSNR of images, categories and numbers of tables. Rows are matched first."""
+"""Score recovered rows, after matching them to the true ones: PSNR of images, accuracy of tables."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from securefed.tensors import Array
 
 
 def psnr(estimate: Array, truth: Array, *, span: float = 1.0) -> Array:
-    """(m,) dB of each true image after Hungarian matching (clipped at 200); `span` is the range of the pixels.
+    """Return the PSNR (m,) of each true image in dB, at most 200, after Hungarian matching.
 
     Args:
-        estimate: (k, ...), not finite counts as 0.      truth: (m, ...).
+        estimate: (k, ...) images; entries that are not finite count as 0.
+        truth: (m, ...) images.
+        span: range of the pixels.
     """
     one, other = _flat(estimate), _flat(truth)
     errors = _matched(((other[:, None] - one[None]) ** 2).mean(axis=2))
@@ -24,10 +26,16 @@ def psnr(estimate: Array, truth: Array, *, span: float = 1.0) -> Array:
 def tabular_accuracy(
     estimate: Array, truth: Array, categories: Sequence[Sequence[int]] = (), *, tolerance: float = 0.05
 ) -> tuple[Array, float]:
-    """Share of rows in which each feature is right, and the share of rows that are right as a whole.
+    """Return the share of rows in which each feature is right, and the share of rows that are right as a whole.
 
     A number is right within `tolerance` of its column's range (of 1 where all true values are equal), a category if
     its likeliest value is the true one. Features: the numbers in the order of their columns, then the categories.
+
+    Args:
+        estimate: (k, columns) rows.
+        truth: (m, columns) rows.
+        categories: columns of each categorical feature.
+        tolerance: share of a column's range.
     """
     one, other = _flat(estimate), _flat(truth)
     span = np.ptp(other, axis=0)
@@ -50,7 +58,7 @@ def _flat(rows: Array) -> Array:
 
 
 def _matched(cost: Array) -> Array:
-    """(m,) cost of each row's partner; rows without one take their cheapest."""
+    """Return the cost (m,) of each row's partner; rows without one take their cheapest."""
     i, j = linear_sum_assignment(cost)
     out = cost.min(axis=1)
     out[i] = cost[i, j]
