@@ -1,10 +1,10 @@
-"""How many rows of each class stand behind a gradient of the layer whose outputs are the logits of a cross entropy.
+"""Count the rows of each class behind a gradient of the layer that outputs the logits of a cross entropy.
 
-With slopes r_k = p_k - y_k at the logits and e_k what enters the layer, the sums over rows are sum_k r_k in the bias
-and R^T E in the weights, so that n_c = sum_k p_kc - sums_c. As p is positive n_c > -sums_c, and few counts are left to
-choose from. p follows from the mean of the e_k, which a gradient tells too: sum_c sign(sums_c) (R^T E)_c over
-sum_c |sums_c| averages them with weights of sum 1. A row's is negative where its class has fewer rows than p gives it:
-a tenth of eight digits, a third of 48, and the mean is the farther off.
+With slopes r_k = p_k - y_k at the logits and layer inputs e_k, the gradients are sums_c = sum_k r_kc of the bias and
+R^T E of the weights, so that n_c = sum_k p_kc - sums_c. As p is positive, n_c > -sums_c, which leaves few counts.
+p is computed at the mean of the e_k, which follows from the gradient too: sum_c sign(sums_c) (R^T E)_c over
+sum_c |sums_c| averages the e_k with weights that sum to 1. A row's weight is negative if its class has fewer rows than
+p expects (a tenth of the rows among eight digits, a third among 48), which makes the mean less accurate.
 """
 
 from __future__ import annotations
@@ -17,27 +17,32 @@ import numpy as np
 from securefed.tensors import Array
 
 _ROUND_OFF = 1e-3
-"""Part of a row that rounding of the message may feign."""
+"""Error of a count, in rows, that rounding of the message may cause."""
 
 
-def mean_entering(weight: Array, sums: Array) -> Array:
-    """(width,) about the mean of what enters the layer; of gradients (classes, width) and (classes,), not all 0."""
+def mean_layer_input(weight: Array, sums: Array) -> Array:
+    """Estimate the mean layer input (width,) from the gradients of weights (classes, width) and bias (classes,)."""
     return np.asarray(np.sign(sums) @ weight / np.abs(sums).sum())
 
 
-def fewest(sums: Array, error: float = 0.0) -> Array:
-    """(classes,) how many rows each class has at least.
+def minimum_counts(sums: Array, error: float = 0.0) -> Array:
+    """Return (classes,) a lower bound on the rows of each class.
 
     Args:
-        sums: (classes,) the bias' gradient, summed over the rows.
-        error: how far an entry of it may be off, beyond a thousandth of a row.
+        sums: (classes,) gradient of the bias, summed over the rows.
+        error: error bound of an entry of it; a thousandth of a row is always allowed for.
     """
     return np.asarray(np.maximum(np.ceil(-sums - max(_ROUND_OFF, error)), 0), np.int64)
 
 
 def nearest_counts(values: Array, least: Array, total: int) -> Iterator[Array]:
-    """All integers (classes,) >= `least` that sum to `total`, which `least` must not exceed, by distance from `values`
-    (classes,)."""
+    """Generate all counts (classes,) >= `least` that sum to `total`, in the order of their distance from `values`.
+
+    Args:
+        values: (classes,) real numbers.
+        least: (classes,) integers whose sum is at most `total`.
+        total: sum of each count.
+    """
     first = np.array(least, np.int64)
     for _ in range(total - int(first.sum())):
         first[np.argmax(values - first)] += 1
@@ -45,7 +50,7 @@ def nearest_counts(values: Array, least: Array, total: int) -> Iterator[Array]:
     known = set[tuple[int, ...]]()
 
     def queue(counts: Iterator[Array]) -> None:
-        """The first of them that is new; the others, which are farther off, once it had its turn."""
+        """Push the first count that is new; the others, which are farther away, follow when it is popped."""
         for found in counts:
             if (key := tuple(found.tolist())) not in known:
                 known.add(key)
@@ -53,7 +58,7 @@ def nearest_counts(values: Array, least: Array, total: int) -> Iterator[Array]:
                 return
 
     queue(iter((first,)))
-    while heap:  # every count is one move away from a nearer one
+    while heap:  # every count is one move from a nearer one
         _, key, siblings = heappop(heap)
         found = np.array(key, np.int64)
         yield found
@@ -62,9 +67,11 @@ def nearest_counts(values: Array, least: Array, total: int) -> Iterator[Array]:
 
 
 def _moved(found: Array, values: Array, least: Array) -> Iterator[Array]:
-    """With one row moved from a class to another, by distance from `values`."""
+    """Generate the counts with one row moved to another class, in the order of their distance from `values`."""
     above, giving = found - values, np.flatnonzero(found > least)
-    for move in np.argsort(above - above[giving, None], axis=None):  # half of what it adds to the squares, but for 1
+    for move in np.argsort(
+        above - above[giving, None], axis=None
+    ):  # half the increase of the squared distance, minus 1
         source, taking = divmod(int(move), len(found))
         moved = found.copy()
         moved[giving[source]] -= 1
@@ -72,9 +79,11 @@ def _moved(found: Array, values: Array, least: Array) -> Iterator[Array]:
         yield moved
 
 
-def round_to(values: Array, total: int) -> Array:
-    """Non-negative integers in about the proportions of `values` that sum to `total` (largest remainders); near equal
-    ones where noise left no value that is positive."""
+def round_to_total(values: Array, total: int) -> Array:
+    """Return non-negative integers that sum to `total`, in about the proportions of `values` (largest remainders).
+
+    If no value is positive, the integers are about equal.
+    """
     values = np.maximum(values, 0.0)
     if not values.any():
         values = np.ones(len(values))

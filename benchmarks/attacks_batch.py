@@ -16,8 +16,8 @@ from benchmarks.rows import Row, row, write
 from securefed.algorithms.optimization import DSGD
 from securefed.attacks import views
 from securefed.attacks.base import Observation, Observed, Target
-from securefed.attacks.gradient_inversion import Fit
-from securefed.attacks.gradient_inversion.search import Race
+from securefed.attacks.gradient_inversion import SampleFit
+from securefed.attacks.gradient_inversion.multistart_search import MultiStartSearch
 from securefed.attacks.scores import match
 from securefed.datasets.base import Dataset
 from securefed.federation import Federation
@@ -28,7 +28,7 @@ ROWS, SECONDS = 8, 5.0
 RECOVERED = 1e-3
 """Largest error of a pixel of a row that counts as recovered; pixels lie in [0, 1]."""
 METHOD = DSGD(learning_rate=1.0)
-ATTACK = Fit(race=Race(budget=2500))
+ATTACK = SampleFit(search=MultiStartSearch(budget=2500))
 """The audit's own budget of 150 steps is two heats of starts, which need not hold the right counts of labels."""
 
 

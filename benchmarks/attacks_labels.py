@@ -17,7 +17,7 @@ from torch import nn
 
 from benchmarks.attacks_networks import CLASSES, dense, drawn, lenet, sent
 from benchmarks.rows import Row, row, write
-from securefed.attacks.label_counts import fewest, nearest_counts
+from securefed.attacks.label_counts import minimum_counts, nearest_counts
 from securefed.attacks.networks.last_layer_labels import plausible_label_counts
 from securefed.tensors import Array
 
@@ -48,7 +48,7 @@ def ilrg(rows: int, weight: Array, bias: Array, at_weight: Array, at_bias: Array
     p = powers / powers.sum(axis=1, keepdims=True)
     equations = np.vstack([np.ones(len(bias)), p.T - np.eye(len(bias))])
     estimate = np.linalg.pinv(equations) @ (rows * np.append(1.0, bias))
-    return next(nearest_counts(estimate, fewest(rows * bias), rows))
+    return next(nearest_counts(estimate, minimum_counts(rows * bias), rows))
 
 
 def measured(make: Callable[[int], nn.Module], rows: int, seed: int) -> tuple[float, float, float]:

@@ -33,7 +33,7 @@ from securefed.algorithms.optimization import (
 from securefed.attacks import views
 from securefed.attacks.base import Attack, Target
 from securefed.attacks.distances import Fit as Distances
-from securefed.attacks.gradient_inversion import Fit, Telescoping
+from securefed.attacks.gradient_inversion import SampleFit, TelescopingFit
 from securefed.attacks.personal import ADMMRecursion, FLAMERowFit
 from securefed.attacks.scores import relative_error, sample_error
 from securefed.datasets.base import Dataset
@@ -153,27 +153,32 @@ def main(chosen: str = "") -> None:
             lambda: samples(FLAMERowFit(), FLAME, 4, 8),
             1e-14,
         ),
-        ("FLAME: rows, all rounds jointly", "n_i = 8, H = 5, 8 rounds", lambda: samples(Fit(), FLAME, 8, 8), 1e-14),
+        (
+            "FLAME: rows, all rounds jointly",
+            "n_i = 8, H = 5, 8 rounds",
+            lambda: samples(SampleFit(), FLAME, 8, 8),
+            1e-14,
+        ),
     ]
     for count in (1, 3):
         for name, method in STOCHASTIC.items():
             limit = 1e-14 if count == 1 else None
             setting = f"softmax, digits, n_i = {count}, labels unknown, 8 rounds"
-            lines.append((f"{name}: rows", setting, lambda m=method, n=count: samples(Fit(), m, n, 8), limit))  # type: ignore[misc]
+            lines.append((f"{name}: rows", setting, lambda m=method, n=count: samples(SampleFit(), m, n, 8), limit))  # type: ignore[misc]
     for name, method in PROXIMAL.items():
         setting = "softmax, digits, n_i = 3, labels unknown, 8 rounds"
-        lines.append((f"{name}: rows", setting, lambda m=method: samples(Telescoping(), m, 3, 8), None))  # type: ignore[misc]
+        lines.append((f"{name}: rows", setting, lambda m=method: samples(TelescopingFit(), m, 3, 8), None))  # type: ignore[misc]
     lines += [
         (
             "LoSAC: rows, telescoping",
             "logistic, n_i = 3, T = 1, labels unknown, 12 rounds",
-            lambda: samples(Telescoping(), losac, 3, 12),
+            lambda: samples(TelescopingFit(), losac, 3, 12),
             4e-14,
         ),
         (
             "LoSAC: rows, telescoping",
             "logistic, n_i = 5, T = 1, step 1, 24 rounds",
-            lambda: samples(Telescoping(), large, 5, 24),
+            lambda: samples(TelescopingFit(), large, 5, 24),
             6e-14,
         ),
         (
@@ -195,19 +200,19 @@ def main(chosen: str = "") -> None:
         (
             "FLAME: rows, all rounds jointly",
             "n_i = 8, H = 5, step 0.1, 30 rounds",
-            lambda: samples(Fit(rounds=30), FLAME_LONG, 8, 30),
+            lambda: samples(SampleFit(rounds=30), FLAME_LONG, 8, 30),
             1e-14,
         ),
         (
             "LoSAC: rows, telescoping",
             "logistic, n_i = 10, T = 1, step 1, 40 rounds",
-            lambda: samples(Telescoping(rounds=40), large, 10, 40),
+            lambda: samples(TelescopingFit(rounds=40), large, 10, 40),
             None,
         ),
     ]
     for name, (method, count, setting) in DRAWN.items():
         lines.append(
-            (f"{name}: rows", f"{setting}, 20 rounds", lambda m=method, n=count: samples(Fit(), m, n, 20), None)
+            (f"{name}: rows", f"{setting}, 20 rounds", lambda m=method, n=count: samples(SampleFit(), m, n, 20), None)
         )  # type: ignore[misc]
     for steps, vertices, members, starts in SUMS:
         setting = f"d = {vertices}, N = {members}, K = {steps}, 14 rounds, {starts} starts"

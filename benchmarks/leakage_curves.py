@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 from securefed.attacks import distances, views
 from securefed.attacks.base import Attack
 from securefed.attacks.duals import FedPGDuals, JointDuals, PooledDuals
-from securefed.attacks.gradient_inversion import Fit
-from securefed.attacks.gradient_inversion.search import Race
+from securefed.attacks.gradient_inversion import SampleFit
+from securefed.attacks.gradient_inversion.multistart_search import MultiStartSearch
 from securefed.attacks.gram import ConsensusGram, PowerGram
 from securefed.attacks.personal import FLAMERowFit
 from securefed.auditing.cases import Preparation
@@ -20,9 +20,9 @@ SUBSPACES, SAMPLES = "subspace methods", "gradients and graphs"
 DATA = "digits"
 CLIENTS = 8
 HAR: Final = "uci_har"
-RACE = Race(budget=600)
+RACE = MultiStartSearch(budget=600)
 """Four times the audit's search: two classes need it."""
-FIT = Fit(race=RACE)
+FIT = SampleFit(search=RACE)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "FedAvg": _gradients("optimization/fedavg", 0.05),
     "SCAFFOLD": _gradients("optimization/scaffold", 0.05),
     "LoSAC": _gradients("optimization/losac", 0.02),
-    "FLAME": _gradients("personalized/flame", 0.01, FLAMERowFit(race=RACE)),
+    "FLAME": _gradients("personalized/flame", 0.01, FLAMERowFit(search=RACE)),
     "PPGL": Subject(SAMPLES, "graph/ppgl", (_DISTANCES,), (_DISTANCES,), _z_scored, None, 6, features=8),
 }
 

@@ -1,9 +1,9 @@
-"""Attacks on the sums themselves: what changing cohorts, drop-outs and a dishonest server make of them."""
+"""Attacks on sums: subtract sums of changing cohorts, or drop all clients but one."""
 
 from __future__ import annotations
 
-from securefed.attacks.aggregates.disaggregate import Disaggregated, disaggregate
-from securefed.attacks.aggregates.incidence import Incidence
-from securefed.attacks.aggregates.isolate import Isolation, isolate
+from securefed.attacks.aggregates.disaggregation import Disaggregation, disaggregate
+from securefed.attacks.aggregates.dropout_isolation import IsolationResult, isolate
+from securefed.attacks.aggregates.participation import ParticipationMatrix
 
-__all__ = ["Disaggregated", "Incidence", "Isolation", "disaggregate", "isolate"]
+__all__ = ["Disaggregation", "IsolationResult", "ParticipationMatrix", "disaggregate", "isolate"]

@@ -1,18 +1,18 @@
-"""Attacks that recover samples from gradients. Importing this registers them."""
+"""Attacks that recover rows of data from gradients. Importing this package registers them."""
 
 from __future__ import annotations
 
 from securefed.attacks.base import attacks
 from securefed.attacks.gradient_inversion.dlg import DLG
-from securefed.attacks.gradient_inversion.fit import Fit
-from securefed.attacks.gradient_inversion.naive import Naive
-from securefed.attacks.gradient_inversion.telescoping import Telescoping
+from securefed.attacks.gradient_inversion.naive_descent import NaiveDescent
+from securefed.attacks.gradient_inversion.sample_fit import SampleFit
+from securefed.attacks.gradient_inversion.telescoping_fit import TelescopingFit
 
-__all__ = ["DLG", "Fit", "Naive", "Telescoping"]
+__all__ = ["DLG", "NaiveDescent", "SampleFit", "TelescopingFit"]
 
 attacks.register(
-    Naive.name,
-    Naive,
+    NaiveDescent.name,
+    NaiveDescent,
     summary="The papers' plain gradient descent on one round; its failure shows nothing",
     source="Zhu et al. 2019, (3)-(4); LoSAC (Liu et al.), Fig. 6",
     reads="one round: the gradient, or the difference of two models",
@@ -25,15 +25,15 @@ attacks.register(
     reads="the differences of models, and of control variates where there are any, over several rounds",
 )
 attacks.register(
-    Telescoping.name,
-    Telescoping,
+    TelescopingFit.name,
+    TelescopingFit,
     summary="Running sums of dc and dphi are stored gradients; fit the samples to them",
     source="LoSAC (Liu et al.), (12)-(13), read backwards",
     reads="the differences of models, and of control variates where there are any, over several rounds",
 )
 attacks.register(
-    Fit.name,
-    Fit,
+    SampleFit.name,
+    SampleFit,
     summary="Joint Levenberg-Marquardt fit of all rows to simulated rounds, in the messages' row space",
     source="this package",
     reads="the differences of models, and of control variates where there are any, over several rounds",

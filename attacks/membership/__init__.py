@@ -1,9 +1,19 @@
-"""Was this record among a client's rows? Scores for candidate records, and the rates they reach."""
+"""Membership inference: score whether records are among a client's rows, and compute the scores' error rates."""
 
 from __future__ import annotations
 
-from securefed.attacks.membership.canaries import Canaries, Game, plant
-from securefed.attacks.membership.lira import Confirmation, Membership, ShadowMembership
-from securefed.attacks.membership.rates import Rates, pooled, rates
+from securefed.attacks.membership.canaries import Canaries, CanaryGame, plant
+from securefed.attacks.membership.likelihood_ratio import ConfirmationAttack, MembershipAttack, ShadowMembership
+from securefed.attacks.membership.membership_rates import MembershipRates, membership_rates, pooled_rates
 
-__all__ = ["Canaries", "Confirmation", "Game", "Membership", "Rates", "ShadowMembership", "plant", "pooled", "rates"]
+__all__ = [
+    "Canaries",
+    "CanaryGame",
+    "ConfirmationAttack",
+    "MembershipAttack",
+    "MembershipRates",
+    "ShadowMembership",
+    "membership_rates",
+    "plant",
+    "pooled_rates",
+]

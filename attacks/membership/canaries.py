@@ -1,9 +1,10 @@
-"""Record membership as a game of many bits: each of a client's rows is its own, or a stand-in from the population.
+"""Test record membership with canaries: each of a client's first rows is its own or a stand-in from the population.
 
-One run plays as many bits as the client has rows (after Steinke, Nasr, Jagielski, arXiv 2305.08846). Two adversaries
-score every bit by a log likelihood ratio, own row against stand-in, and both know the stand-ins, every other client's
-rows, the noise's size and the algorithm. `informed` knows the client's other rows too, the adversary of differential
-privacy; `population` knows the population that they come from (LiRA's shadow runs, Carlini et al., S&P 2022).
+One run tests one bit per canary (after Steinke, Nasr, Jagielski, arXiv 2305.08846). Two adversaries score every bit by
+the log likelihood ratio of own row against stand-in. Both know the stand-ins, the other clients' rows, the size of the
+noise and the algorithm. The adversary `informed` also knows the client's other rows, as differential privacy assumes.
+The adversary `population` knows only the population that they come from (shadow runs as in LiRA, Carlini et al., S&P
+2022).
 """
 
 from __future__ import annotations
@@ -14,21 +15,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.attacks.generic.replay import Replay
-from securefed.attacks.membership.lira import gaussian_log
+from securefed.attacks.membership.likelihood_ratio import gaussian_log
 from securefed.datasets.base import Dataset
 from securefed.errors import DataError
 from securefed.tensors import Array
 
-_FLOOR = 1e-9
+_VARIANCE_FLOOR = 1e-9
+"""Smallest variance of a number, relative to the mean square: keeps constant numbers from dividing by zero."""
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """The bits of one run, at the client's first rows.
+    """The canaries of one run, at the client's first rows.
 
     Attributes:
-        own, stand_ins: (bits, features) the two rows that may stand at each place.
-        inside: (bits,) whether it is the client's own.
+        own: (bits, features) the client's own rows.
+        stand_ins: (bits, features) the rows that may replace them.
+        inside: (bits,) whether the client keeps its own row.
     """
 
     own: Array
@@ -36,17 +39,23 @@ class Canaries:
     inside: Array
 
     def planted(self, data: Dataset) -> Dataset:
-        """The client's data as the bits say."""
+        """Return the client's data with the stand-ins in place."""
         rows = data.x.copy()
         rows[: len(self.own)] = np.where(self.inside[:, None], self.own, self.stand_ins)
         return Dataset(rows, data.y)
 
 
 def plant(data: Dataset, population: Dataset, bits: Sequence[bool], rng: np.random.Generator) -> Canaries:
-    """Canaries at the first rows of `data`; stand-ins have the label of the row that they stand in for.
+    """Choose a stand-in of the same label for each of the first rows of `data`.
+
+    Args:
+        data: the client's data.
+        population: held-out rows that stand-ins are drawn from.
+        bits: whether the client keeps its own row, one bit a canary.
+        rng: source of randomness.
 
     Raises:
-        DataError: the population has no row of some label.
+        DataError: the population has too few rows of some label.
     """
     count = min(len(bits), data.rows)
     places: list[int] = []
@@ -60,21 +69,23 @@ def plant(data: Dataset, population: Dataset, bits: Sequence[bool], rng: np.rand
 
 
 def alike(population: Dataset, data: Dataset, place: int) -> Array:
-    """(population rows,) which may stand at a place: those of its label, all where there are none."""
+    """Return a mask over the population: rows with the label of the row at `place`, all without class labels."""
     if data.y is None or population.y is None or data.y.dtype.kind not in "iu":
         return np.ones(population.rows, bool)
     return np.asarray(population.y == data.y[place])
 
 
 @dataclass(frozen=True)
-class Game:
-    """One client's part of the messages, and what an adversary makes of it.
+class CanaryGame:
+    """Score the canaries of one client from its part of the messages.
 
     Attributes:
-        replay: the observed rounds as a function of rows; `replay.members[member]` is the client.
-        seen: (numbers,) its part of all messages, noise included.
-        noise: standard deviation of the numbers, or of each.
-        data: the client's data as planted.      canaries: the bits.
+        replay: the observed rounds as a function of rows.
+        member: index of the client in `replay.members`.
+        seen: (numbers,) the client's part of all messages, noise included.
+        noise: standard deviation of the noise, one for all numbers or one each.
+        data: the client's data with the canaries planted.
+        canaries: the canaries.
     """
 
     replay: Replay
@@ -85,7 +96,7 @@ class Game:
     canaries: Canaries
 
     def informed(self) -> Array:
-        """(bits,) scores of the adversary who knows all other rows: higher means rather the own row."""
+        """Return (bits,) scores of the adversary that knows all other rows; higher means the own row is more likely."""
         noisy = bool(np.any(self.noise))
         unit = np.sqrt(2) * self.noise if noisy else float(np.linalg.norm(self.seen)) or 1.0
         out = []
@@ -95,9 +106,15 @@ class Game:
         return np.array(out)
 
     def population(self, population: Dataset, shadows: int, rng: np.random.Generator) -> Array:
-        """(bits,) scores of the adversary who draws the client's other rows from the population, `shadows` times."""
+        """Return (bits,) scores of the adversary that draws the client's other rows from the population.
+
+        Args:
+            population: rows that the client's rows may come from.
+            shadows: number of draws.
+            rng: source of randomness.
+        """
         draws = [self._drawn(population, rng) for _ in range(shadows)]
-        floor = self.noise**2 + _FLOOR * float(np.linalg.norm(self.seen)) ** 2 / self.seen.size
+        floor = self.noise**2 + _VARIANCE_FLOOR * float(np.linalg.norm(self.seen)) ** 2 / self.seen.size
         out = []
         for place, pair in enumerate(zip(self.canaries.own, self.canaries.stand_ins, strict=True)):
             logs = []

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from securefed.attacks.label_counts import fewest, mean_entering, nearest_counts
+from securefed.attacks.label_counts import mean_layer_input, minimum_counts, nearest_counts
 from securefed.tensors import Array
 
 
@@ -32,10 +32,10 @@ def plausible_label_counts(rows: int, weight: Array, bias: Array, at_weight: Arr
     if rows == 1:
         yield np.eye(len(bias), dtype=np.int64)[np.argmin(bias)]
         return
-    mean = mean_entering(weight, bias) if bias.any() else np.zeros(weight.shape[1])
+    mean = mean_layer_input(weight, bias) if bias.any() else np.zeros(weight.shape[1])
     logits = at_weight @ mean + at_bias
     powers = np.exp(logits - logits.max())
-    least = fewest(rows * bias)
+    least = minimum_counts(rows * bias)
     if least.sum() > rows:  # a gradient up to a factor, or of rows that do not count alike
         least = np.zeros_like(least)
     yield from nearest_counts(rows * (powers / powers.sum() - bias), least, rows)

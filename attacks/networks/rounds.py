@@ -14,7 +14,7 @@ from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Work
 from securefed.attacks.base import Observed, Target
-from securefed.attacks.gradient_inversion.rounds import local_steps, method_of
+from securefed.attacks.gradient_inversion.gradient_rounds import local_steps, method_of
 from securefed.attacks.networks.network import Network
 from securefed.attacks.networks.steps import passes
 from securefed.errors import TranscriptError

@@ -10,7 +10,7 @@ import numpy as np
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.gradient_inversion.rounds import method_of
+from securefed.attacks.gradient_inversion.gradient_rounds import method_of
 from securefed.attacks.requirements import too_long, untold
 from securefed.errors import ConfigError, TranscriptError
 

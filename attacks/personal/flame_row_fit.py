@@ -11,9 +11,10 @@ from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work
 from securefed.algorithms.personalized.flame import FLAME
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.inversion import Fitting, scene_of
-from securefed.attacks.gradient_inversion.rounds import Seen, why_not
+from securefed.attacks.gradient_inversion.fitting_attack import FittingAttack
+from securefed.attacks.gradient_inversion.gradient_rounds import GradientRound, why_not_invertible
+from securefed.attacks.gradient_inversion.linear_model import LinearModel
+from securefed.attacks.gradient_inversion.row_fit_problem import problem_from_rounds
 from securefed.attacks.personal.admm_recursion import states_of_view, why_no_states
 from securefed.errors import TranscriptError
 from securefed.problems.base import Problem
@@ -58,7 +59,7 @@ class FLAMELocalSteps:
 
 
 @dataclass(frozen=True)
-class FLAMERowFit(Fitting):
+class FLAMERowFit(FittingAttack):
     """Fits rows to the steps between the personal models that `personal/recursion` gives.
 
     Each round is simulated from its own start, so that no error is carried from round to round, and rounds spread over
@@ -73,7 +74,7 @@ class FLAMERowFit(Fitting):
             return "It follows the personal models of FLAME, and this is another algorithm."
         if len(observed.members) > 1:
             return "It follows one client's personal model, and the view shows a sum of several."
-        return why_no_states(observed, target) or why_not(target, observed)
+        return why_no_states(observed, target) or why_not_invertible(target, observed)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Run the attack, as `Attack.run`."""
@@ -86,6 +87,6 @@ class FLAMERowFit(Fitting):
             anchor = states.local[k] if method.anchor == "local" else model.vector("", item.broadcast)
             received = {"x": states.personal[k], "anchor": anchor}
             total = {"delta": states.personal[k + 1] - states.personal[k]}
-            seen.append(Seen(received, total, tuple(item.members)))
-        scene = scene_of(FLAMELocalSteps(method), linear, target.public, tuple(seen), rounds=self.rounds)
+            seen.append(GradientRound(received, total, tuple(item.members)))
+        scene = problem_from_rounds(FLAMELocalSteps(method), linear, target.public, tuple(seen), rounds=self.rounds)
         return self.solve(scene, rng)

@@ -11,18 +11,18 @@ from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Work
 from securefed.algorithms.personalized.method import PersonalMethod
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.gradient_inversion.fit import Fit
-from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.rounds import (
-    Seen,
-    as_gradients,
+from securefed.attacks.gradient_inversion.gradient_rounds import (
+    GradientRound,
+    estimate_gradients,
     local_steps,
     method_of,
     penalty,
-    read,
-    why_not,
+    read_rounds,
+    why_not_invertible,
 )
-from securefed.attacks.gradient_inversion.search import SOLVED
+from securefed.attacks.gradient_inversion.linear_model import LinearModel
+from securefed.attacks.gradient_inversion.multistart_search import SOLVED
+from securefed.attacks.gradient_inversion.sample_fit import SampleFit
 from securefed.attacks.personal.message_denoising import denoised, is_distorted, without_rows
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
@@ -41,7 +41,7 @@ class PersonalModelReplay:
         fit: how the rows are fitted.
     """
 
-    fit: Fit = Fit(limit=256)
+    fit: SampleFit = SampleFit(limit=256)
 
     name: ClassVar[str] = "personal/replay"
     secret: ClassVar[str] = "personal"
@@ -52,14 +52,14 @@ class PersonalModelReplay:
             return "It replays personal models, and this algorithm has none."
         if observed.rounds and len({item.members for item in observed.rounds}) > 1:
             return "It replays the same clients in every round, and here they change."
-        return why_not(target, observed)
+        return why_not_invertible(target, observed)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Run the attack, as `Attack.run`."""
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
-        model, seen = LinearModel.of(target), read(denoised(observed, target), target)
-        guess = read(without_rows(observed, target), target) if is_distorted(observed) else ()
+        model, seen = LinearModel.of(target), read_rounds(denoised(observed, target), target)
+        guess = read_rounds(without_rows(observed, target), target) if is_distorted(observed) else ()
         assert model is not None  # `applies` refuses other models
         alone = len(observed.members) == 1
         found = self.fit.run(observed, target, rng) if alone else None
@@ -83,7 +83,7 @@ class PersonalModelReplay:
         )
 
 
-def _replayed(target: Target, model: LinearModel, seen: tuple[Seen, ...], rows: Array, labels: Array) -> Array:
+def _replayed(target: Target, model: LinearModel, seen: tuple[GradientRound, ...], rows: Array, labels: Array) -> Array:
     """Return the personal model of a client with these rows."""
     targets, weights = model.targets(labels), np.full(len(rows), 1.0 / len(rows))
 
@@ -99,12 +99,12 @@ def _replayed(target: Target, model: LinearModel, seen: tuple[Seen, ...], rows: 
     return np.asarray(memory[0])
 
 
-def _constant(target: Target, model: LinearModel, seen: tuple[Seen, ...]) -> Array:
+def _constant(target: Target, model: LinearModel, seen: tuple[GradientRound, ...]) -> Array:
     """Return the personal model of a client whose gradients are constant in each round, the mean over the members."""
     method, public = method_of(target), target.public
     memory = method.memory(Model(method.problem, public))
     steps = local_steps(method)
-    for item, read_as in zip(seen, as_gradients(seen, method, public, model), strict=True):
+    for item, read_as in zip(seen, estimate_gradients(seen, method, public, model), strict=True):
         rows = float(np.mean([public.rows[client] for client in item.members]))
         mean = read_as.gradient / (rows * len(item.members))
 

@@ -20,8 +20,8 @@ from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.distances import Fit as Distances
 from securefed.attacks.distances import centred_gram, embedding
-from securefed.attacks.gradient_inversion import Fit, Naive, Telescoping
-from securefed.attacks.gradient_inversion.inversion import look
+from securefed.attacks.gradient_inversion import NaiveDescent, SampleFit, TelescopingFit
+from securefed.attacks.gradient_inversion.row_fit_problem import problem_from_view
 from securefed.attacks.personal import FLAMERowFit
 from securefed.attacks.personal.admm_recursion import recover_states, states_of_view
 from securefed.attacks.scores import relative_error, sample_error
@@ -59,12 +59,12 @@ def jointly(method: Any, rounds: int, seed: int) -> Cell:
     federation, clients = digits(method, 8, rounds, seed)
     observed, target = views.server(federation.transcript, 1), Target(method, federation.public)
     start = time.process_time()
-    found = Fit(rounds=rounds).run(observed, target, np.random.default_rng(seed))
+    found = SampleFit(rounds=rounds).run(observed, target, np.random.default_rng(seed))
     seconds = time.process_time() - start
-    system = look(observed, target, rounds=rounds).system
+    system = problem_from_view(observed, target, rounds=rounds).equations
     rows = clients[1].x
     truth = rows @ system.basis.T
-    step = np.linalg.lstsq(*reversed(system.misfit(truth, clients[1].labels())), rcond=None)[0]
+    step = np.linalg.lstsq(*reversed(system.linearised(truth, clients[1].labels())), rcond=None)[0]
     outside = np.linalg.norm(rows - truth @ system.basis)  # the span, too, is known but to rounding
     left = float(np.hypot(np.linalg.norm(step), outside) / np.linalg.norm(rows))
     error = sample_error(found.value, rows)
@@ -158,7 +158,7 @@ def _graphs(name: str, steps: int, vertices: int, rounds: int, *, pooled: bool =
 _FLAME, _STOCHASTIC = "ATTACKS.md, FLAME", "ATTACKS.md, LoSAC and the stochastic methods"
 _PPGL = "ATTACKS.md, PPGL"
 _DIGITS = "digits, 4 clients, softmax, labels unknown"
-_ONE_ROW = Measurement("stochastic/one row", partial(every_method, Fit()))
+_ONE_ROW = Measurement("stochastic/one row", partial(every_method, SampleFit()))
 FIGURES = (
     Figure(
         where=_FLAME,
@@ -242,7 +242,7 @@ FIGURES = (
         printed="10 of 10",
         better="high",
         setting=f"{_DIGITS}, 8 rounds; the median of the six; counted is what is no better than zeros, above .9",
-        measurement=Measurement("stochastic/naive", partial(every_method, Naive())),
+        measurement=Measurement("stochastic/naive", partial(every_method, NaiveDescent())),
         counted=lambda value: value > 0.9,
         key="median",
     ),
@@ -251,21 +251,21 @@ FIGURES = (
         claim="n_i = 3: LoSAC, T = 1, labels unknown",
         printed="4e-14",
         setting="digits, 4 clients, logistic, step .05, 12 rounds",
-        measurement=_rows("losac/rows 3", Telescoping(), ONE_STEP, 3, 12),
+        measurement=_rows("losac/rows 3", TelescopingFit(), ONE_STEP, 3, 12),
     ),
     Figure(
         where=_STOCHASTIC,
         claim="n_i = 5, large steps, 24 rounds",
         printed="6e-14",
         setting="digits, 4 clients, logistic, T = 1, step 1",
-        measurement=_rows("losac/rows 5", Telescoping(), LARGE_STEP, 5, 24),
+        measurement=_rows("losac/rows 5", TelescopingFit(), LARGE_STEP, 5, 24),
     ),
     Figure(
         where=_STOCHASTIC,
         claim="n_i = 10 (open)",
         printed=".68",
         setting="digits, 4 clients, logistic, T = 1, step 1, 24 rounds",
-        measurement=_rows("losac/rows 10", Telescoping(), LARGE_STEP, 10, 24),
+        measurement=_rows("losac/rows 10", TelescopingFit(), LARGE_STEP, 10, 24),
     ),
     Figure(
         where=_PPGL,

@@ -20,7 +20,7 @@ from securefed.algorithms.optimization import (
 )
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.gradient_inversion import Naive
+from securefed.attacks.gradient_inversion import NaiveDescent
 from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import load
 from securefed.datasets.partition import iid, partly_sorted
@@ -142,7 +142,7 @@ def distances(name: str, rate: float, clients: Sequence[Dataset], bound: float, 
     out = []
     for steps in (0, 25, 50, ATTACK_STEPS):
         # The paper's losses are sums over the rows: its distance between gradients is rows^2 times that between means.
-        attack = Naive(steps=steps, step_size=ATTACK_SIZE * clients[0].rows ** 2, round=ATTACKED_ROUND)
+        attack = NaiveDescent(steps=steps, step_size=ATTACK_SIZE * clients[0].rows ** 2, round=ATTACKED_ROUND)
         found = attack.run(observed, target, np.random.default_rng(seed))
         out.append((steps, float(np.linalg.norm(found.value - clients[0].x))))
     return out

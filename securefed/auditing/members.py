@@ -23,7 +23,7 @@ from securefed.algorithms.records import record_level
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.attacks.generic import Replay
-from securefed.attacks.membership import Canaries, Game, plant, pooled
+from securefed.attacks.membership import Canaries, CanaryGame, plant, pooled_rates
 from securefed.auditing.cases import Prepared, case
 from securefed.auditing.epsilon_noise import NoiseAudit, audit_noise, outwards
 from securefed.auditing.epsilon_records import audit_records
@@ -216,7 +216,7 @@ def gather(plays: Iterable[Play]) -> list[MembershipRow]:
 
 
 def _row(group: Sequence[Play]) -> MembershipRow:
-    found = pooled([np.array(item.scores) for item in group], [np.array(item.inside) for item in group])
+    found = pooled_rates([np.array(item.scores) for item in group], [np.array(item.inside) for item in group])
     count, auc = len(group), found.rates.auc
     leak = Interval(2 * auc - 1, 2 * found.auc[0] - 1, 2 * found.auc[1] - 1, count, 2 * found.deviation * count**0.5)
     null = Interval(0.0, 2 * found.null[0] - 1, 2 * found.null[1] - 1, count, 0.0)
@@ -283,14 +283,14 @@ def _game(
     canaries: Canaries,
     noise: float | Array,
     through: Callable[[Tensors, int], Tensors] | None,
-) -> Game:
+) -> CanaryGame:
     """The target's part: what was seen less what every other member sent, which this adversary knows."""
     replay = Replay(observed, target, through=through)
     seen = replay.seen
     for index, client in enumerate(replay.members):
         if client != _TARGET:
             seen = seen - replay.alone(index, clients[client])
-    return Game(replay, replay.members.index(_TARGET), seen, noise, clients[_TARGET], canaries)
+    return CanaryGame(replay, replay.members.index(_TARGET), seen, noise, clients[_TARGET], canaries)
 
 
 def _plans(defense: Defense, result: Result) -> dict[int, Plan]:

@@ -11,8 +11,8 @@ from securefed.algorithms.base import Algorithm
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.attacks.generic import Allowance, FitRows, Replay
-from securefed.attacks.membership import Confirmation, ShadowMembership, rates
-from securefed.attacks.membership.lira import Candidate, Membership
+from securefed.attacks.membership import ConfirmationAttack, ShadowMembership, membership_rates
+from securefed.attacks.membership.likelihood_ratio import CandidateRecord, MembershipAttack
 from securefed.auditing.own_class import broken
 from securefed.auditing.own_function import FunctionAlgorithm
 from securefed.auditing.own_scene import Scene, strangers
@@ -99,7 +99,7 @@ class OwnRun:
             if (sent := strangers(subject, scene.replay)) is not None:  # too dear for searches
                 scene.nulls.append(self._replay(subject, scene.replay.told(sent), allowance))
             scene.read()
-            for scorer in (ShadowMembership(), Confirmation()) if subject.target is not None else ():
+            for scorer in (ShadowMembership(), ConfirmationAttack()) if subject.target is not None else ():
                 self._membership(scorer, scene.replay)
             scene.regress()
         except SecureFedError as refusal:
@@ -123,8 +123,8 @@ class OwnRun:
 
     # --- membership ---------------------------------------------------------------------------------------------
 
-    def _membership(self, scorer: Membership, replay: Replay) -> None:
-        secret: Secret = "confirmation" if isinstance(scorer, Confirmation) else "membership"
+    def _membership(self, scorer: MembershipAttack, replay: Replay) -> None:
+        secret: Secret = "confirmation" if isinstance(scorer, ConfirmationAttack) else "membership"
         where = f"{replay.observed.view}, {scorer.name}"
         inside, outside, known = self._records(replay, informed=secret == "confirmation")
         if min(len(inside), len(outside)) < 1:
@@ -138,16 +138,16 @@ class OwnRun:
         rng = np.random.default_rng([self.seed, 4])
         try:
             scores = scorer.score(replay, [*inside, *outside], known, rng)
-            found = rates(scores[: len(inside)], scores[len(inside) :])
+            found = membership_rates(scores[: len(inside)], scores[len(inside) :])
         except (SecureFedError, np.linalg.LinAlgError) as error:
             self.tally.skip(where, str(error))
             return
         mixed = rng.permutation(scores)  # the null: the same scores, dealt out without regard to who was a member
-        null = rates(mixed[: len(inside)], mixed[len(inside) :])
+        null = membership_rates(mixed[: len(inside)], mixed[len(inside) :])
         attempt = Attempt(self.target, found.leakage, null.leakage, tpr=found.tpr)
         self.tally.add((replay.observed.view, scorer.name, secret), attempt)
 
-    def _records(self, replay: Replay, *, informed: bool) -> tuple[list[Candidate], list[Candidate], Array]:
+    def _records(self, replay: Replay, *, informed: bool) -> tuple[list[CandidateRecord], list[CandidateRecord], Array]:
         """Members and as many non-members, each at a place in the target's block, and what the adversary knows."""
         rng = np.random.default_rng([self.seed, 6])
         own = self.data[self.target]
@@ -158,8 +158,8 @@ class OwnRun:
         absent = self.population is None and len(replay.members) > 1  # others' rows are members of the sum
         drawn = pool[rng.permutation(len(pool))]
         strangers = own.x[:0] if absent else drawn[: len(places)]
-        inside = [Candidate(own.x[k], first + int(k)) for k in places]
-        outside = [Candidate(row, first + int(k)) for row, k in zip(strangers, places, strict=False)]
+        inside = [CandidateRecord(own.x[k], first + int(k)) for k in places]
+        outside = [CandidateRecord(row, first + int(k)) for row, k in zip(strangers, places, strict=False)]
         if informed:
             return inside, outside, np.concatenate([self.data[client].x for client in replay.members])
         return inside, outside, drawn[len(strangers) :]

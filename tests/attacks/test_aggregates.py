@@ -1,4 +1,4 @@
-"""Sums that change their members give single messages away."""
+"""Attacks on sums over changing members."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
-from securefed.attacks.aggregates import Incidence, disaggregate, isolate
+from securefed.attacks.aggregates import ParticipationMatrix, disaggregate, isolate
 from securefed.attacks.base import Observation, Observed
 from securefed.catalogue import algorithms
 from securefed.datasets.base import Dataset
@@ -96,7 +96,7 @@ def test_under_noise_of_known_size_messages_are_drawn_to_the_mean_clients() -> N
 def test_participation_statistics() -> None:
     present = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [1, 1, 1]])
     observed, _ = synthetic(present)
-    found = Incidence.of(observed)
+    found = ParticipationMatrix.of(observed)
     assert found.rates == {0: 0.75, 1: 0.75, 2: 0.75}
     assert found.absences(0) == 1
     assert set(found.groups) == {frozenset({0}), frozenset({1, 2})}
@@ -109,7 +109,7 @@ def test_participation_statistics() -> None:
     with pytest.raises(TranscriptError, match="client 9"):
         found.absences(9)
     with pytest.raises(TranscriptError, match="no round"):
-        Incidence.of(views.output_only(Federation(SSI(rank=1), data()).run(1).transcript, 0))
+        ParticipationMatrix.of(views.output_only(Federation(SSI(rank=1), data()).run(1).transcript, 0))
 
 
 def data():

@@ -15,7 +15,7 @@ from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.diagnosis import explained, resolution
 from securefed.attacks.flower import FlowerRecording, arrays_of
-from securefed.attacks.gradient_inversion.fit import Fit
+from securefed.attacks.gradient_inversion.sample_fit import SampleFit
 from securefed.attacks.recording import public_of
 from securefed.attacks.scores import match, relative_error
 from securefed.datasets.base import Dataset
@@ -129,11 +129,11 @@ def test_a_watched_apps_rows_are_found_from_the_file(tmp_path: Any) -> None:
     target = Target(algorithm(), public_of(transcript))
     for client, node in enumerate(sorted(NODES)):
         seen = views.server(transcript, client)
-        found = Fit().run(seen, target, np.random.default_rng(0))
+        found = SampleFit().run(seen, target, np.random.default_rng(0))
         truth = DATA[node].x
         assert explained(found, seen)
         assert relative_error(match(found.value, truth), truth) < 1e-6
-    wrong = Fit().run(seen, Target(algorithm(1.2 * RATE), target.public), np.random.default_rng(0))
+    wrong = SampleFit().run(seen, Target(algorithm(1.2 * RATE), target.public), np.random.default_rng(0))
     assert explained(wrong, seen) is False
 
 

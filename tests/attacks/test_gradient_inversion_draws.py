@@ -1,4 +1,4 @@
-"""Mini-batches and blocks drawn at random: found with the rows, and where not searched for, said to be so."""
+"""Random mini-batches and blocks: found together with the rows, or reported as not searched for."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,9 @@ from sklearn.datasets import load_digits
 from securefed.algorithms.optimization import DSGD, FedAvg, FedSaga, LoSAC, Scaffold
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.gradient_inversion import Fit
-from securefed.attacks.gradient_inversion.draws import Alternation, Drawn, choose, number
-from securefed.attacks.gradient_inversion.inversion import look
+from securefed.attacks.gradient_inversion import SampleFit
+from securefed.attacks.gradient_inversion.batch_search import BatchSearch, PossibleDraws, best_draws, number_of_draws
+from securefed.attacks.gradient_inversion.row_fit_problem import problem_from_view
 from securefed.attacks.scores import sample_error
 from securefed.datasets.base import Dataset
 from securefed.federation import Federation
@@ -38,8 +38,8 @@ def scene(method, rows, seed=1, rounds=20):
 @pytest.mark.parametrize("name", METHODS)
 def test_all_draws_of_a_round_are_listed_once(name: str) -> None:
     method, rows = METHODS[name]
-    drawn = Drawn.of(method, rows)
-    assert len(drawn.options) == number(method, rows) == len(np.unique(drawn.weights, axis=0))
+    drawn = PossibleDraws.of(method, rows)
+    assert len(drawn.options) == number_of_draws(method, rows) == len(np.unique(drawn.weights, axis=0))
     np.testing.assert_allclose(drawn.weights.sum(axis=2), 1.0)
     rng = np.random.default_rng(0)
     listed = {tuple(tuple(sorted(part)) for part in draw.parts) for draw in drawn.options}
@@ -51,11 +51,11 @@ def test_all_draws_of_a_round_are_listed_once(name: str) -> None:
 def test_given_the_rows_every_rounds_draw_is_found(name: str) -> None:
     method, rows = METHODS[name]
     truth, transcript, target = scene(method, rows, rounds=8)
-    system = look(views.server(transcript, 1), target, rounds=8).system
-    drawn, samples = Drawn.of(method, rows), truth.x @ system.basis.T
-    draws = choose(system, drawn, samples, truth.y)
-    exact = np.linalg.norm(system.drawing(draws).misfit(samples, truth.y, slope=False)[0])
-    wrong = np.linalg.norm(system.drawing((*draws[:-1], drawn.options[0])).misfit(samples, truth.y, slope=False)[0])
+    system = problem_from_view(views.server(transcript, 1), target, rounds=8).equations
+    drawn, samples = PossibleDraws.of(method, rows), truth.x @ system.basis.T
+    draws = best_draws(system, drawn, samples, truth.y)
+    exact = np.linalg.norm(system.with_draws(draws).residual(samples, truth.y))
+    wrong = np.linalg.norm(system.with_draws((*draws[:-1], drawn.options[0])).residual(samples, truth.y))
     assert exact < 1e-11
     assert wrong > 1e-4 or all(map(np.array_equal, draws[-1].parts, drawn.options[0].parts))
 
@@ -64,13 +64,13 @@ def test_given_the_rows_every_rounds_draw_is_found(name: str) -> None:
 def test_rows_and_draws_are_found_together(name: str) -> None:
     method, rows = METHODS[name]
     truth, transcript, target = scene(method, rows)
-    found = Fit().run(views.server(transcript, 1), target, np.random.default_rng(0))
+    found = SampleFit().run(views.server(transcript, 1), target, np.random.default_rng(0))
     assert found.diagnostics["draws"] == "found" and not found.diagnostics["full batches assumed"]
     assert found.residual < 1e-9 and found.rank == found.unknowns
     assert sample_error(found.value, truth.x) < 1e-8
     assert sorted(found.labels) == sorted(truth.y)
-    system = look(views.server(transcript, 1), target, rounds=len(found.diagnostics["batches"])).system
-    known = choose(system, Drawn.of(method, rows), truth.x @ system.basis.T, truth.y)
+    system = problem_from_view(views.server(transcript, 1), target, rounds=len(found.diagnostics["batches"])).equations
+    known = best_draws(system, PossibleDraws.of(method, rows), truth.x @ system.basis.T, truth.y)
     place = [int(np.argmin(((truth.x - row) ** 2).sum(axis=1))) for row in found.value]
     for draw, steps in zip(known, found.diagnostics["batches"], strict=True):  # the rows of every step of every round
         assert [{place[row] for row in step} for step in steps] == [set(part) for part in draw.parts]
@@ -81,9 +81,9 @@ def test_what_is_not_searched_for_says_so_and_keeps_its_residual() -> None:
     _, transcript, target = scene(method, 3, rounds=6)
     alone, everybody = views.server(transcript, 1), views.sum_only(transcript, None)
     for attack, view, words in (
-        (Fit(), everybody, "a sum of several clients"),
-        (Fit(draws=Alternation(options=2)), alone, "a round has 9, the limit is 2"),
-        (Fit(limit=5), alone, "too many rows"),
+        (SampleFit(), everybody, "a sum of several clients"),
+        (SampleFit(batch_search=BatchSearch(options=2)), alone, "a round has 9, the limit is 2"),
+        (SampleFit(limit=5), alone, "too many rows"),
     ):
         found = attack.run(view, target, np.random.default_rng(0))
         assert words in found.diagnostics["draws"] and found.diagnostics["full batches assumed"]

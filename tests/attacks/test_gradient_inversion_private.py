@@ -1,4 +1,4 @@
-"""Clips and noise, which an attacker knows: simulated and weighed, so that they cost him what they must and no more."""
+"""Gradient inversion under clips and noise of known size."""
 
 from dataclasses import replace
 
@@ -10,10 +10,15 @@ from securefed.algorithms.optimization import DSGD, FedADMM, FedAvg, FedCM, LoSA
 from securefed.algorithms.personalized import FLAME
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.gradient_inversion import Fit, Telescoping
-from securefed.attacks.gradient_inversion.clipping import shares
-from securefed.attacks.gradient_inversion.inversion import look
-from securefed.attacks.gradient_inversion.posterior import Linear, Prior, label_counts, whitened
+from securefed.attacks.gradient_inversion import SampleFit, TelescopingFit
+from securefed.attacks.gradient_inversion.contribution_clipping import data_free_factors
+from securefed.attacks.gradient_inversion.row_fit_problem import problem_from_view
+from securefed.attacks.gradient_inversion.row_posterior import (
+    GaussianRowPrior,
+    LinearMessages,
+    likeliest_label_counts,
+    whitened_equations,
+)
 from securefed.attacks.scores import sample_error
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, clip_each, gaussian
@@ -59,8 +64,8 @@ def test_true_rows_explain_clipped_sums_and_only_with_the_clip(method, norm, kin
     target, observed, rows, labels = view(method, clipped(norm, kind))
     misfits = []
     for seen in (observed, without(observed, clips=())):
-        system = look(seen, target, rounds=6).system
-        misfits.append(system.relative(rows @ system.basis.T, labels))
+        system = problem_from_view(seen, target, rounds=6).equations
+        misfits.append(system.relative_residual(rows @ system.basis.T, labels))
     assert misfits[0] < 1e-5
     assert misfits[1] > 0.1
 
@@ -69,39 +74,41 @@ def test_true_rows_explain_clipped_sums_and_only_with_the_clip(method, norm, kin
 @pytest.mark.parametrize(("method", "norm"), [METHODS[1], METHODS[3]], ids=["FedAvg", "LoSAC"])
 def test_derivatives_pass_through_the_clip(method, norm, kind):
     target, observed, rows, labels = view(method, clipped(norm, kind))
-    system = look(observed, target, rounds=4).system
+    system = problem_from_view(observed, target, rounds=4).equations
     point = rows @ system.basis.T + np.random.default_rng(0).normal(0, 0.1, (len(rows), len(system.basis)))
-    jacobian = system.misfit(point, labels)[1]
+    jacobian = system.linearised(point, labels)[1]
     step = 1e-6
     for k in range(point.size):
         ahead, back = point.copy().ravel(), point.copy().ravel()
         ahead[k] += step
         back[k] -= step
-        ends = [system.misfit(p.reshape(point.shape), labels, slope=False)[0] for p in (ahead, back)]
+        ends = [system.residual(p.reshape(point.shape), labels) for p in (ahead, back)]
         np.testing.assert_allclose(jacobian[:, k], (ends[0] - ends[1]) / (2 * step), atol=1e-6)
 
 
 @EVERY
 def test_clipped_sums_give_the_rows_away(method, norm):
     target, observed, rows, _ = view(method, clipped(norm), sizes=(1,) * 5, seed=1)
-    assert sample_error(Fit().run(observed, target, np.random.default_rng(0)).value, rows) < 1e-3
-    blind = Fit().run(without(observed, clips=()), target, np.random.default_rng(0))
+    assert sample_error(SampleFit().run(observed, target, np.random.default_rng(0)).value, rows) < 1e-3
+    blind = SampleFit().run(without(observed, clips=()), target, np.random.default_rng(0))
     assert sample_error(blind.value, rows) > 0.1
 
 
 def test_stored_gradients_do_not_add_up_from_clipped_changes():
     target, observed, rows, _ = view(Scaffold(local_steps=1), clipped(0.5), sizes=(1,) * 5, seed=1)
-    found = Telescoping().run(observed, target, np.random.default_rng(0))
+    found = TelescopingFit().run(observed, target, np.random.default_rng(0))
     assert not found.diagnostics["known points"]
     assert sample_error(found.value, rows) < 1e-3
 
 
 def test_a_clip_that_nothing_reaches_changes_nothing():
     target, observed, rows, labels = view(LoSAC(learning_rate=0.02), chain(clip(1e3), Quantise()), sizes=(1,) * 5)
-    known, blind = (look(seen, target, rounds=4).system for seen in (observed, without(observed, clips=())))
+    known, blind = (
+        problem_from_view(seen, target, rounds=4).equations for seen in (observed, without(observed, clips=()))
+    )
     point = (rows + np.random.default_rng(0).normal(0, 0.1, rows.shape)) @ known.basis.T
     turn = known.basis @ blind.basis.T
-    for ours, theirs in zip(known.misfit(point, labels), blind.misfit(point @ turn, labels), strict=True):
+    for ours, theirs in zip(known.linearised(point, labels), blind.linearised(point @ turn, labels), strict=True):
         np.testing.assert_allclose(np.linalg.norm(ours), np.linalg.norm(theirs), rtol=1e-6)
 
 
@@ -112,11 +119,13 @@ def test_shares_are_found_where_known_and_unknown_lie_in_the_same_space():
     groups = np.repeat(np.arange(4), 2)
     known[:2] = 0.0  # the first round, before anything was broadcast
     true[0] = 1.0  # of which nothing tells
-    np.testing.assert_allclose(shares(data + true[groups][:, None, None] * known, known, groups, 3), true, atol=1e-12)
+    np.testing.assert_allclose(
+        data_free_factors(data + true[groups][:, None, None] * known, known, groups, 3), true, atol=1e-12
+    )
     groups[4:] = -1
     true[2:] = 1.0
     scale = np.append(true, 1.0)[groups][:, None, None]
-    np.testing.assert_allclose(shares(data + scale * known, known, groups, 3), true[:2], atol=1e-12)
+    np.testing.assert_allclose(data_free_factors(data + scale * known, known, groups, 3), true[:2], atol=1e-12)
 
 
 # ------------------------------------------------------------------------------------------------------------- noise
@@ -133,11 +142,11 @@ def normal_messages(prior, each, rng, features=5):
     level = prior.level * np.ones((features, features)) + prior.mean * np.eye(features)
     cov = np.kron(np.outer(each, each), level) + np.kron(np.diag(each), prior.own * np.eye(features))
     messages = rng.normal(size=(7, features))
-    return Linear(features, counts, messages @ turn, bias), cov, messages, turn
+    return LinearMessages(features, counts, messages @ turn, bias), cov, messages, turn
 
 
 def test_the_posterior_mean_is_that_of_the_joint_normal_law():
-    rng, prior, each = np.random.default_rng(0), Prior(0.3, 0.2, 0.1), np.ones(3)
+    rng, prior, each = np.random.default_rng(0), GaussianRowPrior(0.3, 0.2, 0.1), np.ones(3)
     linear, cov, messages, turn = normal_messages(prior, each, rng)
     forward = np.kron(linear.counts, np.eye(5))
     gain = cov @ forward.T @ np.linalg.inv(forward @ cov @ forward.T + np.eye(35))
@@ -150,7 +159,7 @@ def test_the_posterior_mean_is_that_of_the_joint_normal_law():
 def test_messages_are_as_probable_as_the_joint_normal_law_has_it():
     values = []
     each = np.array([2.0, 1.0, 0.0])
-    for prior in (Prior(0.3, 0.2, 0.1), Prior(0.01, 0.5, 0.3)):
+    for prior in (GaussianRowPrior(0.3, 0.2, 0.1), GaussianRowPrior(0.01, 0.5, 0.3)):
         linear, cov, messages, _ = normal_messages(prior, each, np.random.default_rng(2))
         forward = np.kron(linear.counts, np.eye(5))
         law = multivariate_normal(np.zeros(35), forward @ cov @ forward.T + np.eye(35))
@@ -165,13 +174,13 @@ def test_errors_fall_with_the_noise_and_are_never_far_above_those_of_saying_noth
     errors = []
     for multiplier in (5.0, 0.2, 0.01):
         target, observed, rows, _ = view(method, noised(multiplier, norm), views.released, sizes=(1,) * 5, seed=1)
-        found = Fit().run(observed, target, np.random.default_rng(0))
+        found = SampleFit().run(observed, target, np.random.default_rng(0))
         errors.append(sample_error(found.value, rows))
         assert found.diagnostics["explained"]
     assert max(errors) < 1.15  # rows of zeros: 1
     assert errors[2] < min(errors[:2])
     assert errors[2] < 0.45
-    blind = Fit().run(without(observed, noise={}), target, np.random.default_rng(0))
+    blind = SampleFit().run(without(observed, noise={}), target, np.random.default_rng(0))
     assert sample_error(blind.value, rows) > errors[2]
 
 
@@ -180,7 +189,7 @@ def over_noises(method, multiplier, change, **setting):
     errors = []
     for seed in range(4):
         target, observed, rows, _ = view(method, noised(multiplier, seed=seed), views.released, seed=1, **setting)
-        errors.append(sample_error(Fit().run(change(observed), target, np.random.default_rng(0)).value, rows))
+        errors.append(sample_error(SampleFit().run(change(observed), target, np.random.default_rng(0)).value, rows))
     return np.mean(errors)
 
 
@@ -194,8 +203,8 @@ def test_labels_are_counted_under_noise_and_are_sure_where_it_is_weak():
     certain = []
     for multiplier in (0.05, 5.0):
         target, observed, _, labels = view(DSGD(), noised(multiplier), views.released, sizes=(1,) * 5, seed=1)
-        system = whitened(look(observed, target, rounds=6).whole, 64)
-        counts, sure = label_counts(system)
+        system = whitened_equations(problem_from_view(observed, target, rounds=6).simulation, 64)
+        counts, sure = likeliest_label_counts(system)
         if multiplier < 1:
             np.testing.assert_array_equal(counts, np.bincount(labels, minlength=10))
         certain.append(float(sure @ counts) / 5)
@@ -206,7 +215,7 @@ def test_labels_are_counted_under_noise_and_are_sure_where_it_is_weak():
 def test_shuffled_messages_under_weak_noise_are_not_explained():
     target, observed, _, _ = view(DSGD(), noised(0.01), views.released, sizes=(1,) * 5, seed=1)
     nothing = views.shuffled(observed, np.random.default_rng(0))
-    assert not Fit().run(nothing, target, np.random.default_rng(0)).diagnostics["explained"]
+    assert not SampleFit().run(nothing, target, np.random.default_rng(0)).diagnostics["explained"]
 
 
 def test_several_rows_each_and_no_bias():

@@ -1,4 +1,4 @@
-"""Rounding to fixed point: the attack knows from the transcript how well the true samples can fit, and stops there."""
+"""Fixed-point rounding: a fit stops at the residual that rounding leaves to the true rows."""
 
 import numpy as np
 import pytest
@@ -6,11 +6,11 @@ import pytest
 from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.gradient_inversion import Fit
-from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.rounds import read
-from securefed.attacks.gradient_inversion.simulate import Simulation
-from securefed.attacks.gradient_inversion.system import System
+from securefed.attacks.gradient_inversion import SampleFit
+from securefed.attacks.gradient_inversion.gradient_rounds import read_rounds
+from securefed.attacks.gradient_inversion.linear_model import LinearModel
+from securefed.attacks.gradient_inversion.round_simulation import RoundSimulation
+from securefed.attacks.gradient_inversion.sum_equations import SumEquations
 from securefed.attacks.levenberg import Patience
 from securefed.attacks.scores import sample_error
 from securefed.defenses.compose import chain
@@ -22,19 +22,19 @@ CLIENTS = 6
 
 
 def at_the_truth(method, defence, seed):
-    """Norm of the misfit of the true rows, and what rounding is said to leave of it."""
+    """Return the norm of the residual of the true rows, and the norm expected from rounding."""
     federation, clients = scene(method, sizes=(1,) * CLIENTS, seed=seed, defence=defence)
     target = Target(method, federation.public)
-    seen = read(views.sum_only(federation.transcript, None), target)
-    simulation = Simulation(method, LinearModel.of(target), federation.public, seen, tuple(range(CLIENTS)))
-    system = System.build(simulation, 64)
+    seen = read_rounds(views.sum_only(federation.transcript, None), target)
+    simulation = RoundSimulation(method, LinearModel.of(target), federation.public, seen, tuple(range(CLIENTS)))
+    system = SumEquations.in_row_space(simulation, 64)
     rows, labels = np.vstack([c.x for c in clients]), np.concatenate([c.y for c in clients])
-    residual, _ = system.misfit(rows @ system.basis.T, labels, slope=False)
+    residual = system.residual(rows @ system.basis.T, labels)
     return float(np.linalg.norm(residual)), system.floor
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-def test_the_floor_is_the_misfit_of_the_true_rows(method):
+def test_the_floor_is_the_residual_of_the_true_rows(method):
     """Within 30 %: a unit of half or twice the size would be told apart."""
     defence = chain(Quantise())
     ratios = [np.divide(*at_the_truth(method, defence, seed)) for seed in range(4)]
@@ -52,7 +52,7 @@ def test_a_fit_of_rounded_sums_stops_at_the_floor():
     federation, clients = scene(method, sizes=(1,) * CLIENTS, seed=1, defence=defence)
     target, observed = Target(method, federation.public), views.sum_only(federation.transcript, None)
     blind = type(observed)(observed.view, None, tuple(_untold(o) for o in observed.rounds), observed.output)
-    known, patient = (Fit().run(view, target, np.random.default_rng(0)) for view in (observed, blind))
+    known, patient = (SampleFit().run(view, target, np.random.default_rng(0)) for view in (observed, blind))
     rows = np.vstack([client.x for client in clients])
     assert sample_error(known.value, rows) < 1.5 * sample_error(patient.value, rows) < 1e-3
     assert known.diagnostics["steps"] < 0.5 * patient.diagnostics["steps"]

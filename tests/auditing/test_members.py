@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.generic import Replay
-from securefed.attacks.membership import Game, plant, pooled
+from securefed.attacks.membership import CanaryGame, plant, pooled_rates
 from securefed.auditing import members
 from securefed.auditing.cases import case
 from securefed.auditing.matrix import audit
@@ -53,23 +53,23 @@ def test_pooled_rates_have_intervals_that_hold_the_truth_and_nulls_that_hold_a_h
     rng = np.random.default_rng(1)
     bits = [np.arange(16) % 2 == 0 for _ in range(40)]
     scores = [rng.normal(size=16) + own for own in bits]
-    found = pooled(scores, bits)
+    found = pooled_rates(scores, bits)
     assert found.auc[0] < ndtr(2**-0.5) < found.auc[1]
     assert found.auc[1] - found.auc[0] < 0.12
     assert found.null[0] < 0.5 < found.null[1] < found.auc[0]
     assert found.tpr[0] <= found.rates.tpr <= found.tpr[1]
     with pytest.raises(DataError, match="members and non-members"):
-        pooled([np.zeros(3)], [np.ones(3, bool)])
+        pooled_rates([np.zeros(3)], [np.ones(3, bool)])
 
 
-def game(noise: float, seed: int) -> Game:
+def game(noise: float, seed: int) -> CanaryGame:
     """A client whose message is X^T X z: own rows against stand-ins, seen through Gaussian noise."""
     rng = np.random.default_rng(seed)
     canaries = plant(DATA[1], POPULATION_ROWS, (rng.permutation(4) < 2).tolist(), rng)
     base: Replay = replay(product, Z, rounds=1)
     data = canaries.planted(DATA[1])
     seen = base.alone(0, data)
-    return Game(base, 0, seen + noise * rng.normal(size=seen.size), noise, data, canaries)
+    return CanaryGame(base, 0, seen + noise * rng.normal(size=seen.size), noise, data, canaries)
 
 
 def test_the_informed_adversary_reaches_the_rate_of_the_likelihood_ratio() -> None:
@@ -82,7 +82,7 @@ def test_the_informed_adversary_reaches_the_rate_of_the_likelihood_ratio() -> No
         for place, (own, other) in enumerate(zip(played.canaries.own, played.canaries.stand_ins, strict=True)):
             ends = [played.replay.alone(0, Dataset(played._with(played.data.x, place, row))) for row in (own, other)]
             wanted.append(ndtr(np.linalg.norm(ends[0] - ends[1]) / (noise * 2**0.5)))
-    found = pooled(scores, bits)
+    found = pooled_rates(scores, bits)
     assert found.auc[0] - 0.03 < np.mean(wanted) < found.auc[1] + 0.03
     assert 0.55 < found.rates.auc < 0.95
 
@@ -93,7 +93,7 @@ def test_exact_messages_give_every_bit_and_drowned_ones_none() -> None:
         assert scores.shape == (4,)
     assert ((exact.informed() > 0) == exact.canaries.inside).all()
     drowned = [game(1e4, seed) for seed in range(25)]
-    found = pooled([item.informed() for item in drowned], [item.canaries.inside for item in drowned])
+    found = pooled_rates([item.informed() for item in drowned], [item.canaries.inside for item in drowned])
     assert found.auc[0] < 0.5 < found.auc[1]
 
 

@@ -18,7 +18,7 @@ from securefed.algorithms.pca import FAPS, FedPG, LocalPower
 from securefed.attacks import views
 from securefed.attacks.base import Attack, Observed, Target
 from securefed.attacks.diagnosis import diagnose, explained, resolution
-from securefed.attacks.gradient_inversion.search import Race
+from securefed.attacks.gradient_inversion.multistart_search import MultiStartSearch
 from securefed.attacks.requirements import unbroken
 from securefed.auditing.cases import case_names
 from securefed.datasets.base import Dataset
@@ -53,10 +53,10 @@ FEW = (
     "graph/ppgl",
 )
 """An algorithm of each family of attacks."""
-SHORT = Race(entrants=2, opening=10, finalists=1, closing=40, budget=40)
+SHORT = MultiStartSearch(starts=2, first_steps=10, finalists=1, last_steps=40, budget=40)
 QUICK: dict[str, dict[str, Any]] = {
-    "gradient_inversion/fit": {"race": SHORT},
-    "personal/path": {"race": SHORT},
+    "gradient_inversion/fit": {"search": SHORT},
+    "personal/path": {"search": SHORT},
     "networks/inversion": {"evaluations": 5},
 }
 WEAK = ("gradient_inversion/naive", "gradient_inversion/dlg", "gradient_inversion/telescoping", "personal/replay")

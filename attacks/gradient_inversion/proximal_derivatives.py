@@ -1,4 +1,4 @@
-"""Proximal operators on dual numbers: the value is what the clients compute, slopes pass its derivative there."""
+"""Proximal operators on dual numbers: values as the clients compute them, slopes by the operator's derivative."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from securefed.algorithms.optimization.losac_prox import LoSACProx
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.proximal import L1, NoRegulariser, Nuclear, Regulariser
 from securefed.algorithms.optimization.scaffold_prox import ScaffoldProx
-from securefed.attacks.gradient_inversion.dual import Dual
+from securefed.attacks.gradient_inversion.dual_numbers import DualNumber
 from securefed.tensors import Array, Layout
 
-Proximal = LoSACProx | ScaffoldProx
+_ProximalMethod = LoSACProx | ScaffoldProx
 
 
 @dataclass(frozen=True)
-class ThresholdedL1(L1):
-    """Soft thresholding: entries beyond the threshold keep their derivative, the others lose it."""
+class DifferentiableL1(L1):
+    """Soft thresholding of entries; those beyond the threshold keep their derivative, the others lose it."""
 
     def prox(self, vector: Any, step: float, layout: Layout) -> Any:
-        """Of an array or of dual numbers."""
-        if not isinstance(vector, Dual):
+        """Apply the operator to an array or to dual numbers."""
+        if not isinstance(vector, DualNumber):
             return super().prox(vector, step, layout)
         kept = np.abs(vector.value) > step * self.weight
-        return Dual(super().prox(vector.value, step, layout), np.where(kept, vector.slopes, 0.0))
+        return DualNumber(super().prox(vector.value, step, layout), np.where(kept, vector.slopes, 0.0))
 
 
 @dataclass(frozen=True)
-class ThresholdedNuclear(Nuclear):
-    """Singular values thresholded, f(s) = max(s - t, 0). With A = U S V^T, B' = U^T B V and P = (B' + B'^T) / 2, the
-    derivative along B has, in the bases U and V, the entries (Daleckii and Krein; Edelman 2005)
+class DifferentiableNuclear(Nuclear):
+    """Soft thresholding of singular values, f(s) = max(s - t, 0).
+
+    With A = U S V^T, B' = U^T B V and P = (B' + B'^T) / 2, the derivative at A along B has, in the bases U and V, the
+    entries (Daleckii and Krein; Edelman 2005)
 
         (f_i - f_j) / (s_i - s_j) P_ij  +  (f_i + f_j) / (s_i + s_j) (B'_ij - P_ij),
 
@@ -40,8 +42,8 @@ class ThresholdedNuclear(Nuclear):
     """
 
     def prox(self, vector: Any, step: float, layout: Layout) -> Any:
-        """Of an array or of dual numbers."""
-        if not isinstance(vector, Dual):
+        """Apply the operator to an array or to dual numbers."""
+        if not isinstance(vector, DualNumber):
             return super().prox(vector, step, layout)
         slopes, start = vector.slopes.copy(), 0
         for spec in layout:
@@ -49,14 +51,14 @@ class ThresholdedNuclear(Nuclear):
             if len(spec.shape) == 2:
                 matrix = vector.value[..., part].reshape(*vector.value.shape[:-1], *spec.shape)
                 along = slopes[..., part].reshape(*slopes.shape[:-1], *spec.shape)
-                slopes[..., part] = _slope(matrix, along, step * self.weight).reshape(*slopes.shape[:-1], -1)
-        return Dual(super().prox(vector.value, step, layout), slopes)
+                slopes[..., part] = _derivative(matrix, along, step * self.weight).reshape(*slopes.shape[:-1], -1)
+        return DualNumber(super().prox(vector.value, step, layout), slopes)
 
 
-def _slope(matrix: Array, along: Array, cut: float) -> Array:
-    """The derivative at (..., m, n) along (directions, ..., m, n)."""
+def _derivative(matrix: Array, along: Array, cut: float) -> Array:
+    """Return the derivative at `matrix` (..., m, n) along `along` (directions, ..., m, n), with threshold `cut`."""
     if matrix.shape[-2] > matrix.shape[-1]:
-        return np.swapaxes(_slope(np.swapaxes(matrix, -1, -2), np.swapaxes(along, -1, -2), cut), -1, -2)
+        return np.swapaxes(_derivative(np.swapaxes(matrix, -1, -2), np.swapaxes(along, -1, -2), cut), -1, -2)
     m = matrix.shape[-2]
     left, s, right = np.linalg.svd(matrix, full_matrices=True)
     along = np.swapaxes(left, -1, -2) @ along @ np.swapaxes(right, -1, -2)
@@ -74,22 +76,22 @@ def _slope(matrix: Array, along: Array, cut: float) -> Array:
 
 
 def is_proximal(method: object) -> bool:
-    """Whether local steps pass through a regulariser: then vectors cannot be projected on the rows' span."""
-    return isinstance(method, Proximal) and type(method.regulariser) is not NoRegulariser
+    """Whether local steps pass through a regulariser, so that vectors cannot be projected on the rows' span."""
+    return isinstance(method, _ProximalMethod) and type(method.regulariser) is not NoRegulariser
 
 
 def differentiable(method: GradientMethod) -> GradientMethod | None:
-    """The method on dual numbers; `None` where its operator is not known here."""
-    if method.replayable or (isinstance(method, Proximal) and type(method.regulariser) is NoRegulariser):
+    """Return the method for dual numbers; `None` if the derivative of its proximal operator is unknown."""
+    if method.replayable or (isinstance(method, _ProximalMethod) and type(method.regulariser) is NoRegulariser):
         return method
-    if not isinstance(method, Proximal):
+    if not isinstance(method, _ProximalMethod):
         return None
     known: Regulariser
     match method.regulariser:
         case L1(weight):
-            known = ThresholdedL1(weight)
+            known = DifferentiableL1(weight)
         case Nuclear(weight):
-            known = ThresholdedNuclear(weight)
+            known = DifferentiableNuclear(weight)
         case _:
             return None
     return replace(method, regulariser=known)

@@ -1,4 +1,4 @@
-"""Who was in which sum: participation statistics, and what differences of sums can single out at all."""
+"""Record which clients contributed to which sum, and find which clients differences of sums can single out."""
 
 from __future__ import annotations
 
@@ -13,63 +13,66 @@ from securefed.errors import TranscriptError
 from securefed.messages import ClientId
 from securefed.tensors import Array
 
-_RANK = 1e-9
+_RANK_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class Incidence:
-    """Rounds times clients.
+class ParticipationMatrix:
+    """Which client contributed to the sum of which round.
 
     Attributes:
-        clients: ids, ascending: the columns.      present: (rounds, clients) of 0 and 1.
+        clients: ids of the columns, ascending.
+        present: (rounds, clients) 1 where the client contributed, else 0.
     """
 
     clients: tuple[ClientId, ...]
     present: Array
 
     @classmethod
-    def of(cls, observed: Observed) -> Incidence:
-        """From the members of each observed sum.
+    def of(cls, observed: Observed) -> ParticipationMatrix:
+        """Read the matrix from the members of each observed sum.
 
         Raises:
             TranscriptError: the view holds no round.
         """
         if not observed.rounds:
-            raise TranscriptError("the view holds no round, so nobody's participation is known")
+            raise TranscriptError("the view holds no round, so that participation is unknown; observe at least one")
         clients = tuple(sorted(observed.members))
         return cls(clients, np.array([[float(c in o.members) for c in clients] for o in observed.rounds]))
 
     @property
     def rates(self) -> Mapping[ClientId, float]:
-        """Share of the rounds that each client was in: known to the server under every defence here."""
+        """Share of the rounds that each client contributed to; the server knows it under every defence."""
         return dict(zip(self.clients, self.present.mean(axis=0).tolist(), strict=True))
 
     def absences(self, client: ClientId) -> int:
-        """Rounds without the client."""
+        """Return the number of rounds without the client."""
         return int(np.sum(self.present[:, self._column(client)] == 0))
 
     @cached_property
     def groups(self) -> tuple[frozenset[ClientId], ...]:
-        """Clients that are in exactly the same rounds: no difference of sums tells them apart."""
+        """Groups of clients that contributed to the same rounds; no difference of sums separates their members."""
         found: dict[bytes, set[ClientId]] = {}
         for column, client in enumerate(self.clients):
             found.setdefault(self.present[:, column].tobytes(), set()).add(client)
         return tuple(frozenset(group) for group in found.values())
 
     def weights(self, client: ClientId) -> Array | None:
-        """The combination of sums that is the client's message alone if messages stay the same over the rounds, of
-        least noise; `None` where there is none."""
+        """Return the combination of sums that equals the client's message if messages do not change over the rounds.
+
+        Of all such combinations it is the one with the least noise; `None` if there is none.
+        """
         unit = np.zeros(len(self.clients))
         unit[self._column(client)] = 1.0
-        found, *_ = np.linalg.lstsq(self.present.T, unit, rcond=_RANK)
+        found, *_ = np.linalg.lstsq(self.present.T, unit, rcond=_RANK_TOLERANCE)
         return np.asarray(found) if np.abs(self.present.T @ found - unit).max() < 1e-6 else None
 
     def noise(self, client: ClientId) -> float:
-        """By how much independent noise of each sum is multiplied in that combination; infinite where there is none."""
+        """Return the factor by which `weights` amplifies independent noise of the sums; infinite without weights."""
         found = self.weights(client)
         return float("inf") if found is None else float(np.linalg.norm(found))
 
     def _column(self, client: ClientId) -> int:
         if client not in self.clients:
-            raise TranscriptError(f"client {client} is in no observed sum")
+            raise TranscriptError(f"client {client} is in no observed sum; those that are: {list(self.clients)}")
         return self.clients.index(client)

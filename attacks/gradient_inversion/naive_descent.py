@@ -1,4 +1,4 @@
-"""The papers' own attack: plain gradient descent on the distance between two gradients.
+"""Recover rows by plain gradient descent on the distance between two gradients, as in the papers.
 
 Source: Zhu et al., Deep Leakage from Gradients, (3)-(4); LoSAC (Liu et al.), sec. 5.4 and Fig. 6, with its settings.
 """
@@ -11,21 +11,29 @@ from typing import ClassVar
 import numpy as np
 
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.rounds import Gradients, as_gradients, method_of, read, why_not
+from securefed.attacks.gradient_inversion.gradient_rounds import (
+    GradientEstimate,
+    estimate_gradients,
+    method_of,
+    read_rounds,
+    why_not_invertible,
+)
+from securefed.attacks.gradient_inversion.linear_model import LinearModel
 from securefed.tensors import Array
 
 
 @dataclass(frozen=True)
-class Naive:
-    """x', y' <- gradient descent on ||g(x', y') - g||^2 for one round, the update treated as ONE gradient.
+class NaiveDescent:
+    """Minimise ||g(x', y') - g||^2 over rows x' and labels y' by gradient descent, with one round's update as g.
 
-    It moves samples by a few percent for every method, protected or not: that it fails is no evidence of protection.
-    It is here to show that. Samples start uniform in [0, feature_bound], label scores (softmax of free numbers) normal.
+    It moves rows by a few percent only, whether a method is protected or not, so that its failure is no evidence of
+    protection; it is included to show this. Rows start uniform in [0, feature_bound], label scores (the logits of y')
+    normal.
 
     Attributes:
-        steps: gradient steps.      step_size: their size.
-        round: the round attacked, counted from 1; the last one where the view holds fewer.
+        steps: number of gradient steps.
+        step_size: their size.
+        round: the round to attack, counted from 1; the last one if the view holds fewer.
     """
 
     steps: int = 100
@@ -36,17 +44,23 @@ class Naive:
     secret: ClassVar[str] = "samples"
 
     def applies(self, target: Target, observed: Observed) -> str | None:
-        return why_not(target, observed)
+        """Return why the attack does not apply, or `None` if it does."""
+        return why_not_invertible(target, observed)
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
-        rounds = read(observed, target)
+        """Recover the rows of data.
+
+        Raises:
+            TranscriptError: the attack does not apply to this view.
+        """
+        rounds = read_rounds(observed, target)
         model = LinearModel.of(target)
-        assert model is not None  # `read` refuses other models
-        place = min(self.round, len(rounds)) - 1
-        members = rounds[place].members
+        assert model is not None  # `read_rounds` refuses other models
+        index = min(self.round, len(rounds)) - 1
+        members = rounds[index].members
         count = sum(target.public.rows[client] for client in members)
-        read_as = as_gradients(rounds[: place + 1], method_of(target), target.public, model)[place]
-        mean = Gradients(read_as.point, read_as.gradient / count)
+        estimate = estimate_gradients(rounds[: index + 1], method_of(target), target.public, model)[index]
+        mean = GradientEstimate(estimate.point, estimate.gradient / count)
         samples = rng.uniform(0.0, target.public.feature_bound, (count, target.public.features))
         scores = rng.normal(size=(count, model.outputs))
         with np.errstate(all="ignore"):
@@ -66,25 +80,25 @@ class Naive:
             residual=float(residual),
             unknowns=samples.size,
             members=frozenset(members),
-            diagnostics={"round": place + 1},
+            diagnostics={"round": index + 1},
         )
 
 
-def _distance(model: LinearModel, seen: Gradients, samples: Array, scores: Array) -> tuple[float, Array, Array]:
-    """||g' - g||^2 and its derivatives by the samples and by the label scores."""
+def _distance(model: LinearModel, seen: GradientEstimate, samples: Array, scores: Array) -> tuple[float, Array, Array]:
+    """Return ||g' - g||^2 and its derivatives by the rows and by the label scores."""
     count = len(samples)
     p, q = model.probabilities(model.logits(seen.point, samples)), model.probabilities(scores)
     slope = p - q
     weight = slope.T @ samples / count - model.weight(seen.gradient)
     offset = slope.mean(axis=0) - np.asarray(model.offset(seen.gradient)) if model.bias else np.zeros(model.outputs)
     by_slope = (2.0 / count) * (samples @ weight.T + offset)
-    by_logit = _back(model, p, by_slope)
+    by_logit = _derivative_by_logits(model, p, by_slope)
     by_sample = (2.0 / count) * slope @ weight + by_logit @ model.weight(seen.point)
-    return float(np.sum(weight**2) + np.sum(offset**2)), by_sample, -_back(model, q, by_slope)
+    return float(np.sum(weight**2) + np.sum(offset**2)), by_sample, -_derivative_by_logits(model, q, by_slope)
 
 
-def _back(model: LinearModel, p: Array, by_p: Array) -> Array:
-    """Through probabilities to logits."""
+def _derivative_by_logits(model: LinearModel, p: Array, by_p: Array) -> Array:
+    """Turn derivatives by probabilities into derivatives by logits."""
     if model.logistic:
         return np.asarray(p * (1.0 - p) * by_p)
     return np.asarray(p * (by_p - np.sum(p * by_p, axis=1, keepdims=True)))

@@ -1,4 +1,4 @@
-"""From observations to vectors: what each round's message says, round by round, in the method's own parts."""
+"""Read a gradient method's rounds from a view, as vectors in the method's own parts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from securefed.algorithms.optimization.mimesvrg import GRADIENT, PHASE, MimeSVRG
 from securefed.algorithms.optimization.model import Model, label
 from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work
 from securefed.attacks.base import Observation, Observed, Target
-from securefed.attacks.gradient_inversion.clipping import Clip
-from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.proximal import differentiable, is_proximal
+from securefed.attacks.gradient_inversion.contribution_clipping import ContributionClip
+from securefed.attacks.gradient_inversion.linear_model import LinearModel
+from securefed.attacks.gradient_inversion.proximal_derivatives import differentiable, is_proximal
 from securefed.attacks.requirements import MEMORY, too_large, untold
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
@@ -27,28 +27,38 @@ from securefed.tensors import Array
 
 
 class LocalRound(Protocol):
-    """A client's round as anybody can run it: what a simulation needs of a `GradientMethod`, which is one. A part of a
-    method's round, with no server of its own, is another."""
+    """The client's part of a round, as a simulation needs it: a `GradientMethod`, or a part of its round."""
 
     sent: ClassVar[tuple[str, ...]]
 
     @property
-    def problem(self) -> Problem: ...
+    def problem(self) -> Problem:
+        """The model and its loss."""
+        ...
 
-    def memory(self, model: Model) -> Memory: ...
+    def memory(self, model: Model) -> Memory:
+        """Return a client's memory before its first round."""
+        ...
 
-    def draw(self, rows: int, rng: np.random.Generator) -> Draw: ...
+    def draw(self, rows: int, rng: np.random.Generator) -> Draw:
+        """Draw the rows of each local step."""
+        ...
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]: ...
+    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps; return the contribution and the new memory."""
+        ...
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One round: vectors received by the members, and the sum of what they sent.
+class GradientRound:
+    """One round: vectors that the members received, and the sum of their contributions.
 
     Attributes:
-        rounding: by part, standard deviation of what rounding to fixed point added to an entry of the sum.
-        clips: what each member's contribution was scaled down to.
+        received: by part, what the members received.
+        total: by part, the sum of their contributions.
+        members: clients in the sum.
+        rounding: by part, standard deviation of the fixed-point rounding error of an entry of the sum.
+        clips: clips of each member's contribution.
         noise: by part, standard deviation of the noise in an entry of the sum.
     """
 
@@ -56,17 +66,18 @@ class Seen:
     total: Mapping[str, Array]
     members: tuple[ClientId, ...]
     rounding: Mapping[str, float] = field(default_factory=dict)
-    clips: tuple[Clip, ...] = ()
+    clips: tuple[ContributionClip, ...] = ()
     noise: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Gradients:
+class GradientEstimate:
     """A round read as one gradient.
 
     Attributes:
-        point: where it was taken.      gradient: the estimated SUM over the members' rows.
-        error: how far rounding to fixed point, of one step for all tensors, may have moved an entry of it; 0 without.
+        point: parameters at which the gradient was taken.
+        gradient: the estimated SUM over the members' rows.
+        error: bound on the fixed-point rounding error of an entry, for one step size for all tensors; 0 without.
     """
 
     point: Array
@@ -74,25 +85,25 @@ class Gradients:
     error: float = 0.0
 
 
-def why_not(target: Target, observed: Observed) -> str | None:
-    """Why rounds of a gradient method cannot be read from this view, or `None`."""
+def why_not_invertible(target: Target, observed: Observed) -> str | None:
+    """Return why rows cannot be recovered from this view by gradient inversion, or `None` if they can."""
     method = target.algorithm
     if not isinstance(method, GradientMethod):
         return "It inverts gradients, and this algorithm sends none."
     if LinearModel.of(target) is None:
         return "It inverts logistic and softmax regression only."
     return (
-        _not_replayed(method, target.public.rows)
+        _not_simulable(method, target.public.rows)
         or untold(observed.rounds)
-        or (None if _told(observed, method) else "The view holds no messages.")
-        or _no_room(target, observed)
+        or (None if _gradient_observations(observed, method) else "The view holds no messages.")
+        or _too_large(target, observed)
     )
 
 
-def _no_room(target: Target, observed: Observed) -> str | None:
-    """Why the vectors of the rounds, and as many rows as are sought, do not fit into memory, or `None`."""
+def _too_large(target: Target, observed: Observed) -> str | None:
+    """Return why the rounds' vectors and the unknown rows do not fit into memory, or `None`."""
     model, rounds, public = LinearModel.of(target), len(observed.rounds), target.public
-    assert model is not None  # `why_not` refuses other models
+    assert model is not None  # `why_not_invertible` refuses other models
     rows = sum(public.rows[client] for client in observed.members)
     directions = public.features if is_proximal(method_of(target)) else rounds * model.outputs
     needed = 8 * (public.features + 1) * (8 * rounds * model.outputs + 4 * directions + 4 * rows)
@@ -104,17 +115,19 @@ def _no_room(target: Target, observed: Observed) -> str | None:
     )
 
 
-def _not_replayed(method: GradientMethod, rows: tuple[int, ...]) -> str | None:
-    """Why the clients' rounds cannot be simulated, or `None`."""
+def _not_simulable(method: GradientMethod, rows: tuple[int, ...]) -> str | None:
+    """Return why the clients' rounds cannot be simulated, or `None`."""
     if differentiable(method) is None:
-        return "It replays local steps, and these pass through a proximal operator whose derivative it does not know."
+        return "It simulates local steps, and these pass through a proximal operator of unknown derivative."
     if getattr(method, "local_epochs", None) is not None and stochastic(method, rows):
-        return "It replays clients that all make equally many local steps, and these make more the more rows they have."
+        return "It simulates clients that make equally many local steps; these make more the more rows they have."
     return None
 
 
 def method_of(target: Target) -> GradientMethod:
-    """The method whose rounds `read` returns: the target's, or one that sends the same where only a part is read.
+    """Return the method whose rounds `read_rounds` returns.
+
+    It is the target's, or, for MimeSVRG, one that sends the same messages as its first phase.
 
     Raises:
         TranscriptError: the target's algorithm is no gradient method.
@@ -122,24 +135,24 @@ def method_of(target: Target) -> GradientMethod:
     if isinstance(target.algorithm, MimeSVRG):  # phase 0 sends the mean gradient at x: minus a step of rate 1
         return FedAvg(problem=target.algorithm.problem, learning_rate=1.0, local_steps=1, weighting="uniform")
     if not isinstance(target.algorithm, GradientMethod):
-        raise TranscriptError("gradients can be inverted for gradient methods only")
+        raise TranscriptError("only gradient methods can be inverted; the target's algorithm is none")
     return differentiable(target.algorithm) or target.algorithm
 
 
-def _told(observed: Observed, method: object) -> list[Observation]:
-    """The rounds that are read: all, or those of MimeSVRG's first phase, its gradients at the broadcast model."""
+def _gradient_observations(observed: Observed, method: object) -> list[Observation]:
+    """Select the rounds to read: all, or MimeSVRG's first phases, which send gradients at the broadcast model."""
     if not isinstance(method, MimeSVRG):
         return list(observed.rounds)
     return [item for item in observed.rounds if int(item.broadcast[PHASE]) == GRADIENT]
 
 
-def read(observed: Observed, target: Target) -> tuple[Seen, ...]:
-    """The view's rounds.
+def read_rounds(observed: Observed, target: Target) -> tuple[GradientRound, ...]:
+    """Read the view's rounds.
 
     Raises:
         TranscriptError: the view does not fit the method.
     """
-    reason = why_not(target, observed)
+    reason = why_not_invertible(target, observed)
     if reason is not None:
         raise TranscriptError(reason)
     method = method_of(target)
@@ -149,51 +162,48 @@ def read(observed: Observed, target: Target) -> tuple[Seen, ...]:
     names = {"delta": "direction"} if mime else {part: part for part in method.sent}
     sign = -1 if mime else 1
 
-    def seen(item: Observation) -> Seen:
-        return Seen(
+    def converted(item: Observation) -> GradientRound:
+        rounding = math.sqrt(len(item.members) / 12)  # standard deviation for a grid of step 1
+        return GradientRound(
             method.read(model, item.broadcast),
             {part: sign * model.vector(name, item.message) for part, name in names.items()},
             tuple(sorted(item.members)),
-            {part: _rounding(model, name, item) for part, name in names.items()},
+            {part: rounding * _root_mean_square(model, name, item.step) for part, name in names.items()},
             _clips(model, names, item),
-            {part: _noise(model, name, item) for part, name in names.items()} if item.noise else {},
+            {part: _root_mean_square(model, name, item.noise) for part, name in names.items()} if item.noise else {},
         )
 
     try:
-        return tuple(seen(item) for item in _told(observed, target.algorithm))
+        return tuple(converted(item) for item in _gradient_observations(observed, target.algorithm))
     except KeyError as error:
         raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
 
 
-def _rounding(model: Model, part: str, item: Observation) -> float:
-    """Of numbers rounded to the nearest of a grid: step / sqrt(12) a member, as a root mean square over the entries."""
-    squares = [spec.size * item.step.get(label(part, spec.name), 0.0) ** 2 for spec in model.layout]
-    return float(np.sqrt(len(item.members) * sum(squares) / (12 * model.layout.size)))
-
-
-def _noise(model: Model, part: str, item: Observation) -> float:
-    """As a root mean square over the entries."""
-    squares = [spec.size * item.noise.get(label(part, spec.name), 0.0) ** 2 for spec in model.layout]
+def _root_mean_square(model: Model, part: str, by_tensor: Mapping[str, float]) -> float:
+    """Return the root mean square, over a part's entries, of numbers given by tensor."""
+    squares = [spec.size * by_tensor.get(label(part, spec.name), 0.0) ** 2 for spec in model.layout]
     return float(np.sqrt(sum(squares) / model.layout.size))
 
 
-def _clips(model: Model, names: Mapping[str, str], item: Observation) -> tuple[Clip, ...]:
-    """The clips of a round; none where one of them reckons with tensors that are not read."""
+def _clips(model: Model, names: Mapping[str, str], item: Observation) -> tuple[ContributionClip, ...]:
+    """Return the clips of a round; none if one of them covers tensors that are not read."""
     weights, *bias = model.layout
     cut = -sum(spec.size for spec in bias) or None  # counted from the end, places hold in any coordinates of the rows
     where = {weights.name: slice(None, cut)} | {spec.name: slice(cut, None) for spec in bias}
     places = {label(name, of): (part, at) for part, name in names.items() for of, at in where.items()}
     if not all(name in places for together, _ in item.clips for name in together):
         return ()
-    return tuple(Clip(tuple(places[name] for name in together), norm) for together, norm in item.clips)
+    return tuple(ContributionClip(tuple(places[name] for name in together), norm) for together, norm in item.clips)
 
 
-def as_gradients(rounds: tuple[Seen, ...], method: LocalRound, public: Public, model: LinearModel) -> list[Gradients]:
-    """Each round as one gradient at the broadcast model, the members as one average client.
+def estimate_gradients(
+    rounds: tuple[GradientRound, ...], method: LocalRound, public: Public, model: LinearModel
+) -> list[GradientEstimate]:
+    """Read each round as one gradient at the broadcast model, the members as one average client.
 
-    Steps are linear in the gradients, so a gradient that stays the same all round is read off exactly, through
-    the last part of the contribution (`dc`, `dphi`), whose running sums are stored gradients. Exact for one local
-    step and constant members (SCAFFOLD: for mean gradients), an average along the path otherwise.
+    Local steps are linear in the gradients, so that a gradient that is constant over the round follows exactly from
+    the last part of the contribution (`dc`, `dphi`), whose running sums are stored gradients. The result is exact for
+    one local step and constant members (SCAFFOLD: for mean gradients), and an average along the local path otherwise.
     """
     part = method.sent[-1]
     memory = method.memory(Model(method.problem, public))
@@ -216,17 +226,17 @@ def as_gradients(rounds: tuple[Seen, ...], method: LocalRound, public: Public, m
         memory = method.steps(seen.received, memory, work(gradient))[1]
         # Half a step a member, of which the rounding is the deviation of even parts.
         error = math.sqrt(3 * len(seen.members)) * seen.rounding.get(part, 0.0) * rows / abs(slope)
-        out.append(Gradients(seen.received["x"], gradient * rows * len(seen.members), error))
+        out.append(GradientEstimate(seen.received["x"], gradient * rows * len(seen.members), error))
     return out
 
 
 def local_steps(method: LocalRound) -> int:
-    """Local steps of a client with one row, one full batch each where they are counted in passes."""
+    """Return the number of local steps of a client with one row; one full batch is one pass."""
     return len(method.draw(1, np.random.default_rng(0)).parts)
 
 
 def penalty(model: LinearModel, point: Array) -> Array:
-    """Gradient of l2/2 ||W||^2 at parameters (parameters,)."""
+    """Return the gradient of l2/2 ||W||^2 at a vector of parameters."""
     out = model.l2 * point
     if model.bias:
         out[..., -model.outputs :] = 0.0
@@ -234,6 +244,6 @@ def penalty(model: LinearModel, point: Array) -> Array:
 
 
 def stochastic(method: LocalRound, rows: tuple[int, ...]) -> bool:
-    """Whether the clients' local steps draw rows at random, so that no attacker can repeat them."""
+    """Whether the clients' local steps draw rows at random, so that an attacker cannot repeat them."""
     parts = method.draw(max(rows), np.random.default_rng(0)).parts
     return any(not isinstance(part, slice) for part in parts)

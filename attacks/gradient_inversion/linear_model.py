@@ -1,4 +1,4 @@
-"""The linear models as an attacker computes with them: any leading axes; gradients, and their derivatives by rows."""
+"""Gradients of logistic and softmax regression for any leading axes, and their derivatives by the rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.attacks.base import Target
-from securefed.attacks.gradient_inversion.dual import Dual
+from securefed.attacks.gradient_inversion.dual_numbers import DualNumber
 from securefed.problems import LogisticRegression, SoftmaxRegression
 from securefed.public import Public
 from securefed.tensors import Array
@@ -15,11 +15,13 @@ from securefed.tensors import Array
 
 @dataclass(frozen=True)
 class LinearModel:
-    """z = W x + b with W (outputs, features), flattened as weight rows, then bias.
+    """Logits z = W x + b with W (outputs, features); parameters are the rows of W, then b.
 
     Attributes:
-        outputs: classes of softmax, 1 for logistic.      bias: whether there is one.
-        l2: weight of the penalty.      logistic: which of the two.
+        outputs: number of classes of softmax regression, 1 for logistic regression.
+        bias: whether the model has a bias b.
+        l2: weight of the penalty.
+        logistic: whether this is logistic regression, else softmax regression.
     """
 
     outputs: int
@@ -29,7 +31,7 @@ class LinearModel:
 
     @classmethod
     def of(cls, target: Target) -> LinearModel | None:
-        """The target's model, or `None` where it is not linear."""
+        """Return the target's model, or `None` if it is not linear."""
         match getattr(target.algorithm, "problem", None):
             case LogisticRegression() as problem:
                 return cls(1, problem.bias, problem.l2, True)
@@ -40,42 +42,42 @@ class LinearModel:
 
     @property
     def mirrored(self) -> bool:
-        """Whether (x, y) and (-x, other label) have the same gradient everywhere: two classes, no bias."""
+        """Whether (x, y) and (-x, other label) have the same gradient everywhere, as with two classes and no bias."""
         return not self.bias and (self.logistic or self.outputs == 2)
 
     def size(self, width: int) -> int:
-        """Parameters for rows of `width` features."""
+        """Return the number of parameters for rows of `width` features."""
         return self.outputs * (width + self.bias)
 
     def weight(self, vector: Array) -> Array:
-        """(..., outputs, width) view of the weights in (..., size)."""
+        """Return the weights (..., outputs, width) as a view of parameters (..., size)."""
         width = vector.shape[-1] // self.outputs - self.bias
         return vector[..., : self.outputs * width].reshape(*vector.shape[:-1], self.outputs, width)
 
     def offset(self, vector: Array) -> Array | float:
-        """(..., outputs) view of the bias, 0 without one."""
+        """Return the bias (..., outputs) as a view of parameters (..., size); 0 without a bias."""
         return vector[..., -self.outputs :] if self.bias else 0.0
 
     def project(self, vector: Array, basis: Array) -> Array:
-        """The vector for rows given by their coordinates in the orthonormal rows of `basis` (r, features)."""
+        """Return parameters that act on coordinates in the orthonormal rows of `basis` (r, features)."""
         weight = self.weight(vector) @ basis.T
         flat = weight.reshape(*vector.shape[:-1], -1)
         return np.concatenate([flat, vector[..., -self.outputs :]], axis=-1) if self.bias else flat
 
     def probabilities(self, z: Array) -> Array:
-        """(..., outputs) for logits of that shape."""
+        """Return the class probabilities of logits (..., outputs)."""
         if self.logistic:
             return np.asarray(0.5 + 0.5 * np.tanh(0.5 * z))
         powers = np.exp(z - z.max(axis=-1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
     def logits(self, vector: Array, x: Array) -> Array:
-        """(..., rows, outputs) for rows x (..., rows, width)."""
+        """Return the logits (..., rows, outputs) of rows x (..., rows, width)."""
         z = x @ np.swapaxes(self.weight(vector), -1, -2)
         return z + np.asarray(self.offset(vector))[..., None, :] if self.bias else z
 
     def gradient(self, vector: Array, x: Array, targets: Array, weights: Array) -> Array:
-        """Weighted sum over rows of the gradients, plus the penalty's. `targets` (..., rows, outputs)."""
+        """Return the weighted sum of the rows' gradients, plus the penalty's; `targets` are (..., rows, outputs)."""
         return self._summed(vector, x, (self.probabilities(self.logits(vector, x)) - targets) * weights[..., None])
 
     def _summed(self, vector: Array, x: Array, slope: Array) -> Array:
@@ -85,23 +87,30 @@ class LinearModel:
         flat = data.reshape(*data.shape[:-2], -1)
         return np.concatenate([flat, slope.sum(axis=-2)], axis=-1) if self.bias else flat
 
-    def weighed(self, vector: Array | Dual, x: Array, targets: Array, weights: Array) -> Dual:
-        """`gradient` with slopes (rows, ..., outputs): how much each row counts in the gradient of the weights.
+    def gradient_by_row_weight(
+        self, vector: Array | DualNumber, x: Array, targets: Array, weights: Array
+    ) -> DualNumber:
+        """Return `gradient` with slopes (rows, ..., outputs): the coefficient of each row in the weights' gradient.
 
-        They are its derivatives by an entry of the rows in which the vector is zero.
+        The slopes are derivatives by an entry of the rows in which the vector is zero.
         """
-        point = vector.value if isinstance(vector, Dual) else vector
+        point = vector.value if isinstance(vector, DualNumber) else vector
         slope = (self.probabilities(self.logits(point, x)) - targets) * weights[..., None]
         own = np.moveaxis(slope, -2, 0)
-        return Dual(self._summed(point, x, slope), own + self.l2 * vector.slopes if isinstance(vector, Dual) else own)
+        return DualNumber(
+            self._summed(point, x, slope), own + self.l2 * vector.slopes if isinstance(vector, DualNumber) else own
+        )
 
-    def sensitive(self, vector: Array | Dual, x: Array, targets: Array, weights: Array, slots: slice) -> Dual:
-        """`gradient` for x (members, rows, width) with its derivatives by every entry of the rows in `slots`, those of
-        all members side by side: slopes (slots * width, members, parameters). A dual `vector` depends on rows itself.
+    def gradient_by_rows(
+        self, vector: Array | DualNumber, x: Array, targets: Array, weights: Array, slots: slice
+    ) -> DualNumber:
+        """Return `gradient` of x (members, rows, width) with its derivatives by the rows in `slots`.
 
-        Two matrix products over all directions carry the vector's part; a row's own part is an outer product.
+        The slopes (slots * width, members, parameters) are derivatives of each member's gradient by its own rows. A
+        dual `vector` depends on the rows itself: two matrix products over all directions carry that part, and a row's
+        own part is an outer product.
         """
-        point = vector.value if isinstance(vector, Dual) else vector
+        point = vector.value if isinstance(vector, DualNumber) else vector
         members, rows, width = x.shape
         p, weights = self.probabilities(self.logits(point, x)), np.broadcast_to(weights, (members, rows))
         slope = (p - targets) * weights[..., None]
@@ -116,12 +125,12 @@ class LinearModel:
         by_weight[:, each, :, :, each] += slope[:, slots].swapaxes(0, 1)
         if self.bias:
             out[..., -self.outputs :] = own.reshape(len(out), members, -1)
-        if isinstance(vector, Dual):
-            self._carried(vector.slopes, x, p, weights[:, None, None, :], out)
-        return Dual(self._summed(point, x, slope), out)
+        if isinstance(vector, DualNumber):
+            self._add_carried(vector.slopes, x, p, weights[:, None, None, :], out)
+        return DualNumber(self._summed(point, x, slope), out)
 
-    def _carried(self, slopes: Array, x: Array, p: Array, weights: Array, out: Array) -> None:
-        """Adds what derivatives of the vector become in those of its gradient."""
+    def _add_carried(self, slopes: Array, x: Array, p: Array, weights: Array, out: Array) -> None:
+        """Add to `out` the derivatives that come through the vector."""
         directions, (members, rows, width) = len(slopes), x.shape
         by_weight = self.weight(slopes).swapaxes(0, 1)  # (members, directions, outputs, width)
         dz = by_weight.reshape(members, -1, width) @ np.swapaxes(x, 1, 2)
@@ -142,16 +151,16 @@ class LinearModel:
             out[..., -self.outputs :] += dz.sum(axis=-1).swapaxes(0, 1)
 
     def _curved(self, p: Array, dz: Array) -> Array:
-        """Change of the probabilities (..., outputs) with the logits."""
+        """Return the change of the probabilities (..., outputs) for a change `dz` of the logits."""
         if self.logistic:
             return np.asarray(p * (1.0 - p) * dz)
         return np.asarray(p * (dz - np.sum(p * dz, axis=-1, keepdims=True)))
 
     def targets(self, labels: Array) -> Array:
-        """(..., outputs) what `probabilities` should be."""
+        """Encode labels as probabilities (..., outputs)."""
         return labels[..., None].astype(float) if self.logistic else np.eye(self.outputs)[labels]
 
 
-def classes(model: LinearModel, public: Public) -> int:
-    """Number of labels."""
+def number_of_classes(model: LinearModel, public: Public) -> int:
+    """Return the number of possible labels."""
     return 2 if model.logistic else public.classes

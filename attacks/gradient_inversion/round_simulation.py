@@ -1,9 +1,9 @@
-"""Simulate the members' rounds with guessed rows, in the row space of what they sent.
+"""Simulate the members' rounds for guessed rows.
 
-Every data-dependent term of a weight update is a combination of the samples. So once the part that any client would
-have sent is subtracted, the messages' rows span the samples' space: with B samples and enough rounds the 64 or 784
-unknowns of a sample become B coordinates. The simulation runs in those coordinates, through the very lines the clients
-run (`GradientMethod.steps`), with all members side by side, and on dual numbers for derivatives by all rows at once.
+Every data-dependent term of a weight update is a combination of the rows of data. So once the data-free part is
+subtracted, the messages' rows span the space of the data: with B rows and enough rounds, the 64 or 784 unknowns of a
+row become B coordinates. The simulation runs in those coordinates, through the clients' own code
+(`GradientMethod.steps`), with all members side by side, and on dual numbers for derivatives by all rows at once.
 """
 
 from __future__ import annotations
@@ -17,68 +17,72 @@ import numpy as np
 
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.work import Draw, Work
-from securefed.attacks.gradient_inversion.clipping import Clip, clipped
-from securefed.attacks.gradient_inversion.dual import Dual, where
-from securefed.attacks.gradient_inversion.glm import LinearModel
-from securefed.attacks.gradient_inversion.rounds import LocalRound, Seen, local_steps
+from securefed.attacks.gradient_inversion.contribution_clipping import ContributionClip, clipped
+from securefed.attacks.gradient_inversion.dual_numbers import DualNumber, where
+from securefed.attacks.gradient_inversion.gradient_rounds import GradientRound, LocalRound, local_steps
+from securefed.attacks.gradient_inversion.linear_model import LinearModel
 from securefed.messages import ClientId
 from securefed.public import Public
 from securefed.tensors import Array
 
 
 @dataclass(frozen=True)
-class Simulation:
+class RoundSimulation:
     """The members' rounds as a function of their rows.
 
     Attributes:
-        rounds: what they received and sent, in coordinates of the rows.
+        method: the client's part of a round.
+        model: the linear model.
+        public: public facts of the federation.
+        rounds: what the members received and sent, in the rows' coordinates.
         members: all clients that take part in any round, ascending.
-        start: what a client remembers before the first round, in the same coordinates; `None`: as the method says.
+        start: a client's memory before the first round, in the same coordinates; `None`: the method's own.
         draws: by round, the rows of each local step of the only member; `None`: all rows in every step.
     """
 
     method: LocalRound
     model: LinearModel
     public: Public
-    rounds: tuple[Seen, ...]
+    rounds: tuple[GradientRound, ...]
     members: tuple[ClientId, ...]
     start: tuple[Array, ...] | None = None
     draws: tuple[Draw, ...] | None = None
 
     @property
     def memory(self) -> tuple[Array, ...]:
-        """What a client remembers before the first round: of a personalised method, the known first model."""
+        """A client's memory before the first round; of a personalised method, the known first model."""
         return self.method.memory(Model(self.method.problem, self.public)) if self.start is None else self.start
 
     @cached_property
     def sizes(self) -> Array:
-        """(members,) rows of each."""
+        """(members,) number of rows of each member."""
         return np.array([self.public.rows[client] for client in self.members])
 
     @cached_property
     def slots(self) -> Array:
-        """(members, widest) whether the slot holds a row."""
+        """(members, most rows of a member) whether the slot holds a row."""
         return np.arange(self.sizes.max()) < self.sizes[:, None]
 
     def totals(self, x: Array, targets: Array) -> list[dict[str, Array]]:
-        """Per round and part what each member sends, (members, parameters), zero where it takes no part.
+        """Return by round and part what each member sends, (members, parameters); zero where it takes no part.
 
         Args:
-            x: (members, slots, width), slots without a row ignored; no slots: the part that is not data.
-            targets: (members, slots, outputs).
+            x: (members, slots, width) rows; slots without a row are ignored.
+            targets: (members, slots, outputs) labels as probabilities.
         """
-        return self._left(self._sent(x, targets, self.model.gradient))
+        return self._after_clips(self._sent(x, targets, self.model.gradient))
 
-    def sensitive(self, x: Array, targets: Array, slots: slice) -> list[dict[str, Dual]]:
-        """`totals` with slopes (slots * width, members, parameters): of each member by the entries of its own rows in
-        these slots."""
-        return self._left(self._sent(x, targets, partial(self.model.sensitive, slots=slots)))
+    def totals_by_rows(self, x: Array, targets: Array, slots: slice) -> list[dict[str, DualNumber]]:
+        """Return `totals` with slopes (slots * width, members, parameters): by each member's own rows in `slots`."""
+        return self._after_clips(self._sent(x, targets, partial(self.model.gradient_by_rows, slots=slots)))
 
     def coefficients(self, x: Array, targets: Array) -> list[dict[str, Array]]:
-        """Per round and part (slots, members, outputs): how much each row counts in what its client sends, so that the
-        weights' part that is data is the sum over rows of coefficient times row."""
+        """Return by round and part (slots, members, outputs) the coefficients of the rows in the messages.
+
+        The data-dependent part of the messages' weights is the sum over rows of coefficient times row.
+        """
         out = []
-        for seen, sent in zip(self.rounds, self._sent(x, targets, self.model.weighed), strict=True):
+        for seen, sent in zip(self.rounds, self._sent(x, targets, self.model.gradient_by_row_weight), strict=True):
             values, counts = {part: v.value for part, v in sent.items()}, {part: v.slopes for part, v in sent.items()}
             for clip in seen.clips:
                 factors = clip.factors(values)[:, None]
@@ -86,8 +90,7 @@ class Simulation:
             out.append(counts)
         return out
 
-    def _left(self, sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """After what a defence clips of it."""
+    def _after_clips(self, sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [clipped(out, seen.clips) if seen.clips else out for seen, out in zip(self.rounds, sent, strict=True)]
 
     def _sent(self, x: Array, targets: Array, gradient: Callable[..., Any]) -> list[dict[str, Any]]:
@@ -127,13 +130,13 @@ class Simulation:
 
         return Work(gradient, whole, self.public, rows, draw.blocks, [float(n) for n in draw.sizes(x.shape[-2])])
 
-    def nobody(self, width: int) -> list[dict[str, Array]]:
-        """Unclipped `totals` of members without a row: the part of the messages that is not data."""
+    def without_rows(self, width: int) -> list[dict[str, Array]]:
+        """Return unclipped `totals` of members without rows: the data-free part of the messages."""
         members, outputs = len(self.members), self.model.outputs
         return self._sent(np.zeros((members, 0, width)), np.zeros((members, 0, outputs)), self.model.gradient)
 
-    def restricted(self, basis: Array) -> Simulation:
-        """This simulation for rows in the span of `basis` (r, width), given by their coordinates."""
+    def restricted(self, basis: Array) -> RoundSimulation:
+        """Return this simulation for rows given by their coordinates in the orthonormal rows of `basis` (r, width)."""
         rounds = tuple(
             replace(
                 seen,
@@ -143,20 +146,22 @@ class Simulation:
             for seen in self.rounds
         )
         if any(seen.clips for seen in self.rounds):
-            nobody = self.nobody(basis.shape[1])
+            data_free = self.without_rows(basis.shape[1])
             rounds = tuple(
-                replace(seen, clips=self._beyond(seen.clips, out, basis))
-                for seen, out in zip(rounds, nobody, strict=True)
+                replace(seen, clips=self._clips_in_coordinates(seen.clips, out, basis))
+                for seen, out in zip(rounds, data_free, strict=True)
             )
         size = self.rounds[0].received["x"].size  # flags of a method's memory have no coordinates
         start = tuple(self.model.project(v, basis) if v.size == size else v for v in self.memory)
         return replace(self, rounds=rounds, start=start)
 
-    def _beyond(self, clips: tuple[Clip, ...], nobody: dict[str, Array], basis: Array) -> tuple[Clip, ...]:
-        """Clips in coordinates: no data is outside them, only what a client without rows sends."""
+    def _clips_in_coordinates(
+        self, clips: tuple[ContributionClip, ...], data_free: dict[str, Array], basis: Array
+    ) -> tuple[ContributionClip, ...]:
+        """Return the clips for coordinates in `basis`; only the data-free part has entries outside its span."""
         full = self.model.size(basis.shape[1])
         outside = {}
-        for part, vector in nobody.items():
+        for part, vector in data_free.items():
             weight = self.model.weight(np.broadcast_to(vector, (len(self.members), full)))
             outside[part] = np.sum((weight - weight @ basis.T @ basis) ** 2, axis=(1, 2))
         nothing = np.zeros(len(self.members))
@@ -164,7 +169,7 @@ class Simulation:
 
 
 def weights_of(draw: Draw, rows: int) -> Array:
-    """(steps, rows): how much each row counts in the mean gradient of each local step."""
+    """Return (steps, rows) the weight of each row in the mean gradient of each local step."""
     out = np.zeros((len(draw.parts), rows))
     for step, part in enumerate(draw.parts):
         out[step, part] = 1.0
