@@ -32,7 +32,7 @@ from securefed.algorithms.optimization import (
 )
 from securefed.attacks import views
 from securefed.attacks.base import Attack, Target
-from securefed.attacks.distances import Fit as Distances
+from securefed.attacks.distances import DistanceFit as Distances
 from securefed.attacks.gradient_inversion import SampleFit, TelescopingFit
 from securefed.attacks.personal import ADMMRecursion, FLAMERowFit
 from securefed.attacks.scores import relative_error, sample_error

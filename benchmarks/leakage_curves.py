@@ -211,7 +211,7 @@ CURVES: tuple[Curve, ...] = (
         "Rows behind softmax do not get safer with width: they are searched in their own span. SSI with few rows "
         "neither. Where rows outnumber the directions seen, what counts is rounds x rank over n: even shares and "
         "FedPG lose slowly. PPGL at 20: the messages tell 158 distances exactly and 18 sums of "
-        "the other 32, which are completed. Beyond 40 columns the attack refuses: its search fails there, and that is "
+        "the other 32, which are completed. Beyond 35 columns the attack refuses: its search fails there, and that is "
         "no protection.",
         fixed={"data": HAR},
         left_out=(("FAPS", 150),),

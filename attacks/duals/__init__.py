@@ -1,19 +1,19 @@
-"""Attacks that read dual variables off consensus messages."""
+"""Attacks that recover Gram matrices from the iterates and dual variables of consensus PCA (FedPG, FedPE)."""
 
 from __future__ import annotations
 
 from securefed.attacks.base import attacks
 from securefed.attacks.duals.fedpe import FedPEDuals
 from securefed.attacks.duals.fedpg import FedPGDuals
-from securefed.attacks.duals.joint import JointDuals
-from securefed.attacks.duals.pooled import PooledDuals
+from securefed.attacks.duals.joint_fit import JointDuals
+from securefed.attacks.duals.pooled_client import PooledDuals
 
 __all__ = ["FedPEDuals", "FedPGDuals", "JointDuals", "PooledDuals"]
 
 attacks.register(
     "duals/fedpg",
     FedPGDuals,
-    summary="opens U_i and Y_i from the messages and solves the local steps for S_i",
+    summary="computes U_i and Y_i from the messages and solves the local steps for S_i",
     source="fedpca_grassmann Algorithm 2; elimination of U^T S U by symmetry",
     applies_to="pca/fedpg, single clients",
     reads="U + Y / rho of every round the client took part in, beside the Z that was sent",
@@ -21,7 +21,7 @@ attacks.register(
 attacks.register(
     "duals/fedpe",
     FedPEDuals,
-    summary="opens U_i, Y_i and T_i from the messages and solves the Euclidean local steps for S_i",
+    summary="computes U_i, Y_i and T_i from the messages and solves the Euclidean local steps for S_i",
     source="fedpca_grassmann Algorithm 1; elimination of U^T S U by symmetry",
     applies_to="pca/fedpe, single clients",
     reads="U + Y / rho of every round the client took part in, beside the Z that was sent",
@@ -29,7 +29,7 @@ attacks.register(
 attacks.register(
     "duals/joint",
     JointDuals,
-    summary="fits all clients of a sum at once: local steps are not linear, so their sum gives each matrix away",
+    summary="fits all clients of a sum at once; since local steps are not linear, the sum determines each matrix",
     source="this package; fedpca_grassmann Algorithms 1 and 2 simulated, Levenberg-Marquardt",
     applies_to="pca/fedpg, pca/fedpe, sums of few clients with few features",
     reads="the sums of U_i + Y_i / rho of every round, the same clients in each, beside the Z that was sent",
@@ -37,7 +37,7 @@ attacks.register(
 attacks.register(
     "duals/pooled",
     PooledDuals,
-    summary="reads the mean of the clients as one client: the pooled Gram matrix, about",
+    summary="treats the mean of the clients as one client, which gives about the pooled Gram matrix",
     source="this package; fedpca_grassmann Algorithm 2, its steps to first order",
     applies_to="pca/fedpg with one local step, sums over the same clients",
     reads="the sums of U_i + Y_i / rho of every round, beside the Z that was sent",

@@ -1,7 +1,7 @@
-"""FedPG gives its iterates away, and with them its Gram matrices, though neither U_i nor Y_i is sent.
+"""Recover a client's Gram matrix from its messages in FedPG, although it sends neither U_i nor Y_i.
 
-With one local step the Riemannian gradient follows from two iterates, and it is linear in S_i; with several, the
-steps are simulated and S_i is fitted.
+With one local step, two successive iterates give the Riemannian gradient, which is linear in S_i. With several steps,
+the steps are simulated and S_i is fitted.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ import numpy as np
 from securefed.algorithms.pca.consensus import ConsensusPCA
 from securefed.algorithms.pca.fedpg import FedPG
 from securefed.algorithms.pca.operators import off
-from securefed.attacks.duals.fit import fit_steps
-from securefed.attacks.duals.motion import Riemannian
-from securefed.attacks.duals.opened import Duals, Found
-from securefed.attacks.duals.standardised import with_unit_diagonal
-from securefed.attacks.duals.steps import Step
+from securefed.attacks.duals.dual_attack import CONSTANT_DIAGONAL, DualAttack, GramEstimate
+from securefed.attacks.duals.local_steps import RiemannianSteps
+from securefed.attacks.duals.local_steps_fit import fit_steps
+from securefed.attacks.duals.observed_steps import ObservedStep
+from securefed.attacks.duals.unit_diagonal import with_unit_diagonal
 from securefed.attacks.gram.elimination import eliminate, solve_shifted
 from securefed.public import require
 from securefed.tensors import Array
 
-_LEVEL = 0.02
-
 
 @dataclass(frozen=True)
-class FedPGDuals(Duals):
-    """Open U_i and Y_i round by round, and solve the Riemannian steps between them for S_i.
+class FedPGDuals(DualAttack):
+    """Compute U_i and Y_i round by round, and solve the Riemannian steps between them for S_i.
 
-    Works where the view shows ONE client; `duals/joint` is for sums.
+    The view must show one client alone; `duals/joint` is for sums.
+
+    With one local step the result is exact once the observed subspaces span the features, after about
+    features / rank participations. Fewer are enough where the messages show a unit diagonal (up to `fit_features`
+    features): 5 participations at rank 3 and 20 features. With several local steps S_i is fitted. The fit is proven
+    only if its residual is round-off and its Jacobian has full rank; otherwise `diagnostics["method"]` says "fitted,
+    not proven", and the estimate may be far off at any `residual`.
 
     Attributes:
-        trace: trace of the (normalised, if the algorithm normalises) Gram matrix, if publicly known; it fixes the
-            shift S + c I to which FedPG is blind. Without it, data that look standardised (a constant diagonal)
-            get the unit diagonal of standardised data, and any other the shift of least rank.
-
-    With one local step exact once the observed subspaces span the features: about features / rank participations, and
-    fewer where a unit diagonal shows (up to `fit_features`): 5 of rank 3 for 20 features.
-    With several, a fit is proven only at a misfit of round-off with a Jacobian of full rank; otherwise
-    `diagnostics["method"]` says "fitted, not proven", and the estimate may be far off at any `residual`.
+        trace: trace of the Gram matrix (normalised, if the algorithm normalises), if it is publicly known. It fixes
+            the shift S + c I, on which FedPG's messages do not depend. Without it, data whose diagonal is constant get
+            the unit diagonal of z-scored columns, and other data the shift of least rank.
     """
 
     trace: float | None = None
@@ -53,38 +52,41 @@ class FedPGDuals(Duals):
         super().__post_init__()
         require(self.trace is None or self.trace > 0, f"trace must be positive, or None, not {self.trace}")
 
-    def solved(self, steps: Sequence[Step], rows: int, algorithm: ConsensusPCA) -> Found:
+    def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
+        """Solve for S from rounds of one local step."""
         blocks = [gradient_block(step, algorithm.step_size) for step in steps]
         if self.trace is None and len(steps[0].start) <= self.fit_features:
             unit = with_unit_diagonal(steps, blocks, algorithm.step_size)
             if unit is not None:
-                counts = unit.rank, unit.unknowns, unit.condition
-                return Found(unit.gram, "solved", True, unit.residual, *counts, unit.error)
+                return unit
         seen = eliminate([step.start for step in steps], blocks)
         solution, _ = solve_shifted(seen, rows=rows, trace=self.trace)
         standardised = self._looks_standardised(solution.gram) and solution.rank == len(solution.gram)
         if standardised:
             solution, _ = solve_shifted(seen, trace=float(len(solution.gram)))
-        return Found(solution.gram, "solved", standardised, seen.residual, seen.rank, seen.unknowns, seen.condition)
+        return GramEstimate(
+            solution.gram, "solved", standardised, seen.residual, seen.rank, seen.unknowns, seen.condition
+        )
 
-    def fitted(self, steps: Sequence[Step], algorithm: ConsensusPCA) -> Found:
+    def fitted(self, steps: Sequence[ObservedStep], algorithm: ConsensusPCA) -> GramEstimate:
+        """Fit S to rounds of several local steps."""
         features = len(steps[0].start)
-        found = fit_steps(steps, features, Riemannian(algorithm.step_size, algorithm.local_steps), self.jacobians)
+        found = fit_steps(steps, features, RiemannianSteps(algorithm.step_size, algorithm.local_steps), self.jacobians)
         gram = found.gram
         standardised = found.proven and self._looks_standardised(gram)
         trace = float(features) if standardised else self.trace
         shift = -float(np.linalg.eigvalsh(gram)[0]) if trace is None else (trace - float(np.trace(gram))) / features
         gram = gram + shift * np.eye(features)
         method = "fitted" if found.proven else "fitted, not proven"
-        return Found(gram, method, standardised, found.misfit, found.rank, found.unknowns, found.condition)
+        return GramEstimate(gram, method, standardised, found.residual, found.rank, found.unknowns, found.condition)
 
     def _looks_standardised(self, gram: Array) -> bool:
-        """Whether every feature has the same variance, up to the blind shift; it is 1 then."""
-        return self.trace is None and float(np.ptp(np.diag(gram))) <= _LEVEL
+        """Return whether every feature has the same variance, up to the unknown shift; the variance is then 1."""
+        return self.trace is None and float(np.ptp(np.diag(gram))) <= CONSTANT_DIAGONAL
 
 
-def gradient_block(step: Step, step_size: float) -> Array:
-    """(I - U U^T) S U from one step U+ = QR(U - eta g): g = (U - U+ (U^T U+)^-1) / eta.
+def gradient_block(step: ObservedStep, step_size: float) -> Array:
+    """Return (I - U U^T) S U from one step U+ = QR(U - eta g): g = (U - U+ (U^T U+)^-1) / eta.
 
     g = (I - U U^T)[-2 S U + Y - rho Z].
     """

@@ -1,33 +1,31 @@
-"""Attacks that know nothing of an algorithm but how to run its client step: for methods nobody has attacked yet.
+"""Attack any algorithm without code made for it: the attacks only run the algorithm's client step.
 
-Each tries hypothetical rows in a `Replay` of the observed rounds and compares what they would have sent with what was
-sent. They are as strong as that: a method with an attack of its own should be audited by it too.
+Each attack tries hypothetical rows in a `Replay` of the observed rounds, and compares what they would have sent with
+what was sent. A method that has an attack of its own should be audited by that one too.
 """
 
 from __future__ import annotations
 
-from securefed.attacks.generic.clear import ClearRows
-from securefed.attacks.generic.digits import LowDigits
-from securefed.attacks.generic.fit import FitRows
-from securefed.attacks.generic.labels import LearnedCounts, RegressCounts
-from securefed.attacks.generic.moments import uses_labels
-from securefed.attacks.generic.probe import Moments, ProbeGram
-from securefed.attacks.generic.regression import Learned, LearnedGram, RegressRows
-from securefed.attacks.generic.replay import Allowance, Differentiable, Replay
+from securefed.attacks.generic.client_replay import Differentiable, Replay, TimeBudget
+from securefed.attacks.generic.label_regression import LearnedCounts, RegressCounts
+from securefed.attacks.generic.moment_map import uses_labels
+from securefed.attacks.generic.moment_probe import ProbeGram, RecoveredMoments
+from securefed.attacks.generic.readable_rows import ClearRows
+from securefed.attacks.generic.row_fit import FitRows
+from securefed.attacks.generic.row_regression import LearnedGram, LearnedRows, RegressRows
 
 __all__ = [
-    "Allowance",
     "ClearRows",
     "Differentiable",
     "FitRows",
-    "Learned",
     "LearnedCounts",
     "LearnedGram",
-    "LowDigits",
-    "Moments",
+    "LearnedRows",
     "ProbeGram",
+    "RecoveredMoments",
     "RegressCounts",
     "RegressRows",
     "Replay",
+    "TimeBudget",
     "uses_labels",
 ]

@@ -18,7 +18,7 @@ from securefed.algorithms.pca.operators import orth
 from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.gram.linear import solve
 from securefed.attacks.gram.tangents import complete, left
-from securefed.attacks.levenberg import Geodesic, levenberg
+from securefed.attacks.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -138,9 +138,11 @@ def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> Repea
     fits = []
     for columns in range(1, turned[0].product.shape[1] + 1):
         problem = RepeatedProducts([replace(r, product=r.product[:, :columns]) for r in turned], coordinates, scale)
-        stepper = Geodesic(problem.residual)
+        stepper = GeodesicAcceleration(problem.residual)
         fits.append(
-            levenberg(problem.linearised, point, steps=steps, goal=GOAL, residual=problem.residual, stepper=stepper)
+            levenberg_marquardt(
+                problem.linearised, point, steps=steps, goal=GOAL, residual=problem.residual, stepper=stepper
+            )
         )
         point = fits[-1].point
     s = np.linalg.svd(np.linalg.qr(fits[-1].jacobian, mode="r"), compute_uv=False)

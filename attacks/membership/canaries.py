@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.attacks.generic.replay import Replay
+from securefed.attacks.generic.client_replay import Replay
 from securefed.attacks.membership.likelihood_ratio import gaussian_log
 from securefed.datasets.base import Dataset
 from securefed.errors import DataError

@@ -18,7 +18,7 @@ from securefed.algorithms.graph import PPGL
 from securefed.algorithms.pca import FAPS, SSI, FedPG
 from securefed.attacks import views
 from securefed.attacks.base import Observation, Target
-from securefed.attacks.distances.system import System
+from securefed.attacks.distances.graph_simulation import GraphSimulation
 from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.auditing.epsilon_noise import audit_noise
 from securefed.datasets.base import Dataset
@@ -97,7 +97,7 @@ def graph_directions(seed: int) -> Cell:
         observed = views.sum_only(federation.run(ROUNDS).transcript, None)
         i, j = np.triu_indices(8, 1)
         truth = np.stack([((data.x[:, i] - data.x[:, j]) ** 2).mean(axis=0) for data in clients])
-        jacobian = System.of(observed, Target(method, federation.public)).misfit(truth)[1]
+        jacobian = GraphSimulation.of(observed, Target(method, federation.public)).residual_and_jacobian(truth)[1]
         missing += jacobian.shape[1] - _rank(jacobian)
     return {"error": float(missing)}
 

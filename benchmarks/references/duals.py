@@ -14,7 +14,7 @@ from securefed.algorithms.pca.consensus import ConsensusPCA
 from securefed.algorithms.pca.operators import off
 from securefed.attacks.duals.fedpe import gradient_parts
 from securefed.attacks.duals.fedpg import gradient_block
-from securefed.attacks.duals.steps import opened
+from securefed.attacks.duals.observed_steps import observed_steps
 from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
@@ -48,7 +48,7 @@ def _left(name: str, run: Scene, penalty: tuple[float, float]) -> float:
     rho, eta = penalty
     S, coordinates = run.truth / run.clients[run.client].rows, SymmetricMatrices.of(len(run.truth))
     probes, blocks = [], []
-    for step in opened(run.view.rounds, rho, orthonormal=name == "FedPG"):
+    for step in observed_steps(run.view.rounds, rho, orthonormal=name == "FedPG"):
         if name == "FedPG":
             probe, block = step.start, gradient_block(step, eta)
         else:
@@ -82,7 +82,7 @@ def iterates(seed: int) -> Cell:
     """U_i after eight rounds, read off the messages."""
     run = scene(_method("FedPG", 5), digits(20, seed, standardised=True), 8, seed)
     basis = run.federation.nodes[run.client].state.committed.basis
-    return {"error": relative_error(opened(run.view.rounds, CONVERGES[0])[-1].end, np.asarray(basis))}
+    return {"error": relative_error(observed_steps(run.view.rounds, CONVERGES[0])[-1].end, np.asarray(basis))}
 
 
 _SETTING = "digits, n = 20, p = 3, 5 clients, z-scored, rho = {:g}, eta = {:g}, {}, one client in the clear"

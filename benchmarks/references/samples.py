@@ -18,7 +18,7 @@ from securefed.algorithms.optimization import LoSAC
 from securefed.algorithms.optimization.model import Model
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.distances import Fit as Distances
+from securefed.attacks.distances import DistanceFit as Distances
 from securefed.attacks.distances import centred_gram, embedding
 from securefed.attacks.gradient_inversion import NaiveDescent, SampleFit, TelescopingFit
 from securefed.attacks.gradient_inversion.row_fit_problem import problem_from_view

@@ -11,7 +11,7 @@ import numpy as np
 from securefed.algorithms.base import Algorithm
 from securefed.algorithms.validation import missing_methods
 from securefed.attacks import views
-from securefed.attacks.generic import Allowance, FitRows
+from securefed.attacks.generic import FitRows, TimeBudget
 from securefed.auditing.own_class import Rehearsal
 from securefed.auditing.own_function import Backend, Combine, Contribute, as_algorithm
 from securefed.auditing.own_run import OwnRun
@@ -149,9 +149,9 @@ def audit_algorithm(
         if rehearsal is not None and seed == 0:
             rehearsal.again()
         for place, what in enumerate(looks):
-            allowance = Allowance.of(left / ((seeds - seed) * len(looks) - place))
-            run.look(what, allowance)
-            left -= allowance.seconds - max(allowance.left, 0.0)
+            budget = TimeBudget.of(left / ((seeds - seed) * len(looks) - place))
+            run.look(what, budget)
+            left -= budget.seconds - max(budget.left, 0.0)
     known = ["the algorithm, its hyper-parameters, every broadcast and each client's number of rows are public"]
     known += ["what the rounds leave open is filled in from the pooled rows, which are every attack's baseline too"]
     if labelled:

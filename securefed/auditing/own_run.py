@@ -10,7 +10,7 @@ import numpy as np
 from securefed.algorithms.base import Algorithm
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
-from securefed.attacks.generic import Allowance, FitRows, Replay
+from securefed.attacks.generic import FitRows, Replay, TimeBudget
 from securefed.attacks.membership import ConfirmationAttack, ShadowMembership, membership_rates
 from securefed.attacks.membership.likelihood_ratio import CandidateRecord, MembershipAttack
 from securefed.auditing.own_class import broken
@@ -74,8 +74,8 @@ class OwnRun:
         who = [str(index) for index, data in enumerate(self.data) if data is fault.data]
         raise DataError(f"client {', '.join(who) or '?'}, round {fault.rounds} (seed {self.seed}): {fault.what}")
 
-    def look(self, what: str, allowance: Allowance | None = None) -> None:
-        """Attack one view, in as many seconds as the allowance has left."""
+    def look(self, what: str, budget: TimeBudget | None = None) -> None:
+        """Attack one view, in as many seconds as the budget has left."""
         transcript = self.result.transcript
         see: Mapping[str, Callable[[], Observed]] = {
             views.SERVER_VIEW: lambda: views.server(transcript, self.target),
@@ -83,21 +83,21 @@ class OwnRun:
         }
         observed = see[what]()
         if what == views.SUM_ONLY:
-            self._attack(Subject(self.data, self.public, None, self.seed), observed, allowance)
-        self._attack(Subject(self.data, self.public, self.target, self.seed), observed, allowance)
+            self._attack(Subject(self.data, self.public, None, self.seed), observed, budget)
+        self._attack(Subject(self.data, self.public, self.target, self.seed), observed, budget)
 
-    def _attack(self, subject: Subject, observed: Observed, allowance: Allowance | None) -> None:
+    def _attack(self, subject: Subject, observed: Observed, budget: TimeBudget | None) -> None:
         """Attack one view for the data of one client, or of all together."""
         if (reason := subject.nothing_to_leak(observed.members)) is not None:
             self.tally.skip(f"{observed.view}, {subject.named('every attack')}", reason)
             return
-        scene = Scene(subject, self._replay(subject, observed, allowance), self.tally, self.fit)
+        scene = Scene(subject, self._replay(subject, observed, budget), self.tally, self.fit)
         shuffled = views.shuffled(observed, np.random.default_rng([self.seed, 2]))
-        scene.nulls.append(self._replay(subject, shuffled, allowance))
+        scene.nulls.append(self._replay(subject, shuffled, budget))
         try:
             scene.search()
             if (sent := strangers(subject, scene.replay)) is not None:  # too dear for searches
-                scene.nulls.append(self._replay(subject, scene.replay.told(sent), allowance))
+                scene.nulls.append(self._replay(subject, scene.replay.with_messages(sent), budget))
             scene.read()
             for scorer in (ShadowMembership(), ConfirmationAttack()) if subject.target is not None else ():
                 self._membership(scorer, scene.replay)
@@ -105,7 +105,7 @@ class OwnRun:
         except SecureFedError as refusal:
             scene.skip("what is left", str(refusal))
 
-    def _replay(self, subject: Subject, observed: Observed, allowance: Allowance | None) -> Replay:
+    def _replay(self, subject: Subject, observed: Observed, budget: TimeBudget | None) -> Replay:
         labels = [self.data[client].y for client in sorted(observed.members)]
         known = [y for y in labels if y is not None]
         return Replay(
@@ -113,7 +113,7 @@ class OwnRun:
             Target(self.method, self.public),
             np.concatenate(known) if len(known) == len(labels) else None,
             prior=subject.prior,
-            allowance=allowance,
+            budget=budget,
         )
 
     @property

@@ -12,21 +12,20 @@ from securefed.attacks.base import Reconstruction
 from securefed.attacks.generic import (
     ClearRows,
     FitRows,
-    Learned,
     LearnedCounts,
     LearnedGram,
-    LowDigits,
+    LearnedRows,
     ProbeGram,
     RegressCounts,
     RegressRows,
     Replay,
     uses_labels,
 )
-from securefed.attacks.generic.regression import Ridge
+from securefed.attacks.generic.row_regression import KernelRidge
 from securefed.attacks.scores import leakage
 from securefed.auditing.own_subject import Subject
 from securefed.auditing.own_tally import SECRETS, Attempt, Tally
-from securefed.errors import SecureFedError, TranscriptError
+from securefed.errors import SecureFedError
 from securefed.tensors import Array
 
 Run = Callable[[Replay], list[Reconstruction]]
@@ -81,9 +80,8 @@ class Scene:
         try:
             if not self._probed:
                 rows, _, sent = regression.simulated(self.replay, rng)
-                self._learned(Learned(Ridge.of(sent, rows)))
+                self._learned(LearnedRows(KernelRidge.of(sent, rows)))
                 self._learned(LearnedGram.of(rows, sent, self.replay.features))
-                self._digits(rows, sent)
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self.skip(regression.name, str(refusal))
         try:
@@ -91,14 +89,6 @@ class Scene:
                 self._learned(RegressCounts(regression).learn(self.replay, labels, rng), self.nulls[1:])
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self.skip(RegressCounts.name, str(refusal))
-
-    def _digits(self, rows: Array, sent: Array) -> None:
-        try:
-            learned = LowDigits.learn(rows, sent)
-        except TranscriptError as refusal:
-            self.skip(LowDigits.name, str(refusal))
-            return
-        self._try(learned.name, lambda replay: self._follows(learned.attack(replay), read=True))
 
     def skip(self, attack: str, reason: str) -> None:
         """Note that an attack did not run, and why."""
@@ -124,7 +114,9 @@ class Scene:
     def _labels_used(self) -> bool:
         return uses_labels(self.replay, self._rng(15), self.subject.prior_labels)
 
-    def _learned(self, learned: Learned | LearnedGram | LearnedCounts, nulls: Sequence[Replay] | None = None) -> None:
+    def _learned(
+        self, learned: LearnedRows | LearnedGram | LearnedCounts, nulls: Sequence[Replay] | None = None
+    ) -> None:
         self._try(learned.name, lambda replay: [learned.attack(replay)], nulls)
 
     def _rng(self, stream: int) -> np.random.Generator:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from securefed.attacks.base import Reconstruction
-from securefed.attacks.generic.regression import Ridge
+from securefed.attacks.generic.row_regression import KernelRidge
 from securefed.attacks.scores import match, relative_error
 from securefed.auditing.parts import best_part
 from securefed.datasets.base import Dataset
@@ -173,7 +173,7 @@ class Subject:
         others = np.repeat(np.arange(len(self.data)), [data.rows for data in self.data]) != self.target
         places = np.random.default_rng([self.seed, 13]).permutation(np.flatnonzero(others))[:_LEARNED]
         classes = np.arange(int(self.labels.max()) + 1)
-        model = Ridge.of(self.pooled[places], (self.labels[places, None] == classes).astype(np.float64))
+        model = KernelRidge.of(self.pooled[places], (self.labels[places, None] == classes).astype(np.float64))
         counts = np.sum([np.clip(model(row), 0.0, 1.0) for row in rows], axis=0)
         total = float(counts.sum())
         return np.asarray(

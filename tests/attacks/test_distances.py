@@ -11,8 +11,8 @@ from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.optimization import DSGD
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.distances import Fit, centred_gram, embedding
-from securefed.attacks.distances.system import System
+from securefed.attacks.distances import DistanceFit, centred_gram, embedding
+from securefed.attacks.distances.graph_simulation import GraphSimulation
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.errors import TranscriptError
@@ -53,7 +53,7 @@ SENT = {
 def test_one_client_in_the_clear_is_opened_exactly_by_one_or_two_rounds(name: str) -> None:
     for seed in range(3):
         federation, data, target = scene(SENT[name], seed, rounds=2)
-        found = Fit().run(views.server(federation.transcript, 1), target, np.random.default_rng(0))
+        found = DistanceFit().run(views.server(federation.transcript, 1), target, np.random.default_rng(0))
         assert found.rank == found.unknowns == EDGES.count and found.residual < 1e-12
         assert relative_error(found.value, EDGES.adjacency(distances(data[1]))) < 1e-12
 
@@ -62,7 +62,7 @@ def test_ppgls_sums_tell_two_clients_apart_and_their_residual_says_so() -> None:
     exact = 0
     for seed in range(4):
         federation, data, target = scene(PPGL(local_steps=1), seed)
-        found = Fit().run(views.sum_only(federation.transcript, None), target, np.random.default_rng(0))
+        found = DistanceFit().run(views.sum_only(federation.transcript, None), target, np.random.default_rng(0))
         blocks = found.value.reshape(2, VERTICES, VERTICES)
         truth = EDGES.adjacency(np.stack([distances(one) for one in data]))
         error = min(relative_error(blocks, truth), relative_error(blocks[::-1], truth))
@@ -75,7 +75,9 @@ def test_sums_of_three_clients_fall_with_more_rounds() -> None:
     members, exact = 3, 0
     for seed in range(4):
         federation, data, target = scene(PPGL(local_steps=1), seed, clients=members, rounds=14)
-        found = Fit(starts=6).run(views.sum_only(federation.transcript, None), target, np.random.default_rng(seed))
+        found = DistanceFit(starts=6).run(
+            views.sum_only(federation.transcript, None), target, np.random.default_rng(seed)
+        )
         blocks = found.value.reshape(members, VERTICES, VERTICES)
         truth = EDGES.adjacency(np.stack([distances(one) for one in data]))
         error = min(relative_error(blocks[list(order)], truth) for order in permutations(range(members)))
@@ -87,7 +89,7 @@ def test_sums_of_three_clients_fall_with_more_rounds() -> None:
 
 def test_the_first_round_alone_gives_the_pooled_distances_and_half_the_rank() -> None:
     federation, data, target = scene(PPGL(local_steps=1), rounds=1)
-    found = Fit().run(views.sum_only(federation.transcript, None), target, np.random.default_rng(0))
+    found = DistanceFit().run(views.sum_only(federation.transcript, None), target, np.random.default_rng(0))
     assert found.rank == EDGES.count and found.unknowns == 2 * EDGES.count
     mean = found.value.reshape(2, VERTICES, VERTICES).mean(axis=0)
     assert relative_error(mean, EDGES.adjacency(np.mean([distances(one) for one in data], axis=0))) < 1e-9
@@ -95,21 +97,21 @@ def test_the_first_round_alone_gives_the_pooled_distances_and_half_the_rank() ->
 
 def test_igl_sends_one_number_a_round_and_the_rank_says_so() -> None:
     federation, _, target = scene(IGL())
-    found = Fit().run(views.server(federation.transcript, 0), target, np.random.default_rng(0))
+    found = DistanceFit().run(views.server(federation.transcript, 0), target, np.random.default_rng(0))
     assert found.rank == 6 and np.isfinite(found.value).all()
 
 
 @pytest.mark.parametrize("method", [PPGL(), MRMTL(), IGL(), FedAvg()], ids=lambda m: type(m).__name__)
 def test_the_simulation_of_the_true_distances_sends_what_was_sent_and_its_slope_is_the_derivative(method) -> None:
     federation, data, target = scene(method, clients=3, schedule=lambda k: [0, 1, 2] if k % 2 else [0, 2])
-    system = System.of(views.sum_only(federation.transcript, None), target)
+    system = GraphSimulation.of(views.sum_only(federation.transcript, None), target)
     truth = np.stack([distances(one) for one in data])
-    assert np.linalg.norm(system.misfit(truth)[0]) < 1e-11
+    assert np.linalg.norm(system.residual_and_jacobian(truth)[0]) < 1e-11
     rng = np.random.default_rng(0)
     point, along = 1.1 * truth, rng.normal(size=truth.shape)
-    residual, jacobian = system.misfit(point)
+    residual, jacobian = system.residual_and_jacobian(point)
     assert np.linalg.norm(residual) > 1e-3
-    ahead, behind = (system.misfit(point + s * along, slope=False)[0] for s in (1e-5, -1e-5))
+    ahead, behind = (system.residual_and_jacobian(point + s * along, slope=False)[0] for s in (1e-5, -1e-5))
     np.testing.assert_allclose(jacobian @ along.ravel(), (ahead - behind) / 2e-5, rtol=1e-4, atol=1e-5)
 
 
@@ -127,28 +129,26 @@ def test_distances_are_the_data_up_to_a_rotation() -> None:
 def test_wrong_hyper_parameters_show_in_the_residual() -> None:
     federation, _, target = scene(PPGL())
     observed = views.server(federation.transcript, 1)
-    assert Fit().run(observed, target, np.random.default_rng(0)).residual < 1e-12
+    assert DistanceFit().run(observed, target, np.random.default_rng(0)).residual < 1e-12
     for wrong in (PPGL(local_steps=4), PPGL(momentum=0.8), PPGL(alpha=1.1)):
-        found = Fit().run(observed, Target(wrong, target.public), np.random.default_rng(0))
+        found = DistanceFit().run(observed, Target(wrong, target.public), np.random.default_rng(0))
         assert found.residual > 1e-6
 
 
 def test_views_and_sizes_that_do_not_fit_are_refused_in_words() -> None:
     federation, _, target = scene(PPGL())
     observed = views.server(federation.transcript, 1)
-    assert "learns none" in Fit().applies(Target(DSGD(), target.public), observed)
-    assert "no messages" in Fit().applies(target, views.output_only(federation.transcript, 1))
+    assert "learns none" in DistanceFit().applies(Target(DSGD(), target.public), observed)
+    assert "no messages" in DistanceFit().applies(target, views.output_only(federation.transcript, 1))
     with pytest.raises(TranscriptError, match="the limit is"):
-        Fit(memory=10_000).run(observed, target, np.random.default_rng(0))
+        DistanceFit(memory=10_000).run(observed, target, np.random.default_rng(0))
     lacking = replace(
         observed, rounds=tuple(replace(o, message={"weight": o.message["weight"]}) for o in observed.rounds)
     )
     with pytest.raises(TranscriptError, match="lacks tensor"):
-        Fit().run(lacking, target, np.random.default_rng(0))
+        DistanceFit().run(lacking, target, np.random.default_rng(0))
     edges = target.public.features * (target.public.features - 1) // 2
     pooled = views.sum_only(federation.transcript, None)
     with pytest.raises(TranscriptError, match=f"{2 * edges} unknowns.*the limit is {edges}: raise `limit`"):
-        Fit(limit=edges).run(pooled, target, np.random.default_rng(0))
-    assert Fit(limit=2 * edges).applies(target, pooled) is None
-    assert "the limit is 6 columns: raise `vertices`" in Fit(vertices=6).applies(target, observed)
-    assert Fit(vertices=VERTICES, limit=1).applies(target, observed) is None
+        DistanceFit(limit=edges).run(pooled, target, np.random.default_rng(0))
+    assert DistanceFit(limit=2 * edges).applies(target, pooled) is None

@@ -12,10 +12,9 @@ from securefed.algorithms.graph import IGL, MRMTL, PPGL, FedAvg
 from securefed.algorithms.graph.edges import Edges
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.distances import Fit
-from securefed.attacks.distances.posterior import Prior, likeliest
-from securefed.attacks.distances.system import System
-from securefed.attacks.distances.unclipped import unclipped
+from securefed.attacks.distances import DistanceFit
+from securefed.attacks.distances.graph_simulation import GraphSimulation
+from securefed.attacks.distances.posterior_mode import DistancePrior, posterior_mode
 from securefed.attacks.scores import relative_error
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
@@ -50,11 +49,11 @@ def undistorted(observed):
 
 
 def found(observed, target, attack=None):
-    return (attack or Fit()).run(observed, target, np.random.default_rng(0))
+    return (attack or DistanceFit()).run(observed, target, np.random.default_rng(0))
 
 
 def apart(value, truth):
-    """Relative error, whoever is who."""
+    """Relative error, in the best order of the clients."""
     blocks, whole = value.reshape(len(truth), VERTICES, VERTICES), EDGES.adjacency(truth)
     return min(relative_error(blocks[list(order)], whole) for order in permutations(range(len(truth))))
 
@@ -67,19 +66,19 @@ def pooled(value, truth):
 @pytest.mark.parametrize("defence", [clip(0.5), clip_each(0.4)])
 def test_simulated_clips_are_the_defences_and_their_slope_is_the_derivative(defence) -> None:
     federation, truth, target = scene(PPGL(), defence, clients=3)
-    system = System.of(views.sum_only(federation.transcript, None), target)
-    assert np.linalg.norm(system.misfit(truth)[0]) < 1e-11
-    free = System.of(undistorted(views.sum_only(federation.transcript, None)), target)
-    assert np.linalg.norm(free.misfit(truth)[0]) > 0.1  # the clip did something
+    system = GraphSimulation.of(views.sum_only(federation.transcript, None), target)
+    assert np.linalg.norm(system.residual_and_jacobian(truth)[0]) < 1e-11
+    free = GraphSimulation.of(undistorted(views.sum_only(federation.transcript, None)), target)
+    assert np.linalg.norm(free.residual_and_jacobian(truth)[0]) > 0.1  # the clip did something
     along = np.random.default_rng(0).normal(size=truth.shape)
-    _, jacobian = system.misfit(1.1 * truth)
-    ahead, behind = (system.misfit(1.1 * truth + s * along, slope=False)[0] for s in (1e-5, -1e-5))
+    _, jacobian = system.residual_and_jacobian(1.1 * truth)
+    ahead, behind = (system.residual_and_jacobian(1.1 * truth + s * along, slope=False)[0] for s in (1e-5, -1e-5))
     np.testing.assert_allclose(jacobian @ along.ravel(), (ahead - behind) / 2e-5, rtol=1e-4, atol=1e-5)
 
 
 def test_a_clip_scales_tensors_together_as_the_message_layer_does() -> None:
     federation, _, target = scene(PPGL(), clip(0.5))
-    seen = System.of(views.sum_only(federation.transcript, None), target).rounds[0]
+    seen = GraphSimulation.of(views.sum_only(federation.transcript, None), target).rounds[0]
     for size in (1e-3, 1.0, 1e3):
         sent = size * np.random.default_rng(0).normal(size=seen.total.size)
         np.testing.assert_allclose(seen.clipped(sent), clipped({"all": sent}, 0.5)["all"], rtol=1e-14)
@@ -98,23 +97,9 @@ def test_one_clipped_client_and_clipped_sums_are_opened_exactly_where_unclipped_
     assert exact >= 5
 
 
-def test_one_clipped_client_of_ppgl_is_read_as_an_unclipped_one() -> None:
-    federation, _, target = scene(PPGL(), clip(0.3))
-    whole = scene(PPGL(), clip(100.0))[0]  # its broadcasts differ, its first round does not
-    observed = unclipped(views.server(federation.transcript, 1), target)
-    for name, value in views.server(whole.transcript, 1).rounds[0].message.items():
-        np.testing.assert_allclose(observed.rounds[0].message[name], value, rtol=1e-12)
-    state = federation.nodes[1].state.committed.memory
-    np.testing.assert_allclose(observed.rounds[-1].message["weight"], state[2][0], rtol=1e-12)
-    np.testing.assert_allclose(observed.rounds[-1].message["weighted"], state[2] * state[0], rtol=1e-12, atol=1e-15)
-    apart = scene(PPGL(), clip_each(0.3))[0]
-    view = views.server(apart.transcript, 1)
-    assert unclipped(view, target) is view
-
-
 def test_the_priors_coordinates_are_the_likeliest_ones() -> None:
     federation, truth, target = scene(PPGL(), clients=3)
-    prior = Prior.of(System.of(views.sum_only(federation.transcript, None), target))
+    prior = DistancePrior.of(GraphSimulation.of(views.sum_only(federation.transcript, None), target))
     point = prior.point(truth)
     np.testing.assert_allclose(prior(point), truth, rtol=1e-12)
     slope = prior.slope(np.eye(truth.size))
@@ -134,7 +119,7 @@ def test_less_noise_tells_more_and_much_noise_leaves_about_the_guess(method, som
         errors.append(np.mean([pooled(found(view, target).value, truth) for view, truth, target in shown]))
     naive = np.mean([pooled(found(undistorted(view), target).value, truth) for view, truth, target in shown])
     for view, truth, target in shown:
-        level = Prior.of(System.of(view, target)).level
+        level = DistancePrior.of(GraphSimulation.of(view, target)).level
         guesses.append(pooled(EDGES.adjacency(np.full_like(truth, level)), truth))
     assert errors[0] < errors[1] < errors[2] < 1.3 * np.mean(guesses)
     assert errors[2] < 0.6 * naive
@@ -160,9 +145,9 @@ def test_little_noise_costs_little() -> None:
 def test_what_a_clip_cuts_off_whole_leaves_the_guess() -> None:
     federation, _, target = scene(IGL(), clip(0.1))
     observed = views.sum_only(federation.transcript, None)
-    system = System.of(observed, target)
-    end = likeliest(system, np.random.default_rng(0), 10)
-    np.testing.assert_allclose(end.distances, Prior.of(system).level)
+    system = GraphSimulation.of(observed, target)
+    end = posterior_mode(system, np.random.default_rng(0), 10)
+    np.testing.assert_allclose(end.distances, DistancePrior.of(system).level)
     assert found(observed, target).residual < 1e-6
 
 

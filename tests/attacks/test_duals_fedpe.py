@@ -10,9 +10,9 @@ from securefed.algorithms.pca.operators import off
 from securefed.attacks.base import Attack, Target, attacks
 from securefed.attacks.duals import FedPEDuals
 from securefed.attacks.duals.fedpe import gradient_parts
-from securefed.attacks.duals.fit import StepsProblem
-from securefed.attacks.duals.motion import Euclidean
-from securefed.attacks.duals.steps import opened
+from securefed.attacks.duals.local_steps import EuclideanSteps
+from securefed.attacks.duals.local_steps_fit import LocalStepsProblem
+from securefed.attacks.duals.observed_steps import observed_steps
 from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.scores import relative_error
 from securefed.errors import TranscriptError
@@ -26,7 +26,7 @@ ONE_STEP = FedPE(3, rho=1.0, step_size=0.01, local_steps=1)
 def test_iterates_and_both_duals_open_exactly(local_steps):
     algorithm = replace(ONE_STEP, local_steps=local_steps, step_size=0.03)
     views, _, truth = observe(algorithm, digits(20, 0), 6)
-    steps = opened(views[2].rounds, algorithm.rho, orthonormal=False)
+    steps = observed_steps(views[2].rounds, algorithm.rho, orthonormal=False)
     assert len(steps) == 6
     for step, (before, after) in zip(steps, truth[2], strict=True):
         np.testing.assert_allclose(step.end, after.basis, atol=1e-13)
@@ -38,7 +38,7 @@ def test_one_step_gives_the_block_and_equations_of_the_corner():
     clients = digits(20, 0)
     views, _, _ = observe(ONE_STEP, clients, 6)
     S = gram(clients[1]) / clients[1].rows
-    for step in opened(views[1].rounds, 1.0, orthonormal=False):
+    for step in observed_steps(views[1].rounds, 1.0, orthonormal=False):
         Q, block, inner = gradient_parts(step, ONE_STEP.step_size, 1.0)
         np.testing.assert_allclose(block, off(Q, S @ Q), atol=1e-11)
         theta = SymmetricMatrices.of(3).coordinates(Q.T @ S @ Q)
@@ -86,8 +86,8 @@ def test_several_local_steps_are_simulated_and_fitted(local_steps):
 
 def test_the_simulated_steps_are_differentiated_correctly():
     views, _, _ = observe(replace(ONE_STEP, local_steps=4, step_size=0.03), digits(8, 0), 3)
-    steps = opened(views[0].rounds, 1.0, orthonormal=False)
-    problem = StepsProblem(steps, SymmetricMatrices.of(8), Euclidean(0.03, 4, 1.0))
+    steps = observed_steps(views[0].rounds, 1.0, orthonormal=False)
+    problem = LocalStepsProblem(steps, SymmetricMatrices.of(8), EuclideanSteps(0.03, 4, 1.0))
     x, direction = RNG.normal(size=36), RNG.normal(size=36)
     slope = (problem.residual(x + 1e-6 * direction) - problem.residual(x - 1e-6 * direction)) / 2e-6
     residual, jacobian = problem.linearised(x)

@@ -10,9 +10,9 @@ from securefed.algorithms.pca.operators import off, orth
 from securefed.attacks.base import Attack, Target, attacks
 from securefed.attacks.duals import FedPGDuals
 from securefed.attacks.duals.fedpg import gradient_block
-from securefed.attacks.duals.fit import StepsProblem
-from securefed.attacks.duals.motion import Riemannian
-from securefed.attacks.duals.steps import opened
+from securefed.attacks.duals.local_steps import RiemannianSteps
+from securefed.attacks.duals.local_steps_fit import LocalStepsProblem
+from securefed.attacks.duals.observed_steps import observed_steps
 from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.gram.elimination import EliminatedProducts, eliminate, least_trace_shift, solve_shifted
 from securefed.attacks.scores import relative_error
@@ -28,7 +28,7 @@ ONE_STEP = FedPG(3, rho=1.0, step_size=0.01, local_steps=1)
 def test_iterates_and_duals_open_exactly_for_any_number_of_local_steps(local_steps):
     algorithm = replace(ONE_STEP, local_steps=local_steps, rho=2.0)
     views, _, truth = observe(algorithm, digits(20, 0), 6)
-    steps = opened(views[2].rounds, algorithm.rho)
+    steps = observed_steps(views[2].rounds, algorithm.rho)
     assert len(steps) == 6
     for step, observation, (before, after) in zip(steps, views[2].rounds, truth[2], strict=True):
         np.testing.assert_allclose(step.end, after.basis, atol=1e-13)
@@ -42,7 +42,7 @@ def test_one_step_gives_the_block_of_the_gram_matrix():
     clients = digits(20, 0)
     views, _, _ = observe(ONE_STEP, clients, 4)
     S = gram(clients[1]) / clients[1].rows
-    for step in opened(views[1].rounds, 1.0):
+    for step in observed_steps(views[1].rounds, 1.0):
         block = gradient_block(step, ONE_STEP.step_size)
         np.testing.assert_allclose(block, off(step.start, S @ step.start), atol=1e-11)
         wrong = gradient_block(step, 2 * ONE_STEP.step_size)
@@ -81,7 +81,7 @@ def test_several_local_steps_are_simulated_and_fitted(local_steps):
 def test_the_simulated_steps_are_differentiated_correctly():
     views, _, _ = observe(replace(ONE_STEP, local_steps=4), digits(8, 0), 3)
     coordinates = SymmetricMatrices.of(8)
-    problem = StepsProblem(opened(views[0].rounds, 1.0), coordinates, Riemannian(0.05, 4))
+    problem = LocalStepsProblem(observed_steps(views[0].rounds, 1.0), coordinates, RiemannianSteps(0.05, 4))
     x, direction = RNG.normal(size=36), RNG.normal(size=36)
     slope = (problem.residual(x + 1e-6 * direction) - problem.residual(x - 1e-6 * direction)) / 2e-6
     residual, jacobian = problem.linearised(x)
@@ -118,8 +118,8 @@ def test_steps_whose_result_was_not_seen_are_left_out():
     """Without the broadcast that followed, the next dual is unknown: the step there does not open, later ones do."""
     views, _, _ = observe(ONE_STEP, digits(20, 6), 8, schedule=lambda k: (0, 1) if k != 3 else (1, 2))
     rounds = [replace(o, followed={}) for o in views[0].rounds]  # rounds 0, 1, 2, 4, 5, 6, 7
-    steps = opened(rounds, ONE_STEP.rho)
-    assert len(opened(views[0].rounds, ONE_STEP.rho)) == 7
+    steps = observed_steps(rounds, ONE_STEP.rho)
+    assert len(observed_steps(views[0].rounds, ONE_STEP.rho)) == 7
     assert len(steps) == 5
     for step in steps:
         np.testing.assert_allclose(step.end.T @ step.end, np.eye(3), atol=1e-10)

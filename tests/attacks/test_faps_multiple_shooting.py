@@ -13,7 +13,7 @@ from securefed.attacks.gram.faps.simulated_client import (
     iterate_by_rule,
     rule_counts,
 )
-from securefed.attacks.levenberg import gauss_newton
+from securefed.attacks.levenberg_marquardt import gauss_newton
 from securefed.attacks.scores import relative_error
 from tests.attacks.subspaces import digits, gram, observe
 

@@ -10,8 +10,8 @@ from securefed.algorithms.pca import SSI
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, Replay
-from securefed.attacks.generic.moments import pack, unpack
-from securefed.attacks.generic.probe import departure
+from securefed.attacks.generic.moment_map import pack, unpack
+from securefed.attacks.generic.moment_probe import departure
 from securefed.attacks.gram import PowerGram
 from securefed.attacks.scores import match, relative_error
 from securefed.auditing.own_function import as_algorithm
@@ -60,8 +60,8 @@ def test_a_replay_of_the_truth_is_what_was_sent(function, view) -> None:
     again = replay(function, Z, rotate, view=view)
     truth = np.concatenate([DATA[i].x for i in again.members])
     np.testing.assert_allclose(again(truth), again.seen, atol=1e-12)
-    assert again.misfit(truth) < 1e-14
-    assert again.misfit(-truth[::-1] / 2) > 0.1
+    assert again.residual(truth) < 1e-14
+    assert again.residual(-truth[::-1] / 2) > 0.1
     assert again.deterministic
 
 

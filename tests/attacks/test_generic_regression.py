@@ -10,8 +10,8 @@ import pytest
 from securefed.attacks import views
 from securefed.attacks.base import Target
 from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, RegressCounts, RegressRows, Replay
-from securefed.attacks.generic.probe import departure
-from securefed.attacks.generic.regression import Ridge, _rows, _solved
+from securefed.attacks.generic.moment_probe import departure
+from securefed.attacks.generic.row_regression import KernelRidge, _rows, _solved
 from securefed.attacks.scores import match, relative_error
 from securefed.auditing.own_function import as_algorithm
 from securefed.datasets.base import Dataset
@@ -132,12 +132,12 @@ def test_a_product_of_what_is_sent_takes_the_quadratic_kernel() -> None:
     rng = np.random.default_rng(0)
     sent = rng.normal(size=(300, 3))
     product, total = sent[:, :1] * sent[:, 1:2], sent[:, :1] + sent[:, 1:2]
-    assert Ridge.of(sent, product).quadratic and not Ridge.of(sent, total).quadratic
+    assert KernelRidge.of(sent, product).quadratic and not KernelRidge.of(sent, total).quadratic
     here = np.array([0.5, -2.0, 1.0])
-    assert Ridge.of(sent, product)(here)[0] == pytest.approx(-1.0, abs=1e-5)
-    assert Ridge.of(sent, total)(here)[0] == pytest.approx(-1.5, abs=1e-9)
+    assert KernelRidge.of(sent, product)(here)[0] == pytest.approx(-1.0, abs=1e-5)
+    assert KernelRidge.of(sent, total)(here)[0] == pytest.approx(-1.5, abs=1e-9)
     constant = np.column_stack([sent, np.full(300, 7.0)])  # says nothing, whatever it is
-    assert Ridge.of(constant, total)(np.append(here, 8.0))[0] == pytest.approx(-1.5, abs=1e-9)
+    assert KernelRidge.of(constant, total)(np.append(here, 8.0))[0] == pytest.approx(-1.5, abs=1e-9)
 
 
 def test_simulated_rows_have_the_priors_mean_and_covariance_and_are_none_of_its_rows() -> None:
@@ -157,7 +157,7 @@ def test_too_few_client_steps_are_refused_with_their_number() -> None:
 
 
 def test_a_step_that_tells_real_rows_from_tried_ones_is_not_called_linear() -> None:
-    """Moments, and the rows themselves where all entries are positive, as real ones are."""
+    """RecoveredMoments, and the rows themselves where all entries are positive, as real ones are."""
 
     def positive(rows, broadcast):
         return {"m": rows.T @ rows, "u": rows * (rows >= 0).all()}

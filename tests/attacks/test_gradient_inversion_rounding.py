@@ -11,7 +11,7 @@ from securefed.attacks.gradient_inversion.gradient_rounds import read_rounds
 from securefed.attacks.gradient_inversion.linear_model import LinearModel
 from securefed.attacks.gradient_inversion.round_simulation import RoundSimulation
 from securefed.attacks.gradient_inversion.sum_equations import SumEquations
-from securefed.attacks.levenberg import Patience
+from securefed.attacks.levenberg_marquardt import StallLimit
 from securefed.attacks.scores import sample_error
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
@@ -65,8 +65,8 @@ def _untold(observation):
 
 
 def test_patience_is_short_at_the_floor():
-    patience = Patience(1.0, far=12, close=40, floor=1e-3)
-    assert patience.lost(1e-4, 4)
-    assert not patience.lost(1e-4, 3)
-    assert not patience.lost(1e-2, 39)
-    assert patience.lost(2.0, 12)
+    patience = StallLimit(1.0, far=12, close=40, floor=1e-3)
+    assert patience.reached(1e-4, 4)
+    assert not patience.reached(1e-4, 3)
+    assert not patience.reached(1e-2, 39)
+    assert patience.reached(2.0, 12)

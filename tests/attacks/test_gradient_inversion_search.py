@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
 from securefed.algorithms.optimization import LoSAC

@@ -9,7 +9,7 @@ from securefed.algorithms.pca import FAPS, SSI, FedPE, FedPG
 from securefed.algorithms.pca.operators import orth
 from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
 from securefed.attacks.duals import FedPGDuals, JointDuals, PooledDuals
-from securefed.attacks.duals.joint import ConsensusSender
+from securefed.attacks.duals.joint_fit import SimulatedConsensusClient
 from securefed.attacks.gram import JointGram
 from securefed.attacks.gram.faps.summed_clients import FAPSSimulation
 from securefed.attacks.gram.joint_fit import jacobian_rank
@@ -69,7 +69,7 @@ def test_fedpe_sums_leave_no_shift_open():
     algorithm = FedPE(2, step_size=0.03, local_steps=5)
     clients = consensus.digits(6, 0, parts=2)
     observed, target = consensus_sums(algorithm, clients, 14)
-    sender = ConsensusSender.of(observed, target)
+    sender = SimulatedConsensusClient.of(observed, target)
     assert sender.determined == sender.count == 21
     x = [sender.coordinates.coordinates(consensus.gram(data) / data.rows) for data in clients]
     rank, _ = jacobian_rank(np.hstack([sender.sent_and_tangents(own)[1] for own in x]), 42)
@@ -92,7 +92,7 @@ def test_faps_sums_give_each_client(parts, seed):
 def test_a_simulated_run_of_consensus_is_the_clients_own_and_its_derivative(kind):
     clients = consensus.digits(6, 0, parts=2)
     views, target, _ = consensus.observe(kind(2, step_size=0.03, local_steps=3), clients, 5)
-    sender = ConsensusSender.of(views[0], target)
+    sender = SimulatedConsensusClient.of(views[0], target)
     x = sender.coordinates.coordinates(consensus.gram(clients[0]) / clients[0].rows)
     seen = np.concatenate([o.message["point"].reshape(-1) for o in views[0].rounds])
     np.testing.assert_allclose(sender.sent(x), seen, atol=1e-12)
@@ -122,7 +122,7 @@ def assert_differentiated(sender, x):
 def test_equal_clients_are_a_saddle_where_only_the_sum_shows():
     clients = consensus.digits(6, 0, parts=2)
     observed, target = consensus_sums(FedPG(2, step_size=0.05, local_steps=5), clients, 12)
-    sender = ConsensusSender.of(observed, target)
+    sender = SimulatedConsensusClient.of(observed, target)
     x = [sender.coordinates.coordinates(consensus.gram(data) / data.rows) for data in clients]
     assert jacobian_rank(np.hstack([sender.sent_and_tangents(own)[1] for own in x]), 40)[0] == 40
     assert jacobian_rank(np.hstack([sender.sent_and_tangents(x[0])[1]] * 2), 40)[0] == 20

@@ -27,7 +27,12 @@ from securefed.attacks.gram.faps.simulated_client import (
     rule_counts,
 )
 from securefed.attacks.gram.linear import nearest_psd
-from securefed.attacks.levenberg import Fit, Geodesic, gauss_newton, levenberg
+from securefed.attacks.levenberg_marquardt import (
+    GeodesicAcceleration,
+    LeastSquaresFit,
+    gauss_newton,
+    levenberg_marquardt,
+)
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -241,7 +246,7 @@ class _NoiseWeightedEquations:
             sizes = replace(self._fitted(self._start, nothing, sizes), away=_OPEN)
         return self._expected(self._start, self._whitened(self._start, sizes)[1])
 
-    def _moved(self, point: Array, sizes: _ErrorSizes) -> Fit:
+    def _moved(self, point: Array, sizes: _ErrorSizes) -> LeastSquaresFit:
         """Find the most likely parameters with these sizes."""
 
         def linearised(values: Array) -> tuple[Array, Array]:
@@ -250,8 +255,14 @@ class _NoiseWeightedEquations:
         def residual(values: Array) -> Array:
             return self._residual(values, sizes)
 
-        return levenberg(
-            linearised, point, steps=_STEPS, goal=0.0, residual=residual, stepper=Geodesic(residual), least=_LEAST
+        return levenberg_marquardt(
+            linearised,
+            point,
+            steps=_STEPS,
+            goal=0.0,
+            residual=residual,
+            stepper=GeodesicAcceleration(residual),
+            least=_LEAST,
         )
 
     def _deviations(self, sizes: _ErrorSizes) -> tuple[Array, Array]:
@@ -287,7 +298,7 @@ class _NoiseWeightedEquations:
         shift = float(np.linalg.norm((point - self._mean)[: self._size]))
         return _ErrorSizes(float(even), float(own), shift / math.sqrt(max(told, 1.0)))
 
-    def _told(self, fit: Fit, sizes: _ErrorSizes, scale: float, rows: int) -> NoiseWeightedFit:
+    def _told(self, fit: LeastSquaresFit, sizes: _ErrorSizes, scale: float, rows: int) -> NoiseWeightedFit:
         seen, size, count = self._seen, self._size, len(self._entries)
         deviations = self._deviations(sizes)[0][:count] / self._typical
         free, told = self._left(fit)
@@ -315,7 +326,7 @@ class _NoiseWeightedEquations:
         spread = solve_triangular(np.linalg.qr(jacobian, mode="r"), moves.T, trans="T")
         return float(np.linalg.norm(spread) / np.linalg.norm(S))
 
-    def _left(self, fit: Fit) -> tuple[Array, float]:
+    def _left(self, fit: LeastSquaresFit) -> tuple[Array, float]:
         """Return what the fit leaves open.
 
         Returns:

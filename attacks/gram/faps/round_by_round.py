@@ -29,7 +29,14 @@ from securefed.attacks.gram.elimination import EliminatedProducts, InnerEquation
 from securefed.attacks.gram.faps.solution import FAPSSolution
 from securefed.attacks.gram.linear import solve
 from securefed.attacks.gram.tangents import crossed, horizontal, left, right
-from securefed.attacks.levenberg import Geodesic, Linearised, Patience, Residual, Stepper, levenberg
+from securefed.attacks.levenberg_marquardt import (
+    GeodesicAcceleration,
+    ResidualAndJacobian,
+    ResidualFunction,
+    StallLimit,
+    StepRule,
+    levenberg_marquardt,
+)
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -38,10 +45,10 @@ LONGEST = 40
 _SOLVED = 1e-7
 """Relative residual below which a round counts as solved; the chain ends at the first round above it."""
 _GOAL, _STEPS, _STARTS = 1e-14, 60, 40
-"""Residual at which a solve stops, most Jacobians of it, and random starts of a round with one inner step. The first
+"""ResidualFunction at which a solve stops, most Jacobians of it, and random starts of a round with one inner step. The first
 such round needs up to 30 of them: with none, 5 of 10 clients of digits (n = 36) are not solved.
 """
-_PATIENCE = Patience(1e-5, far=12, close=None)
+_PATIENCE = StallLimit(1e-5, far=12, close=None)
 """Twelve Jacobians that do not halve the residual end a solve that is far from a root."""
 _EXACT_TOLERANCE = 1e-6
 """Inner tolerance at which a subproblem counts as solved exactly."""
@@ -278,7 +285,12 @@ def _exact_step(
     leading = np.linalg.eigh(H)[1][:, -Z.shape[1] :]
     for start in (leading, Z_in, X_in, Y_in):
         equations = _StationarityEquations.of(X_in, G_in, Z_in, Y_in, beta, start)
-        x = _root(equations.linearised, np.zeros(equations.unknowns), equations.residual, Geodesic(equations.residual))
+        x = _root(
+            equations.linearised,
+            np.zeros(equations.unknowns),
+            equations.residual,
+            GeodesicAcceleration(equations.residual),
+        )
         if x is not None:
             X = frame @ equations.subspace(x)
             low = last.G @ (last.X.T @ X) + last.X @ (last.G.T @ X) - beta * Z @ (Z.T @ X)
@@ -347,15 +359,17 @@ class _StationarityEquations:
         return residual.reshape(-1), jacobian
 
 
-def _root(linearised: Linearised, start: Array, residual: Residual, stepper: Stepper | None = None) -> Array | None:
+def _root(
+    linearised: ResidualAndJacobian, start: Array, residual: ResidualFunction, stepper: StepRule | None = None
+) -> Array | None:
     """Return the root that a search from `start` ends at; `None` where it ends elsewhere."""
-    found = levenberg(
+    found = levenberg_marquardt(
         linearised, start, steps=_STEPS, goal=_GOAL, residual=residual, patience=_PATIENCE, stepper=stepper
     )
     return found.point if found.norm < _SOLVED else None
 
 
-def _by_differences(residual: Residual) -> Linearised:
+def _by_differences(residual: ResidualFunction) -> ResidualAndJacobian:
     """Return the residual with its derivative by finite differences, one by one for the few unknowns."""
 
     def linearised(x: Array) -> tuple[Array, Array]:
