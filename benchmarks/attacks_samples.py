@@ -19,7 +19,7 @@ from securefed.algorithms.graph import PPGL
 from securefed.algorithms.optimization import (
     DSGD,
     L1,
-    FedADMM,
+    CompositeFedADMM,
     FedAvg,
     FedCM,
     FedProx,
@@ -52,7 +52,7 @@ STOCHASTIC: dict[str, Any] = {
     "MimeSVRG": MimeSVRG(),
     "FedCM": FedCM(),
     "FedProx": FedProx(),
-    "FedADMM": FedADMM(learning_rate=0.05),
+    "FedADMM": CompositeFedADMM(learning_rate=0.05),
     "pFedMe": personalized.PFedMe(learning_rate=0.02, local_steps=2, inner_steps=3),
     "FedADMM (FLAME's)": personalized.FedADMM(learning_rate=0.02, penalty=0.5),
     "Ditto": personalized.Ditto(learning_rate=0.02),

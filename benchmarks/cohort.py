@@ -127,7 +127,7 @@ def one_thread() -> Iterator[None]:
 def _products(batch: int) -> Callable[[], None]:
     """The products that a cohort's steps come to, of arrays of the same shapes: no cohort can be faster than these.
 
-    As `algorithms.optimization.factored` arranges them: the input weight is multiplied once for everybody, its
+    As `algorithms.optimization.factored_cohort` arranges them: the input weight is multiplied once for everybody, its
     gradients are never formed, and what the earlier steps added comes in through the rows' kernels.
     """
     rng = np.random.default_rng(0)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from securefed.algorithms.optimization.fedavg import FedAvg
-from securefed.algorithms.optimization.method import Client
+from securefed.algorithms.optimization.method import ModelClient
 from securefed.datasets.base import Dataset
 from securefed.defenses.differential_privacy.noise import SMALLEST_DEVIATION, grid_for, rounded_normal_draws
 from securefed.defenses.differential_privacy.stream import SecureStream, Stream, uniforms
@@ -44,7 +44,7 @@ _TAIL = 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateClient(Client):
+class PrivateClient(ModelClient):
     """A client with what its rows have been used for, counted or not. `spent` is the accountant's own state."""
 
     spent: History = ()
@@ -120,7 +120,7 @@ class PrivateFedAvg(FedAvg):
         """Epsilon of one round to a client with so many rows."""
         return self._epsilon(((self.noise_multiplier, self.rate(rows), self.local_steps),))
 
-    def spent(self, client: Client) -> float:
+    def spent(self, client: ModelClient) -> float:
         """Epsilon of everything this client's rows have been used for so far."""
         assert isinstance(client, PrivateClient)
         return self._epsilon(client.spent)
@@ -129,7 +129,9 @@ class PrivateFedAvg(FedAvg):
         plain = super().enroll(data, public, rng)
         return PrivateClient(**{field.name: getattr(plain, field.name) for field in fields(plain)})
 
-    def contribute(self, client: Client, broadcast: Tensors, rng: np.random.Generator) -> tuple[Client, Tensors]:
+    def contribute(
+        self, client: ModelClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[ModelClient, Tensors]:
         """Raises `BudgetSpent` before any row is touched where the round would exceed `epsilon`."""
         assert isinstance(client, PrivateClient)
         self._afford(client)
@@ -142,7 +144,7 @@ class PrivateFedAvg(FedAvg):
         return replace(tentative, spent=history), contribution
 
     def contribute_together(
-        self, clients: Sequence[Client], broadcast: Tensors, rngs: Sequence[np.random.Generator]
+        self, clients: Sequence[ModelClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> list[Any]:
         """One after the other: opacus trains one model at a time."""
         out: list[Any] = []
@@ -153,20 +155,20 @@ class PrivateFedAvg(FedAvg):
                 out.append(error)
         return out
 
-    def evaluate(self, client: Client, broadcast: Tensors) -> Tensors:
+    def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
         """Raises `ConfigError`: these sums would be exact, and epsilon holds for nothing without noise."""
         raise ConfigError(
             "a client of private/fedavg sends no evaluation sums, which would be exact and without noise; score the "
             "released model on public rows"
         )
 
-    def spend(self, state: Client, computed: Client) -> Client:
+    def spend(self, state: ModelClient, computed: ModelClient) -> ModelClient:
         """`state` with what `computed` has used its rows for: said as soon as a contribution is computed."""
         assert isinstance(state, PrivateClient)
         assert isinstance(computed, PrivateClient)
         return replace(state, spent=computed.spent)
 
-    def noised_steps(self, state: Client) -> tuple[float, float, int]:
+    def noised_steps(self, state: ModelClient) -> tuple[float, float, int]:
         """Noise multiplier, sampling rate and number of the local steps that one contribution takes."""
         return self.noise_multiplier, self.rate(state.data.rows), self.local_steps
 

@@ -20,8 +20,8 @@ from securefed.federation import Federation
 from securefed.registry import Entry
 from securefed.run_options import RunOptions
 from securefed.tensors import Layout, TensorSpec
-from securefed.testing import check_object, checks_for, parametrize_with_checks
-from securefed.testing.algorithm_checks import labelled_clients
+from securefed.testing import checks_for, parametrize_with_checks
+from securefed.testing.algorithm_checks import check_algorithm, labelled_clients
 from securefed.testing.attack_checks import check_description, check_views_of
 
 ROOT = Path(__file__).parents[1]
@@ -240,7 +240,7 @@ class Larger(Broken):
 def test_the_checks_find_what_is_wrong(algorithm: Any, words: str) -> None:
     """Positive control."""
     with pytest.raises(AssertionError, match=words):
-        check_object(algorithm)
+        check_algorithm(algorithm)
 
 
 def test_what_has_no_checks_is_refused() -> None:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from securefed.algorithms.graph.igl import IGL
-from securefed.algorithms.graph.method import OBJECTIVE, GraphMethod, Own, edges_of
+from securefed.algorithms.graph.method import OBJECTIVE, GraphMethod, LocalGraphData, edges_of
 from securefed.algorithms.graph.ppgl import PPGL
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.errors import TranscriptError
@@ -73,7 +73,7 @@ class GraphRound:
 class AnalyticPPGL(PPGL):
     """PPGL with ||w - w_con|| as an analytic function of complex graphs."""
 
-    def contribution_weights(self, graph: Array, consensus: Array, own: Own) -> Array:
+    def contribution_weights(self, graph: Array, consensus: Array, own: LocalGraphData) -> Array:
         """Return gamma_i of (25), with a norm that is analytic in complex graphs."""
         equal = np.full(own.first.shape, 1 / own.clients)
         if self.weights == "equal":
@@ -140,7 +140,7 @@ class GraphSimulation:
         for seen in self.rounds:
             present = np.isin(self.members, seen.members)[:, None]
             share, ceiling = rows / max(public.rows), np.full((count, 1), np.inf)
-            own = Own(self.method.problem(public), distances, share, ceiling, first, public.clients)
+            own = LocalGraphData(self.method.problem(public), distances, share, ceiling, first, public.clients)
             with np.errstate(all="ignore"):
                 sent, fresh = self.method.steps(seen.consensus, memory, own)
             parts = [sent[name][..., None] if name == OBJECTIVE else sent[name] for name in names]

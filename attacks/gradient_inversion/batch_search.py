@@ -15,7 +15,7 @@ from math import factorial
 import numpy as np
 
 from securefed.algorithms.optimization.blocks import BlockMethod
-from securefed.algorithms.optimization.work import Draw, Work
+from securefed.algorithms.optimization.local_steps import BatchDraw, LocalTraining
 from securefed.attacks.gradient_inversion.contribution_clipping import clipped
 from securefed.attacks.gradient_inversion.gradient_rounds import LocalRound, local_steps
 from securefed.attacks.gradient_inversion.multistart_search import SOLVED, SearchResult, fit_rows
@@ -38,7 +38,7 @@ class PossibleDraws:
         weights: (options, steps, rows) weight of each row in each local step.
     """
 
-    options: tuple[Draw, ...]
+    options: tuple[BatchDraw, ...]
     weights: Array
 
     @classmethod
@@ -67,18 +67,18 @@ def _ordered(rows: int, size: int, batches: int) -> float:
     return factorial(rows) / (float(factorial(size)) ** batches * factorial(rows - size * batches))
 
 
-def _options(method: LocalRound, rows: int) -> Iterator[Draw]:
+def _options(method: LocalRound, rows: int) -> Iterator[BatchDraw]:
     steps = local_steps(method)
     if isinstance(method, BlockMethod):
         blocks = np.array_split(np.arange(rows), method.blocks)
         for chosen in product(range(method.blocks), repeat=steps):
-            yield Draw.of([blocks[j] for j in chosen], chosen)
+            yield BatchDraw.of([blocks[j] for j in chosen], chosen)
         return
     size = int(getattr(method, "batch_size", None) or rows)
     whole = rows // size
     epochs = [min(whole, steps - start) for start in range(0, steps, whole)]
     for parts in product(*(list(_epoch(tuple(range(rows)), size, count)) for count in epochs)):
-        yield Draw.of([np.array(part) for epoch in parts for part in epoch])
+        yield BatchDraw.of([np.array(part) for epoch in parts for part in epoch])
 
 
 def _epoch(left: tuple[int, ...], size: int, count: int) -> Iterator[list[tuple[int, ...]]]:
@@ -91,7 +91,9 @@ def _epoch(left: tuple[int, ...], size: int, count: int) -> Iterator[list[tuple[
             yield [first, *others]
 
 
-def best_draws(equations: SumEquations, possible: PossibleDraws, samples: Array, labels: Array) -> tuple[Draw, ...]:
+def best_draws(
+    equations: SumEquations, possible: PossibleDraws, samples: Array, labels: Array
+) -> tuple[BatchDraw, ...]:
     """Return for each round the draw that fits its message best, given those of the rounds before."""
     simulation = equations.simulation
     model, method, many = simulation.model, simulation.method, len(possible.options)
@@ -107,7 +109,7 @@ def best_draws(equations: SumEquations, possible: PossibleDraws, samples: Array,
     def whole(point: Array) -> Array:
         return model.gradient(point, samples, targets, np.full(len(samples), 1 / rows))
 
-    work = Work(
+    work = LocalTraining(
         gradient,
         whole,
         simulation.public,

@@ -10,10 +10,10 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from securefed.algorithms.optimization.fedavg import FedAvg
+from securefed.algorithms.optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.mimesvrg import GRADIENT, PHASE, MimeSVRG
 from securefed.algorithms.optimization.model import Model, label
-from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work
 from securefed.attacks.base import Observation, Observed, Target
 from securefed.attacks.gradient_inversion.contribution_clipping import ContributionClip
 from securefed.attacks.gradient_inversion.linear_model import LinearModel
@@ -40,11 +40,11 @@ class LocalRound(Protocol):
         """Return a client's memory before its first round."""
         ...
 
-    def draw(self, rows: int, rng: np.random.Generator) -> Draw:
-        """Draw the rows of each local step."""
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """BatchDraw the rows of each local step."""
         ...
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
         """Run the local steps; return the contribution and the new memory."""
         ...
 
@@ -212,11 +212,11 @@ def estimate_gradients(
         rows = float(np.mean([public.rows[client] for client in seen.members]))
         steps = local_steps(method)
 
-        def work(gradient: Array, rows: float = rows, steps: int = steps) -> Work:
+        def work(gradient: Array, rows: float = rows, steps: int = steps) -> LocalTraining:
             def oracle(point: Array, _: int = 0) -> Array:
                 return gradient + penalty(model, point)
 
-            return Work(oracle, oracle, public, rows, (0,) * steps, (rows,) * steps)
+            return LocalTraining(oracle, oracle, public, rows, (0,) * steps, (rows,) * steps)
 
         zero = np.zeros_like(seen.received["x"])
         known = method.steps(seen.received, memory, work(zero))[0][part]

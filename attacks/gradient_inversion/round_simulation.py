@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from securefed.algorithms.optimization.local_steps import BatchDraw, LocalTraining
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Draw, Work
 from securefed.attacks.gradient_inversion.contribution_clipping import ContributionClip, clipped
 from securefed.attacks.gradient_inversion.dual_numbers import DualNumber, where
 from securefed.attacks.gradient_inversion.gradient_rounds import GradientRound, LocalRound, local_steps
@@ -46,7 +46,7 @@ class RoundSimulation:
     rounds: tuple[GradientRound, ...]
     members: tuple[ClientId, ...]
     start: tuple[Array, ...] | None = None
-    draws: tuple[Draw, ...] | None = None
+    draws: tuple[BatchDraw, ...] | None = None
 
     @property
     def memory(self) -> tuple[Array, ...]:
@@ -112,7 +112,7 @@ class RoundSimulation:
             out.append(sent)
         return out
 
-    def _work(self, x: Array, targets: Array, draw: Draw | None, oracle: Callable[..., Any]) -> Work:
+    def _work(self, x: Array, targets: Array, draw: BatchDraw | None, oracle: Callable[..., Any]) -> LocalTraining:
         sizes = self.sizes[:, None]
         weights = (np.arange(x.shape[-2]) < sizes) / sizes
 
@@ -122,13 +122,15 @@ class RoundSimulation:
         rows = sizes.astype(float)
         if draw is None:
             steps = local_steps(self.method)
-            return Work(whole, whole, self.public, rows, (0,) * steps, (rows,) * steps)
+            return LocalTraining(whole, whole, self.public, rows, (0,) * steps, (rows,) * steps)
         drawn = weights_of(draw, x.shape[-2])
 
         def gradient(point: Array, step: int) -> Array:
             return cast(Array, oracle(point, x, targets, drawn[step]))
 
-        return Work(gradient, whole, self.public, rows, draw.blocks, [float(n) for n in draw.sizes(x.shape[-2])])
+        return LocalTraining(
+            gradient, whole, self.public, rows, draw.blocks, [float(n) for n in draw.sizes(x.shape[-2])]
+        )
 
     def without_rows(self, width: int) -> list[dict[str, Array]]:
         """Return unclipped `totals` of members without rows: the data-free part of the messages."""
@@ -168,7 +170,7 @@ class RoundSimulation:
         return tuple(replace(clip, beyond=sum((outside[part] for part in clip.weights), nothing)) for clip in clips)
 
 
-def weights_of(draw: Draw, rows: int) -> Array:
+def weights_of(draw: BatchDraw, rows: int) -> Array:
     """Return (steps, rows) the weight of each row in the mean gradient of each local step."""
     out = np.zeros((len(draw.parts), rows))
     for step, part in enumerate(draw.parts):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.optimization.work import Draw
+from securefed.algorithms.optimization.local_steps import BatchDraw
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.batch_search import BatchSearch, number_of_draws
 from securefed.attacks.gradient_inversion.fitting_attack import FittingAttack, reconstruction
@@ -83,6 +83,6 @@ class SampleFit(FittingAttack):
         return replace(out, diagnostics={**out.diagnostics, "draws": "found", "batches": batches})
 
 
-def _batches(draw: Draw, rows: int) -> tuple[tuple[int, ...], ...]:
+def _batches(draw: BatchDraw, rows: int) -> tuple[tuple[int, ...], ...]:
     """Return the indices of the rows of each local step."""
     return tuple(tuple(int(row) for row in np.arange(rows)[part]) for part in draw.parts)

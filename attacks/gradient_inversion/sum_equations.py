@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from securefed.algorithms.optimization.work import Draw
+from securefed.algorithms.optimization.local_steps import BatchDraw
 from securefed.attacks.gradient_inversion.contribution_clipping import data_free_factors, scaled
 from securefed.attacks.gradient_inversion.proximal_derivatives import is_proximal
 from securefed.attacks.gradient_inversion.round_simulation import RoundSimulation
@@ -75,7 +75,7 @@ class SumEquations:
             data_free = [{part: model.project(value, basis) for part, value in out.items()} for out in data_free]
         return cls(simulation, basis, scales, tuple(data_free))
 
-    def with_draws(self, draws: tuple[Draw, ...]) -> SumEquations:
+    def with_draws(self, draws: tuple[BatchDraw, ...]) -> SumEquations:
         """Return the equations of a client whose rounds drew these batches."""
         return replace(self, simulation=replace(self.simulation, draws=draws))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from securefed.algorithms.pca.guarded import BLOCK, GuardedFAPS
+from securefed.algorithms.pca.guarded_faps import BLOCK, GuardedFAPS
 from securefed.algorithms.pca.localpower import LOCAL_STEPS
 from securefed.algorithms.pca.server import BASIS, GRAM_PRODUCT, PRODUCT, SubspaceMethod
 from securefed.algorithms.pca.ssi import SSI

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from securefed.algorithms.optimization.local_steps import LocalTraining
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Work
 from securefed.attacks.base import Observed, Target
 from securefed.attacks.gradient_inversion.rounds import local_steps, method_of
 from securefed.attacks.networks.client_simulations import batch_slices, mean_weights
@@ -83,12 +83,12 @@ class FirstRoundSimulation:
         whole = 1 if size is None or size >= rows else -(-rows // size)
         return local_steps(self.method) * (whole if epochs is not None else 1)
 
-    def _work(self, rows: int, gradient: Any, anchor: Any) -> Work:
+    def _work(self, rows: int, gradient: Any, anchor: Any) -> LocalTraining:
         steps = self._count(rows)
         size = float(min(getattr(self.method, "batch_size", None) or rows, rows))
-        return Work(gradient, anchor, self.public, float(rows), (0,) * steps, (size,) * steps)
+        return LocalTraining(gradient, anchor, self.public, float(rows), (0,) * steps, (size,) * steps)
 
-    def _steps(self, point: Tensor, work: Work) -> dict[str, Tensor]:
+    def _steps(self, point: Tensor, work: LocalTraining) -> dict[str, Tensor]:
         received = {part: (point if part == "x" else value) for part, value in self.received.items()}
         memory = tuple(torch.zeros_like(point) for _ in range(self.memories))
         sent, _ = self.method.steps(cast(Any, received), cast(Any, memory), work)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed.algorithms.optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work
 from securefed.algorithms.personalized.flame import FLAME
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.fitting_attack import FittingAttack
@@ -44,11 +44,11 @@ class FLAMELocalSteps:
         """Return no vectors: the steps remember nothing."""
         return ()
 
-    def draw(self, rows: int, rng: np.random.Generator) -> Draw:
-        """Draw the batches of a round as the algorithm does."""
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """BatchDraw the batches of a round as the algorithm does."""
         return self.method.draw(rows, rng)
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
         """Run the local steps from `received["x"]`, drawn to `received["anchor"]`."""
         x, anchor = received["x"], received["anchor"]
         rate, attraction = self.method.learning_rate, self.method.attraction

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from securefed.algorithms.optimization.work import Work
+from securefed.algorithms.optimization.local_steps import LocalTraining
 from securefed.attacks.networks.client_simulations import batch_slices, mean_weights
 from securefed.attacks.networks.flat_network import FlatNetwork
 from securefed.attacks.personal.flame_row_fit import FLAMELocalSteps
@@ -71,6 +71,6 @@ class FLAMESimulation:
     def _ends(self, gradient: Any, rows: int = 0) -> Tensor:
         """Return theta^{t+1} - theta^t of each round."""
         sizes = (float(rows),) * self.steps
-        work = Work(gradient, gradient, self.public, float(rows), (0,) * self.steps, sizes)
+        work = LocalTraining(gradient, gradient, self.public, float(rows), (0,) * self.steps, sizes)
         sent, _ = self.local.steps(cast(Any, {"x": self.starts, "anchor": self.anchors}), (), work)
         return cast(Tensor, sent["delta"])

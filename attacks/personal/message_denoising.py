@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model, label
-from securefed.algorithms.optimization.work import Memory, Vectors, Work
 from securefed.attacks.base import Observed, Target
 from securefed.errors import TranscriptError
 from securefed.public import Public
@@ -127,7 +127,7 @@ class ConstantGradientModel:
                 return np.asarray(own + 0 * point)
 
             sizes = (self.rows,) * self.count
-            work = Work(gradient, gradient, self.public, self.rows, (0,) * self.count, sizes)
+            work = LocalTraining(gradient, gradient, self.public, self.rows, (0,) * self.count, sizes)
             sent, memory = self.method.steps(vectors, memory, work)
             out.append(sent[part])
         stacked: Array = np.stack(out)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed.algorithms.optimization.local_steps import LocalTraining
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Work
 from securefed.algorithms.personalized.method import PersonalMethod
 from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.attacks.gradient_inversion.gradient_rounds import (
@@ -92,7 +92,7 @@ def _replayed(target: Target, model: LinearModel, seen: tuple[GradientRound, ...
 
     method, count = method_of(target), float(len(rows))
     steps = local_steps(method)
-    work = Work(gradient, gradient, target.public, count, (0,) * steps, (count,) * steps)
+    work = LocalTraining(gradient, gradient, target.public, count, (0,) * steps, (count,) * steps)
     memory = method.memory(Model(method.problem, target.public))
     for item in seen:
         memory = method.steps(item.received, memory, work)[1]
@@ -111,6 +111,6 @@ def _constant(target: Target, model: LinearModel, seen: tuple[GradientRound, ...
         def gradient(point: Array, _: int = 0, mean: Array = mean) -> Array:
             return mean + penalty(model, point)
 
-        work = Work(gradient, gradient, public, rows, (0,) * steps, (rows,) * steps)
+        work = LocalTraining(gradient, gradient, public, rows, (0,) * steps, (rows,) * steps)
         memory = method.steps(item.received, memory, work)[1]
     return np.asarray(memory[0])

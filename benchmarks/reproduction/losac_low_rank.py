@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.reproduction.ledger import Context, Curve, Experiment, Findings, Line
 from benchmarks.reproduction.losac_runs import PAPER, run
-from securefed.algorithms.optimization import FedADMM, GradientMethod, LoSACProx, Nuclear, ScaffoldProx
+from securefed.algorithms.optimization import CompositeFedADMM, GradientMethod, LoSACProx, Nuclear, ScaffoldProx
 from securefed.datasets.synthetic import LowRank, low_rank
 from securefed.errors import DivergenceError
 from securefed.problems import LowRankMatrix
@@ -58,7 +58,7 @@ def method(name: str) -> GradientMethod:
                 regulariser=Nuclear(WEIGHT),
             )
         case _:  # appendix E: rho = 5, 20 proximal steps of size 1e-4 at the server
-            return FedADMM(
+            return CompositeFedADMM(
                 problem=problem,
                 learning_rate=RATE / ROWS,
                 local_steps=STEPS,

@@ -16,7 +16,7 @@ from statistics import mean
 
 import numpy as np
 
-from securefed.algorithms.graph import IGL, MRMTL, PPGL, Ditto, FedAvg, FedProx
+from securefed.algorithms.graph import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
 from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.graph.method import CONSENSUS, GRAPH, GraphMethod
 from securefed.algorithms.graph.metrics import EdgeScores, edge_scores
@@ -106,11 +106,11 @@ class Choice:
 def candidates(beta: float) -> Iterator[tuple[str, str, GraphMethod]]:
     """(name, parameters in words, method) over the grids."""
     yield "IGL", "", IGL(beta=beta)
-    yield "FedAvg", "", FedAvg(beta=beta)
+    yield "FedAvg", "", GraphFedAvg(beta=beta)
     for pull in PULLS:
-        yield "FedProx", f", mu = {pull:g}", FedProx(beta=beta, mu=pull)
+        yield "FedProx", f", mu = {pull:g}", GraphFedProx(beta=beta, mu=pull)
         yield "MRMTL", f", pull = {pull:g}", MRMTL(beta=beta, pull=pull)
-        yield "Ditto", f", pull = {pull:g}", Ditto(beta=beta, strength=pull)
+        yield "Ditto", f", pull = {pull:g}", GraphDitto(beta=beta, strength=pull)
     for sparsity, nu in product(SPARSITIES, NUS):
         words, settings = f", lambda = {sparsity:g}, nu = {nu:g}", {"sparsity": sparsity, "nu": nu}
         yield "PPGL", words, PPGL(beta=beta, **settings)
@@ -149,7 +149,7 @@ def choose_for(make: Make, names: Sequence[str], count: int) -> Choice:
 
 def fixed(names: Sequence[str], *others: GraphMethod) -> Choice:
     """The methods' defaults, or `others` in their place, for quick runs: nothing is searched."""
-    methods = (IGL(), FedAvg(), FedProx(), MRMTL(), Ditto(), PPGL(), *others)
-    defaults: dict[str, GraphMethod] = {type(method).__name__: method for method in methods}
+    methods = (IGL(), GraphFedAvg(), GraphFedProx(), MRMTL(), GraphDitto(), PPGL(), *others)
+    defaults: dict[str, GraphMethod] = {type(method).__name__.removeprefix("Graph"): method for method in methods}
     defaults["PPGL w/o"] = PPGL(weights="equal", nu=5.0)
     return Choice({name: defaults[name] for name in names}, {name: repr(defaults[name]) for name in names})

@@ -20,7 +20,7 @@ _EPS = float(np.finfo(np.float64).eps)
 class Records(Transform):
     """Stands where a clip stands: the messages themselves bound what one record moves, and nothing has to be clipped.
 
-    The layout declares it tensor by tensor (`TensorSpec.sensitivity`); `securefed.algorithms.records.record_level`
+    The layout declares it tensor by tensor (`TensorSpec.sensitivity`); `securefed.algorithms.record_level.record_level`
     clips records and derives it, for algorithms where a proof is known.
 
     Claimed: with noise after it, epsilon for one record of one client replaced by zeros, how many records a client has

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from securefed.algorithms.pca import SSI
-from securefed.algorithms.records import record_level
+from securefed.algorithms.record_level import record_level
 from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.attacks.generic import Replay

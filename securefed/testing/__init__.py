@@ -8,6 +8,6 @@ def test_contract(instance, check):
 """
 
 from securefed.testing.leakage_gate import assert_leakage_below
-from securefed.testing.parametrize import check_object, checks_for, parametrize_with_checks
+from securefed.testing.parametrize import checks_for, parametrize_with_checks
 
-__all__ = ["assert_leakage_below", "check_object", "checks_for", "parametrize_with_checks"]
+__all__ = ["assert_leakage_below", "checks_for", "parametrize_with_checks"]

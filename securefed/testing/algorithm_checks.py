@@ -56,6 +56,17 @@ def example_clients(algorithm: Method) -> list[Dataset]:
     return clients
 
 
+def check_algorithm(algorithm: Method) -> None:
+    """Run all checks on an algorithm.
+
+    Raises:
+        AssertionError: a check fails; the message says which rule was broken and how.
+        SecureFedError: the algorithm breaks the contract in a way that a run refuses by name.
+    """
+    for check in CHECKS:
+        check(algorithm)
+
+
 def check_methods(algorithm: Method) -> None:
     """The object has all methods, and its layout is one."""
     check_object(algorithm)

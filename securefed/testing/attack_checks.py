@@ -54,6 +54,17 @@ def views_of(algorithm: str) -> tuple[Target, dict[str, Observed]]:
     return Target(method, prepared.public), looks
 
 
+def check_attack(attack: Any) -> None:
+    """Run all checks on an attack.
+
+    Raises:
+        AssertionError: a check fails; the message says which rule was broken and how.
+        SecureFedError: the attack breaks the contract in a way that a run refuses by name.
+    """
+    for check in CHECKS:
+        check(attack)
+
+
 def check_description(attack: Any) -> None:
     """The attack has `name`, `secret`, `applies` and `run`, and its secret is one that can be scored."""
     lacks = [name for name in ("name", "secret", "applies", "run") if not hasattr(attack, name)]

@@ -29,11 +29,13 @@ def assert_leakage_below(
 
     Args:
         limit: 0 = nothing beyond public knowledge, 1 = exact.
-        algorithm, clients, audit: as `securefed.audit_algorithm` takes them; or a finished `OwnAudit` alone.
+        algorithm: as `securefed.audit_algorithm` takes it; or a finished `OwnAudit`, alone.
+        clients: as `securefed.audit_algorithm` takes them.
         views: those that have to stay below: `("sum only",)` for a method that always runs under secure aggregation.
         secrets: of gram, samples, labels, membership, pooled gram, pooled samples, confirmation; confirmation is not
             asked for by default, since only noise withstands it. The pooled ones are all clients' data together, which
             are asked of sums alone: leave them out for a method whose purpose is a pooled statistic.
+        **audit: further arguments of `securefed.audit_algorithm`.
 
     Returns:
         The audit, for further assertions.

@@ -36,17 +36,6 @@ def checks_for(instance: Any) -> tuple[Check, ...]:
     )
 
 
-def check_object(instance: Any) -> None:
-    """Run all published checks on an object.
-
-    Raises:
-        AssertionError: a check fails; the message says which rule was broken and how.
-        SecureFedError: the object breaks the contract in a way that a run refuses by name.
-    """
-    for check in checks_for(instance):
-        check(instance)
-
-
 def parametrize_with_checks(instances: Iterable[Any]) -> Any:
     """Parametrise a pytest test with every check of every object; the test takes `instance` and `check`.
 

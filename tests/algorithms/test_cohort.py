@@ -12,15 +12,15 @@ from securefed import catalogue
 from securefed.algorithms.base import Outcome
 from securefed.algorithms.optimization import FedAvg, Scaffold
 from securefed.algorithms.optimization import cohort as cohorts
-from securefed.algorithms.optimization.factored import Combination, Frame
-from securefed.algorithms.optimization.kept import Factors
+from securefed.algorithms.optimization.array_pool import ArrayPool
+from securefed.algorithms.optimization.factored_cohort import FactoredCohort, FactoredVector
+from securefed.algorithms.optimization.factored_gradients import FactoredGradients
+from securefed.algorithms.optimization.lazy_sums import MANY, LazySum
+from securefed.algorithms.optimization.local_steps import BatchDraw
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.pool import Pool
 from securefed.algorithms.optimization.proximal import L1
-from securefed.algorithms.optimization.stack import Stack, side_by_side
-from securefed.algorithms.optimization.sums import MANY, Sum
-from securefed.algorithms.optimization.work import Draw
+from securefed.algorithms.optimization.stacked_rows import StackedRows, side_by_side
 from securefed.datasets.base import Dataset
 from securefed.errors import DivergenceError
 from securefed.messages import Aggregate
@@ -145,11 +145,11 @@ def test_a_frame_gives_the_plain_gradient_and_its_combinations(share: bool, inne
     clients, problem = data((6, 6, 4)), PROBLEMS["dense"]
     model, rng = Model(problem, Public.of(clients)), np.random.default_rng(1)
     parts = [slice(None)] * 3
-    stack = Stack.of(clients, [rows.y for rows in clients], parts, problem.dtype, Pool())
+    stack = StackedRows.of(clients, [rows.y for rows in clients], parts, problem.dtype, ArrayPool())
     count, size = 3, model.layout.size
     point = rng.normal(size=size) if share else rng.normal(size=(count, size))
     other, scale = rng.normal(size=(count, size)), np.array([[0.5], [2.0], [-1.0]])
-    frame = Frame(model, problem, count, inner)
+    frame = FactoredCohort(model, problem, count, inner)
 
     def path(gradient: Any) -> Any:
         first = gradient(point)
@@ -161,7 +161,7 @@ def test_a_frame_gives_the_plain_gradient_and_its_combinations(share: bool, inne
         return model.gradients(np.broadcast_to(at, (count, size)), stack.x, stack.y, stack.weights)
 
     lazy = path(lambda at: frame.gradient(at, stack))
-    assert isinstance(lazy, Combination)
+    assert isinstance(lazy, FactoredVector)
     assert lazy.shape == (count, size)
     np.testing.assert_allclose(lazy, path(plain), rtol=0, atol=1e-12)
     np.testing.assert_allclose(lazy[1], path(plain)[1], rtol=0, atol=1e-12)
@@ -171,7 +171,7 @@ def test_a_frame_gives_the_plain_gradient_and_its_combinations(share: bool, inne
 
 @pytest.mark.parametrize("coefficients", [{0: 0.5, 2: -1.0}, {1: np.array([[1.0], [0.0], [2.0]]), 2: 3.0}])
 def test_factors_multiply_as_what_they_stand_for(coefficients: dict[int, Any]) -> None:
-    rng, kept, formed = np.random.default_rng(0), Factors(Pool()), np.zeros((3, 4, 5))
+    rng, kept, formed = np.random.default_rng(0), FactoredGradients(ArrayPool()), np.zeros((3, 4, 5))
     for step, width in enumerate((2, 6, 3)):
         slope, entered = rng.normal(size=(3, width, 4)), rng.normal(size=(3, width, 5))
         kept.take(slope, entered)
@@ -184,13 +184,13 @@ def test_factors_multiply_as_what_they_stand_for(coefficients: dict[int, Any]) -
 
 
 def test_a_sum_is_what_it_stands_for_and_forgets_what_is_taken_away_again() -> None:
-    rng, pool, each = np.random.default_rng(0), Pool(), np.array([[0.5], [2.0], [-1.0]])
+    rng, pool, each = np.random.default_rng(0), ArrayPool(), np.array([[0.5], [2.0], [-1.0]])
     common, own = rng.normal(size=5), [rng.normal(size=(3, 5)) for _ in range(12)]
     before = [array.copy() for array in own]
-    total, wanted = Sum.of(pool, common).times(-2.0), -2.0 * common
+    total, wanted = LazySum.of(pool, common).times(-2.0), -2.0 * common
     for array in own:
-        total, wanted = total.plus(Sum.of(pool, array).times(each), -1.0), wanted - each * array
-    total, wanted = total.plus(Sum.of(pool, own[0]), 1.0), wanted + own[0]
+        total, wanted = total.plus(LazySum.of(pool, array).times(each), -1.0), wanted - each * array
+    total, wanted = total.plus(LazySum.of(pool, own[0]), 1.0), wanted + own[0]
     out = np.empty((3, 5))
     total.write(out)
     np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-13)
@@ -205,7 +205,7 @@ def test_a_sum_is_what_it_stands_for_and_forgets_what_is_taken_away_again() -> N
 
 
 def test_a_pool_gives_memory_again_once_nobody_holds_it() -> None:
-    pool, kind = Pool(), np.dtype(np.float32)
+    pool, kind = ArrayPool(), np.dtype(np.float32)
     first = pool.empty((3, 5), kind)
     part, address = first[1:, 2:], first.ctypes.data
     del first
@@ -214,7 +214,7 @@ def test_a_pool_gives_memory_again_once_nobody_holds_it() -> None:
     again = pool.empty((2, 7), kind)
     assert (again.shape, again.dtype, again.ctypes.data) == ((2, 7), kind, address)
     assert not np.shares_memory(again, pool.empty((2, 7), kind))
-    assert isinstance(copy.deepcopy(pool), Pool)
+    assert isinstance(copy.deepcopy(pool), ArrayPool)
 
 
 def test_rounds_use_the_same_memory_again_and_never_what_somebody_holds() -> None:
@@ -240,7 +240,7 @@ def test_inner_weights_are_left_unformed_where_that_pays() -> None:
 
     def unformed(rows: int, steps: int) -> tuple[str, ...]:
         clients, problem = data((rows, rows)), DenseNetwork(hidden=(200, 200))
-        draw = Draw.of([np.arange(rows)] * steps)
+        draw = BatchDraw.of([np.arange(rows)] * steps)
         return cohorts._unformed(Model(problem, Public.of(clients)), problem, clients, [draw, draw], [0, 1])
 
     assert unformed(12, 5) == ("weight2",)  # a layer of three outputs is small: moving it costs nothing
@@ -262,10 +262,10 @@ def test_stacks_of_one_array_lie_side_by_side_without_a_copy() -> None:
     clients, whole = data((6, 6)), np.empty((2, 6, 5))
     parts = [[np.arange(2)] * 2, [np.arange(2, 5)] * 2]
     near = [
-        Stack.of(clients, [rows.y for rows in clients], part, whole.dtype, Pool(), whole, k)
+        StackedRows.of(clients, [rows.y for rows in clients], part, whole.dtype, ArrayPool(), whole, k)
         for part, k in zip(parts, (0, 2), strict=True)
     ]
-    apart = [Stack.of(clients, [rows.y for rows in clients], part, whole.dtype, Pool()) for part in parts]
+    apart = [StackedRows.of(clients, [rows.y for rows in clients], part, whole.dtype, ArrayPool()) for part in parts]
     assert np.shares_memory(side_by_side(near), whole)
     for stacks in (near, near[::-1], apart):
         together = side_by_side(stacks)
@@ -280,7 +280,7 @@ def test_a_frame_is_taken_where_it_pays() -> None:
     def taken(hidden: int, rows: int, blocks: tuple[int, ...] = (0, 0)) -> bool:
         clients = data((rows, rows), features=40)
         problem = DenseNetwork(hidden=(hidden,), precision="float64")
-        draw = Draw((np.arange(rows),) * 2, blocks)
+        draw = BatchDraw((np.arange(rows),) * 2, blocks)
         return cohorts._factored(Model(problem, Public.of(clients)), clients, [draw, draw], [0, 1])
 
     assert taken(50, 4)

@@ -6,7 +6,7 @@ from scipy.spatial.distance import pdist
 
 from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.graph.metrics import communities, community_scores, edge_scores
-from securefed.algorithms.graph.smooth import Descent, SmoothGraph
+from securefed.algorithms.graph.smooth import MomentumDescent, SmoothGraph
 from securefed.errors import ConfigError, DataError
 
 SEVEN = Edges(7)
@@ -19,7 +19,7 @@ def signals(seed=0, rows=5, vertices=7):
 def minimised(problem, distances, steps=12_000):
     """By plain projected gradient steps, small enough for the degrees met on the way."""
     graph = np.full(problem.edges.count, 0.5)
-    return Descent(0.01, 0.0, steps).run(problem, graph, graph, distances)[0]
+    return MomentumDescent(0.01, 0.0, steps).run(problem, graph, graph, distances)[0]
 
 
 def test_degrees_and_spread_are_the_dense_operator_and_its_transpose():
@@ -100,19 +100,19 @@ def test_plain_steps_within_the_condition_never_raise_the_objective_and_beyond_i
     values, needed = [float(problem.objective(graph, z))], 0.0
     for _ in range(200):
         before = SEVEN.degrees(graph).min()
-        graph, _ = Descent(0.02, 0.0, 1).run(problem, graph, graph, z)
+        graph, _ = MomentumDescent(0.02, 0.0, 1).run(problem, graph, graph, z)
         needed = max(needed, problem.smoothness(min(before, SEVEN.degrees(graph).min())))
         values.append(float(problem.objective(graph, z)))
     assert 0.02 * needed <= 2  # the condition held
     assert (np.diff(values) <= 1e-12).all()
-    far = Descent(4.0, 0.0, 1).run(problem, graph * 0.9, graph, z)[0]
+    far = MomentumDescent(4.0, 0.0, 1).run(problem, graph * 0.9, graph, z)[0]
     assert problem.objective(far, z) > problem.objective(graph * 0.9, z)
 
 
 def test_momentum_that_would_leave_the_domain_is_left_out_for_that_client_alone():
     problem, z = SmoothGraph(Edges(3), 1.0, 0.1, 1e-3), np.ones((2, 3))
     graph, previous = np.full((2, 3), 0.1), np.array([[0.4] * 3, [0.11] * 3])  # extrapolates to -.17 and to .091
-    with_momentum, without = (Descent(0.005, xi, 1).run(problem, graph, previous, z)[0] for xi in (0.9, 0.0))
+    with_momentum, without = (MomentumDescent(0.005, xi, 1).run(problem, graph, previous, z)[0] for xi in (0.9, 0.0))
     np.testing.assert_array_equal(with_momentum[0], without[0])
     assert (with_momentum[1] < without[1]).all()
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.graph import IGL, MRMTL, PPGL, Ditto, FedAvg, FedProx
+from securefed.algorithms.graph import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
 from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.graph.method import CONSENSUS, GRAPH
 from securefed.algorithms.graph.ppgl import WEIGHT, WEIGHTED
-from securefed.algorithms.graph.smooth import Descent
+from securefed.algorithms.graph.smooth import MomentumDescent
 from securefed.datasets.base import Dataset
 from securefed.datasets.graphs import related_graphs, smooth_signals
 from securefed.errors import ConfigError, DivergenceError
@@ -20,7 +20,7 @@ from securefed.run_options import RunOptions
 from securefed.state import pack, restore
 from tests.algorithms.rounds import Loop
 
-METHODS = [PPGL(), PPGL(weights="equal"), IGL(), FedAvg(), FedProx(), MRMTL(), Ditto()]
+METHODS = [PPGL(), PPGL(weights="equal"), IGL(), GraphFedAvg(), GraphFedProx(), MRMTL(), GraphDitto()]
 IDS = ["ppgl", "equal", "igl", "fedavg", "fedprox", "mrmtl", "ditto"]
 PERSONAL = [method for method in METHODS if method.result]
 every = pytest.mark.parametrize("method", METHODS, ids=IDS)
@@ -43,7 +43,7 @@ def distances(loop):
 # Limits
 
 
-@pytest.mark.parametrize("method", [PPGL(sparsity=1e-14), MRMTL(pull=0.0), Ditto(strength=0.0)])
+@pytest.mark.parametrize("method", [PPGL(sparsity=1e-14), MRMTL(pull=0.0), GraphDitto(strength=0.0)])
 @pytest.mark.parametrize("count", [1, 4])
 def test_without_a_pull_every_client_learns_alone(method, count):
     alone, pulled = Loop(IGL(), silos()[:count]).run(6), Loop(method, silos()[:count]).run(6)
@@ -56,13 +56,13 @@ def test_without_a_pull_every_client_learns_alone(method, count):
 def test_rounds_of_igl_are_one_long_descent():
     loop = Loop(IGL(), silos()).run(7)
     start = np.full((4, 66), 0.1)
-    long, _ = Descent(0.005, 0.9, 35).run(IGL().problem(loop.public), start, start, distances(loop))
+    long, _ = MomentumDescent(0.005, 0.9, 35).run(IGL().problem(loop.public), start, start, distances(loop))
     np.testing.assert_allclose(graphs(loop), long, rtol=1e-13)
 
 
 def test_fedavg_with_one_plain_step_is_gradient_descent_on_the_pooled_objective():
     """(28): all signals together, because clients count by their rows and g is affine in z / N."""
-    method = FedAvg(local_steps=1, momentum=0.0)
+    method = GraphFedAvg(local_steps=1, momentum=0.0)
     clients = silos()
     pooled = Dataset(np.concatenate([data.x for data in clients]))
     many, one = Loop(method, clients).run(20), Loop(method, [pooled]).run(20)
@@ -71,13 +71,13 @@ def test_fedavg_with_one_plain_step_is_gradient_descent_on_the_pooled_objective(
 
 
 def test_fedprox_without_its_term_is_fedavg_and_ditto_s_global_graph_too():
-    average = Loop(FedAvg(), silos()).run(5).server.consensus
-    np.testing.assert_array_equal(Loop(FedProx(mu=0.0), silos()).run(5).server.consensus, average)
-    np.testing.assert_array_equal(Loop(Ditto(), silos()).run(5).server.consensus, average)
-    assert np.abs(Loop(FedProx(mu=5.0), silos()).run(5).server.consensus - average).max() > 1e-3
+    average = Loop(GraphFedAvg(), silos()).run(5).server.consensus
+    np.testing.assert_array_equal(Loop(GraphFedProx(mu=0.0), silos()).run(5).server.consensus, average)
+    np.testing.assert_array_equal(Loop(GraphDitto(), silos()).run(5).server.consensus, average)
+    assert np.abs(Loop(GraphFedProx(mu=5.0), silos()).run(5).server.consensus - average).max() > 1e-3
 
 
-@pytest.mark.parametrize(("method", "strong"), [(MRMTL(), "pull"), (Ditto(), "strength")])
+@pytest.mark.parametrize(("method", "strong"), [(MRMTL(), "pull"), (GraphDitto(), "strength")])
 def test_a_stronger_pull_leaves_less_between_the_graphs(method, strong):
     spread = [graphs(Loop(replace(method, **{strong: s}), silos()).run(30)).std(axis=0).sum() for s in (0, 3, 100)]
     assert spread[0] > spread[1] > spread[2]
@@ -312,12 +312,12 @@ def test_a_single_feature_is_refused(method):
         (PPGL, {"nu": -1.0}, "nu"),
         (PPGL, {"distance_floor": 0.0}, "distance_floor"),
         (PPGL, {"weights": "inverse"}, "'automatic', 'equal'"),
-        (FedProx, {"mu": -0.1}, "mu must be a finite number of at least 0"),
-        (FedProx, {"mu": 500.0}, "lower step_size"),
+        (GraphFedProx, {"mu": -0.1}, "mu must be a finite number of at least 0"),
+        (GraphFedProx, {"mu": 500.0}, "lower step_size"),
         (MRMTL, {"pull": np.inf}, "pull must be a finite number of at least 0"),
         (MRMTL, {"pull": 500.0}, "lower step_size"),
-        (Ditto, {"strength": -1.0}, "strength must be a finite number of at least 0"),
-        (Ditto, {"strength": 500.0}, "lower step_size"),
+        (GraphDitto, {"strength": -1.0}, "strength must be a finite number of at least 0"),
+        (GraphDitto, {"strength": 500.0}, "lower step_size"),
     ],
 )
 def test_parameters_outside_their_domain_are_refused_in_words(make, settings, words):
@@ -352,7 +352,7 @@ def test_a_consensus_that_noise_has_blown_up_is_named():
     assert set(loop.algorithm.broadcast(loop.server)) == {CONSENSUS}
 
 
-@pytest.mark.parametrize("method", [PPGL(), IGL(), FedAvg()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize("method", [PPGL(), IGL(), GraphFedAvg()], ids=lambda method: type(method).__name__)
 def test_too_large_a_step_is_named_and_the_papers_is_not(method):
     clients = silos(rows=(5, 5, 5, 5))
     with pytest.raises(DivergenceError):

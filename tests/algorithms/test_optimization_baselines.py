@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import FedADMM, FedAvg, FedCM, FedProx, FedSaga, MimeSVRG
+from securefed.algorithms.optimization import CompositeFedADMM, FedAvg, FedCM, FedProx, FedSaga, MimeSVRG
 from securefed.errors import DivergenceError
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients, optimum, some_drop
 
@@ -111,7 +111,7 @@ def test_fedsaga_averages_over_the_survivors_or_as_printed_over_all_clients() ->
 def test_fedadmm_sum_is_that_of_the_clients_heard_after_every_drop(cohort: int) -> None:
     data = make_clients(5)
     rho = 2.0
-    loop = Loop(FedADMM(problem=PROBLEM, learning_rate=0.05, rho=rho, local_steps=1), data, cohort=cohort)
+    loop = Loop(CompositeFedADMM(problem=PROBLEM, learning_rate=0.05, rho=rho, local_steps=1), data, cohort=cohort)
     for number in range(25):
         loop.run(1, some_drop(number, 5))
         heard = [client for client in loop.clients if client.memory[2][0]]
@@ -128,8 +128,8 @@ def test_fedadmm_sum_is_that_of_the_clients_heard_after_every_drop(cohort: int) 
 def test_fedadmm_iterated_server_steps_approach_the_closed_form() -> None:
     data = make_clients(3)
     settings = {"problem": PROBLEM, "learning_rate": 0.05}
-    closed = Loop(FedADMM(**settings), data).run(4).x
-    near, far = (Loop(FedADMM(server_steps=m, server_rate=0.1, **settings), data).run(4).x for m in (100, 2))
+    closed = Loop(CompositeFedADMM(**settings), data).run(4).x
+    near, far = (Loop(CompositeFedADMM(server_steps=m, server_rate=0.1, **settings), data).run(4).x for m in (100, 2))
     np.testing.assert_allclose(near, closed, atol=1e-12)
     assert np.abs(far - closed).max() > 1e-3
 
@@ -196,12 +196,12 @@ def test_fedprox_with_one_local_step_is_descent_and_a_stronger_pull_lessens_the_
 @pytest.mark.parametrize("cohort", [3, 5])
 def test_fedadmm_finds_the_optimum_under_drops(cohort: int) -> None:
     data = make_clients(5)
-    method = FedADMM(problem=PROBLEM, learning_rate=0.05, local_steps=5, dual_steps="last")
+    method = CompositeFedADMM(problem=PROBLEM, learning_rate=0.05, local_steps=5, dual_steps="last")
     loop = Loop(method, data, cohort=cohort, together=True).run(300, some_drop(2, 5))
     assert gap(loop, data, [float(rows.rows) for rows in data]) < 1e-8
 
 
 def test_fedadmm_as_printed_with_many_dual_steps_diverges_and_says_so() -> None:
-    loop = Loop(FedADMM(problem=PROBLEM, learning_rate=0.05, local_steps=5), make_clients(5))
+    loop = Loop(CompositeFedADMM(problem=PROBLEM, learning_rate=0.05, local_steps=5), make_clients(5))
     with pytest.raises(DivergenceError, match=r"round \d+: '(x|sum)' reached .* lower learning_rate"):
         loop.run(100)

@@ -9,7 +9,7 @@ from securefed.algorithms.base import Algorithm, algorithms
 from securefed.algorithms.optimization import (
     DSGD,
     L1,
-    FedADMM,
+    CompositeFedADMM,
     FedAvg,
     FedCM,
     FedProx,
@@ -41,7 +41,7 @@ EVERY = [
     LoSAC(learning_rate=0.01, blocks=3),
     LoSACProx(learning_rate=0.01, blocks=3, regulariser=L1(0.05)),
     FedSaga(learning_rate=0.01, blocks=3),
-    FedADMM(learning_rate=0.05, local_steps=3, dual_steps="last", regulariser=Nuclear(0.05)),
+    CompositeFedADMM(learning_rate=0.05, local_steps=3, dual_steps="last", regulariser=Nuclear(0.05)),
 ]
 
 
@@ -129,7 +129,7 @@ def test_evaluation_sums_to_the_pooled_figures() -> None:
         FedCM(problem=LogisticRegression(l2=1.0), learning_rate=1e3),
         FedProx(problem=LogisticRegression(l2=1.0), learning_rate=1e3, mu=1e-4),
         MimeSVRG(problem=LogisticRegression(l2=1.0), learning_rate=1e3),
-        FedADMM(problem=LogisticRegression(l2=1.0), rho=1e-4, local_steps=5, learning_rate=1e3),
+        CompositeFedADMM(problem=LogisticRegression(l2=1.0), rho=1e-4, local_steps=5, learning_rate=1e3),
     ],
     ids=name,
 )
@@ -192,12 +192,12 @@ def test_a_total_that_is_not_finite_is_refused_and_a_noised_one_is_not() -> None
         (lambda: FedCM(alpha=1.1), r"alpha must lie in \(0, 1\]"),
         (lambda: FedCM(server_rate=0.0), "server_rate must be a positive"),
         (lambda: MimeSVRG(local_steps=0), "local_steps must be an integer of at least 1"),
-        (lambda: FedADMM(rho=0.0), "rho must be a positive"),
-        (lambda: FedADMM(rho=float("nan")), "rho must be a positive"),
-        (lambda: FedADMM(dual_steps="never"), "dual_steps must be one of 'each', 'last'"),
-        (lambda: FedADMM(server_steps=-1), "server_steps must be an integer of at least 0"),
+        (lambda: CompositeFedADMM(rho=0.0), "rho must be a positive"),
+        (lambda: CompositeFedADMM(rho=float("nan")), "rho must be a positive"),
+        (lambda: CompositeFedADMM(dual_steps="never"), "dual_steps must be one of 'each', 'last'"),
+        (lambda: CompositeFedADMM(server_steps=-1), "server_steps must be an integer of at least 0"),
         (
-            lambda: FedADMM(server_steps=5, server_rate=1.0).layout(Public.of(make_clients(2))),
+            lambda: CompositeFedADMM(server_steps=5, server_rate=1.0).layout(Public.of(make_clients(2))),
             r"must be below 2 or \(81\) diverges",
         ),
         (lambda: Public.of(make_clients(2), cohort=3), r"cohort must lie in 1\.\.2"),

@@ -7,7 +7,7 @@ import pytest
 
 from securefed.algorithms.optimization import (
     DSGD,
-    FedADMM,
+    CompositeFedADMM,
     FedAvg,
     FedCM,
     FedProx,
@@ -117,7 +117,7 @@ def test_proximal_methods_without_a_regulariser_are_the_smooth_ones(with_prox, w
 def test_fedadmm_with_one_client_is_linearised_admm() -> None:
     """(80), (78) and (82) written out for N = 1 and Psi = 0."""
     data, rate, rho = make_clients(1), 0.03, 2.0
-    loop = Loop(FedADMM(problem=PROBLEM, learning_rate=rate, rho=rho, local_steps=1), data).run(9)
+    loop = Loop(CompositeFedADMM(problem=PROBLEM, learning_rate=rate, rho=rho, local_steps=1), data).run(9)
     model = loop.clients[0].model
     z = local = dual = np.zeros(model.layout.size)
     for _ in range(9):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import L1, FedADMM, LoSACProx, NoRegulariser, Nuclear, ScaffoldProx
+from securefed.algorithms.optimization import L1, CompositeFedADMM, LoSACProx, NoRegulariser, Nuclear, ScaffoldProx
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError
 from securefed.problems import LogisticRegression
@@ -89,7 +89,7 @@ def test_losac_prox_finds_the_composite_optimum_under_drops(sizes, regulariser) 
 @pytest.mark.parametrize("regulariser", first_ones([Nuclear(2.0), L1(1.0)]))
 def test_fedadmm_finds_the_composite_optimum_and_every_broadcast_is_regular(regulariser) -> None:
     data = make_clients(5)
-    method = FedADMM(
+    method = CompositeFedADMM(
         problem=PROBLEM, learning_rate=0.05, rho=2.0, local_steps=5, dual_steps="last", regulariser=regulariser
     )
     loop = Loop(method, data, together=True)
@@ -110,7 +110,7 @@ def test_the_optimum_is_sparse_or_of_low_rank_exactly() -> None:
     assert values[-1] < 1e-12
 
 
-@pytest.mark.parametrize("method", [LoSACProx, ScaffoldProx, FedADMM])
+@pytest.mark.parametrize("method", [LoSACProx, ScaffoldProx, CompositeFedADMM])
 def test_a_nuclear_norm_without_a_matrix_is_refused(method) -> None:
     data = [Dataset(rows.x, rows.y % 2) for rows in make_clients(2)]
     with pytest.raises(ConfigError, match="needs a matrix among the parameters"):

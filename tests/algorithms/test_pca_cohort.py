@@ -6,7 +6,7 @@ import pytest
 from securefed.algorithms.capabilities import SupportsBatches
 from securefed.algorithms.pca import FAPS, GuardedFAPS
 from securefed.algorithms.pca import cohort as pca_cohort
-from securefed.algorithms.pca.cohort import Grams
+from securefed.algorithms.pca.cohort import StackedGrams
 from securefed.algorithms.pca.operators import Gram
 from securefed.datasets.base import Dataset
 from securefed.errors import DivergenceError
@@ -59,7 +59,7 @@ def test_groups_keep_within_a_stack(monkeypatch):
 def test_padding_leaves_the_products_alone():
     grams = [Gram.of(RNG.normal(size=(rows, 12))) for rows in (5, 7, 1)]
     V = RNG.normal(size=(3, 12, 2))
-    for got, gram, v in zip(Grams.of(grams).times(V), grams, V, strict=True):
+    for got, gram, v in zip(StackedGrams.of(grams).times(V), grams, V, strict=True):
         np.testing.assert_allclose(got, gram.times(v), atol=1e-12)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from securefed.algorithms.pca import FAPS, SSI
-from securefed.algorithms.pca.faps import Masked
+from securefed.algorithms.pca.faps import MaskedGram
 from securefed.algorithms.pca.operators import Gram, off, orth
 from securefed.public import Public
 from tests.algorithms.rounds import Loop, digits, spectrum
@@ -44,7 +44,7 @@ def test_faps_operator_and_message_are_equations_12_and_18():
     Q = np.eye(12) - P
     H = P @ S @ P + Q @ S @ Q + beta * Z @ Z.T  # the second form of (12)
     V = RNG.normal(size=(12, 4))
-    np.testing.assert_allclose(Masked(Gram.of(data.x), X, W, beta, Z).times(V), H @ V, atol=1e-10)
+    np.testing.assert_allclose(MaskedGram(Gram.of(data.x), X, W, beta, Z).times(V), H @ V, atol=1e-10)
 
     algorithm = FAPS(3, inner_steps=1, adaptive=False)
     client = algorithm.enroll(data, Public.of([data]), RNG)
@@ -72,7 +72,7 @@ def test_inner_rules_differ_in_what_they_compare():
     """From bases that rotate inside an invariant subspace, the subspace test stops at once, (26) does not."""
     x = np.diag([3.0, 2.0, 0.0, 0.0])
     Z = np.vstack([orth(np.array([[1.0, 1.0], [1.0, -1.0]])), np.zeros((2, 2))])
-    H = Masked(Gram.of(x), Z, np.zeros_like(Z), 0.1, Z)
+    H = MaskedGram(Gram.of(x), Z, np.zeros_like(Z), 0.1, Z)
     turned = FAPS(2, inner_rule="bases", inner_cap=60)._inner(H)
     assert np.linalg.norm(FAPS(2)._inner(H) - orth(H.times(Z))) == 0
     assert np.linalg.norm(turned - orth(H.times(Z))) > 0.1
@@ -81,7 +81,7 @@ def test_inner_rules_differ_in_what_they_compare():
 def test_reach_ends_once_x_has_moved_as_far_as_it_says():
     (data,) = digits(1, features=12)
     gram, X, Z = Gram.of(data.x), orth(RNG.normal(size=(12, 3))), orth(RNG.normal(size=(12, 3)))
-    H = Masked(gram, X, -off(X, gram.times(X)), 0.1 * gram.norm(), Z)
+    H = MaskedGram(gram, X, -off(X, gram.times(X)), 0.1 * gram.norm(), Z)
     away = np.linalg.norm(off(X, Z))
     path = [X]
     for _ in range(60):

@@ -5,7 +5,7 @@ import pytest
 
 from securefed.algorithms.base import Algorithm
 from securefed.algorithms.optimization import FedAvg
-from securefed.algorithms.optimization.work import passes
+from securefed.algorithms.optimization.local_steps import passes
 from securefed.algorithms.personalized import FLAME, Ditto, FedADMM, PFedMe
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from securefed import catalogue
 from securefed.algorithms.base import Algorithm
 from securefed.algorithms.capabilities import SupportsBatches
-from securefed.algorithms.graph.fedavg import FedAvg as GraphFedAvg
-from securefed.algorithms.graph.fedprox import FedProx as GraphFedProx
+from securefed.algorithms.graph.fedavg import GraphFedAvg
+from securefed.algorithms.graph.fedprox import GraphFedProx
 from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.pca import FAPS, SSI, LocalPower
-from securefed.algorithms.records import clip_records, record_level
+from securefed.algorithms.record_level import clip_records, record_level
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (

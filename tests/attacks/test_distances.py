@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from securefed.algorithms.graph import IGL, MRMTL, PPGL, Ditto, FedAvg, FedProx
+from securefed.algorithms.graph import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
 from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.optimization import DSGD
 from securefed.attacks import views
@@ -42,10 +42,10 @@ def distances(data):
 SENT = {
     "ppgl-1": PPGL(local_steps=1),
     "ppgl-5": PPGL(),
-    "fedavg": FedAvg(),
-    "fedprox": FedProx(),
+    "fedavg": GraphFedAvg(),
+    "fedprox": GraphFedProx(),
     "mrmtl": MRMTL(),
-    "ditto": Ditto(),
+    "ditto": GraphDitto(),
 }
 
 
@@ -101,7 +101,7 @@ def test_igl_sends_one_number_a_round_and_the_rank_says_so() -> None:
     assert found.rank == 6 and np.isfinite(found.value).all()
 
 
-@pytest.mark.parametrize("method", [PPGL(), MRMTL(), IGL(), FedAvg()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("method", [PPGL(), MRMTL(), IGL(), GraphFedAvg()], ids=lambda m: type(m).__name__)
 def test_the_simulation_of_the_true_distances_sends_what_was_sent_and_its_slope_is_the_derivative(method) -> None:
     federation, data, target = scene(method, clients=3, schedule=lambda k: [0, 1, 2] if k % 2 else [0, 2])
     system = GraphSimulation.of(views.sum_only(federation.transcript, None), target)

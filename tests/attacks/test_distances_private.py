@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from securefed.algorithms.graph import IGL, MRMTL, PPGL, FedAvg
+from securefed.algorithms.graph import IGL, MRMTL, PPGL, GraphFedAvg
 from securefed.algorithms.graph.edges import Edges
 from securefed.attacks import views
 from securefed.attacks.base import Target
@@ -109,7 +109,7 @@ def test_the_priors_coordinates_are_the_likeliest_ones() -> None:
 
 @pytest.mark.parametrize(
     ("method", "some", "most"),
-    [(PPGL(), 0.03, 0.2), (MRMTL(), 0.1, 3.0), (FedAvg(), 0.1, 3.0)],  # much noise drives PPGL out of its domain
+    [(PPGL(), 0.03, 0.2), (MRMTL(), 0.1, 3.0), (GraphFedAvg(), 0.1, 3.0)],  # much noise drives PPGL out of its domain
     ids=["ppgl", "mrmtl", "fedavg"],
 )
 def test_less_noise_tells_more_and_much_noise_leaves_about_the_guess(method, some, most) -> None:

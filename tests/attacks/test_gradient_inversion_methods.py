@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from securefed.algorithms import personalized
 from securefed.algorithms.optimization import (
     L1,
-    FedADMM,
+    CompositeFedADMM,
     FedAvg,
     FedCM,
     FedProx,
@@ -58,7 +58,7 @@ SIMULATED = [
     FedProx(mu=0.5),
     FedCM(alpha=0.3),
     FedSaga(learning_rate=0.02),
-    FedADMM(learning_rate=0.05, local_steps=3, dual_steps="last", regulariser=L1(0.01)),
+    CompositeFedADMM(learning_rate=0.05, local_steps=3, dual_steps="last", regulariser=L1(0.01)),
     MimeSVRG(local_steps=3),
     FLAME(learning_rate=0.02),
     FLAME(learning_rate=0.02, anchor="global"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from securefed.algorithms.optimization import DSGD, FedADMM, FedAvg, FedCM, LoSAC, MimeSVRG, Scaffold
+from securefed.algorithms.optimization import DSGD, CompositeFedADMM, FedAvg, FedCM, LoSAC, MimeSVRG, Scaffold
 from securefed.algorithms.personalized import FLAME
 from securefed.attacks import views
 from securefed.attacks.base import Target
@@ -35,7 +35,7 @@ METHODS = [  # with a norm that most contributions exceed
     (LoSAC(learning_rate=0.1, local_steps=2), 1.0),
     (FedCM(learning_rate=0.4), 0.2),
     (MimeSVRG(local_steps=2), 1.0),
-    (FedADMM(learning_rate=0.05), 0.05),
+    (CompositeFedADMM(learning_rate=0.05), 0.05),
     (FLAME(problem=SoftmaxRegression(), learning_rate=0.01, local_steps=3, anchor="global"), 0.05),
     (DSGD(problem=SoftmaxRegression(l2=0.1, initial_scale=0.3)), 1.0),
 ]

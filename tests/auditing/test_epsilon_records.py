@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from securefed.algorithms.pca import SSI
-from securefed.algorithms.records import RecordLevel, record_level
+from securefed.algorithms.record_level import RecordLevel, record_level
 from securefed.auditing.epsilon_records import audit_records
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain

@@ -191,4 +191,4 @@ def test_a_result_depends_on_what_its_module_imports_and_on_nothing_else() -> No
     assert {"securefed.algorithms.base", "securefed.algorithms.graph.ppgl", "securefed.datasets.base"} <= graph
     assert not any(name.startswith(("securefed.algorithms.pca", "securefed.federation")) for name in graph)
     personal = set(sources.needed("securefed.algorithms.personalized"))
-    assert {"securefed.algorithms.optimization.work", "securefed.problems.linear"} <= personal
+    assert {"securefed.algorithms.optimization.local_steps", "securefed.problems.linear"} <= personal

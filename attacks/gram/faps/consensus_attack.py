@@ -10,7 +10,7 @@ import numpy as np
 
 from securefed.algorithms.base import Outcome
 from securefed.algorithms.pca.faps import FAPS
-from securefed.algorithms.pca.guarded import BLOCK, GuardedFAPS
+from securefed.algorithms.pca.guarded_faps import BLOCK, GuardedFAPS
 from securefed.algorithms.pca.server import PRODUCT
 from securefed.attacks.base import Observation, Observed, Reconstruction, Target
 from securefed.attacks.gram.clipped_products import PerturbedProducts, is_perturbed

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from securefed.algorithms.pca.faps import FAPS, PERIOD
-from securefed.algorithms.pca.guarded import GuardedFAPS
+from securefed.algorithms.pca.guarded_faps import GuardedFAPS
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks.base import Observed, Target
 from securefed.attacks.gram.coordinates import SymmetricMatrices

@@ -6,10 +6,10 @@ from __future__ import annotations
 # isort: off
 from securefed.algorithms.graph.ppgl import PPGL
 from securefed.algorithms.graph.igl import IGL
-from securefed.algorithms.graph.fedavg import FedAvg
-from securefed.algorithms.graph.fedprox import FedProx
+from securefed.algorithms.graph.fedavg import GraphFedAvg
+from securefed.algorithms.graph.fedprox import GraphFedProx
 from securefed.algorithms.graph.mrmtl import MRMTL
-from securefed.algorithms.graph.ditto import Ditto
+from securefed.algorithms.graph.ditto import GraphDitto
 # isort: on
 
-__all__ = ["IGL", "MRMTL", "PPGL", "Ditto", "FedAvg", "FedProx"]
+__all__ = ["IGL", "MRMTL", "PPGL", "GraphDitto", "GraphFedAvg", "GraphFedProx"]

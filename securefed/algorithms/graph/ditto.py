@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.graph.edges import Edges
-from securefed.algorithms.graph.fedavg import FedAvg
-from securefed.algorithms.graph.method import GRAPH, GraphMethod, Memory, Own
+from securefed.algorithms.graph.fedavg import GraphFedAvg
+from securefed.algorithms.graph.method import GRAPH, GraphMethod, LocalGraphData, Memory
 from securefed.algorithms.hyperparameters import check_number
 from securefed.tensors import Array
 
@@ -20,7 +20,7 @@ from securefed.tensors import Array
     transmits="N_i w_i of the global graph (one entry an edge)",
 )
 @dataclass(frozen=True, kw_only=True)
-class Ditto(FedAvg):
+class GraphDitto(GraphFedAvg):
     """K steps of FedAvg on the global graph w, and K on g_i(v) + strength / 2 ||v - w||^2 from the client's own v.
 
     The personal graphs never touch the sum.
@@ -39,9 +39,11 @@ class Ditto(FedAvg):
         self.refuse_oscillation(self.strength)
 
     def memory(self, edges: Edges) -> Memory:
+        """Return what a client remembers before its first round."""
         return GraphMethod.memory(self, edges)
 
-    def steps(self, consensus: Array, memory: Memory, own: Own) -> tuple[dict[str, Array], Memory]:
+    def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         sent, _ = super().steps(consensus, (), own)
         graph, before = memory
         return sent, self.descend(own, graph, before, self.strength, consensus)

@@ -30,7 +30,7 @@ class Edges:
 
     @property
     def count(self) -> int:
-        """p = d (d - 1) / 2."""
+        """Number of possible edges, p = d (d - 1) / 2."""
         return self.vertices * (self.vertices - 1) // 2
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.graph.edges import Edges
-from securefed.algorithms.graph.method import GRAPH, GraphMethod, Memory, Own, edges_of, mean_of_shares
+from securefed.algorithms.graph.method import GRAPH, GraphMethod, LocalGraphData, Memory, edges_of, mean_of_shares
 from securefed.public import Public
 from securefed.tensors import Array, Tensors, TensorSpec
 
@@ -20,7 +20,7 @@ from securefed.tensors import Array, Tensors, TensorSpec
     transmits="N_i w_i (one entry an edge)",
 )
 @dataclass(frozen=True, kw_only=True)
-class FedAvg(GraphMethod):
+class GraphFedAvg(GraphMethod):
     """K steps on g_i from the global graph, then the mean weighted by N_i: the weights that make (28) of the g_i.
 
     Clients keep nothing between rounds; the momentum starts anew each round.
@@ -29,12 +29,15 @@ class FedAvg(GraphMethod):
     result: ClassVar[str | None] = None
 
     def memory(self, edges: Edges) -> Memory:
+        """Return what a client remembers before its first round."""
         return ()
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
+        """Name the tensors of one contribution, with bounds."""
         return (TensorSpec(GRAPH, (edges_of(public.features).count,), self.largest_weight(public), 64),)
 
-    def steps(self, consensus: Array, memory: Memory, own: Own) -> tuple[dict[str, Array], Memory]:
+    def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         graph, _ = self.descend(own, consensus, consensus, self.pull, consensus)
         return {GRAPH: own.share * graph}, ()
 
@@ -44,4 +47,5 @@ class FedAvg(GraphMethod):
         return 0.0
 
     def update(self, total: Tensors, survivors: Sequence[int], public: Public) -> Array:
+        """Compute the server's next vectors from the sum."""
         return mean_of_shares(total[GRAPH], survivors, public)

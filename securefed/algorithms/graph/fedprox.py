@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from securefed.algorithms.base import algorithms
-from securefed.algorithms.graph.fedavg import FedAvg
+from securefed.algorithms.graph.fedavg import GraphFedAvg
 from securefed.algorithms.hyperparameters import check_number
 
 
@@ -16,7 +16,7 @@ from securefed.algorithms.hyperparameters import check_number
     transmits="N_i w_i (one entry an edge)",
 )
 @dataclass(frozen=True, kw_only=True)
-class FedProx(FedAvg):
+class GraphFedProx(GraphFedAvg):
     """Local steps on g_i(w) + mu / 2 ||w - w_global||^2. mu = 0 is FedAvg.
 
     Attributes:
@@ -32,4 +32,5 @@ class FedProx(FedAvg):
 
     @property
     def pull(self) -> float:
+        """Strength of the pull towards the broadcast graph."""
         return self.mu

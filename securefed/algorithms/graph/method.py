@@ -1,4 +1,4 @@
-"""What the graph methods share: states, the wire, batching, roll-back. A method adds its pull and its server step.
+"""Base class of the graph methods: states, messages and batches. A method adds its pull and its server step.
 
 Rows of the data are signals, columns are the vertices. Everything is float64.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import Algorithm
 from securefed.algorithms.graph.edges import Edges
-from securefed.algorithms.graph.smooth import Descent, SmoothGraph
+from securefed.algorithms.graph.smooth import MomentumDescent, SmoothGraph
 from securefed.algorithms.hyperparameters import check_positive
 from securefed.datasets.base import Dataset
 from securefed.errors import DataError, DivergenceError
@@ -41,7 +41,7 @@ edges_of = lru_cache(maxsize=8)(Edges)
 
 
 @dataclass(frozen=True)
-class Server:
+class GraphServer:
     """`consensus` is what it broadcasts, (edges,) except for IGL; `round` counts completed rounds."""
 
     consensus: Array
@@ -50,11 +50,12 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Client:
+class GraphClient:
     """State of one client.
 
     Attributes:
-        memory: the method's own vectors.      counted: its contributions that a sum has counted.
+        memory: the method's own vectors.
+        counted: number of its contributions that a sum has counted.
         distances: z_i / N_i, (edges,): all that a method uses of the data.
         ceiling: g_i beyond it counts as divergence.
         share: N_i / (largest N_j), from public facts.
@@ -69,11 +70,14 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Own:
-    """What a client's round works on; with a leading axis of clients where several are computed together.
+class LocalGraphData:
+    """Inputs of a client's local steps; with a leading axis of clients where several are computed together.
 
     Attributes:
-        distances: z_i / N_i, (..., edges).      share, ceiling: (..., 1), of `Client`.
+        problem: the objective.
+        distances: z_i / N_i, (..., edges).
+        share: (..., 1), as in `GraphClient`.
+        ceiling: (..., 1), as in `GraphClient`.
         first: (..., 1), whether no contribution of the client has been counted yet.
         clients: N.
     """
@@ -87,13 +91,13 @@ class Own:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphMethod(Algorithm[Server, Client]):
+class GraphMethod(Algorithm[GraphServer, GraphClient]):
     """Base of the methods that learn graphs from smooth signals, g_i(w) of `SmoothGraph` being a client's objective.
 
     Attributes:
         alpha, beta, zeta: of g_i, all positive. z_i / N_i has the unit of the data squared, and so has alpha / weight:
             data of another scale needs other parameters.
-        step_size, momentum, local_steps: eta, xi, K of `Descent`.
+        step_size, momentum, local_steps: eta, xi, K of `MomentumDescent`.
         start_weight: w^0 > 0, the weight of every edge at the start. Where degrees come near 0, the barrier's gradient
             alpha / zeta throws weights far away in one step.
 
@@ -126,7 +130,7 @@ class GraphMethod(Algorithm[Server, Client]):
         """The tensors of one contribution."""
 
     @abstractmethod
-    def steps(self, consensus: Array, memory: Memory, own: Own) -> tuple[dict[str, Array], Memory]:
+    def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
         """A client's round: what it sends, (..., size) each, and what it remembers."""
 
     @abstractmethod
@@ -138,18 +142,25 @@ class GraphMethod(Algorithm[Server, Client]):
         graph = np.full(edges.count, self.start_weight)
         return graph, graph
 
-    def descent(self) -> Descent:
-        return Descent(self.step_size, self.momentum, self.local_steps)
+    def descent(self) -> MomentumDescent:
+        """Return the descent that the hyper-parameters describe."""
+        return MomentumDescent(self.step_size, self.momentum, self.local_steps)
 
     def descend(
-        self, own: Own, graph: Array, previous: Array, strength: Array | float = 0.0, anchor: Array | float = 0.0
+        self,
+        own: LocalGraphData,
+        graph: Array,
+        previous: Array,
+        strength: Array | float = 0.0,
+        anchor: Array | float = 0.0,
     ) -> tuple[Array, Array]:
-        """`Descent.run`; NaN for a client that diverges, so that those computed with it go on."""
+        """Run the descent; NaN for a client that diverges, so that those computed with it go on."""
         graph, previous = self.descent().run(own.problem, graph, previous, own.distances, strength, anchor)
         fine = own.problem.objective(graph, own.distances)[..., None] <= own.ceiling
         return np.where(fine, graph, np.nan), previous
 
     def problem(self, public: Public) -> SmoothGraph:
+        """Return a client's objective."""
         return SmoothGraph(edges_of(public.features), self.alpha, self.beta, self.zeta)
 
     def refuse_oscillation(self, strength: float) -> None:
@@ -175,19 +186,23 @@ class GraphMethod(Algorithm[Server, Client]):
         return smooth + self.alpha * edges.vertices * logarithm + 2 * self.beta * edges.count * weight**2
 
     def layout(self, public: Public) -> Layout:
+        """Name the tensors of one contribution, with bounds from public facts."""
         return Layout(self.specs(public))
 
-    def start(self, public: Public, rng: np.random.Generator) -> Server:
-        return Server(np.full(edges_of(public.features).count, self.start_weight), public)
+    def start(self, public: Public, rng: np.random.Generator) -> GraphServer:
+        """Return the server's state before the first round."""
+        return GraphServer(np.full(edges_of(public.features).count, self.start_weight), public)
 
-    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> Client:
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> GraphClient:
+        """Return a client's state before its first round."""
         edges = edges_of(public.features)
         share, distances = data.rows / max(public.rows), edges.distances(data.x) / data.rows
         first = float(self.problem(public).objective(np.full(edges.count, self.start_weight), distances))
         ceiling = first + BLOWN_UP * (abs(first) + self.alpha * edges.vertices)
-        return Client(self.memory(edges), 0, distances, share, ceiling, public)
+        return GraphClient(self.memory(edges), 0, distances, share, ceiling, public)
 
-    def broadcast(self, server: Server) -> Tensors:
+    def broadcast(self, server: GraphServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
         return {CONSENSUS: server.consensus}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
@@ -196,7 +211,9 @@ class GraphMethod(Algorithm[Server, Client]):
         if not largest <= limit:
             raise DataError(f"the broadcast reaches {largest:.3g}; one that has not blown up stays within {limit:.3g}")
 
-    def contribute(self, client: Client, broadcast: Tensors, rng: np.random.Generator) -> tuple[Client, Tensors]:
+    def contribute(
+        self, client: GraphClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[GraphClient, Tensors]:
         """Raises `DivergenceError` where the local steps leave the numbers, or the domain of the objective."""
         own = self._own([client], lambda values: values[0])
         with np.errstate(over="ignore", invalid="ignore"):
@@ -204,14 +221,14 @@ class GraphMethod(Algorithm[Server, Client]):
         return self._contribution(client, sent, memory)
 
     def contribute_together(
-        self, clients: Sequence[Client], broadcast: Tensors, rngs: Sequence[np.random.Generator]
-    ) -> list[tuple[Client, Tensors] | DivergenceError]:
+        self, clients: Sequence[GraphClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
+    ) -> list[tuple[GraphClient, Tensors] | DivergenceError]:
         """`contribute` of several clients, batched; for each its result, or why it has none."""
         own = self._own(clients, np.stack)
         memory = tuple(np.stack(part) for part in zip(*(client.memory for client in clients), strict=True))
         with np.errstate(over="ignore", invalid="ignore"):
             sent, fresh = self.steps(self.read(broadcast), memory, own)
-        out: list[tuple[Client, Tensors] | DivergenceError] = []
+        out: list[tuple[GraphClient, Tensors] | DivergenceError] = []
         for k, client in enumerate(clients):
             row = {name: value[k] for name, value in sent.items()}
             try:  # copies: a view of one row would keep the whole cohort's arrays alive
@@ -224,7 +241,7 @@ class GraphMethod(Algorithm[Server, Client]):
         """What the clients' steps use of a broadcast."""
         return np.asarray(broadcast[CONSENSUS])
 
-    def combine(self, server: Server, aggregate: Aggregate) -> Server:
+    def combine(self, server: GraphServer, aggregate: Aggregate) -> GraphServer:
         """Raises `DivergenceError` naming the round."""
         with np.errstate(over="ignore", invalid="ignore"):
             consensus = self.update(aggregate.total, aggregate.survivors, server.public)
@@ -237,17 +254,21 @@ class GraphMethod(Algorithm[Server, Client]):
         return self.largest_weight(public)
 
     def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
         return Layout((TensorSpec(OBJECTIVE, (), self.largest_objective(public), 64),))
 
-    def evaluate(self, client: Client, broadcast: Tensors) -> Tensors:
+    def evaluate(self, client: GraphClient, broadcast: Tensors) -> Tensors:
         """`objective`: g_i at the client's own graph, or at the consensus where it has none."""
         graph = client.memory[0] if self.result else self.read(broadcast)
         return {OBJECTIVE: self.problem(client.public).objective(graph, client.distances)}
 
-    def personal(self, client: Client) -> Tensors | None:
+    def personal(self, client: GraphClient) -> Tensors | None:
+        """Return the result that stays with the client."""
         return {self.result: client.memory[0]} if self.result else None
 
-    def _contribution(self, client: Client, sent: Mapping[str, Array], memory: Memory) -> tuple[Client, Tensors]:
+    def _contribution(
+        self, client: GraphClient, sent: Mapping[str, Array], memory: Memory
+    ) -> tuple[GraphClient, Tensors]:
         for value in (*memory, *sent.values()):
             if not np.isfinite(value).all():
                 raise DivergenceError(f"a client's graph has blown up: {REMEDY}")
@@ -255,11 +276,11 @@ class GraphMethod(Algorithm[Server, Client]):
         out = {spec.name: np.asarray(sent[spec.name]).reshape(spec.shape) for spec in specs}
         return replace(client, memory=memory, counted=client.counted + 1), out
 
-    def _own(self, clients: Sequence[Client], join: Callable[[list[Array]], Array]) -> Own:
+    def _own(self, clients: Sequence[GraphClient], join: Callable[[list[Array]], Array]) -> LocalGraphData:
         def column(values: Iterable[float]) -> Array:
             return join([np.asarray([value]) for value in values])
 
-        return Own(
+        return LocalGraphData(
             problem=self.problem(clients[0].public),
             distances=join([client.distances for client in clients]),
             share=column(client.share for client in clients),

@@ -1,5 +1,7 @@
-"""MRMTL on graphs: mean-regularised multi-task learning (Liu et al. 2022, On Privacy and Personalization in Cross-Silo
-Federated Learning, Algorithm 1)."""
+"""MRMTL on graphs: mean-regularised multi-task learning.
+
+Source: Liu et al. 2022, On Privacy and Personalization in Cross-Silo Federated Learning, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.algorithms.base import algorithms
-from securefed.algorithms.graph.method import GRAPH, GraphMethod, Memory, Own, edges_of
+from securefed.algorithms.graph.method import GRAPH, GraphMethod, LocalGraphData, Memory, edges_of
 from securefed.algorithms.hyperparameters import check_number
 from securefed.public import Public
 from securefed.tensors import Array, Tensors, TensorSpec
@@ -37,12 +39,15 @@ class MRMTL(GraphMethod):
         self.refuse_oscillation(self.pull)
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
+        """Name the tensors of one contribution, with bounds."""
         return (TensorSpec(GRAPH, (edges_of(public.features).count,), self.largest_weight(public), 64),)
 
-    def steps(self, consensus: Array, memory: Memory, own: Own) -> tuple[dict[str, Array], Memory]:
+    def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         graph, before = memory
         graph, previous = self.descend(own, graph, before, self.pull, consensus)
         return {GRAPH: graph}, (graph, previous)
 
     def update(self, total: Tensors, survivors: Sequence[int], public: Public) -> Array:
+        """Compute the server's next vectors from the sum."""
         return np.asarray(total[GRAPH] / len(survivors))

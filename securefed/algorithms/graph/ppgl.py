@@ -13,7 +13,7 @@ import numpy as np
 
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.graph.edges import Edges
-from securefed.algorithms.graph.method import GRAPH, Client, GraphMethod, Memory, Own, edges_of
+from securefed.algorithms.graph.method import GRAPH, GraphClient, GraphMethod, LocalGraphData, Memory, edges_of
 from securefed.algorithms.hyperparameters import check_choice, check_positive
 from securefed.errors import DivergenceError
 from securefed.public import Public
@@ -31,7 +31,9 @@ Weights = Literal["automatic", "equal"]
 )
 @dataclass(frozen=True, kw_only=True)
 class PPGL(GraphMethod):
-    """min  sum_i g_i(w_i) + lambda (nu sum_i ||w_i - w_con||_2 + ||w_con||_1)   over non-negative graphs (8).
+    """Learn a personal graph for every client, and a sparse consensus of them.
+
+    min  sum_i g_i(w_i) + lambda (nu sum_i ||w_i - w_con||_2 + ||w_con||_1)   over non-negative graphs (8).
 
     A round, rho = lambda nu. Client: gamma_i = 1 / (||w_i - w_con|| + eps) (25), w_i as last counted; then K steps on
     g_i(w) + rho gamma_i / 2 ||w - w_con||^2 (18)-(21), and sends [gamma_i w_i, gamma_i] with the gamma it used. Before
@@ -69,25 +71,29 @@ class PPGL(GraphMethod):
 
     @property
     def rho(self) -> float:
+        """Penalty parameter rho = lambda nu."""
         return self.sparsity * self.nu
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
+        """Name the tensors of one contribution, with bounds."""
         largest = max(1.0, 1 / self.distance_floor)  # of gamma_i
         shape = (edges_of(public.features).count,)
         weighted = TensorSpec(WEIGHTED, shape, largest * self.largest_weight(public), 64)
         return weighted, TensorSpec(WEIGHT, (), largest, 64)
 
     def memory(self, edges: Edges) -> Memory:
+        """Return what a client remembers before its first round."""
         return *super().memory(edges), np.zeros(1)  # w, the w before it, gamma last used
 
-    def steps(self, consensus: Array, memory: Memory, own: Own) -> tuple[dict[str, Array], Memory]:
+    def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         graph, previous, _ = memory
         gamma = self.contribution_weights(graph, consensus, own)
         strength = self.rho * gamma
         graph, previous = self.descend(own, graph, previous, strength, consensus)
         return {WEIGHTED: gamma * graph, WEIGHT: gamma}, (graph, previous, gamma)
 
-    def contribution_weights(self, graph: Array, consensus: Array, own: Own) -> Array:
+    def contribution_weights(self, graph: Array, consensus: Array, own: LocalGraphData) -> Array:
         """gamma_i, (..., 1)."""
         equal = np.full(own.first.shape, 1 / own.clients)
         if self.weights == "equal":
@@ -96,6 +102,7 @@ class PPGL(GraphMethod):
         return np.where(own.first, equal, 1 / (distance + self.distance_floor))  # (25) and its footnote
 
     def update(self, total: Tensors, survivors: Sequence[int], public: Public) -> Array:
+        """Compute the server's next vectors from the sum."""
         present = float(total[WEIGHT])
         if not present > 0:
             raise DivergenceError(f"the clients' weights sum to {present}, not above 0: noise outweighs them")
@@ -104,7 +111,7 @@ class PPGL(GraphMethod):
         return np.asarray(np.maximum(0.0, total[WEIGHTED] / present - threshold))  # (24)
 
     def penalty(self, graph: Array, consensus: Array) -> Array:
-        """r - eps log(1 + r / eps), r = ||w_i - w_con||: what 1 / (r + eps) majorises; r itself for eps -> 0."""
+        """Return r - eps log(1 + r / eps), r = ||w_i - w_con||: what 1 / (r + eps) majorises; r itself for eps -> 0."""
         distance, floor = np.linalg.norm(graph - consensus, axis=-1), self.distance_floor
         return np.asarray(distance - floor * np.log1p(distance / floor))
 
@@ -115,14 +122,15 @@ class PPGL(GraphMethod):
         return float(fit + pull + self.sparsity * np.abs(consensus).sum())
 
     def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
         farthest = self.largest_weight(public) * np.sqrt(edges_of(public.features).count)
         return Layout((*super().evaluation_layout(public), TensorSpec(PENALTY, (), float(farthest), 64)))
 
-    def evaluate(self, client: Client, broadcast: Tensors) -> Tensors:
+    def evaluate(self, client: GraphClient, broadcast: Tensors) -> Tensors:
         """`objective` and `penalty`: their sum over clients, rho times the latter, plus lambda ||w_con||_1 is (8)."""
         penalty = self.penalty(client.memory[0], self.read(broadcast))
         return {**super().evaluate(client, broadcast), PENALTY: penalty}
 
-    def personal(self, client: Client) -> Tensors:
+    def personal(self, client: GraphClient) -> Tensors:
         """`graph` w_i, and `weight` gamma_i as last used."""
         return {GRAPH: client.memory[0], WEIGHT: client.memory[2].reshape(())}

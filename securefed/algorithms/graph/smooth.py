@@ -39,7 +39,7 @@ class SmoothGraph:
         )
 
     def gradient(self, graph: Array, distances: Array, degrees: Array | None = None) -> Array:
-        """z / N - S^T(alpha / (S w + zeta)) + 4 beta w, (..., edges); `degrees` = S w where it is known already."""
+        """Return z / N - S^T(alpha / (S w + zeta)) + 4 beta w, (..., edges); `degrees` = S w where it is known."""
         if degrees is None:
             degrees = self.edges.degrees(graph)
         barrier = self.edges.spread(self.alpha / (degrees + self.zeta))
@@ -64,7 +64,7 @@ class SmoothGraph:
 
 
 @dataclass(frozen=True)
-class Descent:
+class MomentumDescent:
     """Accelerated projected gradient steps (ppgl eqs. 19-21).
 
     Attributes:
@@ -96,11 +96,15 @@ class Descent:
         strength: Array | float = 0.0,
         anchor: Array | float = 0.0,
     ) -> tuple[Array, Array]:
-        """K steps on g(w) + strength / 2 ||w - anchor||^2, and the last two iterates.
+        """Make K steps on g(w) + strength / 2 ||w - anchor||^2, and return the last two iterates.
 
         Args:
-            graph, previous: (..., edges), the iterate to start from and the one before it (for the momentum).
-            distances: z / N.      strength: (..., 1) or a number.      anchor: (edges,), or (..., edges).
+            problem: g.
+            graph: (..., edges), the iterate to start from.
+            previous: (..., edges), the iterate before it, for the momentum.
+            distances: z / N.
+            strength: (..., 1) or a number.
+            anchor: (edges,) or (..., edges).
         """
         for _ in range(self.steps):
             extrapolated = graph + self.momentum * (graph - previous)  # (19)

@@ -14,7 +14,7 @@ from securefed.algorithms.optimization.fedprox import FedProx
 from securefed.algorithms.optimization.fedsaga import FedSaga
 from securefed.algorithms.optimization.mimesvrg import MimeSVRG
 from securefed.algorithms.optimization.fedcm import FedCM
-from securefed.algorithms.optimization.fedadmm import FedADMM
+from securefed.algorithms.optimization.fedadmm import CompositeFedADMM
 from securefed.algorithms.optimization.losac_prox import LoSACProx
 from securefed.algorithms.optimization.scaffold_prox import ScaffoldProx
 # isort: on
@@ -22,7 +22,7 @@ from securefed.algorithms.optimization.scaffold_prox import ScaffoldProx
 __all__ = [
     "DSGD",
     "L1",
-    "FedADMM",
+    "CompositeFedADMM",
     "FedAvg",
     "FedCM",
     "FedProx",

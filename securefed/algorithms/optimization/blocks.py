@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.algorithms.hyperparameters import check_integer
+from securefed.algorithms.optimization.local_steps import BatchDraw, Memory
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Draw, Memory
 from securefed.public import Public, require
 
 
@@ -35,10 +35,11 @@ class BlockMethod(GradientMethod):
         """A stored gradient for each block, zero at the start."""
         return tuple(model.zeros() for _ in range(self.blocks))
 
-    def draw(self, rows: int, rng: np.random.Generator) -> Draw:
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """Draw the rows of each local step."""
         blocks = np.array_split(np.arange(rows), self.blocks)
         drawn = tuple(int(j) for j in rng.integers(self.blocks, size=self.local_steps))
-        return Draw.of([blocks[j] if self.blocks > 1 else slice(None) for j in drawn], drawn)
+        return BatchDraw.of([blocks[j] if self.blocks > 1 else slice(None) for j in drawn], drawn)
 
     def enough_rows(self, public: Public) -> None:
         """Raises `ConfigError` where a client has fewer rows than blocks."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.optimization.factored import Frame
+from securefed.algorithms.optimization.array_pool import ArrayPool
+from securefed.algorithms.optimization.factored_cohort import FactoredCohort
+from securefed.algorithms.optimization.local_steps import BatchDraw, Block, LocalTraining, Rows, Size
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.pool import Pool
-from securefed.algorithms.optimization.stack import Stack
-from securefed.algorithms.optimization.work import Block, Draw, Rows, Size, Work
+from securefed.algorithms.optimization.stacked_rows import StackedRows
 from securefed.datasets.base import Dataset
 from securefed.problems.base import LinearInput
 from securefed.tensors import Array
@@ -31,7 +31,7 @@ MOVED = 128
 """Multiplications that cost as much as moving one entry of a vector through a local step (measured: 100 to 200)."""
 
 
-def groups(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw]) -> list[list[int]]:
+def groups(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw]) -> list[list[int]]:
     """Positions of clients to compute together. Batches are padded to the largest: to less than twice their rows."""
     kinds: dict[tuple[int, int], list[int]] = {}
     for position, (data, draw) in enumerate(zip(datasets, draws, strict=True)):
@@ -54,12 +54,12 @@ def _evenly(members: list[int], most: int) -> list[list[int]]:
     return [[int(i) for i in part] for part in np.array_split(members, count)]
 
 
-def _room(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], members: Sequence[int]) -> int:
+def _room(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> int:
     """Bytes of one vector of a group."""
     return FRAME_BYTES if _factored(model, datasets, draws, members) else GROUP_BYTES
 
 
-def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], pool: Pool) -> Work:
+def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], pool: ArrayPool) -> LocalTraining:
     """The work of a group: its gradient takes (clients, parameters) or (parameters,), gives (clients, parameters)."""
     group = _Group(model, datasets, draws, pool)
     dtype = model.problem.dtype
@@ -69,7 +69,7 @@ def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], p
 
     sizes = [draw.sizes(data.rows) for data, draw in zip(datasets, draws, strict=True)]
     steps = range(len(draws[0].parts))
-    return Work(
+    return LocalTraining(
         gradient=lambda point, step: group.gradient(point, group.step(step)),
         anchor=lambda point: group.gradient(point, group.whole()),
         public=model.public,
@@ -82,16 +82,16 @@ def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], p
 class _Group:
     """The stacked rows of a group, and the gradients over them."""
 
-    def __init__(self, model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], pool: Pool) -> None:
+    def __init__(self, model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], pool: ArrayPool) -> None:
         self._model, self._datasets, self._draws, self._pool = model, datasets, draws, pool
         self._targets = [model.problem.targets(data) for data in datasets]
-        self._stacks: dict[int | None, Stack] = {}
-        self._frame: Frame | None = None
+        self._stacks: dict[int | None, StackedRows] = {}
+        self._frame: FactoredCohort | None = None
         if isinstance(model.problem, LinearInput) and _factored(model, datasets, draws, range(len(datasets))):
             inner = _unformed(model, model.problem, datasets, draws, range(len(datasets)))
-            self._frame = Frame(model, model.problem, len(datasets), inner, pool)
+            self._frame = FactoredCohort(model, model.problem, len(datasets), inner, pool)
 
-    def step(self, step: int) -> Stack:
+    def step(self, step: int) -> StackedRows:
         """The rows of a local step; kept where a frame needs them again."""
         parts = [draw.parts[step] for draw in self._draws]
         if all(isinstance(part, slice) for part in parts):
@@ -102,20 +102,20 @@ class _Group:
             self._stack_round()
         return self._stacks[step]
 
-    def whole(self) -> Stack:
+    def whole(self) -> StackedRows:
         """All rows."""
         if None not in self._stacks:
             self._stacks[None] = self._stacked([slice(None)] * len(self._datasets))
         return self._stacks[None]
 
-    def gradient(self, point: Array, stack: Stack) -> Any:
+    def gradient(self, point: Array, stack: StackedRows) -> Any:
         if self._frame is not None:
             return self._frame.gradient(point, stack)
         points = np.broadcast_to(point, (len(stack.x), self._model.layout.size))
         return self._model.gradients(points, stack.x, stack.y, stack.weights)
 
-    def _stacked(self, parts: Sequence[Rows], whole: Array | None = None, start: int = 0) -> Stack:
-        return Stack.of(self._datasets, self._targets, parts, self._model.problem.dtype, self._pool, whole, start)
+    def _stacked(self, parts: Sequence[Rows], whole: Array | None = None, start: int = 0) -> StackedRows:
+        return StackedRows.of(self._datasets, self._targets, parts, self._model.problem.dtype, self._pool, whole, start)
 
     def _stack_round(self) -> None:
         """The rows of all steps, side by side in one array, as a frame's first and last product want them."""
@@ -126,8 +126,8 @@ class _Group:
             self._stacks[step] = self._stacked([draw.parts[step] for draw in self._draws], whole, int(start))
 
 
-def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], members: Sequence[int]) -> bool:
-    """Whether a `Frame` can compute these clients, and pays: by multiplications for a client's input weight.
+def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> bool:
+    """Whether a `FactoredCohort` can compute these clients, and pays: by multiplications for a client's input weight.
 
     Blocks of memory, whose arrays are written into, are left to plain vectors.
     """
@@ -144,9 +144,9 @@ def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[Draw], 
 
 
 def _unformed(
-    model: Model, problem: LinearInput, datasets: Sequence[Dataset], draws: Sequence[Draw], members: Sequence[int]
+    model: Model, problem: LinearInput, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]
 ) -> tuple[str, ...]:
-    """The inner weights that a `Frame` had better not form: by multiplications, for a client and round, as above."""
+    """Choose the inner weights that a `FactoredCohort` does not form, by multiplications for a client and round."""
     steps, rows = len(draws[members[0]].parts), _widest(datasets, draws, members)
 
     def pays(outputs: int, inputs: int) -> bool:
@@ -157,7 +157,7 @@ def _unformed(
     return tuple(name for name in problem.inner if pays(*shapes[name]))
 
 
-def _widest(datasets: Sequence[Dataset], draws: Sequence[Draw], members: Sequence[int]) -> int:
+def _widest(datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> int:
     """Rows of the largest step."""
     return max(max(draws[i].sizes(datasets[i].rows), default=0) for i in members)
 

@@ -14,8 +14,8 @@ import numpy as np
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_integer
+from securefed.algorithms.optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors, batches
 from securefed.algorithms.optimization.method import GradientMethod
-from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work, batches
 from securefed.public import Public
 from securefed.tensors import Array, Ring
 
@@ -28,7 +28,9 @@ from securefed.tensors import Array, Ring
 )
 @dataclass(frozen=True, kw_only=True)
 class DSGD(GradientMethod):
-    """g_i = n_i * mean gradient at x (a SUM over rows);  x <- x - eta (sum_i g_i) / (sum_i n_i), i over the survivors.
+    """Sum the clients' gradients at the server's model; the server makes the step.
+
+    g_i = n_i * mean gradient at x (a SUM over rows);  x <- x - eta (sum_i g_i) / (sum_i n_i), i over the survivors.
 
     The numbers n_i are public (`Public.rows`), so the sum of gradients is all the server needs. Under secure
     aggregation the sum IS the gradient of one client that holds the pooled rows.
@@ -57,14 +59,18 @@ class DSGD(GradientMethod):
             check_integer("batch_size", size, 1, note="(or None for all rows)")
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         return {"gradient": (float(max(public.rows)), 32)}
 
-    def draw(self, rows: int, rng: np.random.Generator) -> Draw:
-        return Draw.of(batches(rows, self.batch_size, 1, rng))
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """Draw the rows of each local step."""
+        return BatchDraw.of(batches(rows, self.batch_size, 1, rng))
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         return {"gradient": work.rows * work.gradient(received["x"], 0)}, memory
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
         rows = np.asarray(public.rows)[survivors].sum()
         return {"x": vectors["x"] - self.learning_rate * total["gradient"] / rows}

@@ -14,11 +14,11 @@ import numpy as np
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_choice, check_integer, check_positive
-from securefed.algorithms.optimization.method import Server
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Vectors
+from securefed.algorithms.optimization.method import ModelServer
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.proximal import L1, NoRegulariser, Regulariser, reach
 from securefed.algorithms.optimization.stepping import SteppingMethod
-from securefed.algorithms.optimization.work import Memory, Vectors, Work
 from securefed.public import Public, require
 from securefed.tensors import Array, Ring
 
@@ -32,8 +32,10 @@ DualSteps = Literal["each", "last"]
     transmits="change of the dual plus rho times the local model",
 )
 @dataclass(frozen=True, kw_only=True)
-class FedADMM(SteppingMethod):
-    """min sum_i f_i(X_i) + Psi(Z), X_i = Z, with f_i the SUM of client i's losses. T times from the state kept:
+class CompositeFedADMM(SteppingMethod):
+    """Solve a sum of losses plus a regulariser by linearised consensus ADMM.
+
+    min sum_i f_i(X_i) + Psi(Z), X_i = Z, with f_i the SUM of client i's losses. T times from the state kept:
 
         X_i  <- (rho eta Z - eta pi_i + X_i - eta grad f_i(X_i)) / (1 + rho eta)     (83)
         pi_i <- pi_i + rho (X_i - Z)                                                 (84)
@@ -84,6 +86,7 @@ class FedADMM(SteppingMethod):
         check_integer("server_steps", self.server_steps, 0, note="(0: closed form)")
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         reach(self.regulariser, self.problem, public)  # refuses a regulariser that does not fit
         product = self.server_rate * self.rho * public.clients
         require(
@@ -97,13 +100,15 @@ class FedADMM(SteppingMethod):
         """X_i, pi_i, and 1 once the client has taken part (0: X_i is still to be read off the broadcast)."""
         return model.zeros(), model.zeros(), np.zeros(1, self.problem.dtype)
 
-    def start(self, public: Public, rng: np.random.Generator) -> Server:
+    def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
+        """Return the server's state before the first round."""
         server = super().start(public, rng)
         server.vectors["sum"] = np.zeros_like(server.vectors["x"])
         server.vectors["heard"] = np.zeros(public.clients)
         return server
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         z, (kept, dual, joined) = received["x"], memory
         point = joined * kept + (1.0 - joined) * z
         before, eta = dual + self.rho * point, self.learning_rate
@@ -116,6 +121,7 @@ class FedADMM(SteppingMethod):
         return {"dv": dual + self.rho * point - before}, (point, dual, 0.0 * joined + 1.0)
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
         heard = vectors["heard"].copy()
         joining = len(survivors) - heard[survivors].sum()
         heard[survivors] = 1.0

@@ -13,8 +13,8 @@ import numpy as np
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_choice
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Size, Vectors
 from securefed.algorithms.optimization.stepping import PassingMethod
-from securefed.algorithms.optimization.work import Memory, Size, Vectors, Work
 from securefed.public import Public
 from securefed.tensors import Array, Ring
 
@@ -29,7 +29,9 @@ Weighting = Literal["rows", "uniform"]
 )
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(PassingMethod):
-    """y <- y - eta g(y), T times from y = x;  client sends w_i (y - x);  x <- x + (sum w_i (y_i - x)) / (sum w_i).
+    """Average the models that clients train by local gradient steps.
+
+    y <- y - eta g(y), T times from y = x;  client sends w_i (y - x);  x <- x + (sum w_i (y_i - x)) / (sum w_i).
 
     The weight w_i is inside the sum; the survivors' weights are public, so the division is the server's.
 
@@ -55,6 +57,7 @@ class FedAvg(PassingMethod):
         check_choice("weighting", self.weighting, ("rows", "uniform"))
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         largest = float(np.max(self.weight(np.asarray(public.rows, float), public)))
         return {"delta": (self.learning_rate * self.most_steps(public) * largest, 32)}
 
@@ -62,12 +65,14 @@ class FedAvg(PassingMethod):
         """w_i of a client with `rows` rows."""
         return rows / float(np.mean(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         point = received["x"]
         for step in range(len(work.sizes)):
             point = point - self.learning_rate * work.gradient(point, step)
         return {"delta": self.weight(work.rows, work.public) * (point - received["x"])}, memory
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
         weight = np.sum(self.weight(np.asarray(public.rows, float)[survivors], public))
         return {"x": vectors["x"] + total["delta"] / weight}

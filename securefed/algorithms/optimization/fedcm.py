@@ -11,8 +11,8 @@ from typing import ClassVar
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_positive
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.algorithms.optimization.stepping import SteppingMethod
-from securefed.algorithms.optimization.work import Memory, Vectors, Work
 from securefed.public import Public, require
 from securefed.tensors import Array, Ring
 
@@ -25,7 +25,9 @@ from securefed.tensors import Array, Ring
 )
 @dataclass(frozen=True, kw_only=True)
 class FedCM(SteppingMethod):
-    """y <- y - eta (alpha g(y) + (1 - alpha) Delta), T times from y = x;  client sends y - x;
+    """Mix every local gradient with the mean direction of the last round.
+
+    y <- y - eta (alpha g(y) + (1 - alpha) Delta), T times from y = x;  client sends y - x;
     server Delta+ = -(mean over survivors of y - x) / (eta T),   x <- x - eta_g Delta+.
 
     Delta is a DESCENT direction's opposite, a gradient: it starts at 0 and stays a mean of gradients, so it is bounded
@@ -59,9 +61,11 @@ class FedCM(SteppingMethod):
             check_positive("server_rate", self.server_rate)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         return {"delta": (self.learning_rate * self.local_steps, 32)}
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         x, momentum = received["x"], received["momentum"]
         point = x
         for step in range(self.local_steps):
@@ -70,6 +74,7 @@ class FedCM(SteppingMethod):
         return {"delta": point - x}, memory
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
         path = self.learning_rate * self.local_steps
         momentum = -total["delta"] / (len(survivors) * path)
         rate = path if self.server_rate is None else self.server_rate

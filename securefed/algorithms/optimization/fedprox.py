@@ -12,7 +12,7 @@ from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_number
 from securefed.algorithms.optimization.fedavg import FedAvg
-from securefed.algorithms.optimization.work import Memory, Vectors, Work
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.public import require
 from securefed.tensors import Array
 
@@ -55,7 +55,8 @@ class FedProx(FedAvg):
 
     # `factors` is FedAvg's: |u+| <= (1 - eta mu) |u| + eta |g| for u = y - x, so |u| <= T eta |g|.
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         x = received["x"]
         point = x
         for step in range(len(work.sizes)):

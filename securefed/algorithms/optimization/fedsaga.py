@@ -13,7 +13,7 @@ from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_choice
 from securefed.algorithms.optimization.blocks import BlockMethod
-from securefed.algorithms.optimization.work import Memory, Vectors, Work, pick, put
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Vectors, pick, put
 from securefed.public import Public
 from securefed.tensors import Array, Ring
 
@@ -28,7 +28,9 @@ Average = Literal["participants", "clients"]
 )
 @dataclass(frozen=True, kw_only=True)
 class FedSaga(BlockMethod):
-    """T local SAGA steps (9), x^- the point before the step, f_ij the SUM of block j's losses, n_ij its rows:
+    """Average models that clients train by local SAGA steps.
+
+    T local SAGA steps (9), x^- the point before the step, f_ij the SUM of block j's losses, n_ij its rows:
 
         x_i  <- x_i - eta ((n_i / n_ij) (grad f_ij(x_i^-) - y_ij) + sum_j y_ij)
         y_ij <- grad f_ij(x_i^-)
@@ -61,11 +63,13 @@ class FedSaga(BlockMethod):
         check_choice("average", self.average, known)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         self.enough_rows(public)
         # |(n_i / n_ij) grad f_ij| and |phi_i| are each at most n_i gradients.
         return {"dx": (3.0 * self.learning_rate * self.local_steps * max(public.rows), 32)}
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         point, stored = received["x"], list(memory)
         phi = sum(stored[1:], stored[0])
         for step, j in enumerate(work.blocks):
@@ -77,5 +81,6 @@ class FedSaga(BlockMethod):
         return {"dx": point - received["x"]}, tuple(stored)
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
         count = len(survivors) if self.average == "participants" else public.clients
         return {"x": vectors["x"] + total["dx"] / count}

@@ -13,7 +13,7 @@ from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_choice
 from securefed.algorithms.optimization.blocks import BlockMethod
-from securefed.algorithms.optimization.work import Memory, Size, Vectors, Work, pick, put
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Size, Vectors, pick, put
 from securefed.public import Public
 from securefed.tensors import Array, Ring
 
@@ -28,7 +28,9 @@ BlockScale = Literal["printed", "consistent"]
 )
 @dataclass(frozen=True, kw_only=True)
 class LoSAC(BlockMethod):
-    """T local steps, each on one of M blocks of the client's rows, drawn at random (11), x^- the point before the step:
+    """Train with local steps that a stored average of all clients' gradients corrects.
+
+    T local steps, each on one of M blocks of the client's rows, drawn at random (11), x^- the point before the step:
 
         x_i   <- x_i - eta (phi_i / N - y_ij + g_ij(x_i^-))
         phi_i <- phi_i + g_ij(x_i^-) - y_ij
@@ -69,6 +71,7 @@ class LoSAC(BlockMethod):
         check_choice("block_scale", self.block_scale, known)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         self.enough_rows(public)
         rows = max(public.rows)
         stored = float(rows if self.block_scale == "printed" else -(-rows // self.blocks))
@@ -78,7 +81,8 @@ class LoSAC(BlockMethod):
         step = self.learning_rate * self.local_steps * (control + 2.0)
         return {"dx": (step * stored, 32), "dphi": (2.0 * touched * stored, 64)}
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         point, phi, stored, public = received["x"], received["phi"], list(memory), work.public
         for step, j in enumerate(work.blocks):
             scale: Size = work.rows if self.block_scale == "printed" else work.sizes[step]
@@ -90,6 +94,7 @@ class LoSAC(BlockMethod):
         return {"dx": point - received["x"], "dphi": phi - received["phi"]}, tuple(stored)
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
         return {  # (13)
             "x": vectors["x"] + total["dx"] / public.clients,
             "phi": vectors["phi"] + public.clients / public.cohort * total["dphi"],

@@ -15,11 +15,11 @@ import numpy as np
 
 from securefed.algorithms.base import Algorithm, Outcome
 from securefed.algorithms.hyperparameters import check_positive
+from securefed.algorithms.optimization.array_pool import ArrayPool
 from securefed.algorithms.optimization.cohort import groups, together
+from securefed.algorithms.optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors, batches
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.parallel import side_by_side
-from securefed.algorithms.optimization.pool import Pool
-from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work, batches
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError
 from securefed.messages import Aggregate
@@ -36,7 +36,7 @@ HOPELESS = 1e12
 
 
 @dataclass(frozen=True)
-class Server:
+class ModelServer:
     """`vectors["x"]` is the model; further ones are the method's. `round` counts completed rounds.
 
     Attributes:
@@ -50,7 +50,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Client:
+class ModelClient:
     """`memory` is committed: the server's sums hold it. `pending` replaces it if the last contribution counts."""
 
     memory: Memory
@@ -60,7 +60,7 @@ class Client:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientMethod(Algorithm[Server, Client]):
+class GradientMethod(Algorithm[ModelServer, ModelClient]):
     """Base of the gradient methods.
 
     Attributes:
@@ -96,16 +96,16 @@ class GradientMethod(Algorithm[Server, Client]):
         """By contributed vector: its largest entry in units of the gradient's, and its ring."""
 
     @abstractmethod
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
         """A client's round: what it sends and what it remembers. Linear in all but the gradients where `replayable`."""
 
     @abstractmethod
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
         """The server's vectors after a sum over the clients `survivors` (ids)."""
 
-    def draw(self, rows: int, rng: np.random.Generator) -> Draw:
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
         """The rows of each local step; one full-batch step by default."""
-        return Draw.of(batches(rows, None, 1, rng))
+        return BatchDraw.of(batches(rows, None, 1, rng))
 
     def moved(self, point: Array, direction: Array, public: Public) -> Array:
         """A local step from `point` against `direction`."""
@@ -116,21 +116,25 @@ class GradientMethod(Algorithm[Server, Client]):
         return ()
 
     def layout(self, public: Public) -> Layout:
+        """Name the tensors of one contribution, with bounds from public facts."""
         model = Model(self.problem, public)
         specs = (model.specs(part, *scale) for part, scale in self.factors(public).items())
         return Layout(tuple(spec for group in specs for spec in group))
 
-    def start(self, public: Public, rng: np.random.Generator) -> Server:
+    def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
+        """Return the server's state before the first round."""
         model = Model(self.problem, public)
         x = model.layout.flatten(self.problem.initial(public, rng))  # the server keeps float64 whatever clients use
-        return Server({"x": x} | {part: np.zeros_like(x) for part in self.received if part != "x"}, model)
+        return ModelServer({"x": x} | {part: np.zeros_like(x) for part in self.received if part != "x"}, model)
 
-    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> Client:
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ModelClient:
+        """Return a client's state before its first round."""
         self.problem.targets(data)
         model = Model(self.problem, public)
-        return Client(self.memory(model), data, model)
+        return ModelClient(self.memory(model), data, model)
 
-    def broadcast(self, server: Server) -> Tensors:
+    def broadcast(self, server: ModelServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
         out: dict[str, Array] = {}
         for part in self.received:
             vector = server.vectors[part].astype(self.problem.dtype, copy=False)
@@ -143,7 +147,9 @@ class GradientMethod(Algorithm[Server, Client]):
             if not _peak(value) <= HOPELESS:
                 raise DataError(f"{name!r} reaches {_peak(value):.3g}; vectors that have not diverged stay below 1e12")
 
-    def contribute(self, client: Client, broadcast: Tensors, rng: np.random.Generator) -> tuple[Client, Tensors]:
+    def contribute(
+        self, client: ModelClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[ModelClient, Tensors]:
         """Raises `DivergenceError` where a local step leaves the numbers."""
         model, data = client.model, client.data
         received = self.read(model, broadcast)
@@ -153,8 +159,8 @@ class GradientMethod(Algorithm[Server, Client]):
         return self._contribution(client, sent, memory)
 
     def contribute_together(
-        self, clients: Sequence[Client], broadcast: Tensors, rngs: Sequence[np.random.Generator]
-    ) -> list[tuple[Client, Tensors] | DivergenceError]:
+        self, clients: Sequence[ModelClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
+    ) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
         """`contribute` of several clients, batched; for each its result, or why it has none."""
         model = clients[0].model
         received = self.read(model, broadcast)
@@ -163,7 +169,7 @@ class GradientMethod(Algorithm[Server, Client]):
 
         pool = self._pool
 
-        def compute(members: list[int]) -> list[tuple[Client, Tensors] | DivergenceError]:
+        def compute(members: list[int]) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
             work = together(model, [datasets[i] for i in members], [draws[i] for i in members], pool)
             return self._group(received, [clients[i] for i in members], work)
 
@@ -177,19 +183,19 @@ class GradientMethod(Algorithm[Server, Client]):
         return [by_client[i] for i in range(len(clients))]
 
     @cached_property
-    def _pool(self) -> Pool:
+    def _pool(self) -> ArrayPool:
         """Where a cohort's large arrays come from, in this round and the next."""
-        return Pool()
+        return ArrayPool()
 
     def _group(
-        self, received: Vectors, clients: Sequence[Client], work: Work
-    ) -> list[tuple[Client, Tensors] | DivergenceError]:
+        self, received: Vectors, clients: Sequence[ModelClient], work: LocalTraining
+    ) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
         size = clients[0].model.layout.size
         memory = tuple(np.stack(part) for part in zip(*(client.memory for client in clients), strict=True))
         with np.errstate(over="ignore", invalid="ignore"):
             sent, fresh = self.steps(received, memory, work)
         sent = {part: np.broadcast_to(value, (len(clients), size)) for part, value in sent.items()}
-        out: list[tuple[Client, Tensors] | DivergenceError] = []
+        out: list[tuple[ModelClient, Tensors] | DivergenceError] = []
         for k, client in enumerate(clients):
             own = {part: value[k] for part, value in sent.items()}
             try:  # a copy of the memory, or a client's one row would keep the whole group's alive
@@ -198,7 +204,7 @@ class GradientMethod(Algorithm[Server, Client]):
                 out.append(error)
         return out
 
-    def _contribution(self, client: Client, sent: Vectors, memory: Memory) -> tuple[Client, Tensors]:
+    def _contribution(self, client: ModelClient, sent: Vectors, memory: Memory) -> tuple[ModelClient, Tensors]:
         out: dict[str, Array] = {}
         for part in self.sent:
             self._check(sent[part], part, "a client's local steps")
@@ -209,7 +215,7 @@ class GradientMethod(Algorithm[Server, Client]):
         """The vectors of a broadcast."""
         return {part: model.vector("" if part == "x" else part, broadcast) for part in self.received}
 
-    def combine(self, server: Server, aggregate: Aggregate) -> Server:
+    def combine(self, server: ModelServer, aggregate: Aggregate) -> ModelServer:
         """Raises `DivergenceError` naming the round and the vector that has blown up against the start."""
         model = server.model
         total = {part: model.vector(part, aggregate.total).astype(np.float64, copy=False) for part in self.sent}
@@ -222,17 +228,19 @@ class GradientMethod(Algorithm[Server, Client]):
             peaks[part] = known or _peak(value)
         return replace(server, vectors=vectors, round=server.round + 1, peaks=peaks)
 
-    def settle(self, client: Client, outcome: Outcome) -> Client:
+    def settle(self, client: ModelClient, outcome: Outcome) -> ModelClient:
+        """Commit the tentative state of a client that the sum counted."""
         if outcome.included and client.pending is not None:
             return replace(client, memory=client.pending, pending=None)
         return replace(client, pending=None)
 
     def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
         rows = float(max(public.rows))
         largest = self.problem.measures(public)  # the 64-bit ring keeps 2^-50 of a loss
         return Layout(tuple(TensorSpec(name, (), bound * rows, 64) for name, bound in largest.items()))
 
-    def evaluate(self, client: Client, broadcast: Tensors) -> Tensors:
+    def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
         """Sums over the client's rows: `loss` (regulariser included), `count`, and what else the problem measures."""
         data, parameters = client.data, client.model.parameters(broadcast)
         sums = self.problem.measure(parameters, data.x, self.problem.targets(data))
@@ -243,8 +251,8 @@ class GradientMethod(Algorithm[Server, Client]):
         return self.problem.score(output, test.x, self.problem.targets(test))
 
     @staticmethod
-    def _work(data: Dataset, model: Model, draw: Draw) -> Work:
-        return Work(
+    def _work(data: Dataset, model: Model, draw: BatchDraw) -> LocalTraining:
+        return LocalTraining(
             gradient=lambda point, step: model.gradient(point, data, draw.parts[step]),
             anchor=lambda point: model.gradient(point, data, slice(None)),
             public=model.public,

@@ -13,10 +13,10 @@ import numpy as np
 
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
-from securefed.algorithms.optimization.method import Server
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Vectors
+from securefed.algorithms.optimization.method import ModelServer
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.stepping import SteppingMethod
-from securefed.algorithms.optimization.work import Memory, Vectors, Work
 from securefed.errors import DataError
 from securefed.public import Public
 from securefed.tensors import Array, Ring, Tensors
@@ -33,7 +33,9 @@ GRADIENT, DESCENT = 0, 1
 )
 @dataclass(frozen=True, kw_only=True)
 class MimeSVRG(SteppingMethod):
-    """A round of the paper is two exchanges, since the second needs the first one's sum:
+    """Train with local SVRG steps around the mean gradient of the round's clients.
+
+    A round of the paper is two exchanges, since the second needs the first one's sum:
 
         phase 0:  client sends grad f_i(x), all rows.              Server: c <- mean over survivors.
         phase 1:  y <- y - eta (g(y) - g(x) + c), T times from y = x, g on the step's batch both times;
@@ -57,14 +59,17 @@ class MimeSVRG(SteppingMethod):
     sent: ClassVar[tuple[str, ...]] = ("direction",)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         return {"direction": (3.0, 32)}  # |g(y)|, |g(x)| and |c| are each at most one gradient
 
-    def start(self, public: Public, rng: np.random.Generator) -> Server:
+    def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
+        """Return the server's state before the first round."""
         server = super().start(public, rng)
         server.vectors[PHASE] = np.asarray(GRADIENT)
         return server
 
-    def broadcast(self, server: Server) -> Tensors:
+    def broadcast(self, server: ModelServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
         return {**super().broadcast(server), PHASE: server.vectors[PHASE]}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
@@ -77,7 +82,8 @@ class MimeSVRG(SteppingMethod):
         """The vectors of a broadcast, and `phase` ()."""
         return super().read(model, broadcast) | {PHASE: np.asarray(broadcast[PHASE])}
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         x, c = received["x"], received["c"]
         if int(received[PHASE]) == GRADIENT:
             return {"direction": work.anchor(x)}, memory
@@ -88,6 +94,7 @@ class MimeSVRG(SteppingMethod):
         return {"direction": path / self.local_steps}, memory
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
         mean = total["direction"] / len(survivors)
         if int(vectors[PHASE]) == GRADIENT:
             return {"x": vectors["x"], "c": mean, PHASE: np.asarray(DESCENT)}

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from securefed.algorithms.optimization.work import Rows
+from securefed.algorithms.optimization.local_steps import Rows
 from securefed.datasets.base import Dataset
 from securefed.problems.base import Problem
 from securefed.public import Public
@@ -24,6 +24,7 @@ class Model:
 
     @cached_property
     def layout(self) -> Layout:
+        """Name the tensors of one contribution, with bounds from public facts."""
         return Layout(tuple(TensorSpec(name, shape) for name, shape in self.problem.shapes(self.public).items()))
 
     def gradient(self, vector: Array, data: Dataset, rows: Rows) -> Array:

@@ -47,15 +47,18 @@ class NoRegulariser:
 
     @property
     def weight(self) -> float:
+        """Weight of the regulariser, 0."""
         return 0.0
 
     def check(self, layout: Layout) -> None:
         """Fits every layout."""
 
     def value(self, vector: Array, layout: Layout) -> Array:
+        """Return the regulariser's value."""
         return np.zeros(vector.shape[:-1])
 
     def prox(self, vector: Array, step: float, layout: Layout) -> Array:
+        """Apply the proximal operator."""
         return vector
 
 
@@ -72,9 +75,11 @@ class L1:
         """Fits every layout."""
 
     def value(self, vector: Array, layout: Layout) -> Array:
+        """Return the regulariser's value."""
         return np.asarray(self.weight * np.abs(vector).sum(axis=-1))
 
     def prox(self, vector: Array, step: float, layout: Layout) -> Array:
+        """Apply the proximal operator."""
         return np.asarray(np.sign(vector) * np.maximum(np.abs(vector) - step * self.weight, 0.0))
 
 
@@ -92,6 +97,7 @@ class Nuclear:
         _positive(self.weight)
 
     def check(self, layout: Layout) -> None:
+        """Refuse parameters that the regulariser does not fit."""
         shapes = {spec.name: spec.shape for spec in layout}
         require(
             any(len(shape) == 2 for shape in shapes.values()),
@@ -99,10 +105,12 @@ class Nuclear:
         )
 
     def value(self, vector: Array, layout: Layout) -> Array:
+        """Return the regulariser's value."""
         norms = [np.linalg.svd(matrix, compute_uv=False).sum(axis=-1) for _, matrix in _matrices(vector, layout)]
         return np.asarray(self.weight * np.sum(norms, axis=0))
 
     def prox(self, vector: Array, step: float, layout: Layout) -> Array:
+        """Apply the proximal operator."""
         out = vector.copy()
         for part, matrix in _matrices(vector, layout):
             left, values, right = np.linalg.svd(matrix, full_matrices=False)

@@ -34,5 +34,6 @@ class ProximalSteps(GradientMethod):
         return {**factors, "dx": (moved + further, ring)}
 
     def moved(self, point: Array, direction: Array, public: Public) -> Array:
+        """Make one local step from a point."""
         layout = Model(self.problem, public).layout
         return self.regulariser.prox(super().moved(point, direction, public), self.learning_rate, layout)  # (16)

@@ -11,9 +11,9 @@ from typing import ClassVar, Literal
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_choice
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.stepping import SteppingMethod
-from securefed.algorithms.optimization.work import Memory, Vectors, Work
 from securefed.public import Public
 from securefed.tensors import Array, Ring
 
@@ -28,7 +28,9 @@ Option = Literal["I", "II"]
 )
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(SteppingMethod):
-    """y <- y - eta (g(y) - c_i + c), T times from y = x.
+    """Train with local steps that control variates correct against client drift.
+
+    y <- y - eta (g(y) - c_i + c), T times from y = x.
 
     option I:   c_i+ = gradient of all rows at x;      option II:  c_i+ = c_i - c + (x - y) / (T eta), which is the mean
     of the T gradients g(y) and is computed as that.
@@ -62,13 +64,16 @@ class Scaffold(SteppingMethod):
         check_choice("option", self.option, ("I", "II"))
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         # |g|, |c_i| and |c| are each at most one gradient.
         return {"dx": (3 * self.learning_rate * self.local_steps, 32), "dc": (2.0, 64)}
 
     def memory(self, model: Model) -> Memory:
+        """Return what a client remembers before its first round."""
         return (model.zeros(),)
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         x, c, own = received["x"], received["c"], memory[0]
         point, seen = x, 0.0 * own
         for step in range(self.local_steps):
@@ -78,4 +83,5 @@ class Scaffold(SteppingMethod):
         return {"dx": point - x, "dc": fresh - own}, (fresh,)
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
         return {"x": vectors["x"] + total["dx"] / len(survivors), "c": vectors["c"] + total["dc"] / public.clients}

@@ -50,4 +50,5 @@ class ScaffoldProx(ProximalSteps, Scaffold):
     )
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         return self.widened(super().factors(public), self.local_steps, public)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.algorithms.hyperparameters import check_integer
+from securefed.algorithms.optimization.local_steps import BatchDraw, batches, passes
 from securefed.algorithms.optimization.method import GradientMethod
-from securefed.algorithms.optimization.work import Draw, batches, passes
 from securefed.public import Public
 
 
@@ -30,8 +30,9 @@ class SteppingMethod(GradientMethod):
         if self.batch_size is not None:
             check_integer("batch_size", self.batch_size, 1, note="(or None for all rows)")
 
-    def draw(self, rows: int, rng: np.random.Generator) -> Draw:
-        return Draw.of(batches(rows, self.batch_size, self.local_steps, rng))
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """Draw the rows of each local step."""
+        return BatchDraw.of(batches(rows, self.batch_size, self.local_steps, rng))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +51,11 @@ class PassingMethod(SteppingMethod):
         if self.local_epochs is not None:
             check_integer("local_epochs", self.local_epochs, 1, note="(or None, to count steps)")
 
-    def draw(self, rows: int, rng: np.random.Generator) -> Draw:
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """Draw the rows of each local step."""
         if self.local_epochs is None:
             return super().draw(rows, rng)
-        return Draw.of(passes(rows, self.batch_size, self.local_epochs, rng))
+        return BatchDraw.of(passes(rows, self.batch_size, self.local_epochs, rng))
 
     def most_steps(self, public: Public) -> int:
         """Local steps of the client with the most rows."""

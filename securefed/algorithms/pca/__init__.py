@@ -8,7 +8,7 @@ from securefed.algorithms.pca.centralised import PrincipalComponents, centralise
 from securefed.algorithms.pca.ssi import SSI
 from securefed.algorithms.pca.localpower import LocalPower
 from securefed.algorithms.pca.faps import FAPS
-from securefed.algorithms.pca.guarded import GuardedFAPS
+from securefed.algorithms.pca.guarded_faps import GuardedFAPS
 from securefed.algorithms.pca.self_learning import SelfLearningPCA
 from securefed.algorithms.pca.fedpg import FedPG
 from securefed.algorithms.pca.fedpe import FedPE

@@ -33,7 +33,7 @@ class PrincipalComponents:
 
     @property
     def loss(self) -> float:
-        """min over orthonormal U of sum ||(I - U U^T) A||_F^2  (2)."""
+        """Smallest reconstruction loss, min over orthonormal U of sum ||(I - U U^T) A||_F^2  (2)."""
         return self.total - self.captured
 
 

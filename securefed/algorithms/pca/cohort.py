@@ -15,7 +15,7 @@ STACK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Grams:
+class StackedGrams:
     """S_1 .. S_C of clients that all have `Gram.matrix`, or all have not.
 
     Attributes:
@@ -27,7 +27,8 @@ class Grams:
     x: Array | None
 
     @classmethod
-    def of(cls, grams: Sequence[Gram]) -> Grams:
+    def of(cls, grams: Sequence[Gram]) -> StackedGrams:
+        """Stack the Gram operators of several clients."""
         formed = [gram.matrix for gram in grams if gram.matrix is not None]
         if formed:
             return cls(np.stack(formed), None)

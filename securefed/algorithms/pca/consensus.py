@@ -16,7 +16,7 @@ import numpy as np
 from securefed.algorithms.base import Algorithm, Outcome
 from securefed.algorithms.hyperparameters import check_integer, check_number, check_positive
 from securefed.algorithms.pca import server as common
-from securefed.algorithms.pca.cohort import Grams, groups
+from securefed.algorithms.pca.cohort import StackedGrams, groups
 from securefed.algorithms.pca.operators import Gram, check_rank, energy_bound, orth, random_basis
 from securefed.algorithms.pca.server import BASIS
 from securefed.datasets.base import Dataset
@@ -114,10 +114,13 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
 
     @abstractmethod
     def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
-        """U after one local step. Shapes (..., features, rank): leading axes count clients.
+        """Return U after one local step. Shapes are (..., features, rank): leading axes count clients.
 
         Args:
-            SU: S U.      linear: Y - rho Z.      constraint_dual: T, (..., rank, rank).
+            U: the iterate.
+            SU: S U.
+            linear: Y - rho Z.
+            constraint_dual: T, (..., rank, rank).
         """
 
     def settled_constraint(self, client: ConsensusClient) -> Array:
@@ -135,15 +138,18 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return Layout((TensorSpec(POINT, (public.features, self.rank), bound, 64),))
 
     def start(self, public: Public, rng: np.random.Generator) -> ConsensusServer:
+        """Return the server's state before the first round."""
         check_rank(self.rank, public)
         return ConsensusServer(random_basis(public.features, self.rank, rng), 0, (), None)
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ConsensusClient:
+        """Return a client's state before its first round."""
         check_rank(self.rank, public)
         scale = 1 / data.rows if self.normalise else 1.0
         return ConsensusClient(None, None, np.zeros((self.rank, self.rank)), None, scale, Gram.of(data.x))
 
     def broadcast(self, server: ConsensusServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
         return {BASIS: server.mean}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
@@ -189,7 +195,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         U, Y = (np.stack(part) for part in zip(*places, strict=True))
         T = np.stack([client.constraint_dual for client in clients])
         scale = np.array([client.scale for client in clients])[:, None, None]
-        grams, linear = Grams.of([client.gram for client in clients]), Y - self.rho * Z
+        grams, linear = StackedGrams.of([client.gram for client in clients]), Y - self.rho * Z
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(self.local_steps):
                 U = self.step(U, scale * grams.times(U), linear, T)
@@ -197,6 +203,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return [(own.copy(), dual) for own, (_, dual) in zip(U, places, strict=True)]
 
     def combine(self, server: ConsensusServer, aggregate: Aggregate) -> ConsensusServer:
+        """Return the server's next state from the sum of the contributions."""
         mean = aggregate.total[POINT] / aggregate.count  # (8), a mean over the survivors
         if not np.abs(mean).max() < BLOWN_UP:
             raise DivergenceError(
@@ -215,6 +222,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return replace(client, dual=dual, constraint_dual=self.settled_constraint(client), point=None)
 
     def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
         return common.evaluation_layout(public)
 
     def evaluate(self, client: ConsensusClient, broadcast: Tensors) -> Tensors:
@@ -222,6 +230,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return common.evaluate(client.gram, orth(broadcast[BASIS]))
 
     def finished(self, server: ConsensusServer) -> str | None:
+        """Return the reason why the run may stop, or `None`."""
         if self.tolerance and server.change is not None and server.change <= self.tolerance:
             return f"Z changed by {server.change:.1e} <= {self.tolerance:g}"
         if server.round >= self.max_rounds:

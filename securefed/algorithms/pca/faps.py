@@ -12,7 +12,7 @@ import numpy as np
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_choice, check_integer, check_positive
-from securefed.algorithms.pca.cohort import Grams, groups
+from securefed.algorithms.pca.cohort import StackedGrams, groups
 from securefed.algorithms.pca.operators import Gram, check_rank, energy_bound, off, orth
 from securefed.algorithms.pca.server import BASIS, SubspaceMethod, evaluate
 from securefed.datasets.base import Dataset
@@ -98,6 +98,7 @@ class FAPS(SubspaceMethod):
 
     @property
     def contributes_gram_product(self) -> bool:
+        """Whether `product` itself is S_i Z in every round."""
         return False
 
     def __post_init__(self) -> None:
@@ -112,7 +113,9 @@ class FAPS(SubspaceMethod):
             check_integer("inner_steps", self.inner_steps, 1, note="(or None for a rule)")
 
     def layout(self, public: Public) -> Layout:
-        """||Q_i||_2 <= beta_i + lambda_1 / 2, since ||(I - P) S P||_2 <= lambda_1 / 2 for S >= 0. The bound below holds
+        """Name the tensors of one contribution, with bounds from public facts.
+
+        ||Q_i||_2 <= beta_i + lambda_1 / 2, since ||(I - P) S P||_2 <= lambda_1 / 2 for S >= 0. The bound below holds
         while beta_i <= max(1, 4 beta_scale) lambda_1-bound; should rule (25) go beyond, the client refuses
         (`RangeRefused`) and the federation doubles the bound.
         """
@@ -120,6 +123,7 @@ class FAPS(SubspaceMethod):
         return self.contribution_layout(public, (max(1.0, 4 * self.beta_scale) + 0.5) * bound)
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> FAPSClient:
+        """Return a client's state before its first round."""
         check_rank(self.rank, public)
         gram = Gram.of(data.x)
         # All-zero data has no scale of its own; any positive beta gives the right (zero-information) step.
@@ -129,9 +133,10 @@ class FAPS(SubspaceMethod):
     def contribute(
         self, client: FAPSClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[FAPSClient, Tensors]:
+        """Compute one client's contribution and its tentative state."""
         Z = broadcast[BASIS]
         X, W = self._memory(client, Z)
-        return self._result(client, Z, X, self._round(Masked(client.gram, X, W, client.beta, Z)))
+        return self._result(client, Z, X, self._round(MaskedGram(client.gram, X, W, client.beta, Z)))
 
     def contribute_together(
         self, clients: Sequence[FAPSClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
@@ -152,14 +157,15 @@ class FAPS(SubspaceMethod):
         return [out[i] for i in range(len(clients))]
 
     def evaluate(self, client: FAPSClient, broadcast: Tensors) -> Tensors:
+        """Return sums over the client's rows."""
         return evaluate(client.gram, broadcast[BASIS])
 
     def _together(self, clients: Sequence[FAPSClient], Z: Array) -> Sequence[tuple[FAPSClient, Tensors]]:
-        grams = Grams.of([client.gram for client in clients])
+        grams = StackedGrams.of([client.gram for client in clients])
         memories = [self._memory(client, Z) for client in clients]
         X, W = (np.stack(part) for part in zip(*memories, strict=True))
         beta = np.array([client.beta for client in clients])[:, None, None]
-        news = self._round(Masked(grams, X, W, beta, Z))
+        news = self._round(MaskedGram(grams, X, W, beta, Z))
         return [
             self._result(c, Z, x, (n[k].copy() for n in news)) for k, (c, x) in enumerate(zip(clients, X, strict=True))
         ]
@@ -178,7 +184,7 @@ class FAPS(SubspaceMethod):
             return Z, -off(Z, client.gram.times(Z))  # X_i^0 = Z^0
         return client.basis, client.mask
 
-    def _round(self, H: Masked) -> tuple[Array, Array, Array, Array]:
+    def _round(self, H: MaskedGram) -> tuple[Array, Array, Array, Array]:
         """X_i^{k+1}, its mask, Y_i and S_i Z, of one client or of a stack of them."""
         X = self._inner(H)
         W = -off(X, H.gram.times(X))  # (16)
@@ -201,7 +207,7 @@ class FAPS(SubspaceMethod):
         stalled = client.round > 0 and client.distance <= STALL * distance
         return client.beta * (GROWTH if stalled else 1.0), distance
 
-    def _inner(self, H: Masked) -> Array:
+    def _inner(self, H: MaskedGram) -> Array:
         """X_i^{k+1}: subspace iterations V <- orth(H V) from V = X_i^k."""
         V, moving = H.X, np.ones((*H.X.shape[:-2], 1, 1), bool)
         for _ in range(self.inner_steps or self.inner_cap):
@@ -230,18 +236,19 @@ def size(matrix: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedGram:
     """H = S + X W^T + W X^T + beta Z Z^T as an operator (12), (15); positive semidefinite.
 
     Of one client, or of several: then X and W are (clients, features, rank) and beta (clients, 1, 1).
     """
 
-    gram: Gram | Grams
+    gram: Gram | StackedGrams
     X: Array
     W: Array
     beta: float | Array
     Z: Array
 
     def times(self, V: Array) -> Array:
+        """Return the product with a number."""
         multiplier = self.X @ (self.W.mT @ V) + self.W @ (self.X.mT @ V)  # Lambda V  (15)
         return np.asarray(self.gram.times(V) + multiplier + self.beta * (self.Z @ (self.Z.T @ V)))

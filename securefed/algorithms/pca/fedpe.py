@@ -21,7 +21,9 @@ from securefed.tensors import Array
 )
 @dataclass(frozen=True)
 class FedPE(ConsensusPCA):
-    """Gradient steps U <- U - eta grad L_i(U) on the augmented Lagrangian (6), with the surrogate constraint h <= 0:
+    """Solve consensus PCA by ADMM with Euclidean gradient steps.
+
+    Gradient steps U <- U - eta grad L_i(U) on the augmented Lagrangian (6), with the surrogate constraint h <= 0:
 
     L_i(U) = f_i(U) + <Y_i, U - Z> + <T_i, h(U)> + rho/2 ||U - Z||^2 + rho/2 ||h(U)||^2,  h(U) = max(0, U^T U - I)^2
     entry by entry  (4): one-sided, as printed. It pulls back columns that are too long or at an acute angle, and lets
@@ -43,6 +45,7 @@ class FedPE(ConsensusPCA):
     )
 
     def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
+        """Make one local step."""
         return U - self.step_size * lagrangian_gradient(U, SU, linear, constraint_dual, self.rho)
 
     def settled_constraint(self, client: ConsensusClient) -> Array:
@@ -53,10 +56,14 @@ class FedPE(ConsensusPCA):
 
 
 def lagrangian_gradient(U: Array, SU: Array, linear: Array, constraint_dual: Array, rho: float) -> Array:
-    """Gradient of L_i with respect to U_i  (6), (7).
+    """Return the gradient of L_i with respect to U_i  (6), (7).
 
     Args:
-        U: (..., features, rank), any.      SU: S U.      linear: Y - rho Z.      constraint_dual: T, (..., rank, rank).
+        U: (..., features, rank), any.
+        SU: S U.
+        linear: Y - rho Z.
+        constraint_dual: T, (..., rank, rank).
+        rho: penalty parameter.
     """
     Ut = np.swapaxes(U, -1, -2)
     # grad f = -4 S U + 2 S U (U^T U) + 2 U (U^T S U), for U that need not be orthonormal

@@ -43,16 +43,19 @@ class FedPG(ConsensusPCA):
     )
 
     def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
+        """Make one local step."""
         return local_step(U, SU, linear, self.step_size)
 
 
 def local_step(U: Array, SU: Array, linear: Array, step_size: float) -> Array:
-    """One step: g = (I - U U^T)[-2 S U + Y + rho (U - Z)]  (17), U <- QR(U - eta g)  (16).
+    """Make one step: g = (I - U U^T)[-2 S U + Y + rho (U - Z)]  (17), U <- QR(U - eta g)  (16).
 
     (17) and line 7 of the algorithm print F where grad F is meant.
 
     Args:
-        U: (..., features, rank), orthonormal.      SU: S U.
+        U: (..., features, rank), orthonormal.
+        SU: S U.
         linear: Y - rho Z; the term rho U vanishes under the projection.
+        step_size: eta.
     """
     return orth(U - step_size * off(U, linear - 2 * SU))

@@ -62,9 +62,11 @@ class LocalPower(SSI):
 
     @property
     def contributes_gram_product(self) -> bool:
+        """Whether `product` itself is S_i Z in every round."""
         return max(self.local_steps) == 1
 
     def broadcast(self, server: SubspaceServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
         steps = self.local_steps[min(server.round // self.rounds_each, len(self.local_steps) - 1)]
         return {BASIS: server.basis, LOCAL_STEPS: np.asarray(steps, np.int64)}
 
@@ -77,6 +79,7 @@ class LocalPower(SSI):
     def contribute(
         self, client: GramClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[GramClient, Tensors]:
+        """Compute one client's contribution and its tentative state."""
         basis = broadcast[BASIS]
         first = product = client.gram.times(basis)
         for _ in range(int(broadcast[LOCAL_STEPS]) - 1):

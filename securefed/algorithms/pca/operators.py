@@ -1,4 +1,4 @@
-"""What the PCA methods share on a client: the Gram operator of its rows, and orthonormal bases.
+"""The Gram operator of a client's rows, and orthonormal bases, as all PCA methods use them.
 
 The papers write A_i (features x rows) and S_i = A_i A_i^T; here the rows of `x` are samples, so A_i = x^T.
 """
@@ -41,11 +41,12 @@ class Gram:
 
     @classmethod
     def of(cls, x: Array) -> Gram:
+        """Build the Gram operator of the rows `x`."""
         x = np.asarray(x, np.float64)
         return cls(x, x.T @ x if x.shape[0] > x.shape[1] else None)
 
     def times(self, basis: Array) -> Array:
-        """S V for V of shape (features, columns)."""
+        """Compute S V for V of shape (features, columns)."""
         return np.asarray(self.x.T @ (self.x @ basis) if self.matrix is None else self.matrix @ basis)
 
     @property
@@ -54,11 +55,11 @@ class Gram:
         return int((self.x if self.matrix is None else self.matrix).nbytes)
 
     def trace(self) -> float:
-        """tr S = ||x||_F^2."""
+        """Trace of S, tr S = ||x||_F^2."""
         return float(np.vdot(self.x, self.x))
 
     def norm(self) -> float:
-        """lambda_1(S) = ||x||_2^2."""
+        """Largest eigenvalue of S, lambda_1(S) = ||x||_2^2."""
         if self.matrix is not None:
             last = self.matrix.shape[0] - 1
             return float(eigvalsh(self.matrix, subset_by_index=[last, last])[0])

@@ -80,31 +80,38 @@ class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
         check_integer("rank", self.rank, 1, note="(and at most the number of features)")
 
     def layout(self, public: Public) -> Layout:
+        """Name the tensors of one contribution, with bounds from public facts."""
         check_rank(self.rank, public)
         return Layout((TensorSpec(SHARE, (), SLACK),))
 
     def start(self, public: Public, rng: np.random.Generator) -> SelfLearningServer:
+        """Return the server's state before the first round."""
         check_rank(self.rank, public)
         return SelfLearningServer(0.0)
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> SelfLearningClient:
+        """Return a client's state before its first round."""
         check_rank(self.rank, public)
         own = leading(Gram.of(data.x), self.rank)
         return SelfLearningClient(own.basis, own.captured, own.total)
 
     def broadcast(self, server: SelfLearningServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
         return {SHARE: np.asarray(server.share)}
 
     def contribute(
         self, client: SelfLearningClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[SelfLearningClient, Tensors]:
+        """Compute one client's contribution and its tentative state."""
         share = client.captured / client.total if client.total else 1.0
         return client, {SHARE: np.asarray(share)}
 
     def combine(self, server: SelfLearningServer, aggregate: Aggregate) -> SelfLearningServer:
+        """Return the server's next state from the sum of the contributions."""
         return SelfLearningServer(float(aggregate.total[SHARE]) / aggregate.count)
 
     def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
         return common.evaluation_layout(public)
 
     def evaluate(self, client: SelfLearningClient, broadcast: Tensors) -> Tensors:
@@ -112,4 +119,5 @@ class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
         return {CAPTURED: np.asarray(client.captured), TOTAL: np.asarray(client.total)}
 
     def personal(self, client: SelfLearningClient) -> Tensors:
+        """Return the result that stays with the client."""
         return {BASIS: client.basis}

@@ -1,4 +1,4 @@
-"""The server half that SSI, LocalPower and FAPS share: Z+ = orth(sum Y_i), and two rules when to stop."""
+"""Server step of SSI, LocalPower and FAPS: Z+ = orth(sum Y_i), with two stop rules."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SubspaceServer:
 
 @dataclass(frozen=True)
 class SubspaceMethod(Algorithm[SubspaceServer, Any]):
-    """What the three subspace methods have in common.
+    """Base class of the three subspace methods.
 
     Attributes:
         rank: p, the number of components.
@@ -110,10 +110,12 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         return self.stop == "kkt" and not self.contributes_gram_product
 
     def start(self, public: Public, rng: np.random.Generator) -> SubspaceServer:
+        """Return the server's state before the first round."""
         check_rank(self.rank, public)
         return SubspaceServer(random_basis(public.features, self.rank, rng), 0, None, (), None, None)
 
     def broadcast(self, server: SubspaceServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
         return {BASIS: server.basis}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
@@ -121,6 +123,7 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         check_orthonormal(broadcast[BASIS])
 
     def combine(self, server: SubspaceServer, aggregate: Aggregate) -> SubspaceServer:
+        """Return the server's next state from the sum of the contributions."""
         total = aggregate.total
         captured = float(total[CAPTURED])
         if not np.isfinite(captured):
@@ -137,9 +140,11 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         )
 
     def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
         return evaluation_layout(public)
 
     def finished(self, server: SubspaceServer) -> str | None:
+        """Return the reason why the run may stop, or `None`."""
         if self._stationary(server.residual):
             return f"the KKT residual is {server.residual:.1e} <= {self.threshold:g}"
         if self.stop == "energy" and self.threshold and server.change is not None and server.change <= self.threshold:
@@ -149,8 +154,11 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         return None
 
     def contribution_layout(self, public: Public, bound: float) -> Layout:
-        """`product` (features, rank) with entries up to `bound`, the scalar ||A_i^T Z||_F^2 of rule (27), and S_i Z
-        where it travels; each in a ring of 64 bits."""
+        """Name the tensors of a contribution, each in a ring of 64 bits.
+
+        `product` (features, rank) has entries up to `bound`; the scalar ||A_i^T Z||_F^2 is that of rule (27); S_i Z is
+        added where the stop rule needs it.
+        """
         check_rank(self.rank, public)
         shape = (public.features, self.rank)
         specs = [TensorSpec(PRODUCT, shape, bound, 64), TensorSpec(CAPTURED, (), energy_bound(public), 64)]

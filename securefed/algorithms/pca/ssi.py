@@ -32,7 +32,9 @@ class GramClient:
 )
 @dataclass(frozen=True)
 class SSI(SubspaceMethod):
-    """Y_i = S_i Z, Z+ = orth(sum Y_i): the centralised iteration on the pooled rows, term by term.
+    """Run the centralised subspace iteration on the sum of the clients' products.
+
+    Y_i = S_i Z, Z+ = orth(sum Y_i): the centralised iteration on the pooled rows, term by term.
 
     Converges to the dominant subspace at the rate lambda_{p+1} / lambda_p of the survivors' pooled Gram matrix.
     NOT private: the contributions are linear in S_i (faps proposition 2; attack `gram/power`).
@@ -52,21 +54,26 @@ class SSI(SubspaceMethod):
 
     @property
     def contributes_gram_product(self) -> bool:
+        """Whether `product` itself is S_i Z in every round."""
         return True
 
     def layout(self, public: Public) -> Layout:
+        """Name the tensors of one contribution, with bounds from public facts."""
         return self.contribution_layout(public, product_bound(public))
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> GramClient:
+        """Return a client's state before its first round."""
         check_rank(self.rank, public)
         return GramClient(Gram.of(data.x))
 
     def contribute(
         self, client: GramClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[GramClient, Tensors]:
+        """Compute one client's contribution and its tentative state."""
         basis = broadcast[BASIS]
         product = client.gram.times(basis)  # Y_i = A_i A_i^T Z  (2)
         return client, self.contribution(product, basis, product)
 
     def evaluate(self, client: GramClient, broadcast: Tensors) -> Tensors:
+        """Return sums over the client's rows."""
         return evaluate(client.gram, broadcast[BASIS])

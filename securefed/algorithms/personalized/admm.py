@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from securefed.algorithms.hyperparameters import check_choice, check_positive
-from securefed.algorithms.optimization.work import Size, Vectors
+from securefed.algorithms.optimization.local_steps import Size, Vectors
 from securefed.algorithms.personalized.method import KnownStart
 from securefed.public import Public
 from securefed.tensors import Array
@@ -43,4 +43,5 @@ class ConsensusADMM(KnownStart):
         return rows / float(np.sum(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0 / public.clients
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
         return {"x": vectors["x"] + total["dz"] / public.clients}

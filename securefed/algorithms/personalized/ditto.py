@@ -12,8 +12,8 @@ from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_number
 from securefed.algorithms.optimization.fedavg import FedAvg
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Memory, Vectors, Work
 from securefed.algorithms.personalized.method import PersonalMethod
 from securefed.public import Public
 from securefed.tensors import Array
@@ -27,7 +27,9 @@ from securefed.tensors import Array
 )
 @dataclass(frozen=True, kw_only=True)
 class Ditto(PersonalMethod, FedAvg):
-    """v_i <- v_i - eta (grad f_i(v_i) + lambda (v_i - w)) from the v_i that the client keeps (at first w^0), on the
+    """Train a personal model beside FedAvg, drawn towards the averaged model.
+
+    v_i <- v_i - eta (grad f_i(v_i) + lambda (v_i - w)) from the v_i that the client keeps (at first w^0), on the
     batches of the round's FedAvg steps, w the round's broadcast.   Everything sent is FedAvg's, whatever lambda.
 
     lambda = 0 is local training; lambda towards infinity gives v_i = w. Steps of v_i do not converge where
@@ -55,12 +57,15 @@ class Ditto(PersonalMethod, FedAvg):
         check_number("attraction (lambda)", pull, 0)
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
+        """Bound the curvature of the function that the local steps descend."""
         return self.attraction + smoothness
 
     def memory(self, model: Model) -> Memory:
+        """Return what a client remembers before its first round."""
         return (self.initial(model),)
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         sent, _ = super().steps(received, (), work)
         w, v = received["x"], memory[0]
         for step in range(len(work.sizes)):

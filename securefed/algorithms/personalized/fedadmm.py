@@ -15,8 +15,8 @@ import numpy as np
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_choice
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Size, Vectors
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Memory, Size, Vectors, Work
 from securefed.algorithms.personalized.admm import ConsensusADMM
 from securefed.public import Public
 from securefed.tensors import Array, Ring
@@ -32,7 +32,9 @@ Begin = Literal["global", "local"]
 )
 @dataclass(frozen=True, kw_only=True)
 class FedADMM(ConsensusADMM):
-    """min over w and x_i = w of  sum_i m a_i f_i(x_i).   A client, from the x_i, pi_i that it keeps (at first w^0, 0):
+    """Train one model by consensus ADMM with inexact local solves.
+
+    min over w and x_i = w of  sum_i m a_i f_i(x_i).   A client, from the x_i, pi_i that it keeps (at first w^0, 0):
 
         x_i <- x_i - eta (m a_i grad f_i(x_i) + pi_i + rho (x_i - w))       H passes over its batches
         pi_i <- pi_i + rho (x_i - w)
@@ -63,18 +65,22 @@ class FedADMM(ConsensusADMM):
         check_choice("begin", self.begin, ("global", "local"))
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
+        """Bound the curvature of the function that the local steps descend."""
         return float(self._scale(rows, public)) * smoothness + self.penalty
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         # x_i - w reaches about eta T or 1 / rho scaled gradients, and enters z_i twice; each may change its sign.
         scale = float(np.max(self._scale(np.asarray(public.rows, float), public)))
         reach = min(self.learning_rate * self.most_steps(public), 1 / self.penalty)
         return {"dz": (8 * scale * reach, 64)}
 
     def memory(self, model: Model) -> Memory:
+        """Return what a client remembers before its first round."""
         return self.initial(model), model.zeros()
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         w, (own, dual), scale = received["x"], memory, self._scale(work.rows, work.public)
         x = own if self.begin == "local" else w
         for step in range(len(work.sizes)):

@@ -14,9 +14,9 @@ import numpy as np
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_choice, check_integer, check_positive
-from securefed.algorithms.optimization.method import Client
+from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Vectors, batches
+from securefed.algorithms.optimization.method import ModelClient
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Memory, Vectors, Work, batches
 from securefed.algorithms.personalized.admm import ConsensusADMM
 from securefed.algorithms.personalized.method import PersonalMethod
 from securefed.messages import ClientId
@@ -36,7 +36,9 @@ NORM = "gradient_norm"
 )
 @dataclass(frozen=True, kw_only=True)
 class FLAME(ConsensusADMM, PersonalMethod):
-    """min over w and theta_i of  sum_i a_i (f_i(theta_i) + lambda/2 ||theta_i - w||^2)                            (6)
+    """Train personal models by ADMM on Moreau envelopes.
+
+    min over w and theta_i of  sum_i a_i (f_i(theta_i) + lambda/2 ||theta_i - w||^2)                            (6)
 
     A client, from the theta_i, w_i, pi_i that it keeps (at first w^0, w^0, 0):
 
@@ -96,9 +98,11 @@ class FLAME(ConsensusADMM, PersonalMethod):
         return super().layout(public)
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
+        """Bound the curvature of the function that the local steps descend."""
         return self.attraction + smoothness
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         # theta stays within min(eta T, 1 / lambda) gradients of its anchor: its steps contract by 1 - eta lambda. By
         # (10)-(11) dz = (w - w_i) + 2 lambda a / (lambda a + rho) ((theta+ - w) - (theta - w_i)), a few such lengths.
         # Planned, not proved: beyond, clients refuse and the bound doubles.
@@ -107,10 +111,12 @@ class FLAME(ConsensusADMM, PersonalMethod):
         return {"dz": (8 * pull / (pull + self.penalty) * reach, 64)}
 
     def memory(self, model: Model) -> Memory:
+        """Return what a client remembers before its first round."""
         w = self.initial(model)
         return w, w, model.zeros()
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         w, (theta, own, dual) = received["x"], memory
         anchor = own if self.anchor == "local" else w
         for step in range(len(work.sizes)):  # (9)
@@ -122,11 +128,12 @@ class FLAME(ConsensusADMM, PersonalMethod):
 
     @property
     def reveals(self) -> dict[str, str]:
+        """By name, the scalars that a client reveals for the selection."""
         if self.selection == "uniform":
             return {}
         return {NORM: "how far the client's personal model is from fitting a batch of its rows"}
 
-    def reveal(self, client: Client, rng: np.random.Generator) -> dict[str, float]:
+    def reveal(self, client: ModelClient, rng: np.random.Generator) -> dict[str, float]:
         """||g_i||, g_i = gradient of a random batch at theta_i + lambda (theta_i - w_i), from the committed state."""
         theta, own, _ = client.memory
         batch = batches(client.data.rows, self.batch_size, 1, rng)[0]

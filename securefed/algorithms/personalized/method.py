@@ -1,4 +1,4 @@
-"""What the personalised methods share: a start that all parties know, and a model that stays with the client."""
+"""Base classes of the personalised methods: a start that all parties know, and a model that stays with the client."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.algorithms.hyperparameters import check_integer
-from securefed.algorithms.optimization.method import Client, Server
+from securefed.algorithms.optimization.local_steps import Memory, Vectors
+from securefed.algorithms.optimization.method import ModelClient, ModelServer
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.stepping import PassingMethod
-from securefed.algorithms.optimization.work import Memory, Vectors
 from securefed.datasets.base import Dataset
 from securefed.problems.base import known_smoothness
 from securefed.public import Public, require
@@ -39,10 +39,11 @@ class KnownStart(PassingMethod):
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
         """Of the function that a client's local steps descend, `smoothness` that of its loss."""
 
-    def start(self, public: Public, rng: np.random.Generator) -> Server:
+    def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
+        """Return the server's state before the first round."""
         return super().start(public, np.random.default_rng(self.initial_seed))
 
-    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> Client:
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ModelClient:
         """Raises `ConfigError` where the loss's smoothness at the start is known and the step too long for it."""
         client = super().enroll(data, public, rng)
         smoothness = known_smoothness(self.problem, data, public.classes)
@@ -68,21 +69,23 @@ class PersonalMethod(KnownStart):
     `evaluate` sums its loss (`personal_loss`) and whatever else the problem measures beside the global model's.
     """
 
-    def personal(self, client: Client) -> Tensors:
+    def personal(self, client: ModelClient) -> Tensors:
         """The committed personal model, by the problem's own names; w^0 before the first round."""
         return client.model.name("", client.memory[0])
 
     def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
         layout = super().evaluation_layout(public)
         own = (TensorSpec(f"personal_{s.name}", s.shape, s.bound, s.ring) for s in layout if s.name != "count")
         return Layout((*layout, *own))
 
-    def evaluate(self, client: Client, broadcast: Tensors) -> Tensors:
+    def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
+        """Return sums over the client's rows."""
         data, own = client.data, self.personal(client)
         sums = self.problem.measure(own, data.x, self.problem.targets(data))
         personal = {f"personal_{name}": np.asarray(value) for name, value in sums.items() if name != "count"}
         return {**super().evaluate(client, broadcast), **personal}
 
-    def _contribution(self, client: Client, sent: Vectors, memory: Memory) -> tuple[Client, Tensors]:
+    def _contribution(self, client: ModelClient, sent: Vectors, memory: Memory) -> tuple[ModelClient, Tensors]:
         self._check(memory[0], "personal", "a client's local steps")  # not every method sends it
         return super()._contribution(client, sent, memory)

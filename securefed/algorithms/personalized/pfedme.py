@@ -13,8 +13,8 @@ import numpy as np
 from securefed.algorithms.audit_case import AuditCase
 from securefed.algorithms.base import algorithms
 from securefed.algorithms.hyperparameters import check_integer, check_positive
+from securefed.algorithms.optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors
 from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.work import Draw, Memory, Vectors, Work
 from securefed.algorithms.personalized.method import PersonalMethod
 from securefed.public import Public
 from securefed.tensors import Array, Ring
@@ -28,7 +28,9 @@ from securefed.tensors import Array, Ring
 )
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(PersonalMethod):
-    """min over w of  sum_i F_i(w),  F_i(w) = min over theta of f_i(theta) + lambda/2 ||theta - w||^2.
+    """Train personal models by Moreau envelopes, and one model by gradient steps on their mean.
+
+    min over w of  sum_i F_i(w),  F_i(w) = min over theta of f_i(theta) + lambda/2 ||theta - w||^2.
 
     A client, from w_i = theta = w, R times:
 
@@ -77,24 +79,29 @@ class PFedMe(PersonalMethod):
         check_integer("inner_steps", self.inner_steps, 1)
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
+        """Bound the curvature of the function that the local steps descend."""
         return self.attraction + smoothness
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
         updates = self.local_steps if self.local_epochs is None else 1
         steps = self.inner_steps if self.local_epochs is None else self.most_steps(public)
         reach = min(self.learning_rate * steps, 1 / self.attraction)  # of theta from w_i, in gradients
         return {"delta": (updates * self.model_rate * self.attraction * reach, 32)}
 
     def memory(self, model: Model) -> Memory:
+        """Return what a client remembers before its first round."""
         return (self.initial(model),)
 
-    def draw(self, rows: int, rng: np.random.Generator) -> Draw:
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """Draw the rows of each local step."""
         draw = super().draw(rows, rng)
         if self.local_epochs is not None:
             return draw
-        return Draw.of([part for part in draw.parts for _ in range(self.inner_steps)])
+        return BatchDraw.of([part for part in draw.parts for _ in range(self.inner_steps)])
 
-    def steps(self, received: Vectors, memory: Memory, work: Work) -> tuple[dict[str, Array], Memory]:
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
         w, count = received["x"], len(work.sizes)
         each = self.inner_steps if self.local_epochs is None else count
         w_i = theta = w
@@ -105,4 +112,5 @@ class PFedMe(PersonalMethod):
         return {"delta": w_i - w}, (theta,)
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
         return {"x": vectors["x"] + self.server_step * total["delta"] / len(survivors)}
