@@ -23,18 +23,16 @@ if TYPE_CHECKING:
         Poisson,
         adaptive_clip,
         calibrate,
-        clip,
-        clip_each,
         discrete_gaussian,
         epsilon_of,
-        gaussian,
         local_gaussian,
         local_laplace,
         poisson,
-        records,
-        sensitivity,
         skellam,
     )
+    from securefed.defenses.differential_privacy.clip import clip, clip_each
+    from securefed.defenses.differential_privacy.gaussian import gaussian, sensitivity
+    from securefed.defenses.differential_privacy.records import records
     from securefed.defenses.fixed_point import quantise
     from securefed.defenses.homomorphic import KeyHolder, KeySet, ckks, deal, paillier, threshold_paillier
     from securefed.defenses.plain import Plain

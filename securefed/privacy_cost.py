@@ -194,11 +194,12 @@ def cost_of(defense: Defense, plan: Plan, steps: tuple[float, float, int] | None
             f"the plan of {plan.defense!r} adds noise that a ledger cannot account for; known are gaussian(...), "
             "skellam(...), discrete_gaussian(...), local_gaussian(...) and local_laplace(...)"
         )
-    for noise in noises if plan.privacy is not None else ():
-        if isinstance(noise, CentralGaussian):
-            found.append(Mechanism(GaussianLoss(plan.privacy.noise_multiplier, noise.sampler), plan.privacy.unit))
-        elif isinstance(noise, DistributedNoise):
-            found.append(Mechanism(noise.loss(plan), plan.privacy.unit))
+    privacy = plan.privacy
+    for noise in noises:
+        if isinstance(noise, CentralGaussian) and privacy is not None:
+            found.append(Mechanism(GaussianLoss(privacy.noise_multiplier, noise.sampler), privacy.unit))
+        elif isinstance(noise, DistributedNoise) and privacy is not None:
+            found.append(Mechanism(noise.loss(plan), privacy.unit))
     return Cost(tuple(found))
 
 

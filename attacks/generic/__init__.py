@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from securefed.attacks.generic.client_replay import Differentiable, Replay, TimeBudget
 from securefed.attacks.generic.label_regression import LearnedCounts, RegressCounts
+from securefed.attacks.generic.low_digits import LowDigits
 from securefed.attacks.generic.moment_map import uses_labels
 from securefed.attacks.generic.moment_probe import ProbeGram, RecoveredMoments
 from securefed.attacks.generic.readable_rows import ClearRows
@@ -21,6 +22,7 @@ __all__ = [
     "LearnedCounts",
     "LearnedGram",
     "LearnedRows",
+    "LowDigits",
     "ProbeGram",
     "RecoveredMoments",
     "RegressCounts",

@@ -28,6 +28,7 @@ _STEPS_PER_START = 75
 _NEAR = 0.03
 """Unexplained share of the signal below which a fit is given more patience."""
 _GEODESIC_CORRECTIONS = 4
+"""Further steps with the same Jacobian, one residual each: they lead back to the floor of a curved valley."""
 _LEAST_PROGRESS = 1e-4
 """Relative decrease of the residual below which a fit ends."""
 _ROUND_OFF = 1e-11

@@ -33,6 +33,7 @@ _STEPS: Final = 40
 _LEAST_PROGRESS: Final = 1e-4
 """Relative decrease of the objective below which that fit ends."""
 _GEODESIC_CORRECTIONS: Final = 4
+"""Further steps with the same Jacobian, one residual each: they lead back to the floor of a curved valley."""
 
 
 def has_known_noise(simulation: RoundSimulation) -> bool:

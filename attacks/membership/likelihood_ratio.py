@@ -95,8 +95,8 @@ class ShadowMembership:
             runs.append(replay(changed, seed=1 + k))
         inside = np.stack(runs)
         floor = _VARIANCE_FLOOR * replay.scale**2 / replay.seen.size
-        # One variance for both sides where they could not be told apart from so few shadows is safer (Carlini's
-        # offline variant); a number that the candidate fixes (variance 0 inside only) is what single fingerprints show.
+        # Each side has its own variance. A common one (Carlini's offline variant) would be safer with so few shadows,
+        # but a number that the candidate fixes has variance 0 inside only, and single fingerprints show in that.
         return float(np.mean(gaussian_log(replay.seen, inside, floor) - gaussian_log(replay.seen, without, floor)))
 
 

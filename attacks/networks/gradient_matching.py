@@ -174,10 +174,10 @@ class GradientMatching:
         if self._weights.ndim:
             sent, message = sent * self._weights, message * self._weights
         if self.distance == "squared":
-            value: Tensor = (sent - message).square().sum() / self._energy
-            return value
+            return (sent - message).square().sum().div(self._energy)
         norm = (sent.square().sum() + 1e-30).sqrt() * self._energy**0.5
-        return 1.0 - torch.dot(sent, message) / norm
+        cosine: Tensor = torch.dot(sent, message).div(norm)
+        return cosine.neg().add(1.0)
 
 
 def _norm(vector: Tensor) -> float:

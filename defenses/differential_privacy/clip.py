@@ -167,6 +167,6 @@ def clipped(contribution: Tensors, norm: float) -> dict[str, Array]:
     return {name: np.asarray(unit * (norm / relative)) for name, unit in units.items()}
 
 
-def _check_norm(name: str, norm: float) -> None:
-    if isinstance(norm, bool) or not isinstance(norm, Real) or not (math.isfinite(norm) and norm > 0):
+def _check_norm(name: str, norm: object) -> None:
+    if isinstance(norm, bool) or not isinstance(norm, Real) or not 0 < float(norm) < math.inf:
         raise ConfigError(f"{name}: the norm must be a positive finite number, for instance {name}(1.0); got {norm!r}")

@@ -15,6 +15,7 @@ from securefed.attacks.generic import (
     LearnedCounts,
     LearnedGram,
     LearnedRows,
+    LowDigits,
     ProbeGram,
     RegressCounts,
     RegressRows,
@@ -25,7 +26,7 @@ from securefed.attacks.generic.row_regression import KernelRidge
 from securefed.attacks.scores import leakage
 from securefed.auditing.own_subject import Subject
 from securefed.auditing.own_tally import SECRETS, Attempt, Tally
-from securefed.errors import SecureFedError
+from securefed.errors import SecureFedError, TranscriptError
 from securefed.tensors import Array
 
 Run = Callable[[Replay], list[Reconstruction]]
@@ -82,6 +83,7 @@ class Scene:
                 rows, _, sent = regression.simulated(self.replay, rng)
                 self._learned(LearnedRows(KernelRidge.of(sent, rows)))
                 self._learned(LearnedGram.of(rows, sent, self.replay.features))
+                self._digits(rows, sent)
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self.skip(regression.name, str(refusal))
         try:
@@ -89,6 +91,14 @@ class Scene:
                 self._learned(RegressCounts(regression).learn(self.replay, labels, rng), self.nulls[1:])
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self.skip(RegressCounts.name, str(refusal))
+
+    def _digits(self, rows: Array, sent: Array) -> None:
+        try:
+            learned = LowDigits.learn(rows, sent)
+        except TranscriptError as refusal:
+            self.skip(LowDigits.name, str(refusal))
+            return
+        self._try(learned.name, lambda replay: self._follows(learned.attack(replay), read=True))
 
     def skip(self, attack: str, reason: str) -> None:
         """Note that an attack did not run, and why."""

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from securefed.attacks.base import Reconstruction
-from securefed.attacks.generic import ClearRows, RegressRows
+from securefed.attacks.generic import ClearRows, LowDigits, RegressRows
 from securefed.auditing.misfit import offered
 from securefed.auditing.statistics import (
     INCONCLUSIVE,
@@ -96,7 +96,8 @@ class OwnCell:
         One that reads rows off looks for nothing that does not stand there. Regression sees all there is only where
         the clients' own draws leave nothing to fit.
         """
-        return self.attack != ClearRows.name and (self.attack != RegressRows.name or self.explained >= SIGHTED)
+        reads = self.attack in (ClearRows.name, LowDigits.name)
+        return not reads and (self.attack != RegressRows.name or self.explained >= SIGHTED)
 
     def __str__(self) -> str:
         found = f"{self.leakage.mean:5.2f} [{self.leakage.low:.2f}, {self.leakage.high:.2f}]"

@@ -209,9 +209,8 @@ def _added(parts: list[Tensors] | list[dict[str, Any]]) -> dict[str, Any]:
 
 def _varied(transform: Transform) -> Iterator[tuple[str, Transform]]:
     """Yield the transform with one numeric parameter changed, where it accepts the change."""
-    if not is_dataclass(transform) or isinstance(transform, type):
-        return
-    for field in fields(transform):
+    given: Any = transform
+    for field in fields(given) if is_dataclass(given) else ():
         value = getattr(transform, field.name)
         if isinstance(value, bool):
             candidates: tuple[Any, ...] = (not value,)
@@ -223,9 +222,9 @@ def _varied(transform: Transform) -> Iterator[tuple[str, Transform]]:
             continue
         for candidate in (other for other in candidates if other != value):
             try:
-                other = replace(transform, **{field.name: candidate})
-                planned(other)
+                changed: Transform = replace(given, **{field.name: candidate})
+                planned(changed)
             except SecureFedError:
                 continue
-            yield field.name, other
+            yield field.name, changed
             break

@@ -7,7 +7,8 @@ import pytest
 
 from securefed.attacks import views
 from securefed.attacks.base import Target
-from securefed.attacks.generic import ProbeGram, Replay, uses_labels
+from securefed.attacks.generic import LowDigits, ProbeGram, Replay, uses_labels
+from securefed.attacks.generic.label_regression import NearestClient
 from securefed.attacks.generic.moment_map import ScaledClientStep
 from securefed.attacks.scores import relative_error
 from securefed.auditing.own_function import as_algorithm
@@ -102,3 +103,25 @@ def test_one_row_is_its_own_mean_and_several_are_their_classes() -> None:
     for label in range(3):
         mine = CLASSES[1].y == label
         np.testing.assert_allclose(means[mine], np.tile(CLASSES[1].x[mine].mean(0), (mine.sum(), 1)), atol=1e-7)
+
+
+def test_last_digits_that_say_nothing_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    rows, noise = rng.normal(size=(200, 6)), rng.normal(size=(200, 6))
+    assert LowDigits.learn(rows, np.round(noise, 3) + 1e-6 * rows).cut.place >= 3
+    for nothing in (noise, np.round(noise, 3), rows + 0.1 * noise):  # the last one's whole numbers say it already
+        with pytest.raises(TranscriptError, match="no last digits"):
+            LowDigits.learn(rows, nothing)
+
+
+def test_the_nearest_client_knows_what_one_number_codes() -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(4, [0.5, 0.3, 0.2], size=200).astype(float)
+    noise = rng.normal(size=(200, 2))
+    sent = np.column_stack([noise, counts @ [1.0, 1e-2, 1e-4]])
+    found = NearestClient.of(sent, counts, [slice(0, 2), slice(2, 3)])
+    assert found is not None and found.place == slice(2, 3) and found.expected < 0.2
+    np.testing.assert_array_equal(found(sent[7]), counts[7])
+    blind = NearestClient.of(noise, counts, [slice(0, 2)])
+    assert blind is not None and blind.expected > 1
+    assert NearestClient.of(np.zeros((200, 99)), counts, [slice(0, 99)]) is None
