@@ -23,8 +23,8 @@ from scipy.special import gammaln, ive, logsumexp
 from securefed.defenses.base import Defense, Plan
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
-    FixedSize,
-    Poisson,
+    FixedSizeSampling,
+    PoissonSampling,
     adaptive_clip,
     clip,
     clip_each,
@@ -169,7 +169,7 @@ class Case:
 
 LOSSES, RENYI = "dp-accounting, loss distributions", "dp-accounting, Renyi"
 RING = (secure_aggregation(),)
-TENTH, FEW = Poisson(0.1), FixedSize(10, 1000)
+TENTH, FEW = PoissonSampling(0.1), FixedSizeSampling(10, 1000)
 CASES = {
     "gaussian": Case((clip(1.0),), gaussian, 3.0, pld(3.0), LOSSES),
     "gaussian, clip by tensor": Case((clip_each(0.5),), gaussian, 2.0, pld(2.0), LOSSES, (1, 10)),

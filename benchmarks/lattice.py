@@ -17,7 +17,7 @@ from benchmarks.paillier import show, timed
 from benchmarks.rows import row, write
 from securefed.defenses.base import Session
 from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import LatticeHolder, ckks
+from securefed.defenses.homomorphic import LatticeKeyHolder, ckks
 from securefed.defenses.homomorphic.lattice import scale
 from securefed.defenses.homomorphic.lattice_ring import SLOTS, library
 from securefed.messages import SERVER, Message
@@ -30,7 +30,7 @@ SETTING = f"{VALUES} values, degree {2 * SLOTS}"
 
 def main() -> None:
     """Measure and write `results/lattice.json`."""
-    scheme, holder = ckks(), LatticeHolder()
+    scheme, holder = ckks(), LatticeKeyHolder()
     defense = chain(scheme)
     plan = defense.plan(Layout((TensorSpec("x", (VALUES,), 1.0),)), CLIENTS)
     session = Session(RUN, 0, tuple(range(CLIENTS)), plan)
@@ -51,7 +51,7 @@ def main() -> None:
     planned = plan.tensors[0].error
     peer: dict[str, Any] = {"peer_name": "TenSEAL itself"}
     rows = [
-        row("make a key", "context and public key", timed(LatticeHolder, 3), "s"),
+        row("make a key", "context and public key", timed(LatticeKeyHolder, 3), "s"),
         row("encrypt", SETTING, encrypt, "us per value", peer=direct_encrypt * per_value, **peer),
         row("decrypt the sum", SETTING, opened, "us per value", peer=direct_decrypt * per_value, **peer),
         row("upload", SETTING, [body["ciphertexts"].nbytes / VALUES], "bytes per value"),
@@ -80,7 +80,7 @@ def _direct(x: Array) -> tuple[float, float]:
     return median(encrypt), median(timed(lambda: [vector.decrypt() for vector in vectors], 5))
 
 
-def _sum(holder: LatticeHolder, uploads: list[Array]) -> Array:
+def _sum(holder: LatticeKeyHolder, uploads: list[Array]) -> Array:
     """The server's sum, on the wire."""
     scheme = ckks()
     plan = chain(scheme).plan(Layout((TensorSpec("x", (VALUES,), 1.0),)), CLIENTS)

@@ -23,20 +23,28 @@ from benchmarks.rows import timed as wall
 from securefed.defenses.base import Plan, Session
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import KeyHolder, Noise, Paillier, PrivateKey, cipher, generate, paillier
-from securefed.defenses.homomorphic import noise as noise_module
-from securefed.defenses.homomorphic.noise import exponent_bits, make
+from securefed.defenses.homomorphic import (
+    KeyHolder,
+    Paillier,
+    PrivateKey,
+    RandomnessKind,
+    cipher,
+    encryption_randomness,
+    generate,
+    paillier,
+)
+from securefed.defenses.homomorphic.encryption_randomness import compute_encryptions_of_zero, exponent_bits
+from securefed.defenses.homomorphic.key_holder_protocol import EncryptingClient
 from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.protocol import PaillierClient
-from securefed.defenses.homomorphic.workers import Workers
+from securefed.defenses.homomorphic.randomness_workers import RandomnessWorkers
 from securefed.messages import SERVER, Message
 from securefed.tensors import Layout, Ring, Tensors, TensorSpec
 
 RUN = "0" * 32
 CLIENTS = 8
 PHE_VALUES = 12
-CIPHERTEXTS: dict[Noise, int] = {"short": 160, "half": 64, "full": 12}
-TARGETS: dict[Noise, float | None] = {"short": 1000, "half": 50, "full": 50}
+CIPHERTEXTS: dict[RandomnessKind, int] = {"short": 160, "half": 64, "full": 12}
+TARGETS: dict[RandomnessKind, float | None] = {"short": 1000, "half": 50, "full": 50}
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Case:
     """One setting: a key, a noise, a slot width."""
 
     private: PrivateKey
-    noise: Noise
+    noise: RandomnessKind
     ring: Ring
 
     @property
@@ -62,7 +70,7 @@ def main() -> None:
     for bits in (2048, 3072):
         private = generate(bits)
         rows += _once(private)
-        rings: list[tuple[Noise, Ring]] = [("short", 32), ("half", 32), ("full", 32)]
+        rings: list[tuple[RandomnessKind, Ring]] = [("short", 32), ("half", 32), ("full", 32)]
         rings += [("half", 64)] if bits == 2048 else []
         for noise, ring in rings:
             rows += _case(Case(private, noise, ring))
@@ -99,12 +107,12 @@ def _once(private: PrivateKey) -> Iterator[Row]:
     """What is paid once a key."""
     public = private.public
     yield row("make a key", f"{public.bits} bits", timed(lambda: generate(public.bits), 3), "s")
-    noises: tuple[Noise, ...] = ("half", "short")
-    for noise in noises:
+    encryptions_of_zero: tuple[RandomnessKind, ...] = ("half", "short")
+    for noise in encryptions_of_zero:
 
-        def fill(noise: Noise = noise) -> None:
-            noise_module.table.cache_clear()
-            noise_module.table(public.n, public.base, noise)
+        def fill(noise: RandomnessKind = noise) -> None:
+            encryption_randomness.power_table.cache_clear()
+            encryption_randomness.power_table(public.n, public.base, noise)
 
         yield row("fill the table of powers", f"{public.bits} bits, {noise}, once a process", timed(fill, 1), "s")
 
@@ -159,7 +167,7 @@ def _phe(private: PrivateKey) -> tuple[float, float]:
     return encrypt, decrypt
 
 
-def _answer(scheme: Paillier, holder: KeyHolder, plan: Plan, encoded: Tensors) -> tuple[PaillierClient, Tensors]:
+def _answer(scheme: Paillier, holder: KeyHolder, plan: Plan, encoded: Tensors) -> tuple[EncryptingClient, Tensors]:
     state = scheme.client_open(Session(RUN, 0, tuple(range(CLIENTS)), plan), 0)
     request = Message(RUN, 0, "upload", SERVER, 0, holder.public.to_body())
     return scheme.client_step(state, request, encoded)
@@ -170,13 +178,13 @@ def _upload(scheme: Paillier, holder: KeyHolder, plan: Plan, encoded: Tensors) -
 
 
 def _online(scheme: Paillier, holder: KeyHolder, plan: Plan, encoded: Tensors) -> Iterator[float]:
-    """Seconds of the same client step with its noise in stock."""
+    """Seconds of the same client step with its noise in pool."""
     state, _ = _answer(scheme, holder, plan, encoded)  # a client that knows the run's key
     for _ in range(3):
         scheme.prepare(state)
-        assert scheme.stock.ready(holder.public, scheme.noise)
+        assert scheme.pool.ready(holder.public, scheme.randomness)
         seconds = cpu(partial(_upload, scheme, holder, plan, encoded))
-        assert not scheme.stock.ready(holder.public, scheme.noise)
+        assert not scheme.pool.ready(holder.public, scheme.randomness)
         yield seconds
 
 
@@ -186,10 +194,10 @@ def _workers(private: PrivateKey) -> Iterator[Row]:
     kinds: tuple[Literal["half", "short"], ...] = ("half", "short")
     for noise in kinds:
         setting = f"2048 bits, {noise} noise, {count} ciphertexts ({exponent_bits(2048, noise)}-bit exponents)"
-        alone = median(wall(partial(make, public, count, noise), 1))
-        started = wall(lambda: Workers(2).close(), 1)
-        with Workers(2) as two:
-            shared = wall(partial(two.noises, public, count, noise), 1)
+        alone = median(wall(partial(compute_encryptions_of_zero, public, count, noise), 1))
+        started = wall(lambda: RandomnessWorkers(2).close(), 1)
+        with RandomnessWorkers(2) as two:
+            shared = wall(partial(two.encryptions_of_zero, public, count, noise), 1)
         yield row("noise by 2 worker processes", setting, shared, "s", peer=alone, peer_name="one process")
         yield row("start and end 2 worker processes", setting, started, "s")
 

@@ -17,7 +17,7 @@ from securefed.defenses.base import Session
 from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import KeySet, cipher, deal, generate, threshold_cipher, threshold_paillier
 from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.uploads import bundle, product, read_bundle
+from securefed.defenses.homomorphic.signed_uploads import decryption_request, product, read_decryption_request
 from securefed.messages import SERVER, Message
 from securefed.tensors import Layout, TensorSpec
 
@@ -43,7 +43,7 @@ def main() -> None:
     clock = Clock()
     keys = deal(THRESHOLD, HOLDERS)
     rows = [row("deal the keys", f"{THRESHOLD} of {HOLDERS}, 2048 bits, two safe primes", [clock.lap()], "core-s")]
-    scheme = threshold_paillier(keys=keys, noise="short")
+    scheme = threshold_paillier(keys=keys, randomness="short")
     defence = chain(scheme)
     plan = defence.plan(Layout((TensorSpec("x", (VALUES,), 1.0),)), HOLDERS)
     session = Session(RUN, 0, tuple(range(HOLDERS)), plan)
@@ -60,8 +60,8 @@ def main() -> None:
 
     shared, packing = keys.shared, Packing.of(plan, 2048)
     clock.lap()
-    body = bundle(uploads)
-    read = read_bundle(shared, session, body, packing.plaintexts, SERVER)
+    body = decryption_request(uploads)
+    read = read_decryption_request(shared, session, body, packing.plaintexts, SERVER)
     ciphertexts = product(shared, read)
     rows.append(row("a holder checks and multiplies 5 uploads", SETTING, [clock.lap()], "core-s"))
     partials, laps = {}, []

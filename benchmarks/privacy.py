@@ -33,7 +33,7 @@ from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
     DiscreteGaussianLoss,
-    Poisson,
+    PoissonSampling,
     Sampler,
     SkellamLoss,
     accountant,
@@ -42,16 +42,16 @@ from securefed.defenses.differential_privacy import (
     discrete_gaussian,
     distributed,
     epsilon_of,
-    losses,
+    privacy_loss,
     skellam,
 )
-from securefed.defenses.differential_privacy.laws import discrete_gaussian_draws, skellam_draws
-from securefed.defenses.differential_privacy.stream import SecureStream
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.defenses.simulate import sum_once
 from securefed.problems import TorchModule
 from securefed.public import Public
 from securefed.records import PrivateFedAvg
+from securefed.sampling.discrete_distributions import discrete_gaussian_draws, skellam_draws
+from securefed.sampling.random_stream import SecureRandomStream
 from securefed.tensors import Layout, TensorSpec
 
 MAKERS = {"Skellam": skellam, "discrete Gaussian": discrete_gaussian}
@@ -91,7 +91,7 @@ def _cpu(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _samplers() -> list[Row]:
-    stream, numpy = SecureStream(), np.random.default_rng(0)
+    stream, numpy = SecureRandomStream(), np.random.default_rng(0)
     rows = []
     for name, draw, peer, peer_name in (
         (
@@ -225,7 +225,7 @@ def _sampled() -> list[Row]:
     """The known point: sigma 1, q .01, 10 000 rounds of Poisson sampling."""
     setting, rows = "z=1, q=.01, T=1e4, delta=1e-5", []
     _forget()
-    ours, took = _cpu(lambda: epsilon_of(1.0, 10_000, DELTA, Poisson(0.01)))
+    ours, took = _cpu(lambda: epsilon_of(1.0, 10_000, DELTA, PoissonSampling(0.01)))
     for by, other in (
         (LOSSES, _poisson_pld(1.0, 0.01)),
         ("opacus, PRV", prv(1.0, 0.01)),
@@ -291,7 +291,7 @@ def _calibration() -> list[Row]:
         ),
         (
             "epsilon 3, T=100, Poisson q=.1",
-            Poisson(0.1),
+            PoissonSampling(0.1),
             100,
             {
                 LOSSES: lambda: _calibrated(_a_tenth, 100),
@@ -346,7 +346,7 @@ def _opacus_noise(rounds: int, rate: float) -> float:
 
 def _forget() -> None:
     """Empty our accountants' memories, so that the clock sees all of the work."""
-    for module in (accountant, distributed, losses):
+    for module in (accountant, distributed, privacy_loss):
         for found in vars(module).values():
             if hasattr(found, "cache_clear"):
                 found.cache_clear()

@@ -32,7 +32,7 @@ from securefed.defenses.base import Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.secure_aggregation import Identities, secure_aggregation
-from securefed.defenses.secure_aggregation.masks import Mask, apply_masks
+from securefed.defenses.secure_aggregation.masks import SignedMask, apply_masks
 from securefed.defenses.secure_aggregation.primitives import mask_stream
 from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.tensors import Layout, Tensors, TensorSpec
@@ -173,7 +173,7 @@ def _shamir() -> Row:
 
 def _mask_generator() -> list[Row]:
     plan, flat = DEFENSE.plan(_layout(1_000_000), 3), np.zeros(1_000_000, np.uint32)
-    masks = [Mask(secrets.token_bytes(32), 1) for _ in range(64)]
+    masks = [SignedMask(secrets.token_bytes(32), 1) for _ in range(64)]
     zeros, buffer, stream = memoryview(bytes(1 << 16)), bytearray((1 << 16) + 15), mask_stream(secrets.token_bytes(32))
 
     def make() -> None:

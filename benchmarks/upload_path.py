@@ -21,7 +21,7 @@ from securefed.coordinator import Coordinator
 from securefed.defenses.base import INDICATOR, Defense, Session, UploadContext, without_indicator
 from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggregation
-from securefed.defenses.secure_aggregation.masks import Mask, apply_masks
+from securefed.defenses.secure_aggregation.masks import SignedMask, apply_masks
 from securefed.defenses.secure_aggregation.mersenne import dot
 from securefed.defenses.secure_aggregation.verification import FULL
 from securefed.exchange_context import Counted, exchange_context, tensors_digest
@@ -48,7 +48,7 @@ def main() -> None:
 def _masks() -> Row:
     """Masks of one client made and added, beside AES-128-CTR that only makes as many bytes; in turns."""
     plan, flat = _defense({}).plan(_layout(ENTRIES), 3), np.zeros(ENTRIES, np.uint32)
-    masks = [Mask(secrets.token_bytes(32), 1) for _ in range(PEERS)]
+    masks = [SignedMask(secrets.token_bytes(32), 1) for _ in range(PEERS)]
     zeros, buffer = memoryview(bytes(1 << 16)), bytearray((1 << 16) + 15)
     cipher = Cipher(algorithms.AES(secrets.token_bytes(16)), modes.CTR(bytes(16))).encryptor()
 

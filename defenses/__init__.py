@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from securefed.defenses.compose import chain, identity
     from securefed.defenses.differential_privacy import (
         Budget,
-        FixedSize,
-        Poisson,
+        FixedSizeSampling,
+        PoissonSampling,
         adaptive_clip,
         calibrate,
         discrete_gaussian,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from securefed.defenses.differential_privacy.clip import clip, clip_each
     from securefed.defenses.differential_privacy.gaussian import gaussian, sensitivity
-    from securefed.defenses.differential_privacy.records import records
+    from securefed.defenses.differential_privacy.record_privacy import records
     from securefed.defenses.fixed_point import quantise
     from securefed.defenses.homomorphic import KeyHolder, KeySet, ckks, deal, paillier, threshold_paillier
     from securefed.defenses.plain import Plain
@@ -47,14 +47,14 @@ __all__ = [
     "Budget",
     "ChainStage",
     "Defense",
-    "FixedSize",
+    "FixedSizeSampling",
     "Identities",
     "KeyHolder",
     "KeySet",
     "MaskingPlan",
     "Plain",
     "Plan",
-    "Poisson",
+    "PoissonSampling",
     "PrivacyPlan",
     "Session",
     "TensorPlan",
@@ -136,8 +136,8 @@ _EXPORTS: Final = {
     "local_gaussian": (_PRIVACY, "Add discrete Gaussian noise that protects each upload by itself."),
     "local_laplace": (_PRIVACY, "Add discrete Laplace noise that protects each upload by itself."),
     "Budget": (_PRIVACY, "A limit on epsilon over a run."),
-    "Poisson": (_PRIVACY, "Poisson sampling, for the accountant: each client with a fixed probability."),
-    "FixedSize": (_PRIVACY, "Sampling of cohorts of a fixed size, for the accountant."),
+    "PoissonSampling": (_PRIVACY, "Poisson sampling, for the accountant: each client with a fixed probability."),
+    "FixedSizeSampling": (_PRIVACY, "Sampling of cohorts of a fixed size, for the accountant."),
     "calibrate": (_PRIVACY, "Find the noise multiplier for a wanted epsilon."),
     "epsilon_of": (_PRIVACY, "Compute epsilon of the Gaussian mechanism over a number of rounds."),
     "sensitivity": (_PRIVACY, "Compute the L2 sensitivity of a planned sum, rounding included."),

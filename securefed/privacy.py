@@ -9,7 +9,14 @@ from typing import Any
 from securefed.algorithms.base import Algorithm
 from securefed.algorithms.capabilities import SupportsPrivacyCost
 from securefed.defenses.base import Defense, Plan
-from securefed.defenses.differential_privacy import Budget, CentralGaussian, FixedSize, Poisson, PoissonCohort, Sampler
+from securefed.defenses.differential_privacy import (
+    Budget,
+    CentralGaussian,
+    FixedSizeSampling,
+    PoissonCohort,
+    PoissonSampling,
+    Sampler,
+)
 from securefed.errors import ConfigError
 from securefed.public import Public
 from securefed.selection import Schedule, check_sampler, revealed_scalars
@@ -68,7 +75,7 @@ def check_privacy(
     tossed = _coins(defense)
     if tossed is not None:
         _check_coins(tossed, public, schedule, algorithm)
-    if not (isinstance(sampler, Poisson) and sampler == tossed):
+    if not (isinstance(sampler, PoissonSampling) and sampler == tossed):
         check_sampler(sampler, public, schedule, algorithm)
     if budget is not None and not plan.noised:
         raise ConfigError(
@@ -78,16 +85,18 @@ def check_privacy(
         )
     if budget is not None:
         _check_budget(budget, plan, sampler, _delta(defense))
-    return isinstance(sampler, FixedSize)
+    return isinstance(sampler, FixedSizeSampling)
 
 
-def _coins(defense: Defense) -> Poisson | None:
-    """The Poisson sampling that clients do by themselves, if the defence has it."""
+def _coins(defense: Defense) -> PoissonSampling | None:
+    """The PoissonSampling sampling that clients do by themselves, if the defence has it."""
     found = [joining.sampler for t in defense.transforms if isinstance(joining := t, PoissonCohort)]
     return found[0] if found else None
 
 
-def _check_coins(sampler: Poisson, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]) -> None:
+def _check_coins(
+    sampler: PoissonSampling, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]
+) -> None:
     """Raises `ConfigError` unless every client tosses in every exchange, whatever its data."""
     if public.cohort != public.clients or schedule is not None or revealed_scalars(algorithm):
         raise ConfigError(
@@ -111,7 +120,7 @@ def check_forgetful(defense: Defense, state: Any) -> None:
     if _coins(defense) is not None and remembers(state):
         raise ConfigError(
             "poisson(...) leaves contributions out without telling the client, and this algorithm's clients remember "
-            "what they sent; use a method without running sums, or a FixedSize cohort"
+            "what they sent; use a method without running sums, or a FixedSizeSampling cohort"
         )
 
 

@@ -22,13 +22,19 @@ from typing import Any, Final
 import numpy as np
 
 from securefed.defenses.base import Defense, Plan, Unit
-from securefed.defenses.differential_privacy.accountant import DELTA, FixedSize, Poisson, Sampler, epsilon_of
+from securefed.defenses.differential_privacy.accountant import (
+    DELTA,
+    FixedSizeSampling,
+    PoissonSampling,
+    Sampler,
+    epsilon_of,
+)
 from securefed.defenses.differential_privacy.distributed import DistributedNoise
 from securefed.defenses.differential_privacy.gaussian import CentralGaussian, InsecureGaussian
-from securefed.defenses.differential_privacy.losses import (
+from securefed.defenses.differential_privacy.privacy_loss import (
     DiscreteGaussianLoss,
     LaplaceLoss,
-    Loss,
+    PrivacyLoss,
     SkellamLoss,
     composed_epsilon,
 )
@@ -75,7 +81,7 @@ class StepsLoss:
     steps: int
 
     def __post_init__(self) -> None:
-        epsilon_of(self.noise_multiplier, 0, sampler=Poisson(self.rate))
+        epsilon_of(self.noise_multiplier, 0, sampler=PoissonSampling(self.rate))
         if self.steps < 1:
             raise ConfigError(f"a contribution of DP-SGD takes at least one step, not {self.steps}")
 
@@ -102,10 +108,10 @@ class Mechanism:
         unit: whom it hides: a whole "client", or one "record" of a client.
     """
 
-    loss: Loss
+    loss: PrivacyLoss
     unit: Unit = "client"
 
-    def protecting(self, unit: Unit) -> Loss | None:
+    def protecting(self, unit: Unit) -> PrivacyLoss | None:
         """Its privacy loss for another `unit`, or `None` where it promises that unit nothing.
 
         A client's noise hides each record as well: a record moves a contribution from one clipped vector to another,
@@ -145,7 +151,7 @@ class Cost:
 
     mechanisms: tuple[Mechanism, ...] = ()
 
-    def protecting(self, unit: Unit) -> tuple[Loss, ...]:
+    def protecting(self, unit: Unit) -> tuple[PrivacyLoss, ...]:
         """The privacy losses that each bound what the exchange tells of a `unit`."""
         found = [mechanism.protecting(unit) for mechanism in self.mechanisms]
         return tuple(loss for loss in found if loss is not None)
@@ -219,7 +225,7 @@ def epsilon_of_all(counts: Mapping[Cost, int], delta: float = DELTA, unit: Unit 
     Returns:
         The sum over families; 0 without exchanges, infinite where one of them hides nothing of the `unit`.
     """
-    chosen: Counter[Loss] = Counter()
+    chosen: Counter[PrivacyLoss] = Counter()
     for cost, exchanges in counts.items():
         if not exchanges:
             continue
@@ -234,14 +240,14 @@ def epsilon_of_all(counts: Mapping[Cost, int], delta: float = DELTA, unit: Unit 
     return math.fsum(_accountant(parts[0][0])(tuple(parts), delta / len(families)) for parts in families.values())
 
 
-def _family(loss: Loss) -> Hashable:
+def _family(loss: PrivacyLoss) -> Hashable:
     """A key that is equal for losses that one accountant composes tightly."""
     if isinstance(loss, _IN_THE_RING):
         return "ring"
     return loss if isinstance(loss, GaussianLoss) and loss.sampler != "full" else type(loss)
 
 
-def _accountant(loss: Loss) -> Callable[[tuple[tuple[Any, int], ...], float], float]:
+def _accountant(loss: PrivacyLoss) -> Callable[[tuple[tuple[Any, int], ...], float], float]:
     """The accountant of a family of noises."""
     if isinstance(loss, _IN_THE_RING):
         return composed_epsilon
@@ -268,22 +274,22 @@ def _steps_epsilon(parts: tuple[tuple[StepsLoss, int], ...], delta: float) -> fl
     return max(0.0, float(np.float64(accountant.get_epsilon(delta))))
 
 
-def _for_replacement(loss: Loss) -> Loss:
+def _for_replacement(loss: PrivacyLoss) -> PrivacyLoss:
     """The loss for two clipped contributions instead of one and zeros: twice the distance, so four times its square.
 
     A cohort of fixed size is accounted for by replacement already; a Poisson cohort's record counts in full.
     """
     if isinstance(loss, GaussianLoss):
-        return loss if isinstance(loss.sampler, FixedSize) else GaussianLoss(loss.noise_multiplier / 2)
+        return loss if isinstance(loss.sampler, FixedSizeSampling) else GaussianLoss(loss.noise_multiplier / 2)
     assert isinstance(loss, _IN_THE_RING)
     return replace(loss, squares=4 * loss.squares)
 
 
 def _sampler_to_json(value: Any) -> Any:
-    return asdict(value) if isinstance(value, Poisson | FixedSize) else value
+    return asdict(value) if isinstance(value, PoissonSampling | FixedSizeSampling) else value
 
 
 def _sampler_from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return Poisson(**value) if "rate" in value else FixedSize(**value)
+    return PoissonSampling(**value) if "rate" in value else FixedSizeSampling(**value)

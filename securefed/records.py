@@ -22,11 +22,11 @@ import torch
 from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.method import ModelClient
 from securefed.datasets.base import Dataset
-from securefed.defenses.differential_privacy.noise import SMALLEST_DEVIATION, grid_for, rounded_normal_draws
-from securefed.defenses.differential_privacy.stream import SecureStream, Stream, uniforms
 from securefed.errors import BudgetSpent, ConfigError, SecureFedError
 from securefed.problems.torch_module import TorchModule
 from securefed.public import Public, require
+from securefed.sampling.random_stream import RandomStream, SecureRandomStream, uniforms
+from securefed.sampling.rounded_normal import SMALLEST_DEVIATION, grid_for, rounded_normal_draws
 from securefed.tensors import Array, Ring, Tensors
 
 try:
@@ -185,11 +185,11 @@ class PrivateFedAvg(FedAvg):
     def _epsilon(self, history: History) -> float:
         return _renyi(history, self.delta) if history else 0.0
 
-    def _randomness(self, rng: np.random.Generator) -> Stream:
+    def _randomness(self, rng: np.random.Generator) -> RandomStream:
         """What a contribution's draws and noise are made of: nothing that `rng`, and so a run's seed, repeats."""
-        return SecureStream()
+        return SecureRandomStream()
 
-    def _trained(self, client: PrivateClient, start: Tensors, stream: Stream) -> tuple[dict[str, Array], History]:
+    def _trained(self, client: PrivateClient, start: Tensors, stream: RandomStream) -> tuple[dict[str, Array], History]:
         """The parameters after the local steps, and the accountant's state."""
         problem, data = self.problem, client.data
         assert isinstance(problem, TorchModule)
@@ -248,7 +248,7 @@ class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
         rows: of the client, drawn or not: the sum of so many clipped gradients fits the grid in float64.
     """
 
-    def __init__(self, stream: Stream, rows: int, **settings: Any) -> None:
+    def __init__(self, stream: RandomStream, rows: int, **settings: Any) -> None:
         super().__init__(**settings)
         self.stream, self.rows = stream, rows
 
@@ -287,7 +287,7 @@ class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
 class _Engine(PrivacyEngine):  # type: ignore[misc]
     """opacus' engine with the optimiser above."""
 
-    def __init__(self, stream: Stream, rows: int, **settings: Any) -> None:
+    def __init__(self, stream: RandomStream, rows: int, **settings: Any) -> None:
         super().__init__(**settings)
         self.stream, self.rows = stream, rows
 

@@ -11,7 +11,7 @@ import numpy as np
 from securefed.algorithms.base import Algorithm
 from securefed.algorithms.capabilities import SupportsClientSelection, SupportsPrivacyCost
 from securefed.defenses.base import Defense, Plan
-from securefed.defenses.differential_privacy import FixedSize, Sampler
+from securefed.defenses.differential_privacy import FixedSizeSampling, Sampler
 from securefed.errors import ConfigError, RoundVoid
 from securefed.messages import ClientId
 from securefed.public import Public
@@ -97,7 +97,7 @@ def uniform(everyone: Sequence[ClientId], size: int, seed: int, round: int) -> t
 
 
 def unpredictable(everyone: Sequence[ClientId], size: int) -> tuple[ClientId, ...]:
-    """Sample `size` clients uniformly from the operating system's randomness, as `FixedSize` accounts for.
+    """Sample `size` clients uniformly from the operating system's randomness, as `FixedSizeSampling` accounts for.
 
     The draw cannot be repeated. Readers of the transcript or the history still see the cohort.
     """
@@ -123,10 +123,10 @@ def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, a
     """
     if sampler == "full":
         return
-    if not isinstance(sampler, FixedSize):
+    if not isinstance(sampler, FixedSizeSampling):
         raise ConfigError(
             f"a federation draws cohorts of a fixed size, not {sampler}; account with 'full', with "
-            f"FixedSize({public.cohort}, {public.clients}), or put poisson({sampler.rate:g}) behind the clip"
+            f"FixedSizeSampling({public.cohort}, {public.clients}), or put poisson({sampler.rate:g}) behind the clip"
         )
     if (sampler.cohort, sampler.clients) != (public.cohort, public.clients):
         raise ConfigError(f"{sampler} is not this federation's draw of {public.cohort} of {public.clients} clients")

@@ -26,11 +26,16 @@ def local(**kwargs: Any) -> Any:
     return dataclasses.field(metadata={"local": True}, **kwargs)
 
 
+def stored_as(name: str, **kwargs: Any) -> Any:
+    """A dataclass field that `pack` stores under `name`, its name in files that exist already."""
+    return dataclasses.field(metadata={"stored_as": name}, **kwargs)
+
+
 def pack(state: Any) -> dict[str, Array]:
     """The state's fields as named arrays. Inverse: `restore`."""
     out: dict[str, Array] = {}
     for field in _packed_fields(state):
-        _put(out, field.name, getattr(state, field.name))
+        _put(out, field.metadata.get("stored_as", field.name), getattr(state, field.name))
     return out
 
 
@@ -38,7 +43,7 @@ def restore(template: S, tensors: Tensors) -> S:
     """`template` with its packed fields replaced by those in `tensors`."""
     values: dict[str, Any] = {}
     for field in _packed_fields(template):
-        values[field.name] = _get(tensors, field.name)
+        values[field.name] = _get(tensors, field.metadata.get("stored_as", field.name))
     return dataclasses.replace(template, **values)  # type: ignore[type-var]
 
 

@@ -17,7 +17,7 @@ from securefed.defenses.base import Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import insecure_deal, lattice, threshold_paillier
 from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggregation, verification
-from securefed.defenses.secure_aggregation.graph import find
+from securefed.defenses.secure_aggregation.graph import design_sparse_graph
 from securefed.defenses.simulate import sum_once
 from securefed.errors import RoundVoid
 from securefed.federation import Federation
@@ -141,8 +141,8 @@ def test_a_state_that_is_used_for_two_uploads_shows_their_difference() -> None:
 @pytest.mark.parametrize("tries", [0, 8, 20])
 def test_security_that_is_raised_by_g_bits_withstands_so_many_tries(tries: int) -> None:
     """The union bound; and what was found without them does not withstand the tries."""
-    assert find(100, 0.1, 0.1, security=40 + tries).insecure + tries <= -40
-    assert find(100, 0.1, 0.1).insecure + 20 > -40
+    assert design_sparse_graph(100, 0.1, 0.1, security=40 + tries).insecure + tries <= -40
+    assert design_sparse_graph(100, 0.1, 0.1).insecure + 20 > -40
 
 
 def test_a_wrong_tag_of_one_client_fails_the_check_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, skellam
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import KeyHolder, paillier
-from securefed.defenses.homomorphic.protocol import InsecurePaillier
+from securefed.defenses.homomorphic.paillier_protocol import InsecurePaillier
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import PlanError
@@ -191,7 +191,7 @@ def test_what_cannot_be_predicted_is_refused() -> None:
     with pytest.raises(PlanError, match="not a plan of secure aggregation"):
         costs.predict(COMPLETE, plan(defense=plain))
     with pytest.raises(PlanError, match=r"not for paillier\(2048, full\)"):
-        cost(defense=chain(paillier(noise="full")))
+        cost(defense=chain(paillier(randomness="full")))
     with pytest.raises(PlanError, match="fewer than 3"):
         costs.aggregator_tree(COMPLETE, layout(10), 100, 2)
     private = chain(clip(1.0), skellam(1.0), secure_aggregation())

@@ -94,7 +94,7 @@ def test_help_lists_each_name_with_a_line(package: str) -> None:
 
 def test_a_function_is_not_hidden_by_the_package_that_it_comes_from() -> None:
     code = (
-        "import securefed.defenses.secure_aggregation.client, sys\n"
+        "import securefed.defenses.secure_aggregation.masking_client, sys\n"
         "from securefed.defenses import secure_aggregation\n"
         "sys.exit(not callable(secure_aggregation))"
     )

@@ -12,7 +12,7 @@ from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC
 from securefed.algorithms.pca import SSI, FedPG
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import Budget, Poisson, clip, gaussian
+from securefed.defenses.differential_privacy import Budget, PoissonSampling, clip, gaussian
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import (
@@ -304,7 +304,7 @@ def test_a_budget_of_other_noise_and_a_sampler_that_is_not_drawn_are_refused() -
             DSGD(), data(), chain(clip(1.0), gaussian(1.0)), options=RunOptions(budget=gaussian(100.0).budget(1.0))
         )
     with pytest.raises(ConfigError, match="fixed size"):
-        Federation(DSGD(), data(), chain(clip(1.0), gaussian(1.0, sampler=Poisson(0.01))))
+        Federation(DSGD(), data(), chain(clip(1.0), gaussian(1.0, sampler=PoissonSampling(0.01))))
     with pytest.raises(ConfigError, match=r"counts the defence's noise, and 'plain' adds none"):
         Federation(DSGD(), data(), options=RunOptions(budget=gaussian(1.0).budget(1.0)))
     with pytest.raises(ConfigError, match="adds none"):

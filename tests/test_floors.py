@@ -15,6 +15,7 @@ FLOORS = {
     "state": 0,
     "storage": 0,
     "sealing": 0,
+    "sampling": 0,
     "registry": 0,
     "errors": 0,
     "public": 0,

@@ -21,9 +21,9 @@ from securefed.book import Book, Spent, _added, _holds
 from securefed.defenses.base import Defense, Plan
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
-    FixedSize,
+    FixedSizeSampling,
     InsecureGaussian,
-    Poisson,
+    PoissonSampling,
     SkellamLoss,
     clip,
     discrete_gaussian,
@@ -46,7 +46,7 @@ DELTA = 1e-5
 LAYOUT = Layout((TensorSpec("x", (30,), 4.0, 32),))
 NOISY: dict[str, Defense] = {
     "central": chain(clip(1.0), gaussian(4.0), secure_aggregation()),
-    "fixed size": chain(clip(1.0), gaussian(4.0, sampler=FixedSize(6, 60)), secure_aggregation()),
+    "fixed size": chain(clip(1.0), gaussian(4.0, sampler=FixedSizeSampling(6, 60)), secure_aggregation()),
     "skellam": chain(clip(1.0), skellam(4.0), secure_aggregation()),
     "discrete gaussian": chain(clip(1.0), discrete_gaussian(4.0), secure_aggregation()),
     "local gaussian": chain(clip(1.0), local_gaussian(4.0)),
@@ -80,7 +80,7 @@ def test_epsilon_is_the_plans_own(name: str) -> None:
 
 
 def test_epsilon_of_a_poisson_cohort_is_the_plans_own() -> None:
-    defense = chain(clip(1.0), poisson(0.2), gaussian(2.0, sampler=Poisson(0.2)), secure_aggregation())
+    defense = chain(clip(1.0), poisson(0.2), gaussian(2.0, sampler=PoissonSampling(0.2)), secure_aggregation())
     plan, cost = planned(defense)
     assert [cost.epsilon(rounds) for rounds, _ in plan.epsilon] == pytest.approx([e for _, e in plan.epsilon])
     assert cost.epsilon(10) < 0.7 * GaussianLoss(2.0).epsilon(10)
@@ -125,7 +125,7 @@ def test_the_unit_of_privacy() -> None:
     assert DP_SGD.epsilon(0) == 0
     assert GAUSSIAN.epsilon(3, unit="record") == pytest.approx(GaussianLoss(2.0).epsilon(3))
     assert SKELLAM.epsilon(3, unit="record") == SkellamLoss(128**2, 30, 256.0**2).epsilon(3)
-    drawn = Cost((Mechanism(GaussianLoss(4.0, FixedSize(6, 60))),))
+    drawn = Cost((Mechanism(GaussianLoss(4.0, FixedSizeSampling(6, 60))),))
     assert drawn.epsilon(3, unit="record") == drawn.epsilon(3)  # for neighbours by replacement already
     # DP-SGD, noised once more on the way: each of the two protects the upload, so none is added to the other.
     twice = Cost((*DP_SGD.mechanisms, *SKELLAM.mechanisms))

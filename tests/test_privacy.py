@@ -12,7 +12,15 @@ from securefed.algorithms.pca import SSI
 from securefed.attacks import views
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import Budget, FixedSize, Poisson, clip, gaussian, poisson, skellam
+from securefed.defenses.differential_privacy import (
+    Budget,
+    FixedSizeSampling,
+    PoissonSampling,
+    clip,
+    gaussian,
+    poisson,
+    skellam,
+)
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
 from securefed.federation import Federation
@@ -40,7 +48,7 @@ def test_a_gaussian_budget_does_not_pass_for_distributed_noise() -> None:
 
 
 def test_a_fixed_size_cohort_is_drawn_unpredictably_and_accounted_for() -> None:
-    mechanism = gaussian(2.0, sampler=FixedSize(3, 6))
+    mechanism = gaussian(2.0, sampler=FixedSizeSampling(3, 6))
     defense = chain(clip(1.0), mechanism, secure_aggregation())
     runs = [
         Federation(DSGD(), data(), defense, cohort=3, seed=0, options=RunOptions(budget=mechanism.budget(1e3))).run(8)
@@ -49,7 +57,7 @@ def test_a_fixed_size_cohort_is_drawn_unpredictably_and_accounted_for() -> None:
     drawn = [[entry.survivors for entry in run.history] for run in runs]
     assert all(len(survivors) == 3 for run in drawn for survivors in run)
     assert drawn[0] != drawn[1]  # chance of equality 20^-8: a seed must not let anybody repeat the draw
-    with pytest.raises(ConfigError, match=r"FixedSize"):
+    with pytest.raises(ConfigError, match=r"FixedSizeSampling"):
         Federation(DSGD(), data(), defense, cohort=4)
     with pytest.raises(ConfigError, match=r"own budget"):
         Federation(DSGD(), data(), defense, cohort=3, options=RunOptions(budget=gaussian(2.0).budget(1e3)))
@@ -57,10 +65,14 @@ def test_a_fixed_size_cohort_is_drawn_unpredictably_and_accounted_for() -> None:
 
 def test_poisson_cohorts_are_tossed_by_the_clients_and_accounted_for() -> None:
     """As many join as the rate says; what is released and divided by the rate is the sum without bias."""
-    mechanism = gaussian(1e-3, sampler=Poisson(0.4))
+    mechanism = gaussian(1e-3, sampler=PoissonSampling(0.4))
     defense = chain(clip(0.5), poisson(0.4), mechanism, secure_aggregation())
     federation = Federation(
-        DSGD(), data(), defense, seed=0, options=RunOptions(budget=gaussian(1e-3, sampler=Poisson(0.4)).budget(1e9))
+        DSGD(),
+        data(),
+        defense,
+        seed=0,
+        options=RunOptions(budget=gaussian(1e-3, sampler=PoissonSampling(0.4)).budget(1e9)),
     )
     result = federation.run(270)
     # DSGD's contributions all have norm .5 here (6 rows, far from the optimum): joined ones are told by their size.
@@ -82,7 +94,7 @@ def test_poisson_cohorts_are_tossed_by_the_clients_and_accounted_for() -> None:
 
 
 def test_poisson_epsilon_is_below_that_of_every_round_in_full() -> None:
-    mechanism = gaussian(2.0, sampler=Poisson(0.1))
+    mechanism = gaussian(2.0, sampler=PoissonSampling(0.1))
     plan = Federation(DSGD(), data(), chain(clip(0.5), poisson(0.1), mechanism)).plan
     full = Federation(DSGD(), data(), chain(clip(0.5), poisson(0.1), gaussian(2.0))).plan
     assert all(few < 0.5 * all_ for (_, few), (_, all_) in zip(plan.epsilon, full.epsilon, strict=True))
@@ -94,7 +106,7 @@ def test_poisson_epsilon_is_below_that_of_every_round_in_full() -> None:
     [({"cohort": 3}, 0.1), ({"options": RunOptions(schedule=lambda round: range(6))}, 0.1), ({}, 0.2)],
 )
 def test_a_federation_that_does_not_toss_the_coins_accounted_for_is_refused(arguments: Any, rate: float) -> None:
-    mechanism = gaussian(2.0, sampler=Poisson(0.1))
+    mechanism = gaussian(2.0, sampler=PoissonSampling(0.1))
     with pytest.raises(ConfigError, match="poisson"):
         Federation(DSGD(), data(), chain(clip(0.5), poisson(rate), mechanism), **arguments)
     with pytest.raises(ConfigError, match=r"put poisson\(0.1\) behind the clip"):

@@ -24,7 +24,7 @@ def test_every_exported_mechanism_has_its_section() -> None:
     exported = {n for n in differential_privacy.__all__ if inspect.isfunction(getattr(differential_privacy, n))}
     named = set(re.findall(r"`(\w+)`", " ".join(line for line in PAGE.splitlines() if line.startswith("## "))))
     assert exported - NO_MECHANISMS <= named
-    assert {"FixedSize", "PrivateFedAvg", "record_level"} <= named
+    assert {"FixedSizeSampling", "PrivateFedAvg", "record_level"} <= named
 
 
 @pytest.mark.parametrize("section", PAGE.split("\n## ")[1:], ids=lambda section: section.splitlines()[0])

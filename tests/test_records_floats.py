@@ -14,13 +14,13 @@ from torch import nn
 from securefed.algorithms.optimization import FedAvg
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy.noise import grid_for
-from securefed.defenses.differential_privacy.stream import InsecureStream
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError
 from securefed.federation import Federation
 from securefed.problems.torch_module import TorchModule
 from securefed.records import PrivateFedAvg, _SecureOptimizer
+from securefed.sampling.random_stream import InsecureRandomStream
+from securefed.sampling.rounded_normal import grid_for
 
 ROWS = 8
 
@@ -68,7 +68,7 @@ def test_every_upload_lies_on_the_grid_whichever_rows_are_there() -> None:
 
 def optimizer(module: nn.Module, noise: float = 1.0, norm: float = 0.5) -> _SecureOptimizer:
     return _SecureOptimizer(
-        InsecureStream(0),
+        InsecureRandomStream(0),
         ROWS,
         optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
         noise_multiplier=noise,

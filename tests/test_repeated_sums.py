@@ -72,7 +72,7 @@ def test_a_doubled_range_does_not_make_a_repeated_contribution_a_new_one(monkeyp
                 federation.run(2)
         return federation
 
-    repeat("let into a sum over other survivors")
+    repeat("entered a sum over other survivors")
     monkeypatch.setattr(consistency, "check_unreleased", lambda *_: None)  # positive control: without the rule
     whole, rest = repeat(None).transcript.records
     own = DATA[0].x.T @ DATA[0].x @ whole.broadcast["basis"]
@@ -189,5 +189,5 @@ def test_a_broadcast_repeated_after_its_round_was_counted_is_answered_by_a_metho
         def combine(self, server: Any, aggregate: Any) -> Any:
             return replace(super().combine(server, aggregate), basis=server.basis)
 
-    with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
+    with pytest.raises(RoundVoid, match="entered a sum over other survivors"):
         sums(StubbornSSI(rank=2, tolerance=0.0)).run(2)

@@ -232,7 +232,7 @@ def test_a_resumed_client_knows_what_it_let_out_and_refuses_another_sum_of_it(tm
         begun["loop"]["exchanges"] = 0
         storage.save(path, "checkpoint", begun, kept, Seal(KEY))
         if kept is remembers:
-            with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
+            with pytest.raises(RoundVoid, match="entered a sum over other survivors"):
                 run(path, True, 1)
         else:
             again = run(path, True, 1)

@@ -18,9 +18,9 @@ from securefed.defenses.base import Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
     CentralGaussian,
-    FixedSize,
+    FixedSizeSampling,
     InsecureGaussian,
-    Poisson,
+    PoissonSampling,
     clip,
     gaussian,
     local_gaussian,
@@ -61,16 +61,16 @@ def test_a_secret_draw_is_not_repeated_and_a_seeded_one_is() -> None:
 def test_a_sampler_that_is_not_drawn_is_refused() -> None:
     here, plain = public(), DSGD()
     check_sampler("full", here, lambda round: (0,), plain)
-    check_sampler(FixedSize(3, 6), here, None, plain)
+    check_sampler(FixedSizeSampling(3, 6), here, None, plain)
     for sampler, message in (
-        (Poisson(0.5), "fixed size"),
-        (FixedSize(2, 6), "not this"),
-        (FixedSize(3, 7), "not this"),
+        (PoissonSampling(0.5), "fixed size"),
+        (FixedSizeSampling(2, 6), "not this"),
+        (FixedSizeSampling(3, 7), "not this"),
     ):
         with pytest.raises(ConfigError, match=message):
             check_sampler(sampler, here, None, plain)
     with pytest.raises(ConfigError, match="a schedule or a selection"):
-        check_sampler(FixedSize(3, 6), here, lambda round: (0, 1, 2), plain)
+        check_sampler(FixedSizeSampling(3, 6), here, lambda round: (0, 1, 2), plain)
 
 
 # What a result says of who took part
@@ -94,7 +94,7 @@ def test_the_noise_that_is_left_shows_the_client_with_most_rows_and_a_secret_dra
         # Deviation of the noise: 5 / (612 / 105) = .9 with the large client, 5 / (18 / 105) = 29 without it.
         assert bool(moved.std() < noise) is (5 in entry.survivors)
     assert 0 < sum(5 in entry.survivors for entry in run.history) < 20
-    secret = chain(clip(1.0), gaussian(noise, sampler=FixedSize(3, 6)))
+    secret = chain(clip(1.0), gaussian(noise, sampler=FixedSizeSampling(3, 6)))
     with pytest.raises(ConfigError, match="FedAvg's result depends on which 3 of 6 clients"):
         Federation(FedAvg(), clients, secret, cohort=3)
     assert Federation(FedAvg(weighting="uniform"), clients, secret, cohort=3).run(1).history
@@ -177,7 +177,7 @@ class Choosy(FedAvg):
         chain(clip(1.0), InsecureGaussian(CentralGaussian(2.0), 1)),
         chain(clip(1.0), local_gaussian(2.0)),
         chain(clip(1.0), skellam(2.0), secure_aggregation()),
-        chain(clip(1.0), poisson(0.5), gaussian(2.0, sampler=Poisson(0.5))),
+        chain(clip(1.0), poisson(0.5), gaussian(2.0, sampler=PoissonSampling(0.5))),
     ],
     ids=str,
 )

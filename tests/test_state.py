@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securefed.errors import DataError
-from securefed.state import local, nest, pack, restore, unnest
+from securefed.state import local, nest, pack, restore, stored_as, unnest
 
 LEAVES = st.one_of(
     st.none(),
@@ -63,3 +63,13 @@ def test_unnest_undoes_nest_and_leaves_others_out() -> None:
     inner = {"x/y": np.zeros(1), "z": np.ones(2)}
     nested = nest("part", inner) | {"partial/x": np.zeros(3)}
     assert set(unnest("part", nested)) == set(inner)
+
+
+@dataclass(frozen=True)
+class Renamed:
+    new_name: Any = stored_as("old_name", default=None)
+
+
+def test_a_renamed_field_keeps_its_name_in_files() -> None:
+    assert set(pack(Renamed(3))) == {"old_name:i"}
+    assert restore(Renamed(), pack(Renamed(3))).new_name == 3

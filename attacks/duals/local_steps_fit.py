@@ -13,7 +13,7 @@ from numpy.linalg import LinAlgError
 
 from securefed.attacks.duals.local_steps import LocalStart, LocalSteps, StartTangents
 from securefed.attacks.duals.observed_steps import ObservedStep
-from securefed.attacks.gram.coordinates import Symmetric
+from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
@@ -64,7 +64,7 @@ def fit_steps(steps: Sequence[ObservedStep], features: int, motion: LocalSteps, 
         motion: the local steps as a function of S.
         jacobians: largest number of Jacobians.
     """
-    coordinates = Symmetric.of(features)
+    coordinates = SymmetricMatrices.of(features)
     used = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]
     problem = LocalStepsProblem(used, coordinates, motion)
     result = levenberg_marquardt(
@@ -88,7 +88,7 @@ class LocalStepsProblem:
     """Differences between simulated and observed iterates, as functions of the coordinates of S."""
 
     steps: Sequence[ObservedStep]
-    coordinates: Symmetric
+    coordinates: SymmetricMatrices
     motion: LocalSteps
 
     def residual(self, x: Array) -> Array:

@@ -21,9 +21,9 @@ from securefed.attacks.duals.clip_reversal import undo_clipping
 from securefed.attacks.duals.dual_attack import elimination_too_large
 from securefed.attacks.duals.fedpg import gradient_block
 from securefed.attacks.duals.observed_steps import ObservedStep, observed_steps
-from securefed.attacks.gram.elimination import Products, eliminate, solve_shifted
-from securefed.attacks.gram.rounds import rows_of
-from securefed.attacks.gram.shrinkage import Noisy, shrunk
+from securefed.attacks.gram.elimination import EliminatedProducts, eliminate, solve_shifted
+from securefed.attacks.gram.observed_rounds import rows_of
+from securefed.attacks.gram.shrinkage import NoisyProducts, shrunk
 from securefed.attacks.requirements import MEMORY, untold
 from securefed.errors import TranscriptError
 from securefed.tensors import Array
@@ -115,7 +115,7 @@ def mean_steps(rounds: Sequence[Observation], algorithm: FedPG) -> list[Observed
 
 def mean_gram(
     steps: Sequence[ObservedStep], algorithm: FedPG, rows: int, error: float = 0.0, *, disturbed: bool = False
-) -> tuple[Products, Array]:
+) -> tuple[EliminatedProducts, Array]:
     """Solve for the mean of S_i, of rank at most `rows`; divided by the rows, where the algorithm normalises.
 
     Args:
@@ -167,7 +167,7 @@ def _shrunk_gram(starts: Sequence[Array], blocks: Sequence[Array], error: float,
     errors = np.full(len(bases), error)
     inner, found = np.zeros((len(bases), bases.shape[2], bases.shape[2])), None
     for _ in range(_ITERATIONS):
-        completed = Noisy(bases, seen + bases @ inner, errors, _NONE, _NONE)
+        completed = NoisyProducts(bases, seen + bases @ inner, errors, _NONE, _NONE)
         found = shrunk(completed, rows, start=found, steps=_STEPS, relax=False)
         now = bases.mT @ (found.gram @ bases)
         inner = now + _RELAXATION * (now - inner)

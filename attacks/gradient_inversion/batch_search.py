@@ -22,7 +22,7 @@ from securefed.attacks.gradient_inversion.multistart_search import SOLVED, Searc
 from securefed.attacks.gradient_inversion.round_simulation import weights_of
 from securefed.attacks.gradient_inversion.starting_points import StartGenerator
 from securefed.attacks.gradient_inversion.sum_equations import SumEquations
-from securefed.attacks.levenberg import Fit
+from securefed.attacks.levenberg_marquardt import LeastSquaresFit
 from securefed.tensors import Array
 
 _DISTURBANCE = 0.5
@@ -197,14 +197,17 @@ class BatchSearch:
 class _BatchFit:
     equations: SumEquations
     labels: Array
-    fit: Fit
+    fit: LeastSquaresFit
 
 
 def _alternate(
     equations: SumEquations, labels: Array, point: Array, possible: PossibleDraws, alternations: int, steps: int
 ) -> _BatchFit:
     """Alternate between draws and rows until they explain the messages or the draws repeat."""
-    known, best = set[bytes](), _BatchFit(equations, labels, Fit(point.ravel(), np.inf, 0, lambda p: (p, p)))
+    known, best = (
+        set[bytes](),
+        _BatchFit(equations, labels, LeastSquaresFit(point.ravel(), np.inf, 0, lambda p: (p, p))),
+    )
     for _ in range(alternations):
         draws = best_draws(equations, possible, point, labels)
         key = b"".join(np.asarray(part).tobytes() for draw in draws for part in draw.parts)

@@ -10,7 +10,7 @@ import numpy as np
 
 from securefed.attacks.gradient_inversion.starting_points import StartGenerator
 from securefed.attacks.gradient_inversion.sum_equations import SumEquations
-from securefed.attacks.levenberg import Fit, Geodesic, Patience, levenberg
+from securefed.attacks.levenberg_marquardt import GeodesicAcceleration, LeastSquaresFit, StallLimit, levenberg_marquardt
 from securefed.tensors import Array
 
 EXACT = 1e-13
@@ -49,7 +49,7 @@ class SearchResult:
     """
 
     labels: Array
-    fit: Fit
+    fit: LeastSquaresFit
     starts: int = 1
     steps: int = 0
 
@@ -122,12 +122,12 @@ def _norm(one: SearchResult) -> float:
     return one.fit.norm
 
 
-def solves(equations: SumEquations, fit: Fit) -> bool:
+def solves(equations: SumEquations, fit: LeastSquaresFit) -> bool:
     """Whether a fit explains the messages, up to fixed-point rounding and noise."""
     return fit.norm <= max(SOLVED, _ROUNDED * equations.floor)
 
 
-def fit_rows(equations: SumEquations, labels: Array, start: Array, steps: int) -> Fit:
+def fit_rows(equations: SumEquations, labels: Array, start: Array, steps: int) -> LeastSquaresFit:
     """Fit the rows for given labels by Levenberg-Marquardt.
 
     Args:
@@ -140,23 +140,23 @@ def fit_rows(equations: SumEquations, labels: Array, start: Array, steps: int) -
     def residual(point: Array) -> Array:
         return equations.residual(point.reshape(equations.shape), labels)
 
-    return levenberg(
+    return levenberg_marquardt(
         lambda p: equations.linearised(p.reshape(equations.shape), labels),
         start,
         steps=steps,
         goal=EXACT,
         residual=residual,
-        patience=Patience(_NEAR * equations.signal, floor=max(_ROUND_OFF, _ROUNDED * equations.floor)),
-        stepper=Geodesic(residual, _GEODESIC_CORRECTIONS),
+        patience=StallLimit(_NEAR * equations.signal, floor=max(_ROUND_OFF, _ROUNDED * equations.floor)),
+        stepper=GeodesicAcceleration(residual, _GEODESIC_CORRECTIONS),
         least=_LEAST_PROGRESS,
     )
 
 
-def polished(equations: SumEquations, labels: Array, fit: Fit) -> Fit:
+def polished(equations: SumEquations, labels: Array, fit: LeastSquaresFit) -> LeastSquaresFit:
     """Continue an exact fit until only round-off is left."""
     if not EXACT >= fit.norm > 0 or equations.floor > EXACT:
         return fit
-    return levenberg(
+    return levenberg_marquardt(
         lambda p: equations.linearised(p.reshape(equations.shape), labels),
         fit.point,
         steps=_POLISHING_STEPS,

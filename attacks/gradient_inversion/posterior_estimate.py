@@ -19,7 +19,7 @@ from securefed.attacks.gradient_inversion.row_posterior import (
     whitened_equations,
 )
 from securefed.attacks.gradient_inversion.sum_equations import SumEquations, data_free_messages
-from securefed.attacks.levenberg import Geodesic, levenberg
+from securefed.attacks.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
 from securefed.tensors import Array
 
 _EXPLAINED: Final = 1.5
@@ -127,13 +127,13 @@ class PosteriorEstimate:
             value, slope = equations.linearised(point.reshape(shape), labels)
             return np.concatenate([value, root_by_entry @ point]), np.concatenate([slope, root_by_entry])
 
-        fit = levenberg(
+        fit = levenberg_marquardt(
             linearised,
             (rows @ basis.T).ravel(),
             steps=_STEPS,
             goal=0.0,
             residual=residual,
-            stepper=Geodesic(residual, _GEODESIC_CORRECTIONS),
+            stepper=GeodesicAcceleration(residual, _GEODESIC_CORRECTIONS),
             least=_LEAST_PROGRESS,
         )
         return replace(self, rows=fit.point.reshape(shape) @ basis, labels=labels, certain=1.0)

@@ -13,14 +13,14 @@ from typing import Protocol
 
 import numpy as np
 
-from securefed.attacks.levenberg import Fit, Geodesic, Patience, levenberg
+from securefed.attacks.levenberg_marquardt import GeodesicAcceleration, LeastSquaresFit, StallLimit, levenberg_marquardt
 from securefed.tensors import Array
 
 GOAL, PROOF = 3e-13, 1e-9
 """Relative residual below which a fit counts as proven, if its Jacobian has full rank."""
 _FULL_RANK = 1e-11
 """Singular values below this share of the largest, columns scaled to unit length, count as zero."""
-_PATIENCE = Patience(1e-8, far=10, close=None)
+_PATIENCE = StallLimit(1e-8, far=10, close=None)
 """A disturbed fit ends where ten Jacobians do not halve a residual above 1e-8."""
 _TIED = 40
 """Jacobians of the fit of equal clients, which only has to come near."""
@@ -103,21 +103,21 @@ def fit_jointly(
     scale = float(np.linalg.norm(seen)) or 1.0
     problem = _SumOfClients(senders, seen, scale)
     common = _equal_clients(senders, seen, scale, first)
-    best = Fit(np.tile(common, len(senders)), np.inf, 0, problem.linearised)
+    best = LeastSquaresFit(np.tile(common, len(senders)), np.inf, 0, problem.linearised)
     tried = 0
     while tried < starts and not best.norm < PROOF:
         spread = 0.03 * 3.0 ** (tried % 3) * float(np.linalg.norm(common)) / np.sqrt(len(common))
         moves = rng.normal(size=(len(senders), len(common)))
         moves -= moves.mean(axis=0)  # the sum stays
         start = (common + spread * moves).reshape(-1)
-        found = levenberg(
+        found = levenberg_marquardt(
             problem.linearised,
             start,
             steps=jacobians,
             goal=GOAL,
             residual=problem.residual,
             patience=_PATIENCE,
-            stepper=Geodesic(problem.residual),
+            stepper=GeodesicAcceleration(problem.residual),
         )
         best = min(best, found, key=lambda fit: fit.norm)
         tried += 1
@@ -160,7 +160,7 @@ def _equal_clients(senders: Sequence[ClientSimulation], seen: Array, scale: floa
     """Fit one client to its even part of the sums; `first` where that fails."""
     count = len(senders)
     one = _SumOfClients(senders[:1], seen / count, scale / count)
-    found = levenberg(
-        one.linearised, first, steps=_TIED, goal=GOAL, residual=one.residual, patience=Patience(0.0, far=5)
+    found = levenberg_marquardt(
+        one.linearised, first, steps=_TIED, goal=GOAL, residual=one.residual, patience=StallLimit(0.0, far=5)
     )
     return found.point if np.isfinite(found.norm) else first

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from securefed.attacks.generic.replay import Replay
+from securefed.attacks.generic.client_replay import Replay
 from securefed.errors import DataError
 from securefed.public import require
 from securefed.tensors import Array

@@ -14,7 +14,7 @@ from securefed.algorithms.optimization.local_steps import LocalTraining
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
 from securefed.attacks.base import Observed, Target
-from securefed.attacks.gradient_inversion.rounds import local_steps, method_of
+from securefed.attacks.gradient_inversion.gradient_rounds import local_steps, method_of
 from securefed.attacks.networks.client_simulations import batch_slices, mean_weights
 from securefed.attacks.networks.flat_network import FlatNetwork
 from securefed.errors import TranscriptError

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from securefed.attacks.levenberg import Fit, Geodesic, Patience, levenberg
+from securefed.attacks.levenberg_marquardt import GeodesicAcceleration, LeastSquaresFit, StallLimit, levenberg_marquardt
 from securefed.attacks.networks.client_simulations import ClientSimulation
 from securefed.attacks.networks.flat_network import FlatNetwork
 from securefed.attacks.networks.gradient_matching import InversionProblem, RowPrior
@@ -47,7 +47,7 @@ class RowSpaceFit:
     fits: int
     solved: float
 
-    def __call__(self, which: int, rng: np.random.Generator, rows: Array | None = None) -> Fit:
+    def __call__(self, which: int, rng: np.random.Generator, rows: Array | None = None) -> LeastSquaresFit:
         """Return the best fit under an account: its point holds the coordinates, its norm is the relative residual.
 
         A residual that counts as found, yet is larger than rounding, may lie in a valley beside the rows: then the
@@ -66,7 +66,7 @@ class RowSpaceFit:
                 break
             other = self._fit(which, self._random(rng), _STEPS)
             best, spent = min(best, other, key=lambda fit: fit.norm), spent + other.steps
-        return Fit(best.point, best.norm, spent, best.linearised)
+        return LeastSquaresFit(best.point, best.norm, spent, best.linearised)
 
     def nearest_account(self, rng: np.random.Generator) -> tuple[int, int]:
         """Return the first account under which a few steps come near, else the nearest one; and the steps spent."""
@@ -79,7 +79,7 @@ class RowSpaceFit:
                 break
         return int(np.argmin(norms)), spent
 
-    def rows(self, fit: Fit) -> Array:
+    def rows(self, fit: LeastSquaresFit) -> Array:
         """Return the rows (B, features) of a fit."""
         return np.asarray(self.space.rows(torch.as_tensor(fit.point.reshape(len(self.accounts[0].targets), -1))))
 
@@ -87,7 +87,7 @@ class RowSpaceFit:
         shape = (len(self.accounts[0].targets), self.space.basis.shape[1])
         return rng.uniform(self.prior.low, self.prior.high, shape)
 
-    def _fit(self, which: int, rows: Array, steps: int) -> Fit:
+    def _fit(self, which: int, rows: Array, steps: int) -> LeastSquaresFit:
         problem = self.accounts[which]
 
         def gap(flat: Tensor) -> Tensor:
@@ -106,9 +106,9 @@ class RowSpaceFit:
                 slopes = jacobian(torch.as_tensor(flat, dtype=self.network.dtype))
             return residual(flat), np.asarray(slopes.double())
 
-        return levenberg(
+        return levenberg_marquardt(
             linearised, self.space.unknowns(rows).reshape(-1), steps=steps, goal=_EXACT, residual=residual,
-            patience=Patience(_NEAR, floor=0.01 * self.solved), stepper=Geodesic(residual),
+            patience=StallLimit(_NEAR, floor=0.01 * self.solved), stepper=GeodesicAcceleration(residual),
         )  # fmt: skip
 
     @cached_property

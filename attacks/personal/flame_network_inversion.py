@@ -11,7 +11,7 @@ import numpy as np
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.personalized.flame import FLAME
 from securefed.attacks.base import Observed, Reconstruction, Target
-from securefed.attacks.gradient_inversion.rounds import stochastic
+from securefed.attacks.gradient_inversion.gradient_rounds import stochastic
 from securefed.attacks.personal.admm_recursion import ADMMStates, states_of_view, why_no_states
 from securefed.attacks.personal.flame_row_fit import FLAMELocalSteps
 from securefed.attacks.requirements import too_long

@@ -1,6 +1,12 @@
-"""Differential privacy: clipping, central Gaussian noise, distributed noise in the ring, and their accountants."""
+"""Clip contributions, add central or distributed noise, and account for it (differential privacy)."""
 
-from securefed.defenses.differential_privacy.accountant import FixedSize, Poisson, Sampler, calibrate, epsilon_of
+from securefed.defenses.differential_privacy.accountant import (
+    FixedSizeSampling,
+    PoissonSampling,
+    Sampler,
+    calibrate,
+    epsilon_of,
+)
 from securefed.defenses.differential_privacy.adaptive import AdaptiveClip, adaptive_clip
 from securefed.defenses.differential_privacy.budget import Budget
 from securefed.defenses.differential_privacy.clip import Clip, ClipEach, clip, clip_each
@@ -17,9 +23,14 @@ from securefed.defenses.differential_privacy.gaussian import (
     gaussian,
     sensitivity,
 )
-from securefed.defenses.differential_privacy.joining import PoissonCohort, poisson
-from securefed.defenses.differential_privacy.losses import DiscreteGaussianLoss, LaplaceLoss, Loss, SkellamLoss
-from securefed.defenses.differential_privacy.records import Records, records
+from securefed.defenses.differential_privacy.poisson_sampling import PoissonCohort, poisson
+from securefed.defenses.differential_privacy.privacy_loss import (
+    DiscreteGaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SkellamLoss,
+)
+from securefed.defenses.differential_privacy.record_privacy import RecordPrivacy, records
 
 __all__ = [
     "AdaptiveClip",
@@ -29,13 +40,13 @@ __all__ = [
     "ClipEach",
     "DiscreteGaussianLoss",
     "DistributedNoise",
-    "FixedSize",
+    "FixedSizeSampling",
     "InsecureGaussian",
     "LaplaceLoss",
-    "Loss",
-    "Poisson",
     "PoissonCohort",
-    "Records",
+    "PoissonSampling",
+    "PrivacyLoss",
+    "RecordPrivacy",
     "Sampler",
     "SkellamLoss",
     "adaptive_clip",

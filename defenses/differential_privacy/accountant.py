@@ -1,4 +1,4 @@
-"""What T releases of a Gaussian mechanism cost: epsilon for a delta, told the sampler that ran.
+"""Account for releases of the Gaussian mechanism: epsilon for a delta, under the sampling that ran.
 
 Neighbours: one client's whole contribution is there, or is not (add/remove); for cohorts of a fixed size, it is
 another one (replace-one), which moves a sum twice as far. `noise_multiplier` is always the noise's standard deviation
@@ -7,7 +7,7 @@ over the L2 sensitivity to ONE contribution.
 Full participation: T releases are one of sensitivity sqrt(T), and the exact epsilon is a root of a closed form
 (Balle and Wang, ICML 2018, theorem 8). Poisson sampling: privacy loss distributions, rounded upwards, by
 dp-accounting. Cohorts of a fixed size: Renyi divergences of Wang, Balle and Kasiviswanathan (AISTATS 2019, theorem 27),
-by dp-accounting: 100 of 10000 clients drawn without replacement are NOT Poisson(.01).
+by dp-accounting: 100 of 10000 clients drawn without replacement are NOT Poisson sampling at rate .01.
 For ANY sampler that does not look at the data, `full` is a valid upper bound.
 """
 
@@ -29,14 +29,17 @@ _FINEST: Final = 0.3
 """Below it the grid of a privacy loss distribution has millions of points: every round counts in full instead."""
 
 PLANNED_ROUNDS: Final = (1, 10, 30, 100)
-"""Numbers of rounds whose epsilon a plan states."""
+"""Numbers of rounds for which a plan states epsilon."""
 
 
 @dataclass(frozen=True)
-class Poisson:
-    """Each client takes part in each round with probability `rate`, independently of everything.
+class PoissonSampling:
+    """Each client takes part in each round with probability `rate`, independently.
 
-    Its epsilon holds only where nobody who reads the output also learns who took part.
+    The epsilon holds only where no party that reads the output also learns which clients took part.
+
+    Attributes:
+        rate: the probability.
 
     Raises:
         ConfigError: `rate` outside (0, 1].
@@ -45,15 +48,19 @@ class Poisson:
     rate: float
 
     def __post_init__(self) -> None:
-        _require(0 < self.rate <= 1, f"a Poisson sampler's rate lies in (0, 1], not {self.rate}")
+        _require(0 < self.rate <= 1, f"the rate of Poisson sampling must lie in (0, 1]; got {self.rate}")
 
 
 @dataclass(frozen=True)
-class FixedSize:
+class FixedSizeSampling:
     """Every round draws `cohort` of `clients` without replacement, each set equally likely.
 
-    Its epsilon is for replace-one neighbours, and holds only where nobody who reads the output also learns who took
-    part; a cohort drawn from a seed that they know is no secret. Dropouts must not depend on data.
+    The epsilon is for replace-one neighbours. It holds only where no party that reads the output also learns which
+    clients took part; a cohort drawn from a seed that it knows is no secret. Dropouts must not depend on data.
+
+    Attributes:
+        cohort: clients that take part in a round.
+        clients: all clients.
 
     Raises:
         ConfigError: unless 1 <= cohort <= clients.
@@ -63,14 +70,23 @@ class FixedSize:
     clients: int
 
     def __post_init__(self) -> None:
-        _require(1 <= self.cohort <= self.clients, f"a cohort of 1 to {self.clients} clients, not {self.cohort}")
+        _require(1 <= self.cohort <= self.clients, f"a cohort has 1 to {self.clients} clients; got {self.cohort}")
 
 
-Sampler = Literal["full"] | Poisson | FixedSize
+Sampler = Literal["full"] | PoissonSampling | FixedSizeSampling
 
 
 def epsilon_of(noise_multiplier: float, rounds: int, delta: float = DELTA, sampler: Sampler = "full") -> float:
-    """Epsilon after `rounds` releases; an upper bound, tight to 1e-9 (full) or about 1e-3 (Poisson; a fixed size: not).
+    """Bound epsilon after `rounds` releases from above.
+
+    The bound is tight to 1e-9 with full participation, to about 1e-3 under Poisson sampling, and not tight for cohorts
+    of a fixed size.
+
+    Args:
+        noise_multiplier: standard deviation of the noise over the L2 sensitivity to one contribution.
+        rounds: number of releases.
+        delta: probability with which epsilon may fail.
+        sampler: how cohorts are drawn; "full" holds for any sampling that does not look at data.
 
     Raises:
         ConfigError: a parameter outside its domain.
@@ -79,12 +95,12 @@ def epsilon_of(noise_multiplier: float, rounds: int, delta: float = DELTA, sampl
     _require(rounds >= 0, f"rounds cannot be negative: {rounds}")
     _require(0 < delta < 1, f"delta lies between 0 and 1, not {delta}")
     _require(
-        sampler == "full" or isinstance(sampler, Poisson | FixedSize),
-        f"the sampler is 'full', Poisson(q) or FixedSize(m, n), not {sampler!r}",
+        sampler == "full" or isinstance(sampler, PoissonSampling | FixedSizeSampling),
+        f"the sampler is 'full', PoissonSampling(q) or FixedSizeSampling(m, n), not {sampler!r}",
     )
     if rounds == 0:
         return 0.0
-    if isinstance(sampler, FixedSize):
+    if isinstance(sampler, FixedSizeSampling):
         return _fixed_size_epsilon(noise_multiplier, rounds, delta, sampler)
     every_round = _gaussian_epsilon(math.sqrt(rounds) / noise_multiplier, delta)  # holds for any sampler blind to data
     if sampler == "full" or sampler.rate == 1 or noise_multiplier < _FINEST:
@@ -93,10 +109,16 @@ def epsilon_of(noise_multiplier: float, rounds: int, delta: float = DELTA, sampl
 
 
 def calibrate(epsilon: float, delta: float, rounds: int, sampler: Sampler = "full") -> float:
-    """The smallest noise multiplier, from above, for which `rounds` releases cost at most `epsilon`.
+    """Find the smallest noise multiplier for which `rounds` releases cost at most `epsilon`.
 
-    Relative precision 1e-9 (full) or 1e-3 (samplers), always on the private side; never more than every round in full
-    would need (for a fixed size: of replacements, twice as far).
+    It is found from above, to a relative 1e-9 (full) or 1e-3 (sampling). It is never more than full participation needs
+    (for a fixed size: than full participation under replacement, whose sensitivity is twice as large).
+
+    Args:
+        epsilon: the total cost allowed.
+        delta: probability with which epsilon may fail.
+        rounds: number of releases.
+        sampler: how cohorts are drawn.
 
     Raises:
         ConfigError: a parameter outside its domain.
@@ -107,11 +129,11 @@ def calibrate(epsilon: float, delta: float, rounds: int, sampler: Sampler = "ful
     if sampler == "full":
         return full
     sampled = _least(lambda noise: epsilon_of(noise, rounds, delta, sampler) <= epsilon, 1e-3)
-    return min(sampled, 2 * full if isinstance(sampler, FixedSize) else full)
+    return min(sampled, 2 * full if isinstance(sampler, FixedSizeSampling) else full)
 
 
 def _least(holds: Callable[[float], bool], precision: float) -> float:
-    """The least positive x for which the monotone `holds` is true, to a relative `precision`, from above."""
+    """Find the least positive x for which the monotone `holds` is true, to a relative `precision`, from above."""
     low = high = 1.0
     while not holds(high):
         low, high = high, 2 * high
@@ -125,7 +147,7 @@ def _least(holds: Callable[[float], bool], precision: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _gaussian_epsilon(mu: float, delta: float) -> float:
-    """Least epsilon of a Gaussian mechanism with sensitivity over standard deviation `mu`, from above."""
+    """Compute the least epsilon of a Gaussian mechanism with sensitivity over standard deviation `mu`, from above."""
     if _log_delta(0.0, mu) <= math.log(delta):
         return 0.0
     # delta(eps) <= Phi(mu/2 - eps/mu) <= exp(-(eps/mu - mu/2)^2 / 2): here it is below delta.
@@ -139,7 +161,7 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def _log_delta(epsilon: float, mu: float) -> float:
-    """log of Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) (Balle and Wang 2018, theorem 8)."""
+    """Compute log of Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) (Balle and Wang 2018, theorem 8)."""
     first = float(log_ndtr(mu / 2 - epsilon / mu))
     second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
     return first + math.log(-math.expm1(second - first)) if second < first else -math.inf
@@ -157,7 +179,7 @@ def _poisson_epsilon(noise_multiplier: float, rounds: int, delta: float, rate: f
 
 
 @lru_cache(maxsize=512)
-def _fixed_size_epsilon(noise_multiplier: float, rounds: int, delta: float, sampler: FixedSize) -> float:
+def _fixed_size_epsilon(noise_multiplier: float, rounds: int, delta: float, sampler: FixedSizeSampling) -> float:
     import dp_accounting  # noqa: PLC0415 - takes a second, and full participation does without it
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
 

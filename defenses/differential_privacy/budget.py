@@ -1,27 +1,29 @@
-"""A privacy budget: asked before a round, so that the round that would exceed it never runs."""
+"""Keep a privacy budget, so that a round which would exceed it never runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from securefed.defenses.differential_privacy.accountant import DELTA, Sampler, epsilon_of
-from securefed.defenses.differential_privacy.losses import Loss
+from securefed.defenses.differential_privacy.privacy_loss import PrivacyLoss
 from securefed.errors import BudgetSpent, ConfigError
 from securefed.state import local
 
 
 @dataclass(frozen=True)
 class Budget:
-    """State in, state out: `budget = budget.spend(1)` before every exchange whose sum is released.
+    """An immutable privacy budget: `budget = budget.spend(1)` before every exchange whose sum is released.
 
-    Made by the mechanism's own `budget`, which knows the noise that is really added. Evaluations released through the
-    same mechanism count as well. A void exchange releases nothing; counting it is the safe side.
+    Make it with the mechanism's own `budget`, which knows the noise that is really added. Evaluations released through
+    the same mechanism count as well. A void exchange releases nothing; counting it is the safe side.
 
     Attributes:
-        epsilon: what may be spent in total, at `delta`.
-        noise_multiplier, sampler: of every exchange; they cannot change between exchanges.
-        exchanges: how many were spent.
-        loss: the mechanism's privacy loss; `None` for the central Gaussian, whose multiplier says all.
+        epsilon: the total that may be spent, at `delta`.
+        noise_multiplier: of every exchange; it cannot change between exchanges.
+        delta: probability with which epsilon may fail.
+        exchanges: number of exchanges spent so far.
+        sampler: how cohorts are drawn in every exchange.
+        loss: the mechanism's privacy loss; `None` for the central Gaussian, which its multiplier determines.
 
     Raises:
         ConfigError: a parameter outside its domain.
@@ -32,7 +34,7 @@ class Budget:
     delta: float = DELTA
     exchanges: int = 0
     sampler: Sampler = local(default="full")
-    loss: Loss | None = local(default=None)
+    loss: PrivacyLoss | None = local(default=None)
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
@@ -49,13 +51,13 @@ class Budget:
         return self.after(self.exchanges)
 
     def after(self, exchanges: int) -> float:
-        """Epsilon of so many exchanges; a plan's `epsilon` holds the same numbers."""
+        """Compute epsilon of this number of exchanges, as stated in a plan's `epsilon`."""
         if self.loss is not None:
             return self.loss.epsilon(exchanges, self.delta)
         return epsilon_of(self.noise_multiplier, exchanges, self.delta, self.sampler)
 
     def spend(self, exchanges: int = 1) -> Budget:
-        """The budget after `exchanges` more.
+        """Return the budget after `exchanges` more.
 
         Raises:
             BudgetSpent: they would exceed `epsilon`; nothing is spent.

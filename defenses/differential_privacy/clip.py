@@ -1,4 +1,4 @@
-"""Clipping: L2 norms of a client's contribution, whole or by tensor, are limited before anything else happens."""
+"""Clip a client's contribution to an L2 norm, as a whole or tensor by tensor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Clip(Transform):
     Guarantee: the clipped contribution's norm is at most `norm` in exact arithmetic: rounding of the norm and of
     the products is allowed for by a margin of about `size` machine epsilons, by which a contribution that
     is scaled ends below `norm`. Entries of each tensor are bounded by the smaller of `norm` and the declared bound.
-    Under noise a contribution that is not finite becomes zeros, so that no client refuses for what it computed.
+    Under noise a contribution that is not finite becomes zeros, so that no client refuses because of what it computed.
     Not promised: privacy; without noise after it, clipping hides nothing.
 
     Raises:
@@ -47,6 +47,7 @@ class Clip(Transform):
         return f"{self.name}({self.norm:g})"
 
     def plan(self, plan: Plan) -> Plan:
+        """Set the bounds of the tensors and the clip."""
         tensors = tuple(
             replace(tensor, bound=self.norm if tensor.bound is None else min(tensor.bound, self.norm))
             for tensor in plan.tensors
@@ -54,9 +55,11 @@ class Clip(Transform):
         return replace(plan, tensors=tensors, privacy=PrivacyPlan(self.norm))
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
+        """Clip the contribution."""
         return clipped(finite(contribution, plan), self.norm)
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
+        """State the clipping and the noise of an exchange, for the recorded transcript."""
         return Distortion(clips=((plan.own.names, self.norm),))
 
 
@@ -67,8 +70,8 @@ class ClipEach(Transform):
     The contribution's L2 norm is then at most the root of the norms' squares, which is what noise is sized for.
 
     Attributes:
-        norm: of every tensor not in `norms`; `None` where `norms` names them all.
-        norms: (name, norm) pairs.
+        norm: of every tensor that is not in `norms`; `None` where `norms` names them all.
+        norms: pairs of a tensor's name and norm.
 
     Guarantee and what is not promised: as for `Clip`, tensor by tensor.
 
@@ -92,7 +95,7 @@ class ClipEach(Transform):
         return f"{self.name}({', '.join(([] if self.norm is None else [f'{self.norm:g}']) + named)})"
 
     def plan(self, plan: Plan) -> Plan:
-        """Bounds by tensor, and the clip of the whole.
+        """Set the bound of each tensor, and the clip of the whole contribution.
 
         Raises:
             PlanError: a tensor without a norm, or a norm without a tensor.
@@ -113,10 +116,12 @@ class ClipEach(Transform):
         return norm
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
+        """Clip the contribution."""
         parts = ((name, finite({name: value}, plan)) for name, value in contribution.items())
         return {name: clipped(part, self._limit(name))[name] for name, part in parts}
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
+        """State the clipping and the noise of an exchange, for the recorded transcript."""
         return Distortion(clips=tuple(((name,), self._limit(name)) for name in plan.own.names))
 
 
@@ -131,14 +136,14 @@ def clip_each(norm: float | None = None, norms: Mapping[str, float] | None = Non
 
 
 def norm_of(contribution: Tensors) -> float:
-    """The L2 norm over all tensors together; infinite where it overflows."""
+    """Compute the L2 norm over all tensors together; infinite where it overflows."""
     values = [np.asarray(value, np.float64) for value in contribution.values()]
     largest = max((float(np.abs(value).max(initial=0.0)) for value in values), default=0.0)
     return largest * math.sqrt(sum(float(np.square(value / largest).sum()) for value in values)) if largest else 0.0
 
 
 def finite(contribution: Tensors, plan: Plan) -> Tensors:
-    """The contribution, or zeros in all of its tensors where an entry of it is NaN or infinite.
+    """Return the contribution, or zeros in all of its tensors where an entry is NaN or infinite.
 
     Raises:
         DataError: it is not finite, and the plan has no noise that would hide that it was replaced.
@@ -151,7 +156,7 @@ def finite(contribution: Tensors, plan: Plan) -> Tensors:
 
 
 def clipped(contribution: Tensors, norm: float) -> dict[str, Array]:
-    """All tensors together scaled to an L2 norm of at most `norm`."""
+    """Scale all tensors together to an L2 norm of at most `norm`."""
     values = {name: np.asarray(value, np.float64) for name, value in contribution.items()}
     # Scaled by the largest entry, so that no square overflows or vanishes.
     largest = max((float(np.abs(value).max(initial=0.0)) for value in values.values()), default=0.0)

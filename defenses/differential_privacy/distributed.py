@@ -1,6 +1,6 @@
-"""Differential privacy against the server: every client adds a share of the noise in the ring, before its mask.
+"""Protect against the server: every client adds a share of the noise in the ring, before its mask.
 
-One link of a chain does, in the one right order, rotate -> round -> noise; `clip` stands before it and an aggregation
+One transform of the chain rotates, rounds and adds noise, in this order; `clip` stands before it, and an aggregation
 that hides single contributions after it. Skellam noise: Agarwal, Kairouz, Liu (NeurIPS 2021); discrete Gaussian noise:
 Kairouz, Liu, Steinke (ICML 2021).
 
@@ -21,31 +21,36 @@ from typing import ClassVar, Final, Literal
 
 import numpy as np
 
-from securefed.defenses.differential_privacy import laws
 from securefed.defenses.differential_privacy.accountant import DELTA, PLANNED_ROUNDS, epsilon_of
 from securefed.defenses.differential_privacy.budget import Budget
-from securefed.defenses.differential_privacy.losses import DiscreteGaussianLoss, LaplaceLoss, Loss, SkellamLoss
+from securefed.defenses.differential_privacy.conditional_rounding import round_conditionally, rounded_squares
+from securefed.defenses.differential_privacy.privacy_loss import (
+    DiscreteGaussianLoss,
+    LaplaceLoss,
+    PrivacyLoss,
+    SkellamLoss,
+)
 from securefed.defenses.differential_privacy.rotation import Rotation, flatness
-from securefed.defenses.differential_privacy.rounding import round_conditionally, rounded_squares
-from securefed.defenses.differential_privacy.stream import SecureStream
 from securefed.defenses.fixed_point import check_ring
 from securefed.defenses.plan import Plan, PrivacyPlan
 from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import ConfigError, PlanError
 from securefed.messages import Distortion
+from securefed.sampling import discrete_distributions as distributions
+from securefed.sampling.random_stream import SecureRandomStream
 from securefed.tensors import Array, Ring, Tensors
 
-LawName = Literal["skellam", "discrete_gaussian", "discrete_laplace"]
+NoiseDistribution = Literal["skellam", "discrete_gaussian", "discrete_laplace"]
 
 _DRAWS: Final[dict[str, Callable[..., Array]]] = {
-    "skellam": laws.skellam_draws,
-    "discrete_gaussian": laws.discrete_gaussian_draws,
-    "discrete_laplace": laws.discrete_laplace_draws,
+    "skellam": distributions.skellam_draws,
+    "discrete_gaussian": distributions.discrete_gaussian_draws,
+    "discrete_laplace": distributions.discrete_laplace_draws,
 }
 _TAILS: Final[dict[str, Callable[[float, int], float]]] = {
-    "skellam": laws.skellam_tail,
-    "discrete_gaussian": laws.discrete_gaussian_tail,
-    "discrete_laplace": laws.discrete_laplace_tail,
+    "skellam": distributions.skellam_tail,
+    "discrete_gaussian": distributions.discrete_gaussian_tail,
+    "discrete_laplace": distributions.discrete_laplace_tail,
 }
 _RUN_BITS: Final = 40
 _EXCHANGES_BITS: Final = 20
@@ -55,14 +60,16 @@ _SMALLEST_SHARE: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Everything that client and server derive from the plan, in units of the ring's integers.
+class NoiseSizes:
+    """Sizes that client and server derive from the plan, in units of the ring's integers.
 
     Attributes:
-        step: value of a unit, a power of two.      squares: L2 sensitivity after rounding, squared.
-        norm: largest squared L2 norm of a rounded contribution; `squares`, but where the unit is a record.
-        share: variance of one client's noise.      honest: h.
-        signal: largest entry of a client's rotated and rounded contribution, cut to it before the noise.
+        step: value of a unit, a power of two.
+        squares: squared L2 sensitivity after rounding.
+        norm: largest squared L2 norm of a rounded contribution; equal to `squares` unless the unit is a record.
+        share: variance of one client's noise.
+        honest: h.
+        signal: largest entry of a client's rotated and rounded contribution, which is cut to it before the noise.
         upload: `signal` and the tail of the noise: the largest entry that a client sends.
     """
 
@@ -77,19 +84,21 @@ class Sizes:
 
 @dataclass(frozen=True)
 class DistributedNoise(Transform):
-    """Rotation, conditional rounding, and a share of the noise. Made by `skellam`, `discrete_gaussian`, `local_...`.
+    """Rotates, rounds and adds a share of the noise; make it with `skellam`, `discrete_gaussian`, `local_...`.
 
     Attributes:
-        law: of the shares; `discrete_laplace` only with `survivors=1`, for its sums are not accounted for.
+        distribution: of the shares; `discrete_laplace` only with `survivors=1`, as its sums are not accounted for.
         noise_multiplier: standard deviation of the noise of h honest survivors, over the L2 sensitivity after rounding.
         survivors: t; `None` takes floor(N / 2) + 1 of N planned clients, 1 makes the noise local. The aggregation's
             threshold must reach it.
-        colluding: c, of the survivors.      ring: width of the sums in bits.      delta: of the epsilons in the plan.
+        colluding: c, of the survivors.
+        ring: width of the sums in bits.
+        delta: of the epsilons in the plan.
 
-    Guarantee: whoever sees the sum and everything of up to c survivors, the server included, learns of each client's
-        contribution no more than epsilon says, provided that the aggregation opens no sum of fewer than t. Whether a
-        server that deviates from the protocol can make it do so is the aggregation's to say.
-    Range: nothing that a client holds makes it refuse. Rotated values beyond their planned range are cut to it
+    Guarantee: a party that sees the sum and everything of up to c survivors, the server included, learns of each
+        client's contribution no more than epsilon says, provided that the aggregation opens no sum of fewer than t.
+        Whether a server that deviates from the protocol can make it do so is the aggregation's to say.
+    Range: no data makes a client refuse. Rotated values beyond their planned range are cut to it
         (probability at most 2^-40 a run), which brings no two contributions further apart; a vector that is not within
         the planned norm, which `clip` and `records` rule out, becomes zeros.
     Not promised: anything against more than c; hidden participation.
@@ -98,7 +107,7 @@ class DistributedNoise(Transform):
         ConfigError: a parameter outside its domain.
     """
 
-    law: LawName
+    distribution: NoiseDistribution
     noise_multiplier: float
     survivors: int | None = None
     colluding: int = 0
@@ -109,10 +118,10 @@ class DistributedNoise(Transform):
 
     def __post_init__(self) -> None:
         epsilon_of(self.noise_multiplier, 0, self.delta)  # checks their domains
-        check_ring(self.ring, self.law)
-        if self.law not in _DRAWS:
-            raise ConfigError(f"{self.name}: the law is one of {sorted(_DRAWS)}, not {self.law!r}")
-        if self.law == "discrete_laplace" and self.survivors != 1:
+        check_ring(self.ring, self.distribution)
+        if self.distribution not in _DRAWS:
+            raise ConfigError(f"{self.name}: the distribution is one of {sorted(_DRAWS)}, not {self.distribution!r}")
+        if self.distribution == "discrete_laplace" and self.survivors != 1:
             raise ConfigError(f"{self.name}: sums of Laplace shares are not accounted for; use skellam, or survivors=1")
         if self.colluding < 0 or (self.survivors is not None and self.survivors < 1):
             raise ConfigError(
@@ -121,20 +130,22 @@ class DistributedNoise(Transform):
 
     def __str__(self) -> str:
         if self.survivors == 1:
-            return f"local_{self.law}(z={self.noise_multiplier:g})"
+            return f"local_{self.distribution}(z={self.noise_multiplier:g})"
         against = f", colluding={self.colluding}" if self.colluding else ""
         needs = "" if self.survivors is None else f", survivors={self.survivors}"
-        return f"{self.law}(z={self.noise_multiplier:g}{needs}{against})"
+        return f"{self.distribution}(z={self.noise_multiplier:g}{needs}{against})"
 
     def plan(self, plan: Plan) -> Plan:
-        """The plan with fixed point, noise, epsilons and assumptions.
+        """Add fixed point, noise, epsilons and assumptions to the plan.
 
         Raises:
             PlanError: no clip before it, another noise before it, no honest survivor left, or a ring too narrow.
         """
         privacy = self._bounded(plan)
         if privacy.noise_multiplier:
-            raise PlanError(f"{self.law}: the chain adds noise already; keep one mechanism, or account for both apart")
+            raise PlanError(
+                f"{self.distribution}: the chain adds noise already; keep one mechanism, or account for both apart"
+            )
         sizes = self.sizes(plan)
         entries = _entries(plan)
         error = plan.clients * (math.sqrt(entries) * sizes.step + _reach(plan, privacy) * 2.0**-40)
@@ -160,18 +171,18 @@ class DistributedNoise(Transform):
 
     def _bounded(self, plan: Plan) -> PrivacyPlan:
         if plan.privacy is None:
-            raise PlanError(f"{self.law}: without a clip no noise is enough; put clip(...) before it")
+            raise PlanError(f"{self.distribution}: without a clip no noise is enough; put clip(...) before it")
         return plan.privacy
 
-    def _assumptions(self, plan: Plan, privacy: PrivacyPlan, sizes: Sizes) -> tuple[str, ...]:
+    def _assumptions(self, plan: Plan, privacy: PrivacyPlan, sizes: NoiseSizes) -> tuple[str, ...]:
         raised = 100 * (math.sqrt(sizes.squares) * sizes.step / privacy.clip - 1)
-        spread = math.sqrt(plan.clients * sizes.share) * sizes.step
+        deviation = math.sqrt(plan.clients * sizes.share) * sizes.step
         return (
             self._claim(privacy),
-            "Who takes part is known and does not depend on data; every round counts in full for every client.",
+            "Participation is known and does not depend on data; every round counts in full for every client.",
             f"Each client adds noise for {sizes.honest} honest survivors out of {privacy.noise_survivors}; no sum of "
             "fewer is opened, as far as the aggregation can promise that of its server.",
-            f"With all {plan.clients} clients the noise of an entry of the sum has standard deviation {spread:.4g}.",
+            f"With all {plan.clients} clients the noise of an entry of the sum has standard deviation {deviation:.4g}.",
             f"Rounding to units of {sizes.step:.3g} raises the sensitivity by {raised:.2g} %.",
             f"In a run of up to 2^{_EXCHANGES_BITS} exchanges, a sum wraps around the ring, or a client's rotated "
             f"values leave their range and are cut to it, with probability at most 2^-{_RUN_BITS}; no client refuses.",
@@ -183,24 +194,24 @@ class DistributedNoise(Transform):
             what = "one record of one client replaced by zeros"
         claim = f"Epsilon is stated at delta {self.delta:g}, for {what}, against "
         if self.survivors == 1:
-            return claim + "whoever sees the upload itself; between any two the sensitivity is twice that."
+            return claim + "any party that sees the upload itself; between any two the sensitivity is twice that."
         return claim + f"the server and {self.colluding} survivors that share all they know with it."
 
     def budget(self, epsilon: float, plan: Plan) -> Budget:
-        """A budget for exactly this mechanism under `plan`, whose size it depends on."""
+        """Make a budget for exactly this mechanism under `plan`, whose sizes it depends on."""
         return Budget(epsilon, self.noise_multiplier, self.delta, loss=self.loss(plan))
 
-    def loss(self, plan: Plan) -> Loss:
-        """The privacy loss of one exchange with the fewest survivors that the plan allows."""
+    def loss(self, plan: Plan) -> PrivacyLoss:
+        """Return the privacy loss of one exchange with the fewest survivors that the plan allows."""
         sizes, entries = self.sizes(plan), _entries(plan)
-        if self.law == "skellam":
+        if self.distribution == "skellam":
             return SkellamLoss(sizes.squares, entries, sizes.honest * sizes.share)
-        if self.law == "discrete_laplace":
-            return LaplaceLoss(sizes.squares, entries, laws.DiscreteLaplace(sizes.share).scale)
+        if self.distribution == "discrete_laplace":
+            return LaplaceLoss(sizes.squares, entries, distributions.DiscreteLaplace(sizes.share).scale)
         return DiscreteGaussianLoss(sizes.squares, entries, sizes.share, sizes.honest)
 
-    def sizes(self, plan: Plan) -> Sizes:
-        """What client and server derive from the plan.
+    def sizes(self, plan: Plan) -> NoiseSizes:
+        """Derive the sizes from the plan.
 
         Raises:
             PlanError: as `plan` does.
@@ -212,24 +223,25 @@ class DistributedNoise(Transform):
         return clients // 2 + 1 if self.survivors is None else self.survivors
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
-        """The clipped contribution rotated, rounded, noised: int64 tensors of the same names and shapes.
+        """Rotate, round and noise the clipped contribution: int64 tensors of the same names and shapes.
 
-        Never refuses a value: entries beyond the planned range after the rotation are cut to it (probability below
+        It never refuses a value: entries beyond the planned range after the rotation are cut to it (probability below
         2^-60), and a vector beyond the planned norm, or that is not finite, is sent as zeros under noise.
         """
-        sizes, layout, stream = self.sizes(plan), plan.layout, SecureStream()
+        sizes, layout, stream = self.sizes(plan), plan.layout, SecureRandomStream()
         with np.errstate(over="ignore", invalid="ignore"):
             rotated = Rotation(layout.size, plan.exchange).forward(layout.flatten(contribution)) / sizes.step
         rounded = np.clip(round_conditionally(rotated, sizes.norm, stream), -sizes.signal, sizes.signal)
-        return layout.unflatten(rounded + _DRAWS[self.law](sizes.share, layout.size, stream))
+        return layout.unflatten(rounded + _DRAWS[self.distribution](sizes.share, layout.size, stream))
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> dict[str, Array]:
-        """The noisy sum in real units."""
+        """Return the noisy sum in real units."""
         layout = plan.layout
         units = Rotation(layout.size, plan.exchange).inverse(layout.flatten(total))
         return layout.unflatten(units * self.sizes(plan).step)
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
+        """State the clipping and the noise of an exchange, for the recorded transcript."""
         sizes = self.sizes(plan)
         noise = dict.fromkeys(plan.wanted_rings, math.sqrt(count * sizes.share) * sizes.step)
         return Distortion(noise=noise, released=noise)
@@ -238,24 +250,24 @@ class DistributedNoise(Transform):
 def skellam(
     noise_multiplier: float, *, survivors: int | None = None, colluding: int = 0, ring: Ring = 32, delta: float = DELTA
 ) -> DistributedNoise:
-    """Distributed Skellam noise: shares of any number of clients add up to Skellam noise; see `DistributedNoise`."""
+    """Add distributed Skellam noise: any number of shares add up to Skellam noise; see `DistributedNoise`."""
     return DistributedNoise("skellam", noise_multiplier, survivors, colluding, ring, delta)
 
 
 def discrete_gaussian(
     noise_multiplier: float, *, survivors: int | None = None, colluding: int = 0, ring: Ring = 32, delta: float = DELTA
 ) -> DistributedNoise:
-    """Distributed discrete Gaussian noise; see `DistributedNoise`."""
+    """Add distributed discrete Gaussian noise; see `DistributedNoise`."""
     return DistributedNoise("discrete_gaussian", noise_multiplier, survivors, colluding, ring, delta)
 
 
 def local_gaussian(noise_multiplier: float, *, ring: Ring = 32, delta: float = DELTA) -> DistributedNoise:
-    """Discrete Gaussian noise that protects every upload by itself, under any aggregation; see `DistributedNoise`."""
+    """Add discrete Gaussian noise that protects every upload by itself; see `DistributedNoise`."""
     return DistributedNoise("discrete_gaussian", noise_multiplier, 1, 0, ring, delta)
 
 
 def local_laplace(noise_multiplier: float, *, ring: Ring = 32, delta: float = DELTA) -> DistributedNoise:
-    """Discrete Laplace noise that protects every upload by itself; see `DistributedNoise`.
+    """Add discrete Laplace noise that protects every upload by itself; see `DistributedNoise`.
 
     For few entries: after an L2 clip the L1 sensitivity grows with the root of their number, and epsilon with it.
     """
@@ -263,26 +275,30 @@ def local_laplace(noise_multiplier: float, *, ring: Ring = 32, delta: float = DE
 
 
 @lru_cache(maxsize=256)
-def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, entries: int) -> Sizes:
-    """The finest power-of-two step for which the sum of all uploads fits the ring.
+def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, entries: int) -> NoiseSizes:
+    """Find the finest power-of-two step for which the sum of all uploads fits the ring.
 
     Args:
-        clip: the L2 sensitivity.      reach: the largest L2 norm of a contribution; `clip` where the unit is a client.
+        noise: the mechanism.
+        clip: the L2 sensitivity.
+        reach: the largest L2 norm of a contribution; equal to `clip` where the unit is a client.
+        clients: number of planned clients.
+        entries: number of entries of a contribution.
     """
     survivors = noise._survivors(clients)
     honest = survivors - noise.colluding
     if survivors > clients:
-        raise PlanError(f"{noise.law}: {clients} clients cannot leave {survivors} survivors")
+        raise PlanError(f"{noise.distribution}: {clients} clients cannot leave {survivors} survivors")
     if honest < 1:
         raise PlanError(
-            f"{noise.law}: of {survivors} survivors {noise.colluding} collude, so no honest one is left to add noise; "
-            "assume fewer, or raise the threshold and `survivors`"
+            f"{noise.distribution}: of {survivors} survivors {noise.colluding} collude, so no honest one is left "
+            "to add noise; assume fewer, or raise the threshold and `survivors`"
         )
     half = 2 ** (noise.ring - 1) - 1
     # Each upload leaves its range with this probability at most, by the rotation or by the noise.
     log_chance = -math.log(2) * (_RUN_BITS + 1 + _EXCHANGES_BITS + math.log2(clients * entries))
-    spread = flatness(entries, log_chance)
-    step = 2.0 ** math.floor(math.log2(reach * spread * clients / half))
+    peak = flatness(entries, log_chance)
+    step = 2.0 ** math.floor(math.log2(reach * peak * clients / half))
     while clip / step >= 1:
         norm = reach / step
         largest = squares = rounded_squares(norm, entries)
@@ -292,34 +308,34 @@ def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, ent
             largest = math.floor((norm + math.sqrt(entries)) ** 2 * (1 + 2**-40))
             squares = math.floor((clip / step + math.sqrt(entries)) ** 2)
         share = math.nextafter(noise.noise_multiplier**2 * squares / honest * (1 + 2**-50), math.inf)
-        if share <= laws.LARGEST_VARIANCE:
+        if share <= distributions.LARGEST_VARIANCE:
             if share < _SMALLEST_SHARE:
                 break
-            flat = math.ceil(norm * spread * (1 + 2**-30)) + 1
+            flat = math.ceil(norm * peak * (1 + 2**-30)) + 1
             signal = min(math.isqrt(largest), flat)
-            upload = signal + _tail_units(noise.law, share, log_chance)
+            upload = signal + _tail_units(noise.distribution, share, log_chance)
             if clients * upload <= half:
-                return Sizes(step, squares, largest, share, honest, signal, upload)
+                return NoiseSizes(step, squares, largest, share, honest, signal, upload)
         step *= 2
     raise PlanError(
-        f"{noise.law}: the sum of {clients} clients does not fit {noise.ring} bits with shares of variance "
+        f"{noise.distribution}: the sum of {clients} clients does not fit {noise.ring} bits with shares of variance "
         f"{_SMALLEST_SHARE:g} or more; use a wider ring or another noise multiplier"
     )
 
 
-def _tail_units(law: LawName, variance: float, log_chance: float) -> int:
-    """The least number that a draw reaches with probability exp(log_chance) at most."""
+def _tail_units(distribution: NoiseDistribution, variance: float, log_chance: float) -> int:
+    """Find the least number that a draw reaches with probability exp(log_chance) at most."""
     low, high = 0, 1
-    while _TAILS[law](variance, high) > log_chance:
+    while _TAILS[distribution](variance, high) > log_chance:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _TAILS[law](variance, middle) <= log_chance else (middle, high)
+        low, high = (low, middle) if _TAILS[distribution](variance, middle) <= log_chance else (middle, high)
     return high
 
 
 def _reach(plan: Plan, privacy: PrivacyPlan) -> float:
-    """The largest L2 norm of a contribution."""
+    """Return the largest L2 norm of a contribution."""
     if privacy.unit == "client":
         return privacy.clip
     return math.hypot(*((tensor.declared or 0.0) * math.sqrt(tensor.size) for tensor in plan.tensors))

@@ -1,11 +1,12 @@
-"""The Gaussian mechanism on the sum: noise the aggregator adds before anything leaves it.
+"""Add Gaussian noise to the sum at the aggregator, before anything leaves it.
 
 Dwork and Roth, "The algorithmic foundations of differential privacy" (2014), appendix A; accounting in `accountant`.
 
-Claimed: what leaves the aggregator (the released sums, hence the model) is (epsilon, delta)-differentially private
-for each client's whole contribution, the set of participants taken as known. NOT covered: the server itself and
-whoever sees the decoded sum before the noise (the views of the server and of the sum alone); a refusal or a failure
-of a client, which all can see. The noise is central, so dropouts do not weaken it.
+Guarantee: what leaves the aggregator (the released sums, hence the model) is (epsilon, delta)-differentially private
+for each client's whole contribution, the set of participants taken as known.
+Not promised: anything against the server itself, or any party that sees the decoded sum before the noise (the views of
+the server and of the sum alone); anything about a refusal or a failure of a client, which all parties can see. The
+noise is central, so dropouts do not weaken it.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ import numpy as np
 from securefed.defenses.differential_privacy.accountant import (
     DELTA,
     PLANNED_ROUNDS,
-    FixedSize,
-    Poisson,
+    FixedSizeSampling,
+    PoissonSampling,
     Sampler,
     epsilon_of,
 )
 from securefed.defenses.differential_privacy.budget import Budget
-from securefed.defenses.differential_privacy.noise import GRID_BITS, grid_for, rounded_normal_draws
-from securefed.defenses.differential_privacy.stream import SecureStream
 from securefed.defenses.plan import Plan, PrivacyPlan, TensorPlan
 from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import ConfigError, PlanError
 from securefed.messages import Distortion
+from securefed.sampling.random_stream import SecureRandomStream
+from securefed.sampling.rounded_normal import GRID_BITS, grid_for, rounded_normal_draws
 from securefed.tensors import Array, Tensors
 
 _EPS = float(np.finfo(np.float64).eps)
 Draw = Callable[[float, int], Array]
-"""So many draws of a normal deviate of this standard deviation, rounded to integers: int64."""
+"""Draws normal deviates, rounded to integers (int64): called with their standard deviation and number."""
 
 
 @dataclass(frozen=True)
 class CentralGaussian(Transform):
     """Adds N(0, (noise_multiplier * sensitivity)^2) to every entry of the decoded sum.
 
-    `sensitivity` is the clip plus what rounding adds (`sensitivity(plan)`), so the multiplier is exactly what the
-    accountant is told. Floating point: noise computed naively leaves gaps in the output that betray the sum
+    `sensitivity` is the clip plus what rounding adds (`sensitivity(plan)`), so the multiplier is exactly the
+    accountant's. Floating point: noise computed naively leaves gaps in the output that betray the sum
     (Mironov, CCS 2012). Here the sum is rounded to a grid (a power of two, 2^-32 to 2^-30 of the noise's standard
     deviation), the noise is a normal deviate rounded to the same grid and drawn exactly (`noise`), and both are added
     as integers. So a release is the Gaussian mechanism's output, rounded: the accountant's epsilon holds as it is, at
@@ -57,8 +58,9 @@ class CentralGaussian(Transform):
     Attributes:
         noise_multiplier: standard deviation over sensitivity; see `calibrate`.
         delta: of the epsilons in the plan.
-        sampler: how cohorts are drawn: `full` holds for any sampler that does not look at data; `Poisson(q)` and
-            `FixedSize(m, n)` are valid only if that sampler really runs and nobody outside learns who took part.
+        sampler: how cohorts are drawn: `full` holds for any sampler that does not look at data; `PoissonSampling(q)`
+            and `FixedSizeSampling(m, n)` are valid only if that sampling really runs and no outsider learns which
+            clients took part.
 
     Raises:
         ConfigError: a parameter outside its domain.
@@ -77,11 +79,11 @@ class CentralGaussian(Transform):
         return f"{self.name}(z={self.noise_multiplier:g})"
 
     def budget(self, epsilon: float) -> Budget:
-        """A budget for exactly this mechanism."""
+        """Make a budget for exactly this mechanism."""
         return Budget(epsilon, self.noise_multiplier, self.delta, sampler=self.sampler)
 
     def plan(self, plan: Plan) -> Plan:
-        """The plan with noise, epsilons and assumptions.
+        """Add noise, epsilons and assumptions to the plan.
 
         Raises:
             PlanError: no clip before it, or noise so small that the sum does not fit its grid.
@@ -113,45 +115,47 @@ class CentralGaussian(Transform):
         neighbours = "adding or removing one client's whole contribution"
         if privacy.unit == "record":
             neighbours = "replacing one record of one client by zeros"
-        if isinstance(self.sampler, FixedSize):
+        if isinstance(self.sampler, FixedSizeSampling):
             neighbours = "replacing one client's whole contribution by another"
             who = (
                 f"Each round draws {self.sampler.cohort} of {self.sampler.clients} clients, each set equally likely, "
-                "and nobody outside the aggregator learns who takes part."
+                "and no party outside the aggregator learns which."
             )
-        elif isinstance(self.sampler, Poisson):
+        elif isinstance(self.sampler, PoissonSampling):
             who = (
                 f"Each client takes part in each round independently with probability {self.sampler.rate:g}, and "
-                "nobody outside the aggregator learns who does."
+                "no party outside the aggregator learns which do."
             )
         else:
-            who = "Who takes part is known and does not depend on data; every round counts in full for every client."
+            who = "Participation is known and does not depend on data; every round counts in full for every client."
         return (
             f"Epsilon is stated at delta {self.delta:g}, for {neighbours}.",
             who,
             "A release is the Gaussian mechanism's output rounded to a grid, drawn exactly: epsilon is that of the "
             "mechanism at every delta, and no outcome of the noise is out of reach.",
-            "The aggregator adds the noise and shows nobody the sum before it; the server itself learns that sum.",
+            "The aggregator adds the noise and shows no party the sum before it; the server itself learns that sum.",
         )
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
-        """The noised sum; fresh noise of the operating system in every call."""
-        stream = SecureStream()
+        """Add noise to the sum, fresh from the operating system in every call."""
+        stream = SecureRandomStream()
         return _release(total, plan, lambda deviation, count: rounded_normal_draws(deviation, count, stream))
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
+        """State the clipping and the noise of an exchange, for the recorded transcript."""
         return Distortion(released=dict.fromkeys(plan.wanted_rings, _deviation(plan)))
 
 
 @dataclass(frozen=True)
 class InsecureGaussian(Transform):
-    """`CentralGaussian` with noise that anybody who knows `seed` can take off again: for simulations only.
+    """`CentralGaussian` with noise that a party which knows `seed` can subtract: for simulations only.
 
     The noise of a release is a function of `seed` and of the sum itself, so that a run can be repeated and different
     sums get independent noise; EQUAL sums get equal noise.
 
     Attributes:
-        mechanism: what is simulated.      seed: of the noise.
+        mechanism: the mechanism that is simulated.
+        seed: of the noise.
     """
 
     mechanism: CentralGaussian
@@ -163,28 +167,31 @@ class InsecureGaussian(Transform):
         return f"{self.name}(z={self.mechanism.noise_multiplier:g}, seed={self.seed})"
 
     def plan(self, plan: Plan) -> Plan:
-        return self.mechanism.plan(plan).assume("INSECURE: the noise comes from a seed, so epsilon holds for nobody.")
+        """Plan as the mechanism does, and warn."""
+        return self.mechanism.plan(plan).assume("INSECURE: the noise comes from a seed, so epsilon does not hold.")
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
+        """Add noise that depends on the seed and on the sum."""
         digest = hashlib.sha256(plan.layout.flatten(total).tobytes()).digest()
         rng = np.random.default_rng([self.seed, *np.frombuffer(digest, np.uint32).tolist()])
         return _release(total, plan, seeded(rng))
 
     def distortion(self, plan: Plan, count: int) -> Distortion:
+        """State the clipping and the noise of an exchange, for the recorded transcript."""
         return self.mechanism.distortion(plan, count)
 
 
 def gaussian(noise_multiplier: float, *, delta: float = DELTA, sampler: Sampler = "full") -> CentralGaussian:
-    """Central Gaussian noise on the sum; see `CentralGaussian`. `calibrate` finds the multiplier for an epsilon."""
+    """Add central Gaussian noise to the sum; see `CentralGaussian`. `calibrate` finds the multiplier for an epsilon."""
     return CentralGaussian(noise_multiplier, delta, sampler)
 
 
 def sensitivity(plan: Plan) -> float:
-    """L2 distance between what is noised with and without one client: the clip, and what rounding adds to it.
+    """Compute the L2 distance between sums before noise, with and without one client: the clip plus rounding.
 
-    Per entry: half a step for the client's own rounding to fixed point (a whole one where the unit is a record, for
-    both neighbours' contributions are rounded); what both neighbours' sums are rounded by in
-    float64; and one grid unit where the sum is coarsened to the noise's grid.
+    Rounding adds per entry: half a step for the client's own rounding to fixed point (a whole one where the unit is a
+    record, as both neighbours' contributions are rounded); the float64 rounding of both neighbours' sums; and one grid
+    unit where the sum is coarsened to the noise's grid.
 
     Raises:
         PlanError: the plan has no clip.
@@ -198,7 +205,7 @@ def sensitivity(plan: Plan) -> float:
 
 
 def _rounding(tensor: TensorPlan, plan: Plan, privacy: PrivacyPlan) -> float:
-    """By how much rounding to fixed point and in float64 moves an entry between neighbours' sums, at most."""
+    """Bound how far rounding to fixed point and in float64 moves an entry between neighbours' sums."""
     assert tensor.bound is not None
     largest = plan.clients * (tensor.bound + tensor.step)
     if tensor.step:
@@ -210,12 +217,12 @@ def _rounding(tensor: TensorPlan, plan: Plan, privacy: PrivacyPlan) -> float:
 
 
 def _largest(plan: Plan, privacy: PrivacyPlan) -> float:
-    """The largest entry of a contribution."""
+    """Return the largest entry of a contribution."""
     return privacy.clip if privacy.unit == "client" else max(tensor.bound or 0.0 for tensor in plan.tensors)
 
 
 def _grid(plan: Plan, privacy: PrivacyPlan) -> float:
-    """The grid that sum and noise are rounded to: for the noise of a sensitivity without a step of it an entry.
+    """Return the grid to which sum and noise are rounded: that of the noise without the grid's own rounding.
 
     That step at most adds half of it again (`CentralGaussian.plan`), so that noise spans at most 2^32 steps.
     """
@@ -224,12 +231,12 @@ def _grid(plan: Plan, privacy: PrivacyPlan) -> float:
 
 
 def _deviation(plan: Plan) -> float:
-    """Standard deviation of the noise in an entry of the sum."""
+    """Compute the standard deviation of the noise in an entry of the sum."""
     return (0.0 if plan.privacy is None else plan.privacy.noise_multiplier) * sensitivity(plan)
 
 
 def seeded(rng: np.random.Generator) -> Draw:
-    """Noise for simulations that anybody can repeat: `rng`'s normal deviates, rounded."""
+    """Return draws for simulations that can be repeated: `rng`'s normal deviates, rounded."""
     return lambda deviation, count: np.rint(rng.standard_normal(count) * deviation).astype(np.int64)
 
 

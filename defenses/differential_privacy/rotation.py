@@ -1,4 +1,4 @@
-"""A public random rotation that spreads a vector evenly over its entries, without padding.
+"""Rotate vectors by a public random rotation, which spreads a vector evenly over its entries without padding.
 
 x becomes H D x / sqrt(m) on the first m = 2^k entries, then the same with fresh signs on the last m, where m is the
 largest power of two up to the length d (Kairouz, Liu, Steinke, ICML 2021, sec. 4, pad to a power of two; two
@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from securefed.defenses.differential_privacy.stream import public_words
+from securefed.sampling.random_stream import public_words
 from securefed.tensors import Array
 
 _RADIX_BITS = 6
@@ -26,25 +26,30 @@ _RADIX_BITS = 6
 
 @dataclass(frozen=True)
 class Rotation:
-    """The rotation of vectors of length `entries` for one exchange; `exchange` is its run and number, or `None`."""
+    """The rotation of one exchange.
+
+    Attributes:
+        entries: length of the vectors.
+        exchange: run and number of the exchange, or `None` without one.
+    """
 
     entries: int
     exchange: tuple[str, int] | None
 
     @property
     def mixed(self) -> int:
-        """m: how many entries each entry of the result is spread over."""
+        """m: number of entries that each entry of the result combines."""
         return largest_power_of_two(self.entries)
 
     def forward(self, x: Array) -> Array:
-        """The rotated vector, float64."""
+        """Rotate a vector, float64."""
         out = np.array(x, np.float64)
         for stage, part in enumerate(self._parts()):
             out[part] = _hadamard(out[part] * self._signs_of(stage))
         return out
 
     def inverse(self, y: Array) -> Array:
-        """The inverse of `forward`, up to rounding."""
+        """Rotate back, up to rounding."""
         out = np.array(y, np.float64)
         for stage, part in reversed(list(enumerate(self._parts()))):
             out[part] = _hadamard(out[part]) * self._signs_of(stage)
@@ -60,24 +65,24 @@ class Rotation:
 
 @lru_cache(maxsize=4)
 def _signs(count: int, entries: int, exchange: tuple[str, int] | None, stage: int) -> Array:
-    """Kept while an exchange lasts: all clients of a simulation share them."""
+    """Derive the signs; remembered, as all clients of a simulation share them."""
     context = ("no exchange",) if exchange is None else exchange
     words = public_words(-(-count // 64), "securefed rotation 1", *context, entries, stage)
     return np.asarray(1.0 - 2.0 * np.unpackbits(words.view(np.uint8), count=count))
 
 
 def largest_power_of_two(entries: int) -> int:
-    """The largest power of two up to `entries`."""
+    """Return the largest power of two up to `entries`."""
     return 1 << (entries.bit_length() - 1)
 
 
 def flatness(entries: int, log_chance: float) -> float:
-    """The factor by which no entry of a rotated vector exceeds its norm but with probability exp(log_chance)."""
+    """Bound a rotated vector's entries over its norm; the bound is exceeded with probability exp(log_chance)."""
     return min(1.0, math.sqrt(2 * (math.log(2) - log_chance) / largest_power_of_two(entries)))
 
 
 def _hadamard(x: Array) -> Array:
-    """Sylvester's Hadamard matrix over sqrt(length) times x: by factors, each a product with a small matrix.
+    """Multiply x by Sylvester's Hadamard matrix over sqrt(length): by factors, each a product with a small matrix.
 
     A product acts on the lowest bits of the index and the transposition moves them to the top; after all
     factors every bit is back in its place.

@@ -1,11 +1,12 @@
 """Homomorphic encryption: exact sums under Paillier, opened by a key holder or by t of N clients; CKKS beside it."""
 
+from securefed.defenses.homomorphic.encryption_randomness import RandomnessKind
 from securefed.defenses.homomorphic.key_holder import KeyHolder
 from securefed.defenses.homomorphic.key_set import InsecureKeySet, KeySet, deal, insecure_deal
 from securefed.defenses.homomorphic.keys import PrivateKey, PublicKey, generate
-from securefed.defenses.homomorphic.lattice import CKKS, LatticeHolder, ckks, open_ckks
-from securefed.defenses.homomorphic.noise import Noise, Stock
-from securefed.defenses.homomorphic.protocol import InsecurePaillier, Paillier, open_upload, paillier
+from securefed.defenses.homomorphic.lattice import CKKS, LatticeKeyHolder, ckks, open_ckks
+from securefed.defenses.homomorphic.paillier_protocol import InsecurePaillier, Paillier, open_upload, paillier
+from securefed.defenses.homomorphic.randomness_pool import RandomnessPool
 from securefed.defenses.homomorphic.threshold import (
     InsecureThresholdPaillier,
     ThresholdPaillier,
@@ -20,12 +21,12 @@ __all__ = [
     "InsecureThresholdPaillier",
     "KeyHolder",
     "KeySet",
-    "LatticeHolder",
-    "Noise",
+    "LatticeKeyHolder",
     "Paillier",
     "PrivateKey",
     "PublicKey",
-    "Stock",
+    "RandomnessKind",
+    "RandomnessPool",
     "ThresholdPaillier",
     "ckks",
     "deal",

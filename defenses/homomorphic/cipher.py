@@ -1,9 +1,9 @@
-"""Paillier encryption on big integers: encrypt, add, check, decrypt. Arithmetic by GMP.
+"""Encrypt, add, check and decrypt big integers under Paillier; arithmetic by GMP.
 
 Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999, with g = 1 + n:
-c = (1 + m n) * noise mod n^2; `noise` says of which kinds.
+c = (1 + m n) z mod n^2, z an encryption of zero (`encryption_randomness`).
 
-Not promised: constant time. Who can time the key holder's decryptions may learn its key.
+Not promised: constant time. An attacker that measures how long the key holder decrypts may learn its key.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 import gmpy2
 import numpy as np
 
+from securefed.defenses.homomorphic.encryption_randomness import RandomnessKind
 from securefed.defenses.homomorphic.keys import PrivateKey, PublicKey
-from securefed.defenses.homomorphic.noise import Noise, Stock, noises
+from securefed.defenses.homomorphic.randomness_pool import RandomnessPool, encryptions_of_zero
 from securefed.errors import MalformedError
 from securefed.messages import PartyId
 from securefed.tensors import Array
@@ -26,10 +27,12 @@ Integers = Sequence[Any]
 """Integers of GMP (`gmpy2.mpz`)."""
 
 
-def encrypt(public: PublicKey, plaintexts: Integers, noise: Noise = "half", stock: Stock | None = None) -> list[Any]:
-    """Fresh ciphertexts of integers in [0, n); noise that a `stock` has ready is used first."""
+def encrypt(
+    public: PublicKey, plaintexts: Integers, randomness: RandomnessKind = "half", pool: RandomnessPool | None = None
+) -> list[Any]:
+    """Encrypt integers in [0, n); encryptions of zero that a `pool` has ready are used first."""
     count = len(plaintexts)
-    fresh = noises(public, count, noise) if stock is None else stock.take(public, noise, count)
+    fresh = encryptions_of_zero(public, count, randomness) if pool is None else pool.take(public, randomness, count)
     n = gmpy2.mpz(public.n)
     square = n * n
     # (1 + n)^m = 1 + m n (mod n^2), and 1 + m n < n^2 already.
@@ -37,13 +40,13 @@ def encrypt(public: PublicKey, plaintexts: Integers, noise: Noise = "half", stoc
 
 
 def multiply(public: PublicKey, left: Integers, right: Integers) -> list[Any]:
-    """Ciphertexts of the sums mod n of the plaintexts, position by position."""
+    """Multiply ciphertexts position by position, which adds their plaintexts mod n."""
     square = gmpy2.mpz(public.n) ** 2
     return [a * b % square for a, b in zip(left, right, strict=True)]
 
 
 def decrypt(private: PrivateKey, ciphertexts: Integers) -> list[Any]:
-    """Plaintexts in [0, n), by the Chinese remainder theorem (Paillier 1999, section 7)."""
+    """Decrypt to plaintexts in [0, n), by the Chinese remainder theorem (Paillier 1999, section 7)."""
     key = private.phe
     p, q = gmpy2.mpz(key.p), gmpy2.mpz(key.q)
 
@@ -59,7 +62,7 @@ def decrypt(private: PrivateKey, ciphertexts: Integers) -> list[Any]:
 
 
 def power(bases: Integers, exponent: Any, modulus: Any) -> list[Any]:
-    """base^exponent mod modulus for each base, on all cores: GMP computes them without the interpreter's lock."""
+    """Compute base^exponent mod modulus for each base, on all cores: GMP works without the interpreter's lock."""
     threads = min(os.cpu_count() or 1, len(bases))
     if threads <= 1:
         return [gmpy2.powmod(base, exponent, modulus) for base in bases]
@@ -76,8 +79,8 @@ def power(bases: Integers, exponent: Any, modulus: Any) -> list[Any]:
 def check(public: PublicKey, ciphertexts: Integers, sender: PartyId) -> None:
     """Raise `MalformedError` unless all lie in (0, n^2) and have no factor in common with n.
 
-    This is all that can be told of a ciphertext from outside: every such number decrypts to something, so an
-    ALTERED one is not noticed here. That messages arrive unaltered rests on the authenticated channel.
+    Nothing more can be checked without the key: every such number decrypts to something, so an ALTERED one is not
+    noticed here. That messages arrive unaltered rests on the authenticated channel.
     """
     n = gmpy2.mpz(public.n)
     square = n * n
@@ -91,13 +94,13 @@ def check(public: PublicKey, ciphertexts: Integers, sender: PartyId) -> None:
 
 
 def to_wire(values: Integers, size: int) -> Array:
-    """Integers as a uint8 array of shape (count, size), little-endian."""
+    """Write integers as a uint8 array of shape (count, size), little-endian."""
     data = b"".join(int(value).to_bytes(size, "little") for value in values)
     return np.frombuffer(data, dtype=np.uint8).reshape(len(values), size)
 
 
 def from_wire(value: Array, count: int | None, size: int, sender: PartyId) -> list[Any]:
-    """Inverse of `to_wire`.
+    """Read integers that `to_wire` wrote.
 
     Raises:
         MalformedError: no uint8 array of shape (count, size); a `count` of `None` admits any.

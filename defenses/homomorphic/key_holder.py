@@ -1,4 +1,4 @@
-"""The key holder: the one party that can decrypt, and does so once an exchange, for a packed sum."""
+"""The key holder: the one party that can decrypt; it decrypts one batch of ciphertexts an exchange."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DECRYPT: Final = "decrypt"
 CIPHERTEXTS, PLAINTEXTS, SURVIVORS = "ciphertexts", "plaintexts", "survivors"
 
 
-class OncePerExchange(ABC):
-    """Answers `key` with a public key and `decrypt` with what one batch of ciphertexts opens to.
+class AbstractKeyHolder(ABC):
+    """Answers `key` with a public key, and `decrypt` with the plaintexts of one batch of ciphertexts.
 
-    For each run it answers one `key`, then at most one `decrypt`, for exchanges of ascending numbers; everything
-    else is refused. It keeps two numbers a run.
+    For each run it answers one `key`, then at most one `decrypt`, for exchanges of ascending numbers; it refuses
+    everything else. It keeps two numbers a run.
 
     Args:
         threshold: fewest survivors for whom it decrypts, as the plan says; at least 2, as the sum of one is that
@@ -44,14 +44,14 @@ class OncePerExchange(ABC):
 
     @abstractmethod
     def public_body(self) -> dict[str, Array]:
-        """What clients encrypt with."""
+        """Return the public key, as sent to clients."""
 
     @abstractmethod
     def secret_body(self) -> dict[str, Array]:
-        """The key, secret half included."""
+        """Return the whole key, secret half included."""
 
     def freeze(self) -> bytes:
-        """The key and what was answered, for the holder's own next process: to be kept where nobody else reads."""
+        """Return the key and what was answered, for the holder's own next process; keep it confidential."""
         return encode(self.secret_body(), {"asked": {run: list(last) for run, last in self._asked.items()}})
 
     def _recall(self, header: Mapping[str, Any]) -> None:
@@ -59,10 +59,14 @@ class OncePerExchange(ABC):
 
     @abstractmethod
     def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
-        """What the ciphertexts hold. Raises `MalformedError`, blaming `sender`, for what are none."""
+        """Decrypt one batch.
+
+        Raises:
+            MalformedError: numbers that are no ciphertexts; it names `sender`.
+        """
 
     def handle(self, request: Message) -> Tensors:
-        """The reply's body.
+        """Answer a request; return the reply's body.
 
         Raises:
             BindingError: the request is not from the server to the key holder.
@@ -118,8 +122,13 @@ class OncePerExchange(ABC):
         return int(survivors)
 
 
-class KeyHolder(OncePerExchange):
-    """The holder of a Paillier key."""
+class KeyHolder(AbstractKeyHolder):
+    """Holds a Paillier key and decrypts sums.
+
+    Args:
+        private: its key.
+        threshold: fewest survivors for which it decrypts.
+    """
 
     def __init__(self, private: PrivateKey, *, threshold: int = 2) -> None:
         super().__init__(threshold)
@@ -127,36 +136,40 @@ class KeyHolder(OncePerExchange):
 
     @classmethod
     def generate(cls, bits: int, *, threshold: int = 2) -> KeyHolder:
-        """A key holder with a fresh key of `bits` bits."""
+        """Make a key holder with a fresh key of `bits` bits."""
         return cls(generate(bits), threshold=threshold)
 
     @classmethod
     def thaw(cls, frozen: bytes, *, threshold: int = 2) -> KeyHolder:
-        """The holder that `freeze` was asked of. Raises `DataError` for other bytes."""
+        """Restore the key holder whose `freeze` returned these bytes; `DataError` for other bytes."""
         secrets, header = decode(frozen)
         holder = cls(PrivateKey.from_body(secrets), threshold=threshold)
         holder._recall(header)
         return holder
 
     def requiring(self, threshold: int) -> KeyHolder:
-        """A holder of the same key for other runs: it needs `threshold` survivors, and knows of no exchange yet."""
+        """Make a holder of the same key for other runs, with its own threshold and nothing answered yet."""
         return type(self)(self._private, threshold=threshold)
 
     @property
     def public(self) -> PublicKey:
+        """The public key."""
         return self._private.public
 
     def public_body(self) -> dict[str, Array]:
+        """Return the public key, as sent to clients."""
         return self.public.to_body()
 
     def secret_body(self) -> dict[str, Array]:
+        """Return the whole key, secret half included."""
         return self._private.to_body()
 
     def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
+        """Decrypt one batch."""
         numbers = cipher.from_wire(ciphertexts, None, self.public.ciphertext_bytes, sender)
         cipher.check(self.public, numbers, sender)
         return {PLAINTEXTS: cipher.to_wire(cipher.decrypt(self._private, numbers), self.public.plaintext_bytes)}
 
     def decrypt_upload(self, ciphertexts: cipher.Integers) -> list[int]:
-        """What the key opens without the protocol's restraint; only the audit's collusion view calls it."""
+        """Decrypt any ciphertexts, without the protocol's checks; only the audit's collusion view calls it."""
         return cipher.decrypt(self._private, ciphertexts)

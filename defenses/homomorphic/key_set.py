@@ -1,8 +1,8 @@
-"""Keys of threshold decryption: any t of N share holders open together, fewer learn nothing.
+"""Deal keys for threshold decryption: any t of N share holders open together, fewer learn nothing.
 
 The dealer draws n = p q of safe primes p = 2 p' + 1, q = 2 q' + 1 and shares d = n^-1 mod m, m = p' q', by a random
 polynomial f of degree t - 1 over Z_m with f(0) = d: holder i is given s_i = f(i + 1) (Shoup, "Practical threshold
-signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers everyone is given v, which
+signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers every party is given v, which
 generates the squares mod n, and v_i = v^s_i.
 
 The dealer knows every secret: it is trusted to forget them. Distributed generation was looked at: the one maintained
@@ -32,11 +32,13 @@ from securefed.messages import ClientId
 
 @dataclass(frozen=True)
 class SharedKey:
-    """What every party is given at set-up.
+    """The public part of the keys, which every party gets at set-up.
 
     Attributes:
-        public: what encrypts.      threshold: t.
-        base: v.      verifiers: v_i of holder i; holders are the clients 0..N-1.
+        public: the key that encrypts.
+        threshold: t.
+        base: v.
+        verifiers: v_i of holder i; holders are the clients 0..N-1.
         identities: raw Ed25519 public keys by client; empty where uploads are not signed.
     """
 
@@ -48,6 +50,7 @@ class SharedKey:
 
     @property
     def holders(self) -> int:
+        """Number N of share holders."""
         return len(self.verifiers)
 
     @cached_property
@@ -57,7 +60,7 @@ class SharedKey:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """SHA-256 of everything here."""
+        """SHA-256 of all these values."""
         public, size = self.public, self.public.plaintext_bytes
         digest = hashlib.sha256(f"{public.bits}|{self.threshold}|{self.holders}".encode())
         for number in (public.n, public.base, self.base, *self.verifiers):
@@ -71,10 +74,12 @@ class SharedKey:
 class KeySet:
     """The shared key and the secrets of those clients that live in this process.
 
-    A deployed client's holds its own secrets alone (`only`); a simulation's holds everybody's.
+    The key set of a deployed client holds its own secrets alone (`only`); that of a simulation holds all.
 
     Attributes:
-        shares: s_i by holder.      signers: raw Ed25519 private keys by client.
+        shared: the public part.
+        shares: s_i by holder.
+        signers: raw Ed25519 private keys by client.
 
     Raises:
         ConfigError: a modulus below 2048 bits; only `InsecureKeySet` admits one.
@@ -89,16 +94,16 @@ class KeySet:
             raise ConfigError(f"threshold keys have at least 2048 bits, not {self.shared.public.bits}")
 
     def __repr__(self) -> str:
-        """The same at every party of these keys, whosever secrets it holds."""
+        """Show the public part only, so that it reads the same at every party."""
         return f"{type(self).__name__}({self.shared.holders} holders, {self.shared.fingerprint.hex()})"
 
     def only(self, client: ClientId) -> KeySet:
-        """What the dealer hands to this client; to be carried over a channel that nobody else reads."""
+        """Return the key set for this client alone; carry it over a confidential channel."""
         return type(self)(self.shared, _only(self.shares, client), _only(self.signers, client))
 
 
 class InsecureKeySet(KeySet):
-    """Keys that can be factored: for tests and quick simulations only."""
+    """A key set whose modulus can be factored: for tests and quick simulations only."""
 
 
 K = TypeVar("K", bound=KeySet)
@@ -109,16 +114,18 @@ def _only(secrets: Mapping[ClientId, Any], client: ClientId) -> dict[ClientId, A
 
 
 def deal(threshold: int, holders: int, *, clients: int | None = None, bits: int = 2048, signed: bool = True) -> KeySet:
-    """Fresh keys, every random bit from the operating system. Seconds at 2048 bits.
+    """Deal fresh keys, every random bit from the operating system; takes seconds at 2048 bits.
 
     Args:
         threshold: t, more than half of the holders: else two halves would open two sums whose difference is one
             client's contribution.
-        holders: N; clients 0..N-1 hold shares.      clients: how many get identities (default N).
-        bits: of n, a multiple of 64, at least 2048.      signed: whether uploads are signed.
+        holders: N, at most 64 (N! enters every exponent); clients 0..N-1 hold shares.
+        clients: number of clients that get identities (default N).
+        bits: of n, a multiple of 64, at least 2048.
+        signed: whether uploads are signed.
 
     Raises:
-        ConfigError: any of that is violated, or N exceeds 64 (N! enters every exponent).
+        ConfigError: a number outside these ranges.
     """
     return _deal(KeySet, threshold, holders, clients, bits, signed)
 
@@ -126,7 +133,7 @@ def deal(threshold: int, holders: int, *, clients: int | None = None, bits: int 
 def insecure_deal(
     threshold: int, holders: int, *, clients: int | None = None, bits: int = 512, signed: bool = True
 ) -> InsecureKeySet:
-    """`deal` with keys that can be factored, from 256 bits on."""
+    """Deal keys that can be factored, from 256 bits on; arguments as for `deal`."""
     return _deal(InsecureKeySet, threshold, holders, clients, bits, signed)
 
 
@@ -149,7 +156,7 @@ def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits
     while abs(p - q) >> max(bits // 2 - 100, 1) == 0:  # FIPS 186-5, A.1.3, as for `keys.generate`
         q = safe_prime(bits // 2)
     n, m = p * q, (p // 2) * (q // 2)
-    # gcd(p - 1, q - 1) = 2 as p' and q' are different primes: fit for DJN noise.
+    # gcd(p - 1, q - 1) = 2 as p' and q' are different primes: fit for DJN randomness.
     coefficients = [gmpy2.invert(n, m), *(gmpy2.mpz(randbelow(int(m))) for _ in range(threshold - 1))]
     shares = {i: int(_evaluate(coefficients, i + 1, m)) for i in range(holders)}
     base = _square(n)
@@ -169,31 +176,32 @@ def _evaluate(coefficients: list[Any], x: int, modulus: Any) -> Any:
 
 
 def _square(n: Any) -> Any:
-    """A random generator of the squares mod n: their group is cyclic of order p' q', so all but a few generate it."""
+    """Draw a generator of the squares mod n: their group is cyclic of order p' q', so all but a few generate it."""
     while True:
         v = gmpy2.mpz(randbelow(int(n))) ** 2 % n
         if gmpy2.gcd(v, n) == 1 and gmpy2.gcd(v - 1, n) == 1:
             return v
 
 
-class Dealer:
-    """Deals once for each size and remembers: the set-up of a simulation. A copy has the same keys."""
+class KeyDealer:
+    """Deals keys once for each size and remembers them, for simulations. A copy has the same keys."""
 
     def __init__(self) -> None:
         self._dealt: dict[tuple[int, int, int, int], KeySet] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Dealer._of, (dict(self._dealt),)
+        """Copy and pickle with the keys dealt so far."""
+        return KeyDealer._of, (dict(self._dealt),)
 
     @classmethod
-    def _of(cls, dealt: dict[tuple[int, int, int, int], KeySet]) -> Dealer:
+    def _of(cls, dealt: dict[tuple[int, int, int, int], KeySet]) -> KeyDealer:
         out = cls()
         out._dealt = dealt
         return out
 
     def keys(self, threshold: int, holders: int, clients: int, bits: int) -> KeySet:
-        """The keys for these numbers, dealt at the first call."""
+        """Return the keys for these numbers, dealt at the first call."""
         with self._lock:
             wanted = (threshold, holders, clients, bits)
             if wanted not in self._dealt:

@@ -1,4 +1,4 @@
-"""Paillier keys that are fit for short noise exponents, held in phe's types.
+"""Generate and check Paillier keys that admit short random exponents, held in phe's types.
 
 Damgard, Jurik and Nielsen (DJN), "A generalization of Paillier's public-key system with applications to electronic
 voting", Int. J. Inf. Secur. 9 (2010), section 4: n = p q with p = q = 3 (mod 4) and gcd(p - 1, q - 1) = 2; the public
@@ -28,11 +28,11 @@ _SMALL_PRIMES = gmpy2.primorial(2000)
 
 @dataclass(frozen=True)
 class PublicKey:
-    """What encrypts: phe's public key and the DJN base.
+    """The key that encrypts: phe's public key and the DJN base.
 
     Attributes:
         phe: the modulus n, as phe's type, so that its tools read our ciphertexts.
-        base: h = -x^2 mod n; noise is (h^n)^r mod n^2.
+        base: h = -x^2 mod n; an encryption of zero is (h^n)^r mod n^2.
     """
 
     phe: PaillierPublicKey
@@ -40,22 +40,26 @@ class PublicKey:
 
     @property
     def n(self) -> int:
+        """The modulus."""
         return int(self.phe.n)
 
     @property
     def bits(self) -> int:
+        """Length of the modulus."""
         return self.n.bit_length()
 
     @property
     def plaintext_bytes(self) -> int:
+        """Bytes of a plaintext on the wire."""
         return self.bits // 8
 
     @property
     def ciphertext_bytes(self) -> int:
+        """Bytes of a ciphertext on the wire."""
         return self.bits // 4
 
     def to_body(self) -> dict[str, Array]:
-        """The key as two arrays of `bits / 8` bytes each, whatever its value."""
+        """Write the key as two arrays of `bits / 8` bytes each, whatever its value."""
         return {
             MODULUS: from_bytes(self.n.to_bytes(self.plaintext_bytes, "little")),
             BASE: from_bytes(int(self.base).to_bytes(self.plaintext_bytes, "little")),
@@ -63,14 +67,14 @@ class PublicKey:
 
     @classmethod
     def from_body(cls, body: Tensors, bits: int, sender: PartyId) -> PublicKey:
-        """Inverse of `to_body`, after every check that the public half of a key allows.
+        """Read what `to_body` wrote, after every check that the public half of a key allows.
 
         Checked: sizes; n has exactly `bits` bits, is 1 mod 4, has no factor below 2000, is neither prime nor a perfect
         power; h is a unit other than +-1 with Jacobi symbol 1. NOT checked, because it cannot be without a proof by
-        the key's maker: that n has two factors of equal size, and who knows them.
+        the key's maker: that n has two factors of equal size, and which parties know them.
 
         Raises:
-            MalformedError: any of that fails.
+            MalformedError: a check fails.
         """
         if set(body) != {MODULUS, BASE}:
             raise MalformedError(sender, f"a public key holds {MODULUS!r} and {BASE!r}, not {sorted(body)}")
@@ -85,20 +89,25 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """What decrypts. Its text form shows nothing secret."""
+    """The key that decrypts. Its text form shows nothing secret.
+
+    Attributes:
+        public: the public half.
+        phe: the secret half, as phe's type.
+    """
 
     public: PublicKey
     phe: PaillierPrivateKey = field(repr=False)
 
     def to_body(self) -> dict[str, Array]:
-        """The whole key as arrays. Inverse: `from_body`."""
+        """Write the whole key as arrays. Inverse: `from_body`."""
         size = self.public.plaintext_bytes
         primes = {"p": self.phe.p, "q": self.phe.q}
         return self.public.to_body() | {n: from_bytes(int(v).to_bytes(size, "little")) for n, v in primes.items()}
 
     @classmethod
     def from_body(cls, body: Tensors) -> PrivateKey:
-        """What `to_body` gave. Raises `DataError` for other arrays."""
+        """Read what `to_body` wrote; `DataError` for other arrays."""
         try:
             n, base, p, q = (int.from_bytes(body[name].tobytes(), "little") for name in (MODULUS, BASE, "p", "q"))
             public = PaillierPublicKey(n)
@@ -108,7 +117,7 @@ class PrivateKey:
 
 
 def generate(bits: int) -> PrivateKey:
-    """A fresh key; every random bit comes from the operating system.
+    """Generate a fresh key; every random bit comes from the operating system.
 
     Args:
         bits: length of n, a multiple of 64.
@@ -130,7 +139,7 @@ def generate(bits: int) -> PrivateKey:
 
 
 def _prime(bits: int) -> Any:
-    """A random prime of exactly `bits` bits, 3 mod 4, its two highest bits set so that p q has 2 `bits` bits."""
+    """Draw a random prime of exactly `bits` bits, 3 mod 4, its two highest bits set so that p q has 2 `bits` bits."""
     while True:
         candidate = gmpy2.mpz(secrets.randbits(bits) | (3 << (bits - 2)) | 3)
         if gmpy2.is_prime(candidate, _ROUNDS):
@@ -138,7 +147,7 @@ def _prime(bits: int) -> Any:
 
 
 def djn_base(n: Any) -> int:
-    """h = -x^2 mod n for a random unit x (DJN, section 4)."""
+    """Draw h = -x^2 mod n for a random unit x (DJN, section 4)."""
     while True:
         x = gmpy2.mpz(secrets.randbelow(int(n)))
         base = -x * x % n
@@ -148,7 +157,7 @@ def djn_base(n: Any) -> int:
 
 @lru_cache(maxsize=64)
 def _fault(n: int, base: int, bits: int) -> str | None:
-    """What is wrong with a public key, or `None`; every client of a simulation asks for the same one."""
+    """Say what is wrong with a public key, or `None`; remembered, as all clients of a simulation check the same one."""
     modulus = gmpy2.mpz(n)
     checks = {
         f"the modulus has {n.bit_length()} bits, not {bits}": n.bit_length() == bits,

@@ -1,4 +1,4 @@
-"""Sums under CKKS, a lattice scheme: approximate, in floating point, by TenSEAL (the extra `lattice`).
+"""Sum contributions approximately under CKKS, a lattice scheme, by TenSEAL (the extra `lattice`).
 
     stage     server asks                                          reply
     key       key holder: {}                                       context: parameters and public key
@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from securefed.defenses.base import (
-    Aggregation,
     Outgoing,
     Plan,
     Session,
@@ -34,14 +33,22 @@ from securefed.defenses.base import (
     has_indicator,
     some_client_out,
 )
-from securefed.defenses.homomorphic import known_key
+from securefed.defenses.homomorphic import key_pinning
 from securefed.defenses.homomorphic.key_holder import (
     CIPHERTEXTS,
     DECRYPT,
     KEY,
     PLAINTEXTS,
     SURVIVORS,
-    OncePerExchange,
+    AbstractKeyHolder,
+)
+from securefed.defenses.homomorphic.key_holder_protocol import (
+    CONTRIBUTE,
+    UPLOAD,
+    EncryptedSumServer,
+    EncryptingClient,
+    KeyHolderAggregation,
+    threshold_of,
 )
 from securefed.defenses.homomorphic.lattice_flood import flood_bits, flood_error, open_flooded
 from securefed.defenses.homomorphic.lattice_ring import (
@@ -64,38 +71,35 @@ from securefed.defenses.homomorphic.lattice_wire import (
     to_wire,
 )
 from securefed.defenses.homomorphic.packing import out_total
-from securefed.defenses.homomorphic.protocol import (
-    CONTRIBUTE,
-    UPLOAD,
-    KeyMemory,
-    PaillierClient,
-    PaillierServer,
-    threshold_of,
-)
-from securefed.errors import ConfigError, DataError, MalformedError, PlanError, RangeRefused, TooFewSurvivors
+from securefed.errors import ConfigError, MalformedError, PlanError, RangeRefused
 from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes
 from securefed.tensors import Array, Tensors, decode
 
 
 def scale(clients: int) -> float:
-    """Units of one: the largest power of two with clients * scale < 2^118, a quarter of the modulus."""
+    """Return the integer that stands for 1: the largest power of two with clients * scale < 2^118, modulus / 4."""
     return 2.0 ** (118 - math.ceil(math.log2(clients)))
 
 
 @dataclass(frozen=True)
-class LatticeClient(PaillierClient):
-    """A client's protocol state.
+class LatticeClient(EncryptingClient):
+    """A CKKS client's state in one exchange.
 
     Attributes:
-        context: the parameters and the key that it accepted; forgotten after the upload.
+        context: the parameters and the key that it accepted; discarded after the upload.
     """
 
     context: bytes = field(default=b"", repr=False)
 
 
-class LatticeHolder(OncePerExchange):
-    """The holder of a CKKS key, made here. What it answers carries the flood."""
+class LatticeKeyHolder(AbstractKeyHolder):
+    """Holds a CKKS key and decrypts sums with added flooding noise (`lattice_flood`).
+
+    Args:
+        threshold: fewest survivors for which it decrypts.
+        frozen: what `freeze` returned; by default it makes a fresh key.
+    """
 
     def __init__(self, *, threshold: int = 2, frozen: bytes | None = None) -> None:
         super().__init__(threshold)
@@ -110,21 +114,24 @@ class LatticeHolder(OncePerExchange):
         self._public = padded(serialized(public, key=True), CONTEXT_BYTES)
 
     def public_body(self) -> dict[str, Array]:
+        """Return the public key, as sent to clients."""
         return {CONTEXT: self._public}
 
     def secret_body(self) -> dict[str, Array]:
+        """Return the whole key, secret half included."""
         return {CONTEXT: from_bytes(self._context.serialize(save_secret_key=True))}
 
     def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
+        """Decrypt one batch with a fresh flood."""
         slots = open_flooded(self._context, self._vectors(ciphertexts, sender), flood_bits(survivors))
         return {PLAINTEXTS: slots}
 
     def decrypt_upload(self, ciphertexts: Array, sender: PartyId) -> Array:
-        """What the key opens without restraint or flood; only the audit's collusion view calls it."""
+        """Decrypt any ciphertexts, without a flood; only the audit's collusion view calls it."""
         return np.array([vector.decrypt() for vector in self._vectors(ciphertexts, sender)], np.float64)
 
     def _vectors(self, ciphertexts: Array, sender: PartyId) -> list[Any]:
-        """Ciphertexts of one batch, at the scale that they carry themselves."""
+        """Read the ciphertexts of one batch, at the scale that they carry themselves."""
         vectors = from_wire(self._context, ciphertexts, None, sender)
         if len({scale_of(vector) for vector in vectors}) != 1:
             raise MalformedError(sender, "ciphertexts of one batch have one scale")
@@ -132,14 +139,14 @@ class LatticeHolder(OncePerExchange):
 
 
 @dataclass(frozen=True)
-class CKKS(KeyMemory, Aggregation):
-    """Approximate sums under additively homomorphic lattice encryption.
+class CKKS(KeyHolderAggregation[LatticeClient]):
+    """Sums contributions approximately under additively homomorphic lattice encryption.
 
     Attributes:
         threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
 
-    Guarantees, for a server and a key holder that follow the protocol and do not collude: as for `Paillier`, but that
-    the sum is approximate, by at most `TensorPlan.error` per entry (2^-69 that an entry of a sum exceeds it).
+    Guarantees, for a server and a key holder that follow the protocol and do not collude: as for `Paillier`, except
+    that the sum is approximate, by at most `TensorPlan.error` per entry (2^-69 that an entry of a sum exceeds it).
     A client that sits out uploads two uniform polynomials, so that the sum is uniform modulo the 120 bits it lives in.
     Not promised: as for `Paillier`; and a client's entries in their bounds are checked by the client alone.
 
@@ -163,7 +170,7 @@ class CKKS(KeyMemory, Aggregation):
         return f"{self.name}({DEGREE})"
 
     def plan(self, plan: Plan) -> Plan:
-        """Stages, bytes, the error of the sum, assumptions.
+        """Add stages, bytes, the error of the sum and assumptions to the plan.
 
         Raises:
             PlanError: a tensor without a bound or in fixed point, or too few clients for the threshold.
@@ -182,7 +189,7 @@ class CKKS(KeyMemory, Aggregation):
         ).assume(
             "The key holder does not collude with the server: together they open every contribution.",
             "The server is honest but curious: an active one could have one client's ciphertexts decrypted in place "
-            "of the sum, or hand the clients a key of its own before their first round, and clients that are told "
+            "of the sum, or hand the clients a key of its own before their first round, and clients that are sent "
             "different broadcasts do not notice it.",
             "The key holder sees the sum of every round.",
             "Ciphertexts are malleable: that messages arrive unaltered rests on the authenticated channel.",
@@ -195,24 +202,11 @@ class CKKS(KeyMemory, Aggregation):
         )
 
     def client_open(self, session: Session, client: ClientId) -> LatticeClient:
+        """Start an exchange at a client."""
         return LatticeClient(client, session)
 
-    def client_step(
-        self, state: LatticeClient, request: Message, encoded: Tensors | None
-    ) -> tuple[LatticeClient, dict[str, Array]]:
-        """`client_accept` and `client_upload` in one.
-
-        Raises:
-            MessageRefused: as `client_accept`.
-            RangeRefused: as `client_upload`.
-        """
-        accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
-        if encoded is None:
-            raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
-        return self.client_upload(accepted, encoded)
-
     def client_accept(self, state: LatticeClient, request: Message, context: UploadContext) -> LatticeClient:
-        """Check stage, exchange, parameters and key. What other clients are told is not compared (see the plan).
+        """Check stage, exchange, parameters and key. The broadcasts of other clients are not compared (see the plan).
 
         Raises:
             MessageRefused: a wrong stage, a repeated request, foreign parameters, or another key than before.
@@ -222,11 +216,11 @@ class CKKS(KeyMemory, Aggregation):
         request.check(run=session.run, round=session.round, stage=UPLOAD, sender=SERVER, receiver=state.client)
         read_context(request.body, request.sender)
         mark = {"sha256": from_bytes(sha256(request.body[CONTEXT].tobytes()).digest())}
-        known = known_key.met(state.known, session.run, mark, request.sender)
-        return replace(state, next_stage=CONTRIBUTE, known=known, context=request.body[CONTEXT].tobytes())
+        pinned = key_pinning.pin(state.pinned, session.run, mark, request.sender)
+        return replace(state, next_stage=CONTRIBUTE, pinned=pinned, context=request.body[CONTEXT].tobytes())
 
     def client_upload(self, state: LatticeClient, encoded: Tensors | None) -> tuple[LatticeClient, dict[str, Array]]:
-        """Encrypt; for a client that sits out, uniform polynomials.
+        """Encrypt; for a client that sits out, send uniform polynomials.
 
         Raises:
             RangeRefused: an entry outside the planned bound.
@@ -241,37 +235,19 @@ class CKKS(KeyMemory, Aggregation):
             vectors = [library().ckks_vector(context, chunk) for chunk in _slots(plan, encoded)]
         return replace(state, next_stage="", context=b""), {CIPHERTEXTS: to_wire(vectors)}
 
-    def server_open(self, session: Session) -> tuple[PaillierServer, str, Outgoing]:
-        if len(session.cohort) > session.plan.clients:
-            raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")
-        return PaillierServer(session), KEY, {KEY_HOLDER: {}}
+    def _distribute(self, state: EncryptedSumServer, reply: Message) -> tuple[EncryptedSumServer, str, Outgoing]:
+        read_context(reply.body, reply.sender)
+        body = {CONTEXT: reply.body[CONTEXT]}
+        return replace(state, stage=UPLOAD, key=body), UPLOAD, dict.fromkeys(state.session.cohort, body)
 
-    def server_step(
-        self, state: PaillierServer, replies: Mapping[PartyId, Message]
-    ) -> tuple[PaillierServer, str, Outgoing] | Aggregate:
-        session = state.session
-        asked = session.cohort if state.stage == UPLOAD else (KEY_HOLDER,)
-        for party, message in replies.items():
-            if party not in asked:
-                raise MalformedError(party, f"nobody asked it at stage {state.stage!r}")
-            message.check(run=session.run, round=session.round, stage=state.stage, sender=party, receiver=SERVER)
-        if state.stage == UPLOAD:
-            return self._collect(state, replies)
-        if not replies:
-            raise TooFewSurvivors(f"the key holder did not answer at stage {state.stage!r}; the round is void")
-        reply = replies[KEY_HOLDER]
-        if state.stage == KEY:
-            read_context(reply.body, reply.sender)
-            body = {CONTEXT: reply.body[CONTEXT]}
-            return replace(state, stage=UPLOAD, key=body), UPLOAD, dict.fromkeys(session.cohort, body)
-        return Aggregate(_unpack_sum(session.plan, reply.body, len(state.survivors), reply.sender), state.survivors)
+    def _finish(self, state: EncryptedSumServer, reply: Message) -> Aggregate:
+        total = _unpack_sum(state.session.plan, reply.body, len(state.survivors), reply.sender)
+        return Aggregate(total, state.survivors)
 
     def _collect(
-        self, state: PaillierServer, replies: Mapping[PartyId, Message]
-    ) -> tuple[PaillierServer, str, Outgoing]:
+        self, state: EncryptedSumServer, replies: Mapping[PartyId, Message]
+    ) -> tuple[EncryptedSumServer, str, Outgoing]:
         plan = state.session.plan
-        if len(replies) < plan.threshold:
-            raise TooFewSurvivors(f"{len(replies)} clients uploaded, the threshold is {plan.threshold}; nothing opened")
         context = read_context(state.key, KEY_HOLDER)
         total: list[Any] = []
         for message in replies.values():
@@ -280,18 +256,22 @@ class CKKS(KeyMemory, Aggregation):
         request = {CIPHERTEXTS: to_wire(total), SURVIVORS: np.asarray(len(replies), np.int64)}
         return replace(state, stage=DECRYPT, survivors=tuple(sorted(replies))), DECRYPT, {KEY_HOLDER: request}
 
-    def helper(self, clients: int, frozen: bytes | None = None) -> LatticeHolder:
-        """A key holder, with a fresh key or `frozen`; it refuses fewer survivors than the plan needs."""
-        return LatticeHolder(threshold=threshold_of(self.threshold, clients), frozen=frozen)
+    def helper(self, clients: int, frozen: bytes | None = None) -> LatticeKeyHolder:
+        """Make a key holder, with a fresh key or a `frozen` one; it refuses fewer survivors than the plan needs."""
+        return LatticeKeyHolder(threshold=threshold_of(self.threshold, clients), frozen=frozen)
 
 
 def ckks(*, threshold: int | None = None) -> CKKS:
-    """Approximate sums under lattice encryption; see `CKKS`."""
+    """Sum contributions approximately under lattice encryption; see `CKKS`."""
     return CKKS(threshold)
 
 
 def read_upload(context: Any, body: Tensors, plan: Plan, sender: PartyId) -> list[Any]:
-    """The ciphertexts of one client's upload. Raises `MalformedError`."""
+    """Read the ciphertexts of one client's upload.
+
+    Raises:
+        MalformedError: the body is no upload under this plan.
+    """
     if set(body) != {CIPHERTEXTS}:
         raise MalformedError(sender, f"an upload holds ciphertexts, not {sorted(body)}")
     vectors = from_wire(context, body[CIPHERTEXTS], _chunks(plan), sender)
@@ -300,8 +280,8 @@ def read_upload(context: Any, body: Tensors, plan: Plan, sender: PartyId) -> lis
     return vectors
 
 
-def open_ckks(key_holder: LatticeHolder, body: Tensors, plan: Plan, sender: PartyId = SERVER) -> dict[str, Array]:
-    """One client's contribution, up to the scheme's noise: what server and key holder see together."""
+def open_ckks(key_holder: LatticeKeyHolder, body: Tensors, plan: Plan, sender: PartyId = SERVER) -> dict[str, Array]:
+    """Open one client's contribution, up to the scheme's noise, as server and key holder can together."""
     return _unpack(plan, {PLAINTEXTS: key_holder.decrypt_upload(body[CIPHERTEXTS], sender)}, sender)
 
 
@@ -313,7 +293,7 @@ def _approximate(tensor: TensorPlan, clients: int) -> TensorPlan:
 
 
 def _relative_error(clients: int) -> float:
-    """Of a sum, in bounds: flood, scheme's noise, and double precision in the transforms (measured 2^-48 a client)."""
+    """Bound a sum's error in units of the bound: flood, scheme's noise, double precision (2^-48 a client measured)."""
     return flood_error(clients) / scale(clients) + clients * 2.0**-46
 
 
@@ -322,7 +302,7 @@ def _chunks(plan: Plan) -> int:
 
 
 def _slots(plan: Plan, encoded: Tensors) -> Array:
-    """Entries over their bounds, (chunks, SLOTS), zeros at the end."""
+    """Divide entries by their bounds and lay them into slots (chunks, SLOTS), with zeros at the end."""
     flat = np.zeros(_chunks(plan) * SLOTS)
     start = 0
     for tensor in plan.tensors:
@@ -336,7 +316,7 @@ def _slots(plan: Plan, encoded: Tensors) -> Array:
 
 
 def _unpack_sum(plan: Plan, body: Tensors, count: int, sender: PartyId) -> dict[str, Array]:
-    """The sum of `count` contributions; zeros with the indicator set where some client sat out.
+    """Read the sum of `count` contributions; zeros with the indicator set where some client sat out.
 
     The slots of a sum that holds a uniform polynomial spread over tens of `count` bounds: all 4096 lie within
     what `count` clients can add up to with a probability below 2^-10000.

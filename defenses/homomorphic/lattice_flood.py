@@ -1,8 +1,8 @@
-"""Decryption that hides the scheme's own noise: integers that are added in the ring before anything is rounded.
+"""Decrypt so that the scheme's own noise is hidden: add large random integers in the ring before anything is rounded.
 
 A decrypted CKKS sum shows its noise, and noise and ciphertext together determine the secret key (Li and Micciancio,
 EUROCRYPT 2021). So the key holder adds a flood F to the sum's polynomial m + e (message, noise): 8192 coefficients,
-each uniform on 2^w integers. What it answers is computed from m + e + F alone, in whatever precision. Shifting F by
+each uniform on 2^w integers. Its answer is computed from m + e + F alone, in whatever precision. Shifting F by
 e moves its distribution by at most sum |e_i| / 2^w, hence the answer's too, WHATEVER m is: a flood that is added
 after decoding would not do, as the rounding of m + e to doubles may hang on e.
 """
@@ -29,7 +29,7 @@ _LOW: Final = 60
 
 
 def noise_bound(count: int) -> float:
-    """t: ten standard deviations of the scheme's noise in one slot of a sum of `count` ciphertexts.
+    """Compute t, ten standard deviations of the scheme's noise in one slot of a sum of `count` ciphertexts.
 
     A fresh ciphertext is rounded when its last prime goes: each of its two polynomials by uniform parts of half a unit,
     the second times the ternary secret. A coefficient then has variance (1 + 2 n / 3) / 12, a slot's real part n / 2
@@ -40,7 +40,7 @@ def noise_bound(count: int) -> float:
 
 
 def flood_bits(count: int) -> int:
-    """w: log2 of the number of integers that a flood's coefficient is uniform on, for a sum of `count` ciphertexts.
+    """Compute w, log2 of the number of integers on which a flood's coefficient is uniform, for `count` ciphertexts.
 
     A coefficient of the noise has a mean size of at most sqrt(count (1 + n) / 12), whatever the ternary secret. With n
     coefficients a ciphertext and 2^30 values in 2^18 ciphertexts, w keeps the run's distance below 2^-40: below 2^-70
@@ -51,7 +51,7 @@ def flood_bits(count: int) -> int:
 
 
 def flood_error(count: int) -> float:
-    """What flood and scheme's noise add to a slot, in units of the scale; exceeded with probability below 2^-69.
+    """Bound what flood and scheme's noise add to a slot, in units of the scale; exceeded with probability below 2^-69.
 
     A slot's real part adds n coefficients times cosines whose squares add up to n / 2 (Hoeffding 1963).
     """
@@ -59,10 +59,12 @@ def flood_error(count: int) -> float:
 
 
 def open_flooded(context: Any, vectors: list[Any], bits: int) -> Array:
-    """Slots of ciphertexts, each with a fresh flood of `bits` bits; float64 (count, SLOTS).
+    """Decrypt ciphertexts, each with a fresh flood of `bits` bits, to slots: float64 (count, SLOTS).
 
     Args:
-        context: with the secret key.      vectors: of one scale.
+        context: TenSEAL's context with the secret key.
+        vectors: ciphertexts of one scale.
+        bits: w.
     """
     seal, inner = library().sealapi, context.seal_context().data
     evaluator, encoder = seal.Evaluator(inner), seal.CKKSEncoder(inner)
@@ -88,14 +90,14 @@ def open_flooded(context: Any, vectors: list[Any], bits: int) -> Array:
 
 
 def _flood(context: Any, bits: int) -> Array:
-    """Residues (primes, DEGREE) of integers uniform on [-2^(bits - 1), 2^(bits - 1)), from the operating system."""
+    """Draw residues (primes, DEGREE) of secret integers uniform on [-2^(bits - 1), 2^(bits - 1))."""
     words = np.frombuffer(secrets.token_bytes(16 * DEGREE), np.uint64).reshape(2, DEGREE)
     low, high = words[0] >> np.uint64(64 - _LOW), words[1] >> np.uint64(64 + _LOW - bits)
     return residues_of(low, high, bits, moduli(context))
 
 
 def residues_of(low: Array, high: Array, bits: int, primes: list[int]) -> Array:
-    """Residues of high 2^60 + low - 2^(bits - 1) modulo each prime.
+    """Compute the residues of high 2^60 + low - 2^(bits - 1) modulo each prime.
 
     The primes lie closely below 2^60, so that 2^60 leaves a rest below 2^20, and products stay below 2^64.
     """

@@ -1,4 +1,4 @@
-"""The ring below CKKS: its parameters, and ciphertexts made from residues that SEAL did not draw.
+"""Set the parameters of CKKS, and make ciphertexts from residues that SEAL did not draw.
 
 A ciphertext is two polynomials modulo q = q_1 q_2, kept by their values at the roots of unity modulo each prime. SEAL
 reads and writes them as bytes, which is how residues get in: a header, the parameters' fingerprint, sizes, the scale,
@@ -28,7 +28,7 @@ _VARINT: Final = 7
 
 @cache
 def library() -> Any:
-    """TenSEAL. Raises `ConfigError` where it is not installed."""
+    """Import TenSEAL; `ConfigError` where it is not installed."""
     try:
         import tenseal  # noqa: PLC0415 - optional
         import tenseal.sealapi  # noqa: PLC0415 - gives ciphertexts their scale
@@ -38,7 +38,7 @@ def library() -> Any:
 
 
 def new_context() -> Any:
-    """TenSEAL's context with a fresh key."""
+    """Make TenSEAL's context with a fresh key."""
     tenseal = library()
     context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=DEGREE, coeff_mod_bit_sizes=list(PRIMES))
     context.global_scale = 1.0  # part of the parameters; senders set their own
@@ -46,21 +46,23 @@ def new_context() -> Any:
 
 
 def uniform_vector(context: Any, scale: float) -> Any:
-    """A ciphertext of two uniform polynomials, from the operating system: what a client sends that sits out.
+    """Draw a ciphertext of two uniform polynomials, from the operating system, for a client that sits out.
 
     Whatever is added to it, the sum decrypts to a uniform polynomial modulo q. Under ring learning with errors it looks
-    like a fresh ciphertext; and who knows it and what the sum opens to, the server, holds a sample of that problem with
-    the key holder's flood as its error, and learns nothing of the other terms.
+    like a fresh ciphertext. The server knows it and what the sum opens to: a sample of that problem with the key
+    holder's flood as its error, from which it learns nothing of the other terms.
     """
     residues = np.stack([[_uniform(prime, DEGREE) for prime in moduli(context)] for _ in range(2)])
     return vector_of(context, residues, scale, transformed=True)
 
 
 def vector_of(context: Any, residues: Array, scale: float, *, transformed: bool) -> Any:
-    """TenSEAL's vector with these residues.
+    """Make TenSEAL's vector with these residues.
 
     Args:
+        context: TenSEAL's context.
         residues: uint64 (2, primes, DEGREE), below their primes.
+        scale: the scale that the ciphertext carries.
         transformed: whether they are values at roots of unity; else they are coefficients.
     """
     data = context.seal_context().data.first_context_data()
@@ -75,7 +77,7 @@ def vector_of(context: Any, residues: Array, scale: float, *, transformed: bool)
 
 
 def _headed(content: bytes) -> bytes:
-    """SEAL's header before what it counts; not compressed."""
+    """Put SEAL's header, which states the length, before the content; not compressed."""
     header = library().sealapi.Serialization.SEALHeader()
     size = header.header_size
     head = header.magic, size, header.version_major, header.version_minor, 0, 0, size + len(content)
@@ -83,7 +85,7 @@ def _headed(content: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """A whole number in protobuf's form."""
+    """Encode an integer as protobuf does."""
     out = b""
     while value >> _VARINT:
         out += bytes([value & 0x7F | 0x80])
@@ -92,18 +94,18 @@ def _varint(value: int) -> bytes:
 
 
 def scale_of(vector: Any) -> float:
-    """The scale that a vector's ciphertext carries."""
+    """Return the scale that a vector's ciphertext carries."""
     return float(vector.ciphertext()[0].scale)
 
 
 def moduli(context: Any) -> list[int]:
-    """The primes that sums live under."""
+    """Return the primes modulo which sums are kept."""
     parameters = context.seal_context().data.first_context_data().parms()
     return [int(prime.value()) for prime in parameters.coeff_modulus()]
 
 
 def _uniform(bound: int, count: int) -> Array:
-    """uint64 (count,), uniform below `bound`, by rejection."""
+    """Draw integers uniform below `bound` by rejection, uint64 (count,)."""
     shift = np.uint64(64 - bound.bit_length())
     found = np.zeros(0, np.uint64)
     while found.size < count:

@@ -1,4 +1,4 @@
-"""Contexts and ciphertexts of CKKS as other parties send them: read, and checked to be of our parameters."""
+"""Read CKKS contexts and ciphertexts that other parties sent, and check that they have our parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTEXT_BYTES: Final = 2 * DEGREE * 3 * 8 + 1024
 
 
 def read_context(body: Tensors, sender: PartyId) -> Any:
-    """A public context of exactly our parameters. Raises `MalformedError` for anything else."""
+    """Read a public context; `MalformedError` unless it has exactly our parameters."""
     if set(body) != {CONTEXT}:
         raise MalformedError(sender, f"a public key holds {CONTEXT!r}, not {sorted(body)}")
     data = _unpadded(body[CONTEXT][None], CONTEXT_BYTES, sender)[0]
@@ -35,6 +35,7 @@ def read_context(body: Tensors, sender: PartyId) -> Any:
 
 
 def serialized(context: Any, *, key: bool) -> bytes:
+    """Write a context as bytes, with its public key or without."""
     data: bytes = context.serialize(
         save_public_key=key, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
     )
@@ -47,7 +48,7 @@ def _parameters() -> bytes:
 
 
 def padded(data: bytes, size: int) -> Array:
-    """A field of constant size: four bytes of length, the data, zeros."""
+    """Pad to a field of constant size: four bytes of length, the data, zeros."""
     assert len(data) <= size - 4
     return from_bytes((len(data).to_bytes(4, "little") + data).ljust(size, b"\0"))
 
@@ -66,11 +67,13 @@ def _unpadded(rows: Array, size: int, sender: PartyId) -> list[bytes]:
 
 
 def to_wire(vectors: list[Any]) -> Array:
+    """Write ciphertexts as uint8 (count, CHUNK_BYTES)."""
     rows = [padded(vector.serialize(), CHUNK_BYTES) for vector in vectors]
     return np.stack(rows) if rows else np.zeros((0, CHUNK_BYTES), np.uint8)
 
 
 def from_wire(context: Any, rows: Array, count: int | None, sender: PartyId) -> list[Any]:
+    """Read ciphertexts that `to_wire` wrote; `MalformedError` for anything else, or another count."""
     pieces = _unpadded(rows, CHUNK_BYTES, sender)
     if count is not None and len(pieces) != count:
         raise MalformedError(sender, f"{len(pieces)} ciphertexts, not {count}")
@@ -85,7 +88,7 @@ def from_wire(context: Any, rows: Array, count: int | None, sender: PartyId) -> 
 
 
 def _fault(vector: Any) -> str | None:
-    """Say why a vector is no ciphertext of this scheme, nor a sum of such; `None` if it is."""
+    """Say why a vector is no ciphertext of this scheme, or no sum of them; `None` if it is one."""
     if vector.size() != SLOTS:
         return f"it holds {vector.size()} slots, not {SLOTS}"
     (inner,) = vector.ciphertext()

@@ -1,4 +1,4 @@
-"""Many integers in one plaintext, so that adding plaintexts adds all of them.
+"""Pack many integers into one plaintext, so that adding plaintexts adds all of them.
 
 A slot is as wide as the tensor's planned ring (R bits). A client's entry k, |k| <= u, is stored as k + u >= 0, where
 u = ceil(bound / step) is public. Since N u <= 2^(R-1) - 1, a slot's sum over up to N clients is at most
@@ -24,11 +24,13 @@ from securefed.tensors import Array, Tensors
 
 
 @dataclass(frozen=True)
-class Group:
+class SlotGroup:
     """The tensors of one slot width, laid one after the other.
 
     Attributes:
-        ring: slot width in bits.      tensors: in plan order.      slots: per plaintext.
+        ring: slot width in bits.
+        tensors: in the plan's order.
+        slots: number of slots in a plaintext.
     """
 
     ring: int
@@ -37,26 +39,29 @@ class Group:
 
     @property
     def entries(self) -> int:
+        """Number of integers of one contribution."""
         return sum(tensor.size for tensor in self.tensors)
 
     @property
     def plaintexts(self) -> int:
+        """Number of plaintexts of one contribution."""
         return -(-self.entries // self.slots)
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Unsigned integers of the slot width."""
         return np.dtype(f"<u{self.ring // 8}")
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How one contribution of a plan is laid into plaintexts: one group after the other, by slot width."""
+    """Layout of one contribution in plaintexts: one group after the other, by slot width."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[SlotGroup, ...]
 
     @classmethod
     def of(cls, plan: Plan, bits: int) -> Packing:
-        """The packing of `plan` under a key of `bits` bits.
+        """Lay out the tensors of `plan` under a key of `bits` bits.
 
         Raises:
             PlanError: a tensor is not in fixed point, or the planned sum does not fit its slot.
@@ -70,7 +75,7 @@ class Packing:
                 raise PlanError(f"tensor {tensor.name!r}: {plan.clients} clients overflow {tensor.ring}-bit slots")
         rings = sorted({tensor.ring for tensor in plan.tensors})
         members = {ring: tuple(t for t in plan.tensors if t.ring == ring) for ring in rings}
-        return cls(tuple(Group(ring, members[ring], (bits - 1) // ring) for ring in rings))
+        return cls(tuple(SlotGroup(ring, members[ring], (bits - 1) // ring) for ring in rings))
 
     @property
     def plaintexts(self) -> int:
@@ -78,7 +83,7 @@ class Packing:
         return sum(group.plaintexts for group in self.groups)
 
     def pack(self, encoded: Tensors) -> list[Any]:
-        """Plaintexts of one contribution of int64 tensors.
+        """Pack one contribution of int64 tensors into plaintexts.
 
         Raises:
             RangeRefused: an entry lies outside the planned bound.
@@ -86,11 +91,11 @@ class Packing:
         return [plaintext for group in self.groups for plaintext in _pack(group, encoded)]
 
     def uniform(self, modulus: int) -> list[Any]:
-        """Plaintexts of a client that sits out, uniform below `modulus`, from the operating system."""
+        """Draw the plaintexts of a client that sits out: uniform below `modulus`, from the operating system."""
         return [gmpy2.mpz(secrets.randbelow(modulus)) for _ in range(self.plaintexts)]
 
     def unpack(self, plaintexts: Sequence[Any], count: int, sender: PartyId) -> dict[str, Array]:
-        """The int64 sums of `count` packed contributions.
+        """Unpack the int64 sums of `count` packed contributions.
 
         Raises:
             MalformedError: a slot exceeds what `count` clients inside their bounds can add up to, or padding is not
@@ -107,10 +112,10 @@ class Packing:
 def unpack_sum(
     packing: Packing, plan: Plan, plaintexts: Sequence[Any], count: int, sender: PartyId
 ) -> dict[str, Array]:
-    """The int64 sums of `count` packed contributions; zeros with the indicator set where some client sat out.
+    """Unpack the int64 sums of `count` contributions; zeros with the indicator set where some client sat out.
 
-    A client that is out makes every plaintext of the sum uniform, so a sum that cannot be one shows the same as one
-    whose indicator is not zero: some client was out, or sent what the plan does not allow.
+    A client that sits out makes every plaintext of the sum uniform. So a sum that is out of range means the same as an
+    indicator that is not zero: some client was out, or sent what the plan does not allow.
 
     Raises:
         MalformedError: as `Packing.unpack`, where the plan has no indicator.
@@ -125,18 +130,18 @@ def unpack_sum(
 
 
 def out_total(plan: Plan, dtype: type[np.int64] | type[np.float64]) -> dict[str, Array]:
-    """What stands for a sum that is noise: zeros, and 1 in the indicator."""
+    """Return what replaces a sum that is uniformly random: zeros, and 1 in the indicator."""
     total = {tensor.name: np.zeros(tensor.shape, dtype) for tensor in plan.tensors}
     return total | {INDICATOR: np.ones_like(total[INDICATOR])}
 
 
 def units(tensor: TensorPlan) -> int:
-    """u: the largest absolute integer a client's entry may take."""
+    """Return u, the largest absolute integer that a client's entry may take."""
     assert tensor.bound is not None
     return math.ceil(tensor.bound / tensor.step)
 
 
-def _pack(group: Group, encoded: Tensors) -> list[Any]:
+def _pack(group: SlotGroup, encoded: Tensors) -> list[Any]:
     words = np.zeros(group.plaintexts * group.slots, group.dtype)
     start = 0
     for tensor in group.tensors:
@@ -151,7 +156,7 @@ def _pack(group: Group, encoded: Tensors) -> list[Any]:
     return [gmpy2.mpz(int.from_bytes(data[i : i + width], "little")) for i in range(0, len(data), width)]
 
 
-def _unpack(group: Group, plaintexts: Sequence[Any], count: int, sender: PartyId) -> dict[str, Array]:
+def _unpack(group: SlotGroup, plaintexts: Sequence[Any], count: int, sender: PartyId) -> dict[str, Array]:
     width = group.slots * group.ring // 8
     if any(plaintext.bit_length() > 8 * width for plaintext in plaintexts):
         raise MalformedError(sender, "a decrypted sum is longer than its slots")

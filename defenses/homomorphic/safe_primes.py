@@ -1,4 +1,4 @@
-"""Safe primes: p = 2 q + 1 with q prime. Threshold keys need them; see `key_set`."""
+"""Draw safe primes, p = 2 q + 1 with q prime, for threshold keys (`key_set`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WINDOW: Final = 1 << 17
 
 
 def safe_prime(bits: int) -> Any:
-    """A random safe prime of exactly `bits` bits whose two highest bits are set; seconds at 1024 bits.
+    """Draw a random safe prime of exactly `bits` bits whose two highest bits are set; takes seconds at 1024 bits.
 
     Windows of 2^17 odd q from a random start are sieved for small factors of q and of 2 q + 1, and what is left is
     tried in random order. p is 3 mod 4, as q is odd.
@@ -44,7 +44,7 @@ def _fermat(n: Any) -> bool:
 
 
 def _sieve(start: Any) -> Array:
-    """Which of q = start + 2 i have, like 2 q + 1, no odd factor below 2^16."""
+    """Mark the q = start + 2 i that have, like 2 q + 1, no odd factor below 2^16."""
     left = np.ones(_WINDOW, bool)
     for r in _small_primes():
         half = (r + 1) // 2  # the inverse of 2 mod r

@@ -1,12 +1,12 @@
-"""Sums under Paillier encryption without a key holder: t of N clients open them together.
+"""Sum contributions under Paillier encryption without a key holder: t of N clients open the sum together.
 
     stage     server asks                                                        reply
     upload    clients: {}                                                        ciphertexts, signature
     decrypt   t holders among the survivors: every upload with its signature     partial answers, proof
     decrypt   further holders, as many as are missing (only where some did not answer rightly)
 
-Keys are dealt at set-up, so none is exchanged. A holder multiplies the signed uploads itself: it opens what it can
-recompute as the product of at least t clients' uploads, and answers once an exchange.
+Keys are dealt at set-up, so none is exchanged. A share holder multiplies the signed uploads itself, so it only answers
+for the product of at least t clients' uploads, once an exchange.
 """
 
 from __future__ import annotations
@@ -17,11 +17,22 @@ from typing import ClassVar
 
 from securefed.defenses.base import Aggregation, Outgoing, Plan, Session, UploadContext, expect_stage
 from securefed.defenses.homomorphic import cipher, threshold_cipher
+from securefed.defenses.homomorphic.encryption_randomness import RANDOMNESS_KINDS, RandomnessKind, exponent_bits
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT
-from securefed.defenses.homomorphic.key_set import Dealer, InsecureKeySet, KeySet, check_threshold
-from securefed.defenses.homomorphic.noise import NOISES, Noise, Stock, exponent_bits
+from securefed.defenses.homomorphic.key_holder_protocol import CONTRIBUTE, UPLOAD
+from securefed.defenses.homomorphic.key_set import InsecureKeySet, KeyDealer, KeySet, check_threshold
 from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.protocol import CONTRIBUTE, UPLOAD, noise_assumptions
+from securefed.defenses.homomorphic.paillier_protocol import randomness_assumptions
+from securefed.defenses.homomorphic.randomness_pool import RandomnessPool
+from securefed.defenses.homomorphic.signed_uploads import (
+    SIGNATURE,
+    SIGNATURE_BYTES,
+    context,
+    digest,
+    product,
+    read_decryption_request,
+    sign,
+)
 from securefed.defenses.homomorphic.threshold_cipher import CHALLENGE_BYTES, response_bytes
 from securefed.defenses.homomorphic.threshold_server import (
     ANSWERS,
@@ -31,15 +42,6 @@ from securefed.defenses.homomorphic.threshold_server import (
     collect,
     open_sum,
 )
-from securefed.defenses.homomorphic.uploads import (
-    SIGNATURE,
-    SIGNATURE_BYTES,
-    context,
-    digest,
-    product,
-    read_bundle,
-    sign,
-)
 from securefed.errors import ConfigError, ContradictionError, DataError, MalformedError, PlanError
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import from_bytes, local
@@ -48,11 +50,14 @@ from securefed.tensors import Array, Tensors
 
 @dataclass(frozen=True)
 class ThresholdClient:
-    """A client's protocol state: who it is in which exchange, the next stage (empty when done), what it uploaded.
+    """A client's state in one exchange.
 
     Attributes:
-        sent: SHA-256 of its ciphertexts, empty before.
-        context: fingerprint of what it was told when it was asked to upload.
+        client: its id.
+        session: run, exchange number, cohort and plan.
+        next_stage: the stage it answers next; empty when it is done.
+        sent: SHA-256 of the ciphertexts that it uploaded, empty before.
+        context: digest of the exchange's context that it received with the request for its upload.
     """
 
     client: ClientId
@@ -62,56 +67,61 @@ class ThresholdClient:
     context: bytes = b""
 
     @property
-    def told(self) -> Session:
-        """The session with the context as this client knows it."""
+    def session_with_context(self) -> Session:
+        """The session with the exchange context that this client received."""
         return replace(self.session, context=self.context)
 
 
 @dataclass(frozen=True)
 class ThresholdPaillier(Aggregation):
-    """Exact sums under Paillier encryption that any t of N share holders open together.
+    """Sums contributions exactly under Paillier encryption; any t of N share holders open the sum together.
 
-    The holders are clients 0..N-1: they are online in every round anyway and have no interest in opening each other,
-    whereas helpers apart would be N further parties to run and to trust.
+    The share holders are clients 0..N-1: they are online in every round anyway and have no interest in opening each
+    other's uploads, whereas separate helpers would be N further parties to run and to trust.
 
     Attributes:
         threshold: t; by default N - floor((N - 1) / 3).
-        holders: N, at most 64; by default the planned clients.      clients: with identities, by default as planned.
-        bits: of the modulus.      noise: as for `paillier`.
+        holders: N, at most 64; by default the planned clients.
+        clients: number of clients with identities; by default the planned ones.
+        bits: of the modulus.
+        randomness: as for `paillier`.
         keys: dealt at set-up; without them this process deals at first use, which suits a simulation alone.
-        stock: noise made ahead by `prepare`.      dealer: of the keys where none are given.
+        pool: encryption randomness that `prepare` computed ahead of time.
+        dealer: of the keys where none are given.
 
     Guarantees: the server learns the sum and who is in it, no holder learns more than it sent itself. A partial answer
     is given once an exchange, for the product of at least t uploads that their clients signed for this exchange; wrong
-    answers are refused by proof. Where uploads are signed, those of clients that were told different things are not
-    opened together. The sum equals `chain(quantise, plain)`'s bit for bit. A client that sits out uploads uniform
-    plaintexts: the sum is uniform modulo n.
+    answers are refused by proof. Where uploads are signed, those of clients with different exchange contexts
+    (broadcasts, say) are not opened together. The sum equals `chain(quantise, plain)`'s bit for bit. A client that sits
+    out uploads uniform plaintexts: the sum is uniform modulo n.
     Not promised: anything against t holders together, against the dealer, against a server with 2 t - N holders (it
     may open two survivor sets), or against a server with ONE client that alters its upload: a ciphertext made from
     others' can cancel them, and no proof is asked that a client knows its plaintext.
 
     Raises:
         ConfigError: a threshold that is not more than half of the holders, keys that do not fit the numbers given, an
-            unknown noise.
+            unknown `randomness`.
     """
 
     threshold: int | None = None
     holders: int | None = None
     clients: int | None = None
     bits: int = 2048
-    noise: Noise = "half"
+    randomness: RandomnessKind = "half"
     keys: KeySet | None = field(default=None, hash=False)
-    stock: Stock = field(default_factory=Stock, repr=False, compare=False)
-    dealer: Dealer = field(default_factory=Dealer, repr=False, compare=False)
+    pool: RandomnessPool = field(default_factory=RandomnessPool, repr=False, compare=False)
+    dealer: KeyDealer = field(default_factory=KeyDealer, repr=False, compare=False)
     name: ClassVar[str] = "paillier_threshold"
     exact: ClassVar[bool] = True
     hides: ClassVar[bool] = True
     upload: ClassVar[str] = UPLOAD
 
     def __post_init__(self) -> None:
-        if self.noise not in NOISES:
-            raise ConfigError(f"{self.name}: the noise is one of {', '.join(NOISES)}, not {self.noise!r}")
-        exponent_bits(self.bits, self.noise)
+        if self.randomness not in RANDOMNESS_KINDS:
+            raise ConfigError(
+                f"{self.name}: randomness must be one of {', '.join(RANDOMNESS_KINDS)}; got {self.randomness!r}"
+            )
+        exponent_bits(self.bits, self.randomness)
         if self.keys is not None:
             self._check_keys(self.keys)
         elif self.bits < 2048 or self.bits % 64:
@@ -129,10 +139,10 @@ class ThresholdPaillier(Aggregation):
                 raise ConfigError(f"{self.name}: the keys are for {name} = {value}, not {getattr(self, name)}")
 
     def __str__(self) -> str:
-        return f"{self.name}({self.bits}, {self.noise})"
+        return f"{self.name}({self.bits}, {self.randomness})"
 
     def plan(self, plan: Plan) -> Plan:
-        """Stages, bytes (of a client that uploads and decrypts), what collusion opens, assumptions.
+        """Add stages, bytes (of a client that uploads and decrypts), what collusion opens, and assumptions to the plan.
 
         Raises:
             PlanError: tensors not in fixed point, or a threshold that the planned clients cannot reach.
@@ -158,7 +168,7 @@ class ThresholdPaillier(Aggregation):
         ).assume(*self._assumptions(threshold, holders))
 
     def _numbers(self, clients: int) -> tuple[int, int]:
-        """t and N."""
+        """Return t and N for as many planned clients."""
         holders = self.holders or clients
         return self.threshold or holders - (holders - 1) // 3, holders
 
@@ -175,17 +185,17 @@ class ThresholdPaillier(Aggregation):
             f"Fewer than {threshold} of the {holders} share holders collude; each receives every upload, encrypted.",
             f"Fewer than {2 * threshold - holders} share holders collude with the server.",
             "No client colludes with a server that deviates: an upload made from others' ciphertexts can cancel them.",
-            "Nobody times the share holders: their arithmetic does not run in constant time.",
-            *noise_assumptions(self.bits, self.noise),
-            "Partial answers reveal the sum and the product of the clients' noise, no more: RSA with public exponent n "
-            "(Shoup 2000), with SHA-256 as a random oracle in the proofs.",
+            "No attacker measures the share holders' time: their arithmetic does not run in constant time.",
+            *randomness_assumptions(self.bits, self.randomness),
+            "Partial answers reveal the sum and the product of the clients' randomness, no more: RSA with public "
+            "exponent n (Shoup 2000), with SHA-256 as a random oracle in the proofs.",
         )
         if self._signed:
             return out
         return (
             *out,
             "The server is honest but curious: uploads are not signed, so an active one could make up all of a "
-            "product's factors but one, and clients that are told different broadcasts do not notice it.",
+            "product's factors but one, and clients that are sent different broadcasts do not notice it.",
         )
 
     def _keys(self, plan: Plan) -> KeySet:
@@ -194,16 +204,18 @@ class ThresholdPaillier(Aggregation):
         return self.dealer.keys(*self._numbers(plan.clients), self.clients or plan.clients, self.bits)
 
     def client_open(self, session: Session, client: ClientId) -> ThresholdClient:
+        """Start an exchange at a client."""
         return ThresholdClient(client, session)
 
     def client_step(
         self, state: ThresholdClient, request: Message, encoded: Tensors | None
     ) -> tuple[ThresholdClient, dict[str, Array]]:
-        """Accept and upload in one, or answer a share's part.
+        """Accept the request and upload in one step, or give a partial answer.
 
         Raises:
             MessageRefused: a wrong stage, a repeated request, or a product that must not be opened.
-            RangeRefused, ConfigError: as `client_accept` and `client_upload`.
+            ConfigError: as `client_accept`.
+            RangeRefused: as `client_upload`.
         """
         if state.next_stage == UPLOAD:
             accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
@@ -230,7 +242,7 @@ class ThresholdPaillier(Aggregation):
     def client_upload(
         self, state: ThresholdClient, encoded: Tensors | None
     ) -> tuple[ThresholdClient, dict[str, Array]]:
-        """Encrypt and sign; for a client that sits out, uniform plaintexts.
+        """Encrypt and sign; for a client that sits out, encrypt uniform plaintexts.
 
         Raises:
             RangeRefused: an entry outside the planned bound.
@@ -241,21 +253,21 @@ class ThresholdPaillier(Aggregation):
         public = keys.shared.public
         plaintexts = packing.uniform(public.n) if encoded is None else packing.pack(encoded)
         ciphertexts = cipher.to_wire(
-            cipher.encrypt(public, plaintexts, self.noise, self.stock), public.ciphertext_bytes
+            cipher.encrypt(public, plaintexts, self.randomness, self.pool), public.ciphertext_bytes
         )
         body = {CIPHERTEXTS: ciphertexts}
         if self._signed:
-            body[SIGNATURE] = sign(keys.shared, keys.signers[client], state.told, client, ciphertexts)
+            body[SIGNATURE] = sign(keys.shared, keys.signers[client], state.session_with_context, client, ciphertexts)
         following = DECRYPT if client in keys.shares else ""
         return replace(state, next_stage=following, sent=digest(ciphertexts)), body
 
     def _answer(self, keys: KeySet, state: ThresholdClient, request: Message) -> dict[str, Array]:
-        """A partial answer for the product of the uploads in the request, after every check a holder can make."""
-        shared, session, client = keys.shared, state.told, state.client
+        """Answer for the product of the uploads in the request, after every check that a share holder can make."""
+        shared, session, client = keys.shared, state.session_with_context, state.client
         count = Packing.of(session.plan, self.bits).plaintexts
-        uploads = read_bundle(shared, session, request.body, count, request.sender)
+        uploads = read_decryption_request(shared, session, request.body, count, request.sender)
         if client in uploads and digest(uploads[client]) != state.sent:
-            raise ContradictionError(request.sender, "the upload it shows as this client's own is another")
+            raise ContradictionError(request.sender, "it shows another upload as this client's own")
         ciphertexts = product(shared, uploads, request.sender)
         share = keys.shares[client]
         answers = threshold_cipher.partial(shared, share, ciphertexts)
@@ -269,42 +281,54 @@ class ThresholdPaillier(Aggregation):
         }
 
     def prepare(self, state: ThresholdClient) -> int:
-        """Make the noise of this client's next upload now, while it would wait or train; returns pieces made ready."""
+        """Compute the randomness of this client's next upload now; return how many are ready."""
         plan = state.session.plan
         count = Packing.of(plan, self.bits).plaintexts
-        self.stock.prepare(self._keys(plan).shared.public, self.noise, count)
+        self.pool.prepare(self._keys(plan).shared.public, self.randomness, count)
         return count
 
     def client_prepare(self, state: ThresholdClient) -> ThresholdClient:
-        """`prepare`, for those that know no more than the protocol of defences."""
+        """Call `prepare`, and return the state as it is."""
         self.prepare(state)
         return state
 
     def server_open(self, session: Session) -> tuple[ThresholdServer, str, Outgoing]:
+        """Start an exchange at the server by asking all clients for their uploads.
+
+        Raises:
+            ConfigError: more clients than planned, or one without an identity.
+        """
         if len(session.cohort) > session.plan.clients:
             raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")
         shared = self._keys(session.plan).shared
-        strangers = [client for client in session.cohort if self._signed and client not in shared.identities]
-        if strangers:
+        without_identity = [client for client in session.cohort if self._signed and client not in shared.identities]
+        if without_identity:
             raise ConfigError(
-                f"{self.name}: clients {strangers} were dealt no identity; deal keys for all clients (clients=...)"
+                f"{self.name}: clients {without_identity} were dealt no identity; "
+                "deal keys for all clients (clients=...)"
             )
         return ThresholdServer(session), UPLOAD, {client: {} for client in session.cohort}
 
     def server_step(
         self, state: ThresholdServer, replies: Mapping[PartyId, Message]
     ) -> tuple[ThresholdServer, str, Outgoing] | Aggregate:
+        """Take the replies of one stage, and return the next requests or the sum.
+
+        Raises:
+            MessageRefused: a reply is malformed, or its sender was not asked.
+            TooFewSurvivors: too few clients uploaded or answered.
+        """
         session = state.session
         asked = session.cohort if state.stage == UPLOAD else state.waiting
         for party, message in replies.items():
             if party not in asked:
-                raise MalformedError(party, f"nobody asked it at stage {state.stage!r}")
+                raise MalformedError(party, f"the server did not ask it at stage {state.stage!r}")
             message.check(run=session.run, round=session.round, stage=state.stage, sender=party, receiver=SERVER)
         shared = self._keys(session.plan).shared
         return collect(shared, state, replies) if state.stage == UPLOAD else open_sum(shared, state, replies)
 
     def helper(self, clients: int, frozen: bytes | None = None) -> None:
-        """None: the share holders are clients."""
+        """Return `None`: the share holders are clients, so there is no other party."""
 
 
 class InsecureThresholdPaillier(ThresholdPaillier):
@@ -332,12 +356,15 @@ def threshold_paillier(
     *,
     clients: int | None = None,
     bits: int = 2048,
-    noise: Noise = "half",
+    randomness: RandomnessKind = "half",
     keys: KeySet | None = None,
 ) -> ThresholdPaillier:
-    """Sums that t of N clients open; see `ThresholdPaillier`. Numbers that `keys` fix need not be given again."""
+    """Sum under encryption that t of N clients open together; see `ThresholdPaillier`.
+
+    Numbers that `keys` fix need not be given again.
+    """
     if keys is None:
-        return ThresholdPaillier(threshold, holders, clients, bits, noise)
+        return ThresholdPaillier(threshold, holders, clients, bits, randomness)
     shared = keys.shared
     kind = InsecureThresholdPaillier if isinstance(keys, InsecureKeySet) else ThresholdPaillier
-    return kind(threshold or shared.threshold, holders or shared.holders, clients, shared.public.bits, noise, keys)
+    return kind(threshold or shared.threshold, holders or shared.holders, clients, shared.public.bits, randomness, keys)

@@ -1,13 +1,14 @@
-"""Threshold decryption: partial answers, the proof that they are right, and the plaintexts from t of them.
+"""Decrypt jointly: partial answers, the proof that they are right, and the plaintexts from t of them.
 
 c = (1 + n)^M r^n mod n^2 opens by the n-th root r of x = c mod n, as r^n mod n^2 depends on r mod n alone (Paillier
 1999, section 5, c |-> (M, r) is a bijection). The root is an RSA operation with public exponent n, shared as Shoup
 shares it (EUROCRYPT 2000, section 3): x_i = x^(2 D s_i) mod n with D = N!. Beside the sharing of Damgard and Jurik
 (PKC 2001), whose answers are powers mod n^2 with exponents twice as long, an answer costs about a seventh.
 
-What it reveals besides M is r, the product of the clients' own noise. That adds nothing about single plaintexts where
-two clients are honest: given M and r, c_2 = (1 + n)^M r^n / c_1 follows from c_1, so whoever tells c_1's plaintext
-from this view tells it from c_1 alone. And it proves the result: anyone checks c = (1 + n)^M r^n.
+A decryption reveals, besides M, the root r, the product of the clients' own randomness. That adds nothing about single
+plaintexts where two clients are honest: given M and r, c_2 = (1 + n)^M r^n / c_1 follows from c_1, so an attacker that
+finds c_1's plaintext from this view finds it from c_1 alone. And r proves the result: any party can check
+c = (1 + n)^M r^n.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ _WEIGHT_BYTES: Final = 16  # the batch hides a wrong answer with probability 2^-
 
 
 @dataclass(frozen=True)
-class Proof:
-    """Non-interactive proof that log_v v_i = log_X Y (`prove`).
+class DecryptionProof:
+    """Proof without interaction that log_v v_i = log_X Y (`prove`).
 
     Attributes:
-        challenge: the hash.      response: z.
+        challenge: the hash.
+        response: z.
     """
 
     challenge: bytes
@@ -41,18 +43,18 @@ class Proof:
 
 
 def response_bytes(bits: int) -> int:
-    """Room for z = s e + r < 2^(bits + 513), rounded up."""
+    """Return the bytes that hold z = s e + r < 2^(bits + 513)."""
     return bits // 8 + 2 * CHALLENGE_BYTES + 1
 
 
 def partial(key: SharedKey, share: int, ciphertexts: Integers) -> list[Any]:
-    """x_i = x^(2 D s_i) mod n for each ciphertext."""
+    """Compute a holder's partial answers, x_i = x^(2 D s_i) mod n for each ciphertext."""
     n = gmpy2.mpz(key.public.n)
     return power([c % n for c in ciphertexts], 2 * key.delta * gmpy2.mpz(share), n)
 
 
 def combine(key: SharedKey, ciphertexts: Integers, partials: Mapping[ClientId, Integers]) -> list[Any] | None:
-    """The plaintexts from the partial answers of exactly t holders; `None` where any answer is wrong.
+    """Open ciphertexts by the partial answers of exactly t holders; `None` where any answer is wrong.
 
     w = prod x_i^(2 l_i) has w^n = x^(4 D^2) with l_i = D prod_{j != i} j / (j - i); with a 4 D^2 + b n = 1 the root is
     r = w^a x^b (Shoup 2000, section 3). That r^n = x mod n is checked, so a wrong answer never passes.
@@ -69,8 +71,8 @@ def combine(key: SharedKey, ciphertexts: Integers, partials: Mapping[ClientId, I
         w = [left * gmpy2.powmod(x_i, exponent, n) % n for left, x_i in zip(w, answers, strict=True)]
     roots = [left * gmpy2.powmod(x, b, n) % n for left, x in zip(power(w, a, n), xs, strict=True)]
     plaintexts = []
-    for c, noise in zip(ciphertexts, power(roots, n, square), strict=True):
-        quotient = c * gmpy2.invert(noise, square) % square  # (1 + n)^M = 1 + M n
+    for c, zero in zip(ciphertexts, power(roots, n, square), strict=True):
+        quotient = c * gmpy2.invert(zero, square) % square  # (1 + n)^M = 1 + M n
         if quotient % n != 1:
             return None
         plaintexts.append((quotient - 1) // n)
@@ -78,7 +80,7 @@ def combine(key: SharedKey, ciphertexts: Integers, partials: Mapping[ClientId, I
 
 
 def _lagrange(delta: int, holder: ClientId, quorum: Sequence[ClientId]) -> int:
-    """D times the coefficient of f(holder + 1) in f(0); whole, as D is N!."""
+    """Compute D times the coefficient of f(holder + 1) in f(0); an integer, as D is N!."""
     numerator, denominator = delta, 1
     for other in quorum:
         if other != holder:
@@ -89,8 +91,8 @@ def _lagrange(delta: int, holder: ClientId, quorum: Sequence[ClientId]) -> int:
 
 def prove(
     key: SharedKey, holder: ClientId, share: int, ciphertexts: Integers, answers: Integers, context: bytes
-) -> Proof:
-    """That all `answers` were made with the share behind v_i, in one proof for the whole batch.
+) -> DecryptionProof:
+    """Prove that all `answers` were made with the share behind v_i, in one proof for the whole batch.
 
     With weights e_k of 128 bits hashed from all numbers, X = prod x_k^(4 D e_k) and Y = prod x_{i,k}^(2 e_k) have
     Y = X^s_i; if one answer were wrong this would hold with probability 2^-128 (small exponents test, Bellare, Garay
@@ -103,13 +105,13 @@ def prove(
     r = randbits(key.public.bits + 16 * CHALLENGE_BYTES)
     commitments = gmpy2.powmod(key.base, r, n), gmpy2.powmod(base, r, n)
     challenge = _challenge(key, holder, (base, image, *commitments), context)
-    return Proof(challenge, share * int.from_bytes(challenge, "little") + r)
+    return DecryptionProof(challenge, share * int.from_bytes(challenge, "little") + r)
 
 
 def verify(
-    key: SharedKey, holder: ClientId, ciphertexts: Integers, answers: Integers, context: bytes, proof: Proof
+    key: SharedKey, holder: ClientId, ciphertexts: Integers, answers: Integers, context: bytes, proof: DecryptionProof
 ) -> bool:
-    """Whether `proof` shows that these are holder's right answers, in this context."""
+    """Return whether `proof` shows that these are the holder's right answers, in this context."""
     n = gmpy2.mpz(key.public.n)
     if not 0 <= proof.response < 1 << 8 * response_bytes(key.public.bits):
         return False
@@ -127,7 +129,7 @@ def verify(
 def _batch(
     key: SharedKey, holder: ClientId, ciphertexts: Integers, answers: Integers, context: bytes
 ) -> tuple[Any, Any]:
-    """X and Y of `prove`."""
+    """Compute X and Y of `prove`."""
     n, size = gmpy2.mpz(key.public.n), key.public.ciphertext_bytes
     seed = _hash(b"weights", key, holder, context)
     for number in (*ciphertexts, *answers):

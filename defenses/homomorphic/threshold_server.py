@@ -1,4 +1,4 @@
-"""The server's side of threshold decryption: collect signed uploads, ask holders for answers, open the sum."""
+"""Run the server of threshold decryption: collect signed uploads, ask holders for answers, open the sum."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ import numpy as np
 from securefed.defenses.base import Outgoing, Plan, Session
 from securefed.defenses.homomorphic import cipher, threshold_cipher
 from securefed.defenses.homomorphic.key_holder import CIPHERTEXTS, DECRYPT
+from securefed.defenses.homomorphic.key_holder_protocol import UPLOAD
 from securefed.defenses.homomorphic.key_set import KeySet, SharedKey
 from securefed.defenses.homomorphic.packing import Packing, unpack_sum
-from securefed.defenses.homomorphic.protocol import UPLOAD
-from securefed.defenses.homomorphic.threshold_cipher import CHALLENGE_BYTES, Proof, response_bytes
-from securefed.defenses.homomorphic.uploads import SIGNATURE, bundle, check_signature, context, product
+from securefed.defenses.homomorphic.signed_uploads import (
+    SIGNATURE,
+    check_signature,
+    context,
+    decryption_request,
+    product,
+)
+from securefed.defenses.homomorphic.threshold_cipher import CHALLENGE_BYTES, DecryptionProof, response_bytes
 from securefed.errors import MalformedError, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed.state import local
@@ -27,12 +33,14 @@ CHALLENGE, RESPONSE = "challenge", "response"
 
 @dataclass(frozen=True)
 class ThresholdServer:
-    """The server's protocol state.
+    """The server's state in one exchange.
 
     Attributes:
-        stage: whose replies come next.
+        session: run, exchange number, cohort and plan.
+        stage: the stage whose replies come next.
         uploads: by survivor, as they came.
-        waiting: holders asked last.      spare: survivors that hold shares and were not asked yet.
+        waiting: holders that were asked last.
+        spare: survivors that hold shares and were not asked yet.
         answers: right partial answers so far, by holder, as they came.
     """
 
@@ -47,7 +55,7 @@ class ThresholdServer:
 def collect(
     shared: SharedKey, state: ThresholdServer, replies: Mapping[PartyId, Message]
 ) -> tuple[ThresholdServer, str, Outgoing]:
-    """From uploads to the first t holders' requests.
+    """Check the uploads, and ask the first t share holders to decrypt.
 
     Raises:
         MessageRefused: an upload is malformed or not signed, blaming its client.
@@ -66,19 +74,19 @@ def collect(
 
 def _ask(state: ThresholdServer, count: int) -> tuple[ThresholdServer, str, Outgoing]:
     now, later = state.spare[:count], state.spare[count:]
-    return replace(state, waiting=now, spare=later), DECRYPT, dict.fromkeys(now, bundle(state.uploads))
+    return replace(state, waiting=now, spare=later), DECRYPT, dict.fromkeys(now, decryption_request(state.uploads))
 
 
 def open_sum(
     shared: SharedKey, state: ThresholdServer, replies: Mapping[PartyId, Message]
 ) -> tuple[ThresholdServer, str, Outgoing] | Aggregate:
-    """From t right answers to the sum; where some are missing or wrong, to further holders' requests.
+    """Open the sum by t right answers; where some are missing, ask further holders.
 
     The opened sum proves itself, so proofs are verified only where it does not open, to find who was wrong.
 
     Raises:
-        MalformedError: an answer that is none, or not proven right, blaming its holder.
-        TooFewSurvivors: no t right answers, or a sum that uploads within the plan cannot have.
+        MalformedError: an answer is malformed, or not proven right; it names the holder.
+        TooFewSurvivors: fewer than t right answers, or a sum that uploads within the plan cannot have.
     """
     packing = Packing.of(state.session.plan, shared.public.bits)
     ciphertexts = product(shared, {client: body[CIPHERTEXTS] for client, body in state.uploads.items()})
@@ -91,7 +99,7 @@ def open_sum(
         plaintexts = threshold_cipher.combine(shared, ciphertexts, partials)
         if plaintexts is not None:
             return _unpack(packing, state.session.plan, plaintexts, tuple(sorted(state.uploads)))
-    for holder in sorted(replies):  # somebody was wrong, or silent: keep only what is proven
+    for holder in sorted(replies):  # a holder was wrong, or silent: keep only what is proven
         numbers, proof = read[holder]
         bound_to = context(shared, state.session, DECRYPT, holder)
         if not threshold_cipher.verify(shared, holder, ciphertexts, numbers, bound_to, proof):
@@ -113,10 +121,11 @@ def _unpack(packing: Packing, plan: Plan, plaintexts: cipher.Integers, survivors
 
 
 def read_upload(shared: SharedKey, session: Session, body: Tensors, client: ClientId) -> Array:
-    """The ciphertexts of one client's upload on the wire, its signature verified.
+    """Check one client's upload and its signature, and return its ciphertexts on the wire.
 
     Raises:
-        MalformedError, AuthenticationError: blaming the client.
+        MalformedError: the upload is malformed.
+        AuthenticationError: its client did not sign it for this exchange.
     """
     signed = bool(shared.identities)
     wanted = {CIPHERTEXTS, SIGNATURE} if signed else {CIPHERTEXTS}
@@ -130,26 +139,34 @@ def read_upload(shared: SharedKey, session: Session, body: Tensors, client: Clie
     return rows
 
 
-def read_answer(shared: SharedKey, body: Tensors, count: int, holder: ClientId) -> tuple[cipher.Integers, Proof]:
-    """A holder's partial answers and its proof, not yet verified. Raises `MalformedError` for other fields or sizes."""
+def read_answer(
+    shared: SharedKey, body: Tensors, count: int, holder: ClientId
+) -> tuple[cipher.Integers, DecryptionProof]:
+    """Read a holder's partial answers and its proof, which is not verified yet.
+
+    Raises:
+        MalformedError: other fields, types or sizes.
+    """
     if set(body) != {ANSWERS, CHALLENGE, RESPONSE}:
         raise MalformedError(holder, f"a partial decryption holds answers and their proof, not {sorted(body)}")
     for name, size in ((CHALLENGE, CHALLENGE_BYTES), (RESPONSE, response_bytes(shared.public.bits))):
         if body[name].dtype != np.uint8 or body[name].shape != (size,):
             raise MalformedError(holder, f"the proof's {name} is not {size} bytes")
     numbers = cipher.from_wire(body[ANSWERS], count, shared.public.plaintext_bytes, holder)
-    return numbers, Proof(body[CHALLENGE].tobytes(), int.from_bytes(body[RESPONSE].tobytes(), "little"))
+    return numbers, DecryptionProof(body[CHALLENGE].tobytes(), int.from_bytes(body[RESPONSE].tobytes(), "little"))
 
 
 def open_together(keys: KeySet, body: Tensors, plan: Plan, sender: PartyId = SERVER) -> dict[str, Array]:
-    """One client's encoded contribution, bit for bit: what t share holders see together.
+    """Open one client's encoded contribution, bit for bit, as t share holders can together.
 
     Args:
-        keys: with the colluders' shares.      body: of the client's message at stage `upload`.
-        plan: of that exchange.      sender: the client, for the wording of a refusal.
+        keys: with the colluders' shares.
+        body: of the client's message at stage `upload`.
+        plan: of that exchange.
+        sender: the client, for the wording of a refusal.
 
     Raises:
-        TooFewSurvivors: `keys` holds fewer than t shares: they open nothing.
+        TooFewSurvivors: `keys` holds fewer than t shares, which open nothing.
         MalformedError: `body` is no upload under this plan and key.
     """
     shared, count = keys.shared, Packing.of(plan, keys.shared.public.bits).plaintexts

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from securefed.defenses.secure_aggregation.double_masking import SecureAggregation, secure_aggregation
 from securefed.defenses.secure_aggregation.identities import Identities, new_identity, public_identity
-from securefed.defenses.secure_aggregation.known_identities import KnownIdentities
-from securefed.defenses.secure_aggregation.protocol import SecureAggregation, secure_aggregation
+from securefed.defenses.secure_aggregation.pinned_identities import PinnedIdentities
 
 __all__ = [
     "Identities",
-    "KnownIdentities",
+    "PinnedIdentities",
     "SecureAggregation",
     "new_identity",
     "public_identity",

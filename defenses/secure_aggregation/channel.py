@@ -1,8 +1,8 @@
-"""Fields of message bodies, and the authenticated channel between one client and the server.
+"""Authenticate messages between one client and the server, and read the fields of their bodies.
 
 Both sides derive a secret for each exchange from fresh X25519 keys. Every later body carries `tag`: a random nonce
 and the GMAC (NIST SP 800-38D) of all other fields, under a key derived for this run, round, stage, sender
-and receiver. So a body that is altered, replayed, re-ordered or attributed to someone else is refused.
+and receiver. So a body that is altered, replayed, re-ordered or attributed to another sender is refused.
 """
 
 from __future__ import annotations
@@ -33,11 +33,18 @@ _SMALL = 1 << 14  # bytes that are sooner copied than handed over field by field
 def agreed_secret(
     session: bytes, client: ClientId, server_key: bytes, keys: tuple[bytes, bytes], agreement: bytes
 ) -> bytes:
-    """The channel's secret: from the agreement of the server's key with the client's first, the share key, bound to the
-    session's digest and to all three public keys.
+    """Derive the channel's secret from the agreement of the server's key with the client's share key.
 
-    So a client that can compute it holds the private share key. Of the mask key it shows nothing: with one that is not
-    its own it spoils its own upload alone, as it could by uploading noise, and is named when it is lost.
+    It is bound to the session's digest and to all three public keys. So a client that can compute it holds the private
+    share key. It proves nothing about the mask key: a client that advertises a mask key which is not its own spoils its
+    own upload alone, as it could by uploading noise, and is named when it is lost.
+
+    Args:
+        session: `session_digest`.
+        client: its id.
+        server_key: the server's public key.
+        keys: the client's public share key and mask key.
+        agreement: of the server's key with the share key.
     """
     return hkdf(agreement, label("channel", session, client, server_key, *keys))
 
@@ -46,7 +53,7 @@ def seal(
     secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, body: Tensors,
     context: bytes = b"",
 ) -> Tensors:  # fmt: skip
-    """`body` with its tag, which is bound to `context` too."""
+    """Return `body` with its tag, which is also bound to `context`."""
     nonce, key = os.urandom(_NONCE), _key(secret, run, round, stage, sender, receiver, context)
     return {**body, TAG: from_bytes(nonce + _gmac(key, nonce, body))}
 
@@ -74,7 +81,7 @@ def expect_fields(message: Message, names: Iterable[str]) -> None:
 
 
 def take(message: Message, name: str, dtype: DTypeLike, shape: tuple[int | None, ...]) -> Array:
-    """The field `name`; a `None` in `shape` allows any length.
+    """Read the field `name`; a `None` in `shape` allows any length.
 
     Raises:
         MalformedError: the field is missing, or of another type or shape.
@@ -89,7 +96,7 @@ def take(message: Message, name: str, dtype: DTypeLike, shape: tuple[int | None,
 
 
 def take_ids(message: Message, name: str, among: Iterable[int]) -> tuple[int, ...]:
-    """The field `name` as ascending ids.
+    """Read the field `name` as ascending ids.
 
     Raises:
         MalformedError: not ascending, repeated, or not `among` those it may hold.
@@ -112,7 +119,7 @@ def _key(secret: bytes, run: str, round: int, stage: str, sender: PartyId, recei
 
 
 def _gmac(key: bytes, nonce: bytes, body: Tensors) -> bytes:
-    """The tag of all fields in order, each after its name, type and shape."""
+    """Compute the tag of all fields in order, each after its name, type and shape."""
     parts: list[bytes | memoryview] = []
     for name in sorted(body):
         value = np.ascontiguousarray(body[name])

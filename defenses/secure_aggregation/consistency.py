@@ -1,11 +1,11 @@
-"""What clients sign, so that a server which deviates can neither stand for them nor tell them different things.
+"""Sign and check what a deviating server must not forge: the clients' keys and the set of survivors.
 
-Two statements, each bound to the session (run, round, plan, cohort), its stage and its sender:
-- a client's keys: whoever masks with them and deals shares to them knows whose they are;
+Clients sign two statements, each bound to the session (run, round, plan, cohort), its stage and its sender:
+- a client's keys: other clients that mask with them and deal shares to them know whose they are;
 - the survivors: a client lets shares out only for a set that `threshold` clients signed, having signed no other itself.
 With 2 threshold > clients + corrupt ones, two sets that so many signed have an honest signer in common, who signs once;
 so there is one set. All honest clients unmask it or nothing, and it holds `threshold` clients at least.
-Third, without a signature: a client lets its contribution to one broadcast into one set of survivors only
+Third, without a signature: a client lets its contribution to one broadcast into sums over one set of survivors only
 (`check_unreleased`), so a round that is repeated after its sum was opened gives no second sum to subtract.
 """
 
@@ -44,29 +44,33 @@ def check_identities(identities: Identities | None, session: Session) -> None:
 
 
 def keys_statement(session: bytes, ahead: bool, client: ClientId, keys: bytes) -> bytes:
-    """What a client signs of its two public keys.
+    """Return the statement by which a client signs its two public keys.
 
     Args:
-        session: `session_digest`.      ahead: the keys are for the exchange after this one.
+        session: `session_digest`.
+        ahead: whether the keys are for the exchange after this one.
+        client: their owner.
+        keys: both, 64 bytes.
     """
     return fingerprint("advertised keys", session, KEYS, int(ahead), client, keys)
 
 
 def survivors_statement(exchange: bytes, alive: Sequence[ClientId]) -> bytes:
-    """What survivors sign: who they are, of which exchange (`sharers_digest`: session, adverts, sharers)."""
+    """Return the statement by which survivors sign their set; `exchange` is the `share_dealers_digest`."""
     return fingerprint("survivors", CONFIRM, exchange, *alive)
 
 
 def signed(identities: Identities | None, client: ClientId, statement: bytes) -> Tensors:
-    """The field that holds the client's signature; none without identities."""
+    """Return the field with the client's signature; no field without identities."""
     return {} if identities is None else {SIGNATURE: from_bytes(identities.sign(client, statement))}
 
 
 def take_signature(reply: Message, identities: Identities, statement: bytes) -> Array:
-    """The sender's signature of the statement, uint8 (64,).
+    """Read and check the sender's signature of the statement, uint8 (64,).
 
     Raises:
-        MalformedError, AuthenticationError: naming the sender.
+        MalformedError: there is no signature.
+        AuthenticationError: the sender did not sign this statement.
     """
     signature = channel.take(reply, SIGNATURE, np.uint8, (SIGNATURE_BYTES,))
     identities.verify(reply.sender, statement, signature.tobytes(), f"what it sent at stage {reply.stage!r}")
@@ -74,18 +78,29 @@ def take_signature(reply: Message, identities: Identities, statement: bytes) -> 
 
 
 def check_adverts(
-    request: Message, identities: Identities, session: bytes, ahead: bool, roster: Sequence[ClientId], keys: Array
+    request: Message,
+    identities: Identities,
+    session: bytes,
+    ahead: bool,
+    advertised_clients: Sequence[ClientId],
+    keys: Array,
 ) -> None:
-    """Raise unless each client of the roster signed the keys the server gives for it.
+    """Raise unless each advertised client signed the keys that the server gives for it.
 
     Args:
-        keys: uint8 (roster, 64), both keys of each.
+        request: the server's, with the signatures.
+        identities: public identities.
+        session: `session_digest`.
+        ahead: whether the keys are for the exchange after this one.
+        advertised_clients: their ids, ascending.
+        keys: both keys of each, uint8 (advertised clients, 64).
 
     Raises:
-        MalformedError, AuthenticationError: naming the client whose keys they are said to be.
+        MalformedError: signatures are missing.
+        AuthenticationError: a client did not sign the keys that are given for it; it is named.
     """
-    signatures = channel.take(request, SIGNATURES, np.uint8, (len(roster), SIGNATURE_BYTES))
-    for client, pair, signature in zip(roster, keys, signatures, strict=True):
+    signatures = channel.take(request, SIGNATURES, np.uint8, (len(advertised_clients), SIGNATURE_BYTES))
+    for client, pair, signature in zip(advertised_clients, keys, signatures, strict=True):
         statement = keys_statement(session, ahead, client, pair.tobytes())
         identities.verify(client, statement, signature.tobytes(), "its advertised keys, as the server gives them,")
 
@@ -97,7 +112,7 @@ def check_quorum(
 
     Raises:
         ContradictionError: fewer signatures.
-        MalformedError, AuthenticationError: a signature of another set, or of somebody else.
+        AuthenticationError: a signature of another set, or by another client.
     """
     signers = channel.take_ids(request, "ids", alive)
     signatures = channel.take(request, SIGNATURES, np.uint8, (len(signers), SIGNATURE_BYTES))
@@ -111,7 +126,7 @@ def check_quorum(
 
 
 def contribution_digest(residues: Sequence[Array]) -> bytes:
-    """SHA-256 of a contribution as it enters the ring, before any mask. It never leaves the client."""
+    """Compute SHA-256 of a contribution as it enters the ring, before any mask; it never leaves the client."""
     digest = hashlib.sha256()
     for flat in residues:
         digest.update(flat.nbytes.to_bytes(8, "little"))
@@ -120,14 +135,16 @@ def contribution_digest(residues: Sequence[Array]) -> bytes:
 
 
 def check_unreleased(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> None:
-    """Raise where this contribution was let into a sum over other survivors: the two would subtract.
+    """Raise where this contribution entered a sum over other survivors: the server could subtract the two sums.
 
-    What identifies a contribution is what it was computed from (`UploadContext.source`), never its values: whether the
-    client refuses tells nothing of its data, and a range that was doubled in between changes nothing.
+    A contribution is identified by what it was computed from (`UploadContext.source`), never by its values: so a
+    refusal reveals nothing of the client's data, and a range that was doubled in between changes nothing.
 
     Args:
-        released: uint8 (exchanges, 64), fingerprints of the contributions let out and of the survivors they were
-            summed over.
+        released: digests of the contributions released and of the survivors they were summed over, uint8
+            (exchanges, 64).
+        contribution: digest of the contribution that the server asks for.
+        alive: the survivors over which it would be summed.
 
     Raises:
         ContradictionError: naming the server, which asks.
@@ -137,24 +154,24 @@ def check_unreleased(released: Array, contribution: bytes, alive: Sequence[Clien
     elsewhere = (rows[:, KEY_BYTES:] != from_bytes(_mark_of(alive))).any(axis=1)
     if (repeated & elsewhere).any():
         raise ContradictionError(
-            SERVER, "a contribution to this broadcast was let into a sum over other survivors, and the two subtract; "
+            SERVER, "a contribution to this broadcast entered a sum over other survivors, and the two sums subtract; "
             "only a contribution to another broadcast, or the same survivors, can be summed",
         )  # fmt: skip
 
 
 def with_release(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> Array:
-    """`released` with one row more."""
+    """Return `released` with one more row."""
     row = from_bytes(contribution + _mark_of(alive))
     return np.concatenate([released.reshape(-1), row]).reshape(-1, 2 * KEY_BYTES)
 
 
 def check_change(previous: Sequence[ClientId], alive: Sequence[ClientId], least: int) -> None:
-    """Raise where two sums that follow each other would give less than `least` clients away together.
+    """Raise where the difference of two successive sums would cover fewer than `least` clients.
 
     Args:
-        previous: survivors of the last sum that this client let out; empty before any.
-        alive: those of the sum that it is asked to let out.
-        least: by how many clients they differ at least, unless they are the same (`MaskingPlan.survivor_change`).
+        previous: survivors of the last sum that this client released; empty before any.
+        alive: survivors of the sum that it is asked to release.
+        least: by how many clients they must differ, unless they are the same (`MaskingPlan.survivor_change`).
 
     Raises:
         ContradictionError: naming the server, which asks.
@@ -168,7 +185,7 @@ def check_change(previous: Sequence[ClientId], alive: Sequence[ClientId], least:
 
 
 def memory_of(released: Array, previous: Sequence[ClientId]) -> Array:
-    """What a client must not forget, as bytes: the survivors of its last sum, and what it let out; or nothing."""
+    """Write what a client must remember as bytes: the survivors of its last sum, and what it released; or nothing."""
     if not previous and not released.size:
         return np.zeros(0, np.uint8)
     ids = np.asarray([len(previous), *previous], "<i8")
@@ -176,7 +193,7 @@ def memory_of(released: Array, previous: Sequence[ClientId]) -> Array:
 
 
 def from_memory(memory: Array) -> tuple[Array, tuple[ClientId, ...]]:
-    """Inverse of `memory_of`: what was let out, uint8 (exchanges, 64), and the survivors of the last sum."""
+    """Read what `memory_of` wrote: what was released, uint8 (exchanges, 64), and the survivors of the last sum."""
     if not memory.size:
         return np.zeros((0, 2 * KEY_BYTES), np.uint8), ()
     count = int(memory[:8].copy().view("<i8")[0])

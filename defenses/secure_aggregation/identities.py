@@ -1,13 +1,13 @@
-"""Who the clients are: long-lived Ed25519 keys (RFC 8032), known to all parties before the run.
+"""Identify clients by long-lived Ed25519 keys (RFC 8032), known to all parties before the run.
 
     key = new_identity()                                # on each client, once; 32 secret bytes, kept like a password
-    roster = {0: public_identity(key), 1: ..., 2: ...}  # the same at every client: compare `Identities.fingerprint`
-    secure_aggregation(identities=Identities(roster, {0: key}))
+    public = {0: public_identity(key), 1: ..., 2: ...}  # the same at every client: compare `Identities.fingerprint`
+    secure_aggregation(identities=Identities(public, {0: key}))
 
-A server alone cannot stand for a client whose identity the others hold: it would have to sign in its name.
-How the roster gets to the clients is not the library's matter. Where it comes through the server, clients must compare
-the fingerprint by another way (a call, a printed page); otherwise the server may have written the roster.
-`KnownIdentities` takes such a roster on first use, remembers it, and keeps account of what was compared.
+A server alone cannot impersonate a client whose public identity the others hold: it would have to sign in its name.
+The library does not transport public identities. Where they come through the server, clients must compare the
+fingerprint over another channel (a call, a printed page); otherwise the server may have written them.
+`PinnedIdentities` trusts public identities on first use, pins them, and records which ones were compared.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ SIGNATURE_BYTES = 64
 
 
 def new_identity() -> bytes:
-    """A private key from the operating system, 32 bytes."""
+    """Generate a private key, 32 bytes from the operating system."""
     return Ed25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_identity(key: bytes) -> bytes:
-    """The 32 public bytes of a private key, for the roster."""
+    """Compute the 32 public bytes of a private key."""
     return Ed25519PrivateKey.from_private_bytes(key).public_key().public_bytes_raw()
 
 
 @dataclass(frozen=True, eq=False)
 class Identities:
-    """The roster of public identities, and the private keys that this party holds.
+    """All public identities, and the private keys that this party holds.
 
     Attributes:
         public: by client, 32 bytes; the same at every party.
         own: private keys by client: one at a client, none at the server. They leave this object only as signatures.
-        first_use: clients whose identity was taken as it first came and never compared (`KnownIdentities`): against a
-            server that wrote it then, nothing is promised.
+        first_use: clients whose identity was trusted on first use and never compared (`PinnedIdentities`): nothing is
+            promised against a server that wrote it then.
 
     Raises:
         ConfigError: a key is not 32 bytes, two clients share one, or a private key is not that of its client.
@@ -69,7 +69,7 @@ class Identities:
 
     @classmethod
     def generate(cls, clients: int) -> Identities:
-        """New identities of the clients 0, 1, ..., with all their private keys: for simulations in one process."""
+        """Generate identities for the clients 0, 1, ..., with all private keys, for simulations in one process."""
         own = {client: new_identity() for client in range(clients)}
         return cls({client: public_identity(key) for client, key in own.items()}, own)
 
@@ -78,18 +78,18 @@ class Identities:
 
     @property
     def fingerprint(self) -> str:
-        """160 bits of SHA-256 of the whole roster, in groups of four digits, to be compared out of band."""
+        """160 bits of SHA-256 of all public identities, in groups of four digits, to compare over another channel."""
         parts = (part for client in sorted(self.public) for part in (client, self.public[client]))
         return _grouped(label("identities", *parts))
 
     def known(self, client: ClientId) -> bytes:
-        """The public identity. Raises `ConfigError` for a client that is not on the roster."""
+        """Return a client's public identity; `ConfigError` for a client that has none."""
         if client not in self.public:
-            raise ConfigError(f"client {client} has no identity on the roster of {len(self.public)} clients")
+            raise ConfigError(f"client {client} has no identity; {len(self.public)} clients have one")
         return self.public[client]
 
     def sign(self, client: ClientId, statement: bytes) -> bytes:
-        """The client's signature, 64 bytes. Raises `ConfigError` where this party does not hold its private key."""
+        """Sign in the name of a client, 64 bytes; `ConfigError` where this party does not hold its private key."""
         if client not in self.own:
             raise ConfigError(f"the private identity of client {client} is not held here")
         return Ed25519PrivateKey.from_private_bytes(self.own[client]).sign(statement)
@@ -98,18 +98,21 @@ class Identities:
         """Raise unless the client signed the statement.
 
         Args:
+            client: its id.
+            statement: what it signed.
+            signature: 64 bytes.
             what: the statement in words, for the error.
 
         Raises:
-            AuthenticationError: naming the client.
-            ConfigError: it is not on the roster.
+            AuthenticationError: the client did not sign it; the client is named.
+            ConfigError: the client has no identity.
         """
         if not _signed(self.known(client), statement, signature):
             raise AuthenticationError(client, f"{what} is not signed by the identity of client {client}")
 
 
 def fingerprint_of(public: bytes) -> str:
-    """As `Identities.fingerprint`, of one public identity."""
+    """Compute the fingerprint of one public identity, in the form of `Identities.fingerprint`."""
     return _grouped(label("identity", public))
 
 
@@ -120,7 +123,7 @@ def _grouped(data: bytes) -> str:
 
 @lru_cache(maxsize=4096)
 def _signed(public: bytes, statement: bytes, signature: bytes) -> bool:
-    """Public facts, so remembered: where clients are simulated in one process all check the same ones."""
+    """Verify a signature; remembered, as clients simulated in one process all check the same ones."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, statement)
     except (InvalidSignature, ValueError):

@@ -1,4 +1,4 @@
-"""Masks: key streams added to residues, one stream for each secret and tensor.
+"""Mask residues by adding key streams, one stream for each secret and tensor.
 
 A mask secret belongs to one exchange and one pair of clients (or one client, for its self mask); a tensor's
 stream is keyed by HKDF of that secret and the tensor's name; a tensor of 32 bytes or fewer is masked by HKDF's output
@@ -24,8 +24,13 @@ _ZEROS = memoryview(bytes(_CHUNK))
 
 
 @dataclass(frozen=True)
-class Mask:
-    """A secret and whether its streams are added (+1) or subtracted (-1)."""
+class SignedMask:
+    """A mask's secret, and whether its streams are added or subtracted.
+
+    Attributes:
+        secret: 32 bytes from which the streams derive.
+        sign: +1 or -1.
+    """
 
     secret: bytes
     sign: int
@@ -33,46 +38,47 @@ class Mask:
 
 @dataclass(frozen=True, eq=False)
 class PrecomputedMasks:
-    """All masks of one client for one exchange, added up ahead of its contribution, so that one addition is left.
+    """The sum of all masks of one client for one exchange, computed ahead, so that one addition is left.
 
     Attributes:
-        masks: what `sums` adds up.
-        sums: flat, in the plan's order, in its rings.
+        masks: the masks.
+        sums: their sums by tensor, flat, in the plan's order and rings.
     """
 
-    masks: tuple[Mask, ...] = field(repr=False)
+    masks: tuple[SignedMask, ...] = field(repr=False)
     sums: tuple[Array, ...] = field(repr=False)
 
     @classmethod
-    def of(cls, masks: Sequence[Mask], plan: Plan) -> PrecomputedMasks:
+    def of(cls, masks: Sequence[SignedMask], plan: Plan) -> PrecomputedMasks:
+        """Add up the masks for the tensors of a plan."""
         sums = tuple(np.zeros(wire_size(t.size, t.ring), wire_dtype(t.ring)) for t in plan.tensors)
         apply_masks(sums, plan, masks)
         return cls(tuple(masks), sums)
 
     def apply(self, residues: Sequence[Array]) -> None:
-        """Add every mask, in place, as `apply_masks`."""
+        """Add every mask to the residues, in place."""
         for flat, total in zip(residues, self.sums, strict=True):
             np.add(flat, total, out=flat)
 
 
-def pair_mask(agreement: bytes, exchange: bytes, client: ClientId, peer: ClientId) -> Mask:
-    """What `client` applies for its pair with `peer`; `exchange` fingerprints run, round and participants."""
+def pair_mask(agreement: bytes, exchange: bytes, client: ClientId, peer: ClientId) -> SignedMask:
+    """Derive the mask of `client` for its pair with `peer`; `exchange` is the digest of the exchange."""
     low, high = sorted((client, peer))
-    return Mask(hkdf(agreement, label("pair mask", exchange, low, high)), 1 if client == low else -1)
+    return SignedMask(hkdf(agreement, label("pair mask", exchange, low, high)), 1 if client == low else -1)
 
 
-def self_mask(seed: bytes, exchange: bytes, client: ClientId) -> Mask:
-    """What `client` adds on its own account."""
-    return Mask(hkdf(seed, label("self mask", exchange, client)), 1)
+def self_mask(seed: bytes, exchange: bytes, client: ClientId) -> SignedMask:
+    """Derive the self mask of `client`."""
+    return SignedMask(hkdf(seed, label("self mask", exchange, client)), 1)
 
 
 def tensor_key(secret: bytes, use: bytes) -> bytes:
-    """What one tensor is masked with, or its stream keyed with: 32 bytes that serve one mask secret, tensor and use."""
+    """Derive 32 bytes for one mask secret, tensor and use: a small tensor's mask, or the key of its stream."""
     return hkdf(secret, use)
 
 
-def apply_masks(residues: Sequence[Array], plan: Plan, masks: Sequence[Mask], *, remove: bool = False) -> None:
-    """Add (`remove`: take away) every mask, in place, to flat residues in the plan's order."""
+def apply_masks(residues: Sequence[Array], plan: Plan, masks: Sequence[SignedMask], *, remove: bool = False) -> None:
+    """Add every mask to flat residues in the plan's order, in place (`remove`: subtract it)."""
     for tensor, flat in zip(plan.tensors, residues, strict=True):
         adds = [(mask.sign < 0) is remove for mask in masks]
         if flat.nbytes <= KEY_BYTES:  # as long as a key at most: no stream is started for it
@@ -92,7 +98,7 @@ def _apply_words(flat: Array, words: bytes, adds: Array) -> None:
 
 
 def _apply_streams(flat: Array, streams: Sequence[tuple[object, bool]]) -> None:
-    """Chunk by chunk, so that the chunk stays in the cache while every stream passes over it."""
+    """Add streams chunk by chunk, so that a chunk stays in the cache while every stream passes over it."""
     buffer = bytearray(_CHUNK + 15)  # update_into wants room for one block more than it fills
     words = np.frombuffer(buffer, flat.dtype.newbyteorder("<"), _CHUNK // flat.itemsize)
     for start in range(0, flat.size, words.size):

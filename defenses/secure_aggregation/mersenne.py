@@ -1,4 +1,4 @@
-"""Dot products modulo p = 2^61 - 1, without a Python step per entry.
+"""Compute dot products modulo p = 2^61 - 1, without a Python step per entry.
 
 (Also modulo 2^b - 1 for smaller b, so that tests can measure what has probability 2^-60 at full size.)
 Both factors are cut into limbs of at most 21 and 16 bits. A product of limbs is below 2^37, so a sum of 2^15 of them
@@ -21,7 +21,13 @@ _NARROW: Final = 2**31
 
 
 def dot(words: Array, values: Array, bits: int = BITS) -> int:
-    """sum_j a_j x_j mod 2^bits - 1, a_j the lower `bits` of `words` (uint64), x_j of `values` (int64), as many."""
+    """Compute sum_j a_j x_j mod 2^bits - 1.
+
+    Args:
+        words: a_j is the lower `bits` bits of a word (uint64).
+        values: x_j (int64), as many.
+        bits: 61 outside tests.
+    """
     if bits < BITS:
         words = words & np.uint64(2**bits - 1)
     total = 0

@@ -1,18 +1,19 @@
-"""Exchanges of two stages: the keys and share bundles of the next exchange ride on the messages of this one.
+"""Shorten exchanges to two stages: the messages of one exchange also carry keys and shares of the next one.
 
-An exchange that prepares the next carries, under `next/`, the messages of that one's stages `keys` and `shares`:
+An exchange that precomputes the next carries, under `next/`, the messages of that one's stages `keys` and `shares`:
 
     upload   server -> client   next: the server's fresh key           client -> server   next: fresh keys
-    unmask   server -> client   next: roster of those that uploaded    client -> server   next: bundles, commitment
+    unmask   server -> client   next: keys of those that uploaded      client -> server   next: encrypted shares
 
 They are the four-stage protocol's own messages, made by its own steps in a state of their own, with tags under the
-channel that they agree on. If all of the next cohort dealt, and nobody else did, that exchange begins with `upload`;
-in every other case (a client was lost, joined or returned, the cohort was drawn anew, the last exchange was void, a
-party was restored) it begins with `keys`, and what was prepared is erased.
+channel that they agree on. If the share dealers are just the next cohort, that exchange begins with `upload`; in every
+other case (a client was lost, joined or returned, the cohort was drawn anew, the last exchange was void, a party was
+restored) it begins with `keys`, and what was precomputed is erased.
 Every exchange has fresh X25519 keys, seeds and polynomials from the operating system, so what shares open serves one
 exchange only: no secret of one is computed from another's. Masks are bound to the exchange they are used in
-(`sharers_digest`), and a client's prepared secrets are gone with its upload.
-Not promised: that prepared secrets are short-lived where no exchange follows. They are kept until the next one.
+(`share_dealers_digest`), and a client erases its precomputed secrets with its upload.
+
+Not promised: that precomputed secrets are short-lived where no exchange follows. They are kept until the next one.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from securefed.defenses.base import Outgoing, Plan, Session, UploadContext
-from securefed.defenses.secure_aggregation import client as four_stage_client
-from securefed.defenses.secure_aggregation import server as four_stage_server
+from securefed.defenses.secure_aggregation import masking_client as four_stage_client
+from securefed.defenses.secure_aggregation import masking_server as four_stage_server
 from securefed.defenses.secure_aggregation.channel import TAG
-from securefed.defenses.secure_aggregation.client import MaskingClient
 from securefed.defenses.secure_aggregation.identities import Identities
+from securefed.defenses.secure_aggregation.masking_server import ChannelAcceptor, Replies
+from securefed.defenses.secure_aggregation.masking_states import MaskingClient, MaskingServer
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES
-from securefed.defenses.secure_aggregation.server import Greeter, MaskingServer, Replies
 from securefed.defenses.secure_aggregation.session import KEYS, SHARES, UNMASK, UPLOAD, masking_of
 from securefed.errors import DataError, MalformedError, MessageRefused, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, ClientId, Message
-from securefed.state import local, nest, pack, restore, unnest
+from securefed.state import local, nest, pack, restore, stored_as, unnest
 from securefed.tensors import Array, Tensors, decode, encode
 
 NEXT = "next"
 _VERSION = 1
-_RIDES = {UPLOAD: KEYS, UNMASK: SHARES}
-"""Which stage of the next exchange rides on which of this one."""
+_CARRIED_STAGES = {UPLOAD: KEYS, UNMASK: SHARES}
+"""By stage of this exchange, the stage of the next one whose message travels with it."""
 _LASTING = {"session", "identities", "released", "previous", "precomputed"}
-"""What a client's state does not take from the one that was prepared."""
+"""Fields that a client's state does not take from the precomputed one."""
 
 
 def _common(plan: Plan) -> dict[str, int]:
-    """What the plans of two exchanges must share for one to prepare the other."""
+    """Return the numbers that the plans of two exchanges must share for one to precompute the other."""
     masking = masking_of(plan)
     return {"clients": plan.clients, "threshold": plan.threshold, "degree": masking.degree, "shares": masking.shares}
 
@@ -54,61 +55,63 @@ def _freeze(state: MaskingClient | MaskingServer) -> bytes:
     return encode(pack(state), {"version": _VERSION, **_common(state.session.plan)})
 
 
-def _ridden(message: Message) -> tuple[Message, Message]:
-    """The message of this exchange, and the one of the next that rides on it."""
+def _split_message(message: Message) -> tuple[Message, Message]:
+    """Split a message into that of this exchange and that of the next one."""
     own = {name: value for name, value in message.body.items() if not name.startswith(f"{NEXT}/")}
-    stage = _RIDES.get(message.stage, message.stage)  # nothing rides elsewhere: such a message is refused as it is
-    rider = replace(message, stage=stage, body=unnest(NEXT, message.body))
-    return replace(message, body=own), rider
+    stage = _CARRIED_STAGES.get(
+        message.stage, message.stage
+    )  # other stages carry nothing: such a message is refused as it is
+    carried = replace(message, stage=stage, body=unnest(NEXT, message.body))
+    return replace(message, body=own), carried
 
 
 @dataclass(frozen=True, eq=False)
 class PipelinedClient(MaskingClient):
-    """A client's state.
+    """A client's state, with that of the next exchange.
 
     Attributes:
-        spare: what the secrets of the next exchange derive from.
-        prepared: the state prepared for this exchange, then (from the upload on) that for the next one.
-        riding: what goes with the upload, for the next exchange.
+        next_root: random bytes from which the secrets of the next exchange derive.
+        precomputed_exchange: the precomputed state of this exchange, and from the upload on that of the next one.
+        next_advert: keys for the next exchange that travel with the upload.
     """
 
-    spare: bytes = field(default=b"", repr=False)
-    prepared: bytes = field(default=b"", repr=False)
-    riding: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    next_root: bytes = stored_as("spare", default=b"", repr=False)
+    precomputed_exchange: bytes = stored_as("prepared", default=b"", repr=False)
+    next_advert: Mapping[str, Array] = stored_as("riding", default_factory=dict, repr=False)
 
     @classmethod
     def open(
         cls, session: Session, client: ClientId, identities: Identities | None = None, last: MaskingClient | None = None
     ) -> PipelinedClient:
-        """A fresh state with fresh secrets, and nothing prepared."""
+        """Start an exchange with fresh secrets and nothing precomputed; arguments as for `MaskingClient.open`."""
         fresh = _pipelined(super().open(session, client, identities, last))
-        return replace(fresh, spare=secrets.token_bytes(KEY_BYTES))
+        return replace(fresh, next_root=secrets.token_bytes(KEY_BYTES))
 
     @classmethod
     def resume(cls, session: Session, client: ClientId, last: PipelinedClient) -> PipelinedClient:
-        """A fresh state, and what `last` prepared for it if that exchange came to its end here."""
+        """Start an exchange with what `last` precomputed for it, if that exchange was completed here."""
         fresh = cls.open(session, client, last.identities, last)
-        return replace(fresh, prepared=last.prepared) if not last.stage else fresh
+        return replace(fresh, precomputed_exchange=last.precomputed_exchange) if not last.stage else fresh
 
     def begin(self) -> PipelinedClient:
-        """This state at the stage `upload`, with what was prepared for it.
+        """Go to the stage `upload` with the precomputed state.
 
         Raises:
-            MalformedError: nothing was, or under another plan.
+            MalformedError: nothing was precomputed, or it was for another plan.
         """
         template = MaskingClient.open(self.session, self.client, self.identities, self)
-        if not self.prepared:
-            raise MalformedError(SERVER, "it asks for an upload at once, and nothing was prepared here")
-        tensors, header = decode(self.prepared)
+        if not self.precomputed_exchange:
+            raise MalformedError(SERVER, "it asks for an upload at once, and nothing was precomputed here")
+        tensors, header = decode(self.precomputed_exchange)
         ready = restore(template, tensors)
         if header != {"version": _VERSION, **_common(self.session.plan)} or ready.stage != UPLOAD:
-            raise MalformedError(SERVER, "what was prepared here is for another plan")
+            raise MalformedError(SERVER, "what was precomputed here is for another plan")
         values = {item.name: getattr(ready, item.name) for item in fields(ready) if item.name not in _LASTING}
-        return replace(self, **values, prepared=b"")
+        return replace(self, **values, precomputed_exchange=b"")
 
 
 def client_step(state: PipelinedClient, request: Message, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:
-    """As `client.client_step`, and the next exchange's step that rides on it."""
+    """Answer one request, and the message of the next exchange in it (otherwise as `masking_client.client_step`)."""
     if request.stage == UPLOAD:
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
@@ -116,37 +119,39 @@ def client_step(state: PipelinedClient, request: Message, encoded: Tensors | Non
         return client_upload(client_accept(state, request, context), encoded)
     if request.stage != UNMASK:
         if request.stage == KEYS:
-            state = replace(state, prepared=b"")  # an opening: what the last exchange prepared is not used
+            state = replace(
+                state, precomputed_exchange=b""
+            )  # the exchange starts with keys: what the last one precomputed is not used
         new, reply = four_stage_client.client_step(state, request, encoded)
         return _pipelined(new), reply
-    own, rider = _ridden(request)
+    own, carried = _split_message(request)
     new, reply = four_stage_client.client_step(state, own, None)
-    if not rider.body:
-        return replace(_pipelined(new), prepared=b""), reply
-    following = restore(_following_client(state), decode(state.prepared)[0])
-    following, riding = four_stage_client.client_step(following, rider, None)
-    return replace(_pipelined(new), prepared=_freeze(following)), {**reply, **nest(NEXT, riding)}
+    if not carried.body:
+        return replace(_pipelined(new), precomputed_exchange=b""), reply
+    following = restore(_following_client(state), decode(state.precomputed_exchange)[0])
+    following, carried_reply = four_stage_client.client_step(following, carried, None)
+    return replace(_pipelined(new), precomputed_exchange=_freeze(following)), {**reply, **nest(NEXT, carried_reply)}
 
 
 def client_accept(state: PipelinedClient, request: Message, context: UploadContext) -> PipelinedClient:
-    """As `client.client_accept`; the keys of the next exchange are made here, and sent with the upload."""
+    """Accept as `masking_client.client_accept`, and make the keys of the next exchange, sent with the upload."""
     if state.stage == KEYS:
         state = state.begin()
-    own, rider = _ridden(request)
+    own, carried = _split_message(request)
     new = _pipelined(four_stage_client.client_accept(state, own, context))
-    following, riding = four_stage_client.client_step(_following_client(state), rider, None)
-    return replace(new, spare=b"", prepared=_freeze(following), riding=riding)
+    following, carried_reply = four_stage_client.client_step(_following_client(state), carried, None)
+    return replace(new, next_root=b"", precomputed_exchange=_freeze(following), next_advert=carried_reply)
 
 
 def client_upload(state: PipelinedClient, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:
-    """As `client.client_upload`, with the keys of the next exchange."""
+    """Upload as `masking_client.client_upload`, with the keys of the next exchange."""
     new, reply = four_stage_client.client_upload(state, encoded)
-    return replace(_pipelined(new), riding={}), {**reply, **nest(NEXT, state.riding)}
+    return replace(_pipelined(new), next_advert={}), {**reply, **nest(NEXT, state.next_advert)}
 
 
 def _following_client(state: PipelinedClient) -> MaskingClient:
-    """The state of the exchange after this one, before anything is known of it."""
-    return MaskingClient(state.client, KEYS, state.spare, state.session, identities=state.identities, ahead=True)
+    """Make the first state of the exchange after this one."""
+    return MaskingClient(state.client, KEYS, state.next_root, state.session, identities=state.identities, ahead=True)
 
 
 def _pipelined(state: MaskingClient) -> PipelinedClient:
@@ -156,43 +161,51 @@ def _pipelined(state: MaskingClient) -> PipelinedClient:
 
 @dataclass(frozen=True, eq=False)
 class PipelinedServer(MaskingServer):
-    """The server's state.
+    """The server's state, with that of the next exchange.
 
     Attributes:
-        following: the state of the next exchange, in its first two stages.
-        waiting: that exchange's requests for shares, until this one unmasks.
-        riders: the adverts for that exchange that came with the uploads so far.
-        greeter, admitted: what opens its channels with those clients, and their secrets.
+        next_exchange: the state of the next exchange, in its first two stages.
+        next_requests: that exchange's requests for shares, until this one unmasks.
+        next_adverts: keys for that exchange that came with the uploads so far.
+        acceptor: accepts that exchange's channels.
+        accepted_channels: secrets of the channels accepted so far.
     """
 
-    following: bytes = field(default=b"", repr=False)
-    waiting: Mapping[ClientId, Mapping[str, Array]] = field(default_factory=dict, repr=False)
-    riders: Mapping[ClientId, Message] = local(default_factory=dict, repr=False)
-    greeter: Greeter | None = local(default=None, repr=False)
-    admitted: Mapping[ClientId, bytes] = local(default_factory=dict, repr=False)
+    next_exchange: bytes = stored_as("following", default=b"", repr=False)
+    next_requests: Mapping[ClientId, Mapping[str, Array]] = stored_as("waiting", default_factory=dict, repr=False)
+    next_adverts: Mapping[ClientId, Message] = local(default_factory=dict, repr=False)
+    acceptor: ChannelAcceptor | None = local(default=None, repr=False)
+    accepted_channels: Mapping[ClientId, bytes] = local(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """What the server holds between two exchanges: its state at `upload`, and each client's request."""
+class PrecomputedExchange:
+    """What the server holds between two exchanges, so that the second begins with `upload`.
+
+    Attributes:
+        run: identifier of the run.
+        share_dealers: the clients that dealt shares for it.
+        state: the server's packed state at `upload`.
+        bodies: each client's request.
+    """
 
     run: str
-    sharers: tuple[ClientId, ...]
+    share_dealers: tuple[ClientId, ...]
     state: bytes = field(repr=False)
     bodies: Mapping[ClientId, Tensors] = field(repr=False)
 
 
 def server_open(session: Session, identities: Identities | None = None) -> tuple[PipelinedServer, str, Outgoing]:
-    """An exchange that begins with `keys`."""
+    """Start an exchange that begins with `keys`."""
     return _with_type(four_stage_server.server_open(session, identities))
 
 
 def server_resume(
-    session: Session, last: Prepared | None, identities: Identities | None = None
+    session: Session, last: PrecomputedExchange | None, identities: Identities | None = None
 ) -> tuple[PipelinedServer, str, Outgoing]:
-    """An exchange that begins with `upload` where `last` prepared it for just this cohort, else with `keys`."""
+    """Start an exchange: with `upload` where `last` was precomputed for just this cohort, else with `keys`."""
     opened = server_open(session, identities)
-    if last is None or (last.run, last.sharers) != (session.run, session.cohort):
+    if last is None or (last.run, last.share_dealers) != (session.run, session.cohort):
         return opened
     tensors, header = decode(last.state)
     if header != {"version": _VERSION, **_common(session.plan)}:
@@ -202,13 +215,13 @@ def server_resume(
 
 
 def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServer, str, Outgoing] | Aggregate:
-    """As `server.server_step`, and the next exchange's step that rides on it."""
-    if state.stage not in _RIDES:
+    """Take the replies of one stage, and the messages of the next exchange in them."""
+    if state.stage not in _CARRIED_STAGES:
         step = four_stage_server.server_step(state, replies)
         assert not isinstance(step, Aggregate)
         return _ask_keys(_with_type(step)) if step[1] == UPLOAD else _ask_shares(_with_type(step))
     if state.stage == UNMASK:
-        own = {client: _ridden(reply)[0] for client, reply in replies.items()}
+        own = {client: _split_message(reply)[0] for client, reply in replies.items()}
         step = four_stage_server.server_step(state, own)
         assert isinstance(step, Aggregate)
         return step
@@ -217,59 +230,73 @@ def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServ
     step = four_stage_server.server_step(state, {})
     assert not isinstance(step, Aggregate)
     new, stage, outgoing = _with_type(step)
-    riding = four_stage_server.server_step(replace(_following(state), channels=state.admitted), state.riders)
-    assert not isinstance(riding, Aggregate)
-    following, _, bodies = riding
+    carried_reply = four_stage_server.server_step(
+        replace(_following(state), channels=state.accepted_channels), state.next_adverts
+    )
+    assert not isinstance(carried_reply, Aggregate)
+    following, _, bodies = carried_reply
     waiting = {client: dict(body) for client, body in bodies.items() if client >= 0}
-    new = replace(new, following=_freeze(following), waiting=waiting, riders={}, greeter=None, admitted={})
+    new = replace(
+        new,
+        next_exchange=_freeze(following),
+        next_requests=waiting,
+        next_adverts={},
+        acceptor=None,
+        accepted_channels={},
+    )
     return _ask_shares((new, stage, outgoing))
 
 
 def absorb(state: PipelinedServer, client: ClientId, reply: Message) -> PipelinedServer:
-    """As `server.absorb`; the advert that rides on the upload is checked at once, and kept."""
-    own, rider = _ridden(reply)
+    """Add one upload to the running sum; check and keep the keys for the next exchange that came with it."""
+    own, carried = _split_message(reply)
     new = four_stage_server.absorb(state, client, own)
     assert isinstance(new, PipelinedServer)
-    greeter = state.greeter or Greeter.of(_following(state))
-    admitted = {**state.admitted, client: greeter.admit(rider)}
-    return replace(new, riders={**state.riders, client: rider}, greeter=greeter, admitted=admitted)
+    acceptor = state.acceptor or ChannelAcceptor.of(_following(state))
+    accepted_channels = {**state.accepted_channels, client: acceptor.accept(carried)}
+    return replace(
+        new,
+        next_adverts={**state.next_adverts, client: carried},
+        acceptor=acceptor,
+        accepted_channels=accepted_channels,
+    )
 
 
-def server_carry(state: PipelinedServer, replies: Replies) -> Prepared | None:
-    """What the last replies of an exchange prepared; `None` where they do not prepare one."""
+def server_carry(state: PipelinedServer, replies: Replies) -> PrecomputedExchange | None:
+    """Return what the last replies of an exchange precomputed; `None` where they do not complete it."""
     try:
-        riding = four_stage_server.server_step(
-            _following(state), {client: _ridden(reply)[1] for client, reply in replies.items()}
+        carried_reply = four_stage_server.server_step(
+            _following(state), {client: _split_message(reply)[1] for client, reply in replies.items()}
         )
     except (MessageRefused, TooFewSurvivors):
         return None
-    assert not isinstance(riding, Aggregate)
-    following, _, bodies = riding
+    assert not isinstance(carried_reply, Aggregate)
+    following, _, bodies = carried_reply
     unsealed = {c: {name: value for name, value in body.items() if name != TAG} for c, body in bodies.items() if c >= 0}
-    return Prepared(state.session.run, following.sharers, _freeze(following), unsealed)
+    return PrecomputedExchange(state.session.run, following.share_dealers, _freeze(following), unsealed)
 
 
 def _following(state: PipelinedServer) -> MaskingServer:
     template = MaskingServer(KEYS, b"", (), state.session, identities=state.identities)
-    return restore(template, decode(state.following)[0])
+    return restore(template, decode(state.next_exchange)[0])
 
 
 def _ask_keys(step: tuple[PipelinedServer, str, Outgoing]) -> tuple[PipelinedServer, str, Outgoing]:
-    """The upload's requests with a fresh key of the server for the next exchange."""
+    """Add a fresh key of the server, for the next exchange, to the requests for uploads."""
     state, stage, outgoing = step
     following, _, bodies = four_stage_server.server_open(state.session, state.identities, ahead=True)
-    return replace(state, following=_freeze(following)), stage, _ride(outgoing, bodies)
+    return replace(state, next_exchange=_freeze(following)), stage, _with_next(outgoing, bodies)
 
 
 def _ask_shares(step: tuple[PipelinedServer, str, Outgoing]) -> tuple[PipelinedServer, str, Outgoing]:
-    """The unmasking's requests with the next exchange's roster; those of any other stage as they are."""
+    """Add the next exchange's advertised keys to the requests of `unmask`; leave those of other stages as they are."""
     state, stage, outgoing = step
     if stage != UNMASK:
         return step
-    return replace(state, waiting={}), stage, _ride(outgoing, state.waiting)
+    return replace(state, next_requests={}), stage, _with_next(outgoing, state.next_requests)
 
 
-def _ride(outgoing: Outgoing, bodies: Outgoing) -> Outgoing:
+def _with_next(outgoing: Outgoing, bodies: Outgoing) -> Outgoing:
     return {client: {**body, **nest(NEXT, bodies[client])} for client, body in outgoing.items()}
 
 

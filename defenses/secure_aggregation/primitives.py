@@ -1,6 +1,6 @@
-"""The cryptographic building blocks: key agreement, key derivation, key stream, share encryption.
+"""Wrap the cryptographic primitives: key agreement, key derivation, key stream, encryption of shares.
 
-All of them are the `cryptography` library's; what is ours is how their inputs are bound and separated. Secrets
+All of them are the `cryptography` library's; this module only decides how their inputs are bound and separated. Secrets
 are never a parameter of the public API: they come from the operating system in `client_open` and `server_open`.
 """
 
@@ -32,7 +32,7 @@ _SMALL_ORDER = {u.to_bytes(KEY_BYTES, "little") for u in (0, 1, *_ORDER_EIGHT, _
 
 
 def label(*parts: bytes | str | int) -> bytes:
-    """One byte string for a list of parts; different lists never give the same string."""
+    """Encode a list of parts as one byte string; different lists never give the same string."""
     framed: list[bytes] = []
     for part in parts:
         if type(part) is bytes:
@@ -49,33 +49,33 @@ def _head(kind: bytes, length: int) -> bytes:
 
 @lru_cache(maxsize=4096, typed=True)
 def _framed_word(part: str | int) -> bytes:
-    """Names, ids and numbers recur in every label of an exchange."""
+    """Encode one name or number; remembered, as they recur in every label of an exchange."""
     data = str(part).encode()
     return _head(b"s" if isinstance(part, str) else b"i", len(data)) + data
 
 
 def fingerprint(*parts: bytes | str | int) -> bytes:
-    """SHA-256 of `label(*parts)`."""
+    """Compute SHA-256 of `label(*parts)`."""
     return hashlib.sha256(label(*parts)).digest()
 
 
 def hkdf(secret: bytes, info: bytes, length: int = KEY_BYTES, salt: bytes | None = None) -> bytes:
-    """HKDF-SHA256 (RFC 5869), extract and expand."""
+    """Derive key material by HKDF-SHA256 (RFC 5869), extract and expand."""
     return HKDF(SHA256(), length, salt, info).derive(secret)
 
 
 def private_key(secret: bytes) -> X25519PrivateKey:
-    """The X25519 key with this scalar (32 bytes, clamped as in RFC 7748). Loading costs as much as `agree`."""
+    """Load the X25519 key with this scalar (32 bytes, clamped as in RFC 7748). Loading costs as much as `agree`."""
     return X25519PrivateKey.from_private_bytes(secret)
 
 
 def public_bytes(key: X25519PrivateKey) -> bytes:
-    """The 32 bytes to advertise."""
+    """Return the public key, the 32 bytes to advertise."""
     return key.public_key().public_bytes_raw()
 
 
 def agree(key: X25519PrivateKey, public: bytes, owner: PartyId) -> bytes:
-    """X25519 (RFC 7748) with the public key of `owner`.
+    """Agree on a secret by X25519 (RFC 7748) with the public key of `owner`.
 
     Raises:
         MalformedError: the key has small order, so that the result would not depend on `key`.
@@ -93,26 +93,27 @@ def check_order(public: bytes, owner: PartyId) -> None:
 
 
 def key_stream(seed: bytes) -> Any:
-    """An AES-128-CTR encryptor; `seed` is 16 bytes of key and the first counter block (NIST SP 800-38A)."""
+    """Make an AES-128-CTR encryptor; `seed` is 16 bytes of key and the first counter block (NIST SP 800-38A)."""
     return Cipher(algorithms.AES(seed[:16]), modes.CTR(seed[16:])).encryptor()
 
 
 def mask_stream(seed: bytes) -> Any:
-    """AES-128-CTR again, 64 GiB at most: 16 bytes of `seed` are the key, the next 12 the nonce, counted from 2.
+    """Make the encryptor of a mask's stream: AES-128-CTR, 64 GiB at most.
 
-    Those are the blocks that AES-GCM encrypts with (NIST SP 800-38D, sec. 7.1), and by way of it they come nearly twice
-    as fast where the processor has vector AES, which OpenSSL uses for GCM alone. No tag is made of it.
+    16 bytes of `seed` are the key, the next 12 the nonce; the counter starts at 2. Those are the blocks that AES-GCM
+    encrypts with (NIST SP 800-38D, sec. 7.1), and by way of it they come nearly twice as fast where the processor has
+    vector AES, which OpenSSL uses for GCM alone. No tag is made of it.
     """
     return Cipher(algorithms.AES(seed[:16]), modes.GCM(seed[16:28])).encryptor()
 
 
 def encrypt_once(key: bytes, data: bytes, bound: bytes) -> bytes:
-    """AES-256-GCM under a key that encrypts this one message, hence with a constant nonce. `bound` is authenticated."""
+    """Encrypt by AES-256-GCM under a key that serves once, hence with a constant nonce; `bound` is authenticated."""
     return AESGCM(key).encrypt(_ONE_USE_NONCE, data, bound)
 
 
 def decrypt_once(key: bytes, data: bytes, bound: bytes, sender: PartyId) -> bytes:
-    """Inverse of `encrypt_once`.
+    """Decrypt what `encrypt_once` made.
 
     Raises:
         AuthenticationError: the ciphertext was not made under this key for this `bound`.
@@ -120,4 +121,4 @@ def decrypt_once(key: bytes, data: bytes, bound: bytes, sender: PartyId) -> byte
     try:
         return AESGCM(key).decrypt(_ONE_USE_NONCE, data, bound)
     except InvalidTag as error:
-        raise AuthenticationError(sender, "a share bundle does not decrypt") from error
+        raise AuthenticationError(sender, "what it encrypted for this client does not decrypt") from error

@@ -1,4 +1,4 @@
-"""What both sides know of one exchange: stages, threshold, fingerprints, and how a share is committed to."""
+"""Define what client and server agree on: stages, sizes, the digests of an exchange, commitments to shares."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ KEYS: Final = "keys"
 SHARES: Final = "shares"
 UPLOAD: Final = "upload"
 CONTRIBUTE: Final = "contribute"
-"""A client between the request for its upload and the upload: no message asks for it."""
+"""Stage of a client between the request for its upload and the upload; no message carries it."""
 CONFIRM: Final = "confirm"
 UNMASK: Final = "unmask"
 STAGES: Final = (KEYS, SHARES, UPLOAD, UNMASK)
 ACTIVE_STAGES: Final = (KEYS, SHARES, UPLOAD, CONFIRM, UNMASK)
-"""With identities: the survivors sign who they are before anything is unmasked."""
+"""With identities the survivors sign the set of survivors before the server unmasks."""
 
 MASKED: Final = "masked"
 """Prefix of the masked tensors' names in an upload."""
@@ -34,8 +34,8 @@ SEED, MASK_KEY = 0, 1
 
 SHARE_TAG_BYTES = 8
 SEALED_BYTES = 2 * KEY_BYTES + 16
-BUNDLE_BYTES = SEALED_BYTES + 2 * SHARE_TAG_BYTES
-"""A bundle: both shares for one holder, encrypted, and their two tags in the clear."""
+ENCRYPTED_SHARES_BYTES = SEALED_BYTES + 2 * SHARE_TAG_BYTES
+"""Both shares for one holder, encrypted, and their two tags in the clear (a row of the field `bundles`)."""
 
 
 def masking_of(plan: Plan) -> MaskingPlan:
@@ -75,38 +75,46 @@ def check_session(session: Session) -> None:
 
 
 def session_digest(session: Session) -> bytes:
-    """Fingerprint of what all parties agree on before the exchange."""
+    """Compute the digest of what all parties agree on before the exchange."""
     return fingerprint(
         "securefed secure aggregation 6", session.run, session.round, plan_digest(session.plan), label(*session.cohort)
     )
 
 
-def roster_digest(session: Session, roster: Sequence[ClientId], share_keys: Array, mask_keys: Array) -> bytes:
-    """Fingerprint of who takes part and of all advertised keys."""
-    return fingerprint("roster", session_digest(session), label(*roster), share_keys.tobytes(), mask_keys.tobytes())
+def advertisement_digest(
+    session: Session, advertised_clients: Sequence[ClientId], share_keys: Array, mask_keys: Array
+) -> bytes:
+    """Compute the digest of the advertised clients and their keys."""
+    return fingerprint(
+        "roster", session_digest(session), label(*advertised_clients), share_keys.tobytes(), mask_keys.tobytes()
+    )
 
 
-def graph_seed(roster: bytes) -> bytes:
-    """What the graph is drawn from: every key that the roster advertised, so no party alone chooses it."""
-    return fingerprint("graph", roster)
+def graph_seed(advertisement: bytes) -> bytes:
+    """Derive the seed of the graph from all advertised keys, so that no party alone chooses it."""
+    return fingerprint("graph", advertisement)
 
 
-def sharers_digest(session: Session, roster: bytes, context: bytes, sharers: Sequence[ClientId]) -> bytes:
-    """Fingerprint of the exchange at the upload: session, roster, context, and who shared their secrets."""
-    return fingerprint("sharers", session_digest(session), roster, context, *sharers)
+def share_dealers_digest(
+    session: Session, advertisement: bytes, context: bytes, share_dealers: Sequence[ClientId]
+) -> bytes:
+    """Compute the digest of the exchange at the upload: session, advertised keys, context and share dealers."""
+    return fingerprint("sharers", session_digest(session), advertisement, context, *share_dealers)
 
 
-def seed_commitment(roster: bytes, client: ClientId, seed: bytes) -> bytes:
-    """What a client publishes of its self-mask seed; 32 bytes."""
-    return fingerprint("seed commitment", roster, client, seed)
+def seed_commitment(advertisement: bytes, client: ClientId, seed: bytes) -> bytes:
+    """Compute the commitment to a self-mask seed that its owner publishes; 32 bytes."""
+    return fingerprint("seed commitment", advertisement, client, seed)
 
 
-def share_tags(roster: bytes, dealer: ClientId, holder: ClientId, shares: Array) -> bytes:
-    """What a dealer publishes of the two shares it gives `holder`: two truncated SHA-256, 8 bytes each.
+def share_tags(advertisement: bytes, dealer: ClientId, holder: ClientId, shares: Array) -> bytes:
+    """Compute the tags that a dealer publishes of the two shares for `holder`: two truncated SHA-256, 8 bytes each.
 
-    They name who lies when shares do not combine; that no wrong sum comes out does not rest on them.
+    They show which client is at fault when shares do not combine; that the sum is right does not rest on them.
     """
-    context = b"share" + roster + dealer.to_bytes(8, "little") + holder.to_bytes(8, "little")  # all of fixed width
+    context = (
+        b"share" + advertisement + dealer.to_bytes(8, "little") + holder.to_bytes(8, "little")
+    )  # all of fixed width
     both = shares.tobytes()
     seed = hashlib.sha256(context + b"seed" + both[:KEY_BYTES]).digest()
     mask_key = hashlib.sha256(context + b"mask" + both[KEY_BYTES:]).digest()
@@ -114,16 +122,16 @@ def share_tags(roster: bytes, dealer: ClientId, holder: ClientId, shares: Array)
 
 
 def wire_shape(tensor: TensorPlan) -> tuple[int, ...]:
-    """Shape of a masked tensor in an upload: its own, flat where entries share integers."""
+    """Return the shape of a masked tensor in an upload: its own, or flat where entries share integers."""
     return tensor.shape if lanes(tensor.ring) == 1 else (wire_size(tensor.size, tensor.ring),)
 
 
 def upload_bytes(plan: Plan, tag: int) -> int:
-    """Bytes one client sends over all stages: field contents, names and headers left out."""
+    """Count the bytes that one client sends over all stages: field contents without names and headers."""
     keys = 2 * KEY_BYTES
     signatures = 2 * SIGNATURE_BYTES if CONFIRM in plan.stages else 0  # of its keys and of the survivors
     degree = masking_of(plan).degree
     holders = degree + 1 if degree else plan.clients
-    shares = holders * BUNDLE_BYTES + KEY_BYTES
+    shares = holders * ENCRYPTED_SHARES_BYTES + KEY_BYTES
     upload = sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors)
     return keys + shares + upload + holders * KEY_BYTES + len(plan.stages) * tag + signatures

@@ -1,12 +1,12 @@
-"""Shamir's secret sharing over a prime field (Shamir 1979), for several secrets of 32 bytes at once.
+"""Share secrets by Shamir's scheme over a prime field (Shamir 1979), several secrets of 32 bytes at once.
 
 Secret s is the constant term of a polynomial f of degree t - 1 with random coefficients; the holder at point x
 has f(x), and s = sum_x w_x f(x) for any t points, w_x = prod_{y != x} y / (y - x). Fewer than t shares are
 independent of s.
 The polynomials of all secrets are evaluated in one integer, one lane each, reduced at the end.
 
-Not promised: constant time (Python integers), and nothing about a wrong share: the sum then is a wrong secret,
-which the caller recognises by what was committed to.
+Not promised: constant time (Python integers), and nothing about a wrong share: the sum is then a wrong secret,
+which the caller recognises by the commitment to the right one.
 """
 
 from __future__ import annotations
@@ -24,26 +24,31 @@ _WIDE = 48  # bytes reduced to one field element: the bias is below 2^-128
 
 
 @dataclass(frozen=True)
-class Field:
-    """Integers modulo `prime` (at most 32 bytes)."""
+class PrimeField:
+    """The integers modulo a prime, with sharing over them.
+
+    Attributes:
+        prime: of at most 32 bytes.
+    """
 
     prime: int
 
     def element(self, wide: bytes) -> bytes:
-        """48 uniform bytes as an element, in 32 bytes little-endian."""
+        """Reduce 48 uniform bytes to an element, in 32 bytes little-endian."""
         return (int.from_bytes(wide, "little") % self.prime).to_bytes(KEY_BYTES, "little")
 
     def coefficients(self, seed: bytes, count: int) -> list[int]:
-        """`count` field elements from the key stream of `seed`."""
+        """Draw `count` field elements from the key stream of `seed`."""
         stream = key_stream(seed).update(bytes(count * _WIDE))
         return [int.from_bytes(stream[i : i + _WIDE], "little") % self.prime for i in range(0, len(stream), _WIDE)]
 
     def split(self, secrets: Sequence[bytes], coefficients: Sequence[int], holders: int) -> Array:
-        """Shares at the points 1..holders, uint8 of shape (holders, secrets, 32).
+        """Compute shares at the points 1..holders, uint8 of shape (holders, secrets, 32).
 
         Args:
             secrets: field elements, 32 bytes little-endian each.
             coefficients: (t - 1) * len(secrets) random field elements, each used once.
+            holders: number of points.
         """
         degree = len(coefficients) // len(secrets)
         # A lane holds f(x) before reduction: degree + 1 terms below prime * holders^degree.
@@ -60,7 +65,7 @@ class Field:
         return np.frombuffer(bytes(out), np.uint8).reshape(holders, len(secrets), KEY_BYTES)
 
     def combine(self, points: Sequence[int], shares: Array) -> list[bytes]:
-        """The secrets from exactly t shares each: `shares` is uint8 (len(points), secrets, 32)."""
+        """Reconstruct the secrets from exactly t shares each: `shares` is uint8 (len(points), secrets, 32)."""
         count = shares.shape[1]
         # A lane holds sum_x w_x f(x) before reduction.
         lane = 2 * KEY_BYTES + len(points).bit_length() // 8 + 1
@@ -72,7 +77,7 @@ class Field:
         return [flat[k * KEY_BYTES : (k + 1) * KEY_BYTES] for k in range(count)]
 
     def _weights(self, points: Sequence[int]) -> list[int]:
-        """Lagrange weights at 0."""
+        """Compute the Lagrange weights at 0."""
         weights = []
         for x in points:
             above, below = 1, 1
@@ -88,4 +93,4 @@ class Field:
         return b"".join(v.to_bytes(KEY_BYTES, "little") for v in values)
 
 
-FIELD = Field(2**255 - 19)
+FIELD = PrimeField(2**255 - 19)

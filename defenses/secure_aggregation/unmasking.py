@@ -1,19 +1,19 @@
-"""What the server makes of the last replies: shares to secrets, secrets to the masks that are left in the sum.
+"""Reconstruct secrets from the shares that clients revealed, and derive the masks that are left in the sum.
 
-Everything here is checked against what was published before: a secret against its commitment or its public key, and
-where it does not fit, the shares against their tags, which names who lied.
+A reconstructed secret is checked against its commitment or its public key. Where it does not fit, the shares are
+checked against the tags that their dealer published, which names the client that sent or dealt a false share.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from securefed.defenses.secure_aggregation.masks import Mask, pair_mask, self_mask
+from securefed.defenses.secure_aggregation.masking_states import DealtShares, MaskingServer
+from securefed.defenses.secure_aggregation.masks import SignedMask, pair_mask, self_mask
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
 from securefed.defenses.secure_aggregation.session import (
     MASK_KEY,
@@ -28,27 +28,31 @@ from securefed.errors import AuthenticationError, TooFewSurvivors
 from securefed.messages import ClientId
 from securefed.tensors import Array
 
-if TYPE_CHECKING:
-    from securefed.defenses.secure_aggregation.server import MaskingServer
-
-Dealt = Mapping[ClientId, tuple[Array, Array]]
-"""By holder, the shares it was dealt: the dealers' rows among the sharers, ascending, and its place with each."""
-
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """The shares that came back and are used: exactly t of each dealer's, for one more would add nothing.
+class RevealedShares:
+    """The shares that clients revealed and the server uses: exactly t of each dealer's, as further ones add nothing.
 
     Attributes:
-        shares: uint8 (sharers, holders, 32), what was not given being zero.      used: bool (sharers, holders).
+        shares: uint8 (dealers, holders, 32); zero where none was revealed.
+        used: whether the share is used, bool (dealers, holders).
     """
 
     shares: Array = field(repr=False)
     used: Array
 
     @classmethod
-    def of(cls, dealt: Dealt, replies: Mapping[ClientId, Array], shape: tuple[int, int], most: int) -> Answers:
-        """Sorted in: `replies` are uint8 (shares dealt, 32), `shape` is (sharers, holders), `most` t."""
+    def of(
+        cls, dealt: DealtShares, replies: Mapping[ClientId, Array], shape: tuple[int, int], most: int
+    ) -> RevealedShares:
+        """Sort the replies by dealer.
+
+        Args:
+            dealt: which shares each holder was dealt.
+            replies: by holder, the shares it revealed, uint8 (shares dealt, 32).
+            shape: numbers of dealers and of holders.
+            most: t, the number of shares to use.
+        """
         shares = np.zeros((*shape, KEY_BYTES), np.uint8)
         given = np.zeros(shape, bool)
         for client, values in replies.items():
@@ -57,7 +61,7 @@ class Answers:
         return cls(shares, given & (np.cumsum(given, axis=1) <= most))
 
     def secrets(self) -> list[bytes]:
-        """The secret asked for of each dealer; those with shares at the same points together."""
+        """Reconstruct one secret of each dealer; dealers with shares at the same points together."""
         together: dict[bytes, list[int]] = {}
         for row, used in enumerate(self.used):
             together.setdefault(used.tobytes(), []).append(row)
@@ -70,41 +74,41 @@ class Answers:
         return opened
 
 
-def masks_left(state: MaskingServer, answers: Answers) -> list[Mask]:
-    """The masks left in the sum: each survivor's own, and for each dead client its pairs with the survivors.
+def remaining_masks(state: MaskingServer, answers: RevealedShares) -> list[SignedMask]:
+    """Derive the masks left in the sum: each survivor's own, and those of each dead client's pairs with survivors.
 
     Raises:
         TooFewSurvivors: fewer than t shares of a secret.
-        AuthenticationError: naming whose shares combine to another secret than was committed to.
+        AuthenticationError: shares combine to another secret than its dealer committed to; it names the client.
     """
-    for client, count in zip(state.sharers, answers.used.sum(axis=1), strict=True):
+    for client, count in zip(state.share_dealers, answers.used.sum(axis=1), strict=True):
         if count < masking_of(state.session.plan).shares:
             raise TooFewSurvivors(
                 f"{count} holders answered for a secret of client {client}; "
                 f"{masking_of(state.session.plan).shares} are needed, the round is void"
             )
     exchange, alive = state.exchange, set(state.survivors)
-    public = {client: key.tobytes() for client, key in zip(state.roster, state.mask_keys, strict=True)}
+    public = {client: key.tobytes() for client, key in zip(state.advertised_clients, state.mask_keys, strict=True)}
     masks = []
-    for row, (client, secret) in enumerate(zip(state.sharers, answers.secrets(), strict=True)):
+    for row, (client, secret) in enumerate(zip(state.share_dealers, answers.secrets(), strict=True)):
         if client in alive:
             commitment = seed_commitment(state.digest, client, secret)
             if not hmac.compare_digest(commitment, state.commitments[row].tobytes()):
-                raise _liar(state, row, SEED, answers)
+                raise _blame(state, row, SEED, answers)
             masks.append(self_mask(secret, exchange, client))
         else:
             key = private_key(secret)
             if public_bytes(key) != public[client]:
-                raise _liar(state, row, MASK_KEY, answers)
+                raise _blame(state, row, MASK_KEY, answers)
             # What survivor i applied for its pair with the dead client stands alone in the sum.
             pairs = sorted(alive & set(state.holders(client)))
             masks += [pair_mask(agree(key, public[i], i), exchange, i, client) for i in pairs]
     return masks
 
 
-def _liar(state: MaskingServer, row: int, kind: int, answers: Answers) -> AuthenticationError:
-    """Whose shares of the secret in `row` are not those its dealer tagged; if all are, the dealer."""
-    dealer, holders = state.sharers[row], state.holders(state.sharers[row])
+def _blame(state: MaskingServer, row: int, kind: int, answers: RevealedShares) -> AuthenticationError:
+    """Find the client to blame: a holder whose share does not match its dealer's tag, or else the dealer."""
+    dealer, holders = state.share_dealers[row], state.holders(state.share_dealers[row])
     own = slice(kind * SHARE_TAG_BYTES, (kind + 1) * SHARE_TAG_BYTES)
     for place in np.flatnonzero(answers.used[row]):
         published, both = state.tags[row, place].tobytes(), np.stack([answers.shares[row, place]] * 2)
@@ -113,11 +117,3 @@ def _liar(state: MaskingServer, row: int, kind: int, answers: Answers) -> Authen
                 holders[place], f"its share of a secret of client {dealer} is not the one it was dealt"
             )
     return AuthenticationError(dealer, "the shares it dealt do not combine to the secret it committed to")
-
-
-def dealt_shares(near: Array, roster: Sequence[ClientId]) -> Dealt:
-    """Who holds what. `near` is int64 (sharers, holders): by dealer, its holders' rows on the roster, ascending."""
-    order = np.argsort(near, axis=None, kind="stable")
-    rows, places = np.divmod(order, near.shape[1])
-    ends = np.cumsum(np.bincount(near.reshape(-1), minlength=len(roster)))[:-1]
-    return dict(zip(roster, zip(np.split(rows, ends), np.split(places, ends), strict=True), strict=True))

@@ -18,7 +18,7 @@ import numpy as np
 
 from securefed.auditing.epsilon import CONFIDENCE, Guesses, from_scores, one_run, one_run_f
 from securefed.defenses.base import Defense, Plan, Session
-from securefed.defenses.differential_privacy import FixedSize
+from securefed.defenses.differential_privacy import FixedSizeSampling
 from securefed.defenses.transform import ChainStage
 from securefed.errors import PlanError, SecureFedError
 from securefed.privacy import sampler_of
@@ -90,7 +90,7 @@ def audit_noise(
         canaries: bits of the one run.      made: guesses of them; a quarter by default (the surest).
         clip: of the plan by default; canaries have 100 times that norm.
         tensors: that a contribution has; a canary is the same in all of them. For clips by tensor: more than one.
-        draw: of cohorts, where the accountant was told `FixedSize`; the federation's own by default.
+        draw: of cohorts, where the accountant was told `FixedSizeSampling`; the federation's own by default.
         confidence: of each bound.
 
     Raises:
@@ -137,7 +137,7 @@ class _Game:
         tensors, self.entries = shape
         self.defense, self.draw = defense, draw
         sampler = sampler_of(defense)
-        self.fixed = sampler if isinstance(sampler, FixedSize) else None
+        self.fixed = sampler if isinstance(sampler, FixedSizeSampling) else None
         self.names = tuple(f"canary{place}" for place in range(tensors))
         layout = Layout(tuple(TensorSpec(name, (self.entries,)) for name in self.names))
         self._planned: Plan = defense.plan(layout, clients if self.fixed is None else self.fixed.cohort)

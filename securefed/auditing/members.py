@@ -36,7 +36,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
     CentralGaussian,
     DistributedNoise,
-    Poisson,
+    PoissonSampling,
     adaptive_clip,
     clip,
     clip_each,
@@ -72,7 +72,7 @@ NOISES: Final[Mapping[str, Callable[[float, float], Defense]]] = {
     "local_laplace": lambda norm, noise: chain(clip(norm), local_laplace(noise), Plain()),
 }
 """Every noise and every clip of the message layer, from a clip and a noise multiplier."""
-_RATE: Final = Poisson(0.1)
+_RATE: Final = PoissonSampling(0.1)
 COINS: Final[Mapping[str, Callable[[float, float], Defense]]] = {
     "gaussian, Poisson cohorts": lambda norm, noise: chain(
         clip(norm), poisson(_RATE.rate), gaussian(noise, sampler=_RATE), Quantise(), Plain()

@@ -26,8 +26,8 @@ from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import KeyHolder, Paillier, open_upload
-from securefed.defenses.homomorphic.noise import table
-from securefed.defenses.homomorphic.protocol import threshold_of
+from securefed.defenses.homomorphic.encryption_randomness import power_table
+from securefed.defenses.homomorphic.key_holder_protocol import threshold_of
 from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import DivergenceError
@@ -68,7 +68,7 @@ def _source(name: str) -> Source:
 @cache
 def _key_holder() -> KeyHolder:
     holder = KeyHolder.generate(Paillier.bits)
-    table(holder.public.n, holder.public.base, Paillier.noise)  # made here, it counts in no run's time
+    power_table(holder.public.n, holder.public.base, Paillier.randomness)  # made here, it counts in no run's time
     return holder
 
 

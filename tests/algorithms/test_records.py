@@ -20,7 +20,7 @@ from securefed.algorithms.record_level import clip_records, record_level
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
-    Poisson,
+    PoissonSampling,
     clip,
     discrete_gaussian,
     epsilon_of,
@@ -262,7 +262,7 @@ def test_what_is_not_declared_is_refused_and_named():
             Federation(algorithm, clients, chain(records(), gaussian(1.0)))
     private = record_level(SSI(rank=2), 1.0)
     with pytest.raises(PlanError, match="samples clients, not records"):
-        Federation(private, data(), chain(records(), gaussian(1.0, sampler=Poisson(0.1))))
+        Federation(private, data(), chain(records(), gaussian(1.0, sampler=PoissonSampling(0.1))))
     with pytest.raises(ConfigError, match="in the order"):
         chain(clip(1.0), records())
     with pytest.raises(DataError, match="sensitivity must be positive"):

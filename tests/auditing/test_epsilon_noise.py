@@ -16,9 +16,9 @@ from securefed.defenses.differential_privacy import (
     Clip,
     ClipEach,
     DistributedNoise,
-    FixedSize,
-    Poisson,
+    FixedSizeSampling,
     PoissonCohort,
+    PoissonSampling,
     adaptive_clip,
     clip,
     clip_each,
@@ -76,13 +76,13 @@ class WeakShares(DistributedNoise):
     """A tenth of the noise that the plan counts."""
 
     def encode(self, contribution, plan):
-        return _TenthOfTheShare(self.law, self.noise_multiplier, self.survivors).encode(contribution, plan)
+        return _TenthOfTheShare(self.distribution, self.noise_multiplier, self.survivors).encode(contribution, plan)
 
 
 def weak(noise):
     if isinstance(noise, CentralGaussian):
         return WeakCentral(noise.noise_multiplier)
-    return WeakShares(noise.law, noise.noise_multiplier, noise.survivors)
+    return WeakShares(noise.distribution, noise.noise_multiplier, noise.survivors)
 
 
 @pytest.mark.parametrize("name", first_ones(NOISES, 2))
@@ -185,7 +185,7 @@ def test_coins_that_are_not_tossed_are_flagged(monkeypatch) -> None:
     """At delta .01 a client that joins with probability .02 is nearly hidden by that alone."""
     module = import_module("securefed.defenses.differential_privacy.gaussian")
     monkeypatch.setattr(module, "PLANNED_ROUNDS", (1,))
-    rate = Poisson(0.02)
+    rate = PoissonSampling(0.02)
     right, wrong = (
         audit_noise(chain(clip(1.0), link, gaussian(0.6, delta=0.01, sampler=rate)), 0.01, **SURE)
         for link in (poisson(0.02), EverybodyJoins(rate))
@@ -196,7 +196,7 @@ def test_coins_that_are_not_tossed_are_flagged(monkeypatch) -> None:
 
 
 def test_a_cohort_that_is_not_drawn_is_flagged() -> None:
-    defense = chain(clip(1.0), gaussian(1.2, delta=0.01, sampler=FixedSize(1, 1000)))
+    defense = chain(clip(1.0), gaussian(1.2, delta=0.01, sampler=FixedSizeSampling(1, 1000)))
     right = audit_noise(defense, 0.01, **SURE)
     wrong = audit_noise(defense, 0.01, draw=lambda everybody, size: everybody[:size], **SURE)
     assert not right.flagged

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from securefed import catalogue
-from securefed.defenses.differential_privacy.stream import InsecureStream
 from securefed.records import PrivateFedAvg
+from securefed.sampling.random_stream import InsecureRandomStream
 from securefed.testing.algorithm_checks import CLIENTS, labelled_clients
 
 __all__ = ["CLIENTS", "SETTINGS", "Repeatable", "data", "make"]
@@ -21,8 +21,8 @@ SETTINGS: dict[str, Mapping[str, Any]] = {entry.name: entry.test_settings for en
 class Repeatable(PrivateFedAvg):
     """Draws and noise from the run's seed, so that runs can be compared bit for bit. Private towards nobody."""
 
-    def _randomness(self, rng: np.random.Generator) -> InsecureStream:
-        return InsecureStream(int(rng.integers(2**63)))
+    def _randomness(self, rng: np.random.Generator) -> InsecureRandomStream:
+        return InsecureRandomStream(int(rng.integers(2**63)))
 
 
 def make(name: str) -> Any:

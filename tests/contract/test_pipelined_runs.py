@@ -132,8 +132,8 @@ def test_a_resumed_run_makes_new_keys_and_its_checkpoint_holds_none(tmp_path: Pa
     for node in first.nodes.values():
         state = node.state.protocol
         assert isinstance(state, PipelinedClient)
-        assert len(state.prepared) > 1000
-        assert state.prepared[-64:] not in held
+        assert len(state.precomputed_exchange) > 1000
+        assert state.precomputed_exchange[-64:] not in held
     assert not any("prepared" in name or "protocol" in name for name in tensors)
     resumed = Federation(
         make("pca/ssi"), data(), DEFENSE, seed=3, options=RunOptions(checkpoint=path, checkpoint_every=1)

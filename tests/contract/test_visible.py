@@ -22,7 +22,7 @@ VALUES = {i: {"a": RNG.uniform(-2, 2, (3, 2)), "b": RNG.uniform(-5, 5, ())} for 
 ZEROS = {i: {name: np.zeros_like(value) for name, value in VALUES[i].items()} for i in COHORT}
 NAMES = catalogue.defenses.names
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "paillier": {"noise": "short"},
+    "paillier": {"randomness": "short"},
     "paillier_threshold": {"keys": insecure_deal(4, 5)},
 }
 EXACT = [name for name in NAMES if catalogue.defenses.make(name).aggregation.exact and name not in ("dp", "ddp")]

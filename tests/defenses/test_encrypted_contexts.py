@@ -12,17 +12,17 @@ from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import (
     InsecurePaillier,
     KeyHolder,
-    LatticeHolder,
+    LatticeKeyHolder,
     cipher,
     ckks,
     insecure_deal,
     threshold_cipher,
     threshold_paillier,
 )
-from securefed.defenses.homomorphic import uploads as uploads_module
+from securefed.defenses.homomorphic import signed_uploads as uploads_module
 from securefed.defenses.homomorphic.packing import Packing
+from securefed.defenses.homomorphic.signed_uploads import context, decryption_request, product
 from securefed.defenses.homomorphic.threshold_server import read_answer
-from securefed.defenses.homomorphic.uploads import bundle, context, product
 from securefed.errors import AuthenticationError
 from securefed.messages import SERVER, Message
 from securefed.tensors import Layout, TensorSpec
@@ -49,7 +49,7 @@ def opened(told):
         states[client], uploads[client] = SCHEME.client_upload(state, NUMBERS[client])
     shared, partials = SCHEME.keys.shared, {}
     for holder in range(1, 1 + T):
-        request = Message(RUN, 0, "decrypt", SERVER, holder, bundle(uploads))
+        request = Message(RUN, 0, "decrypt", SERVER, holder, decryption_request(uploads))
         answers = SCHEME.client_step(states[holder], request, None)[1]["answers"]
         partials[holder] = cipher.from_wire(answers, None, shared.public.plaintext_bytes, holder)
     total = product(shared, {client: upload["ciphertexts"] for client, upload in uploads.items()})
@@ -95,11 +95,13 @@ def test_a_proof_is_bound_to_what_its_holder_was_told():
     assert not proven(replace(run.session, context=TRUE))
 
 
-@pytest.mark.parametrize(("scheme", "holder"), [(InsecurePaillier(), lambda: KeyHolder(KEY)), (ckks(), LatticeHolder)])
+@pytest.mark.parametrize(
+    ("scheme", "holder"), [(InsecurePaillier(), lambda: KeyHolder(KEY)), (ckks(), LatticeKeyHolder)]
+)
 def test_a_key_holder_opens_uploads_of_clients_that_were_told_different_things_as_the_plan_says(scheme, holder):
     defense = chain(scheme)
     plan = defense.plan(LAYOUT, N)
-    assert "clients that are told different broadcasts do not notice it" in " ".join(plan.assumptions)
+    assert "clients that are sent different broadcasts do not notice it" in " ".join(plan.assumptions)
     encoded = {c: defense.encode({"w": VALUE if c == VICTIM else np.zeros(12)}, plan) for c in range(N)}
     run = Exchange(scheme=scheme, plan=plan, encoded=encoded, holder=holder(), contexts={VICTIM: TRUE})
     aggregate = run.run()

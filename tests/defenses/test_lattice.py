@@ -9,7 +9,7 @@ import pytest
 from securefed.defenses.base import Aggregation, Session
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import CKKS, LatticeHolder, ckks, open_ckks
+from securefed.defenses.homomorphic import CKKS, LatticeKeyHolder, ckks, open_ckks
 from securefed.defenses.homomorphic import lattice as module
 from securefed.defenses.homomorphic import lattice_wire as wire
 from securefed.defenses.homomorphic.lattice_flood import flood_bits, noise_bound
@@ -31,7 +31,7 @@ LAYOUT = Layout((TensorSpec("w", (5000,), 1.3), TensorSpec("b", (), 4.0, 64)))  
 SCHEME = ckks()
 DEFENCE = chain(SCHEME)
 PLAN = DEFENCE.plan(LAYOUT, N)
-HOLDER = LatticeHolder()
+HOLDER = LatticeKeyHolder()
 
 
 def contribution(seed):
@@ -45,7 +45,7 @@ RAW = {client: contribution(client) for client in range(N)}
 @pytest.fixture
 def exchange():
     def make(**kwargs):
-        return Exchange(**({"scheme": ckks(), "plan": PLAN, "encoded": RAW, "holder": LatticeHolder()} | kwargs))
+        return Exchange(**({"scheme": ckks(), "plan": PLAN, "encoded": RAW, "holder": LatticeKeyHolder()} | kwargs))
 
     return make
 
@@ -238,9 +238,9 @@ def test_another_key_later_in_the_run_is_refused():
     state, _ = upload(HOLDER, 0)
     memory = scheme.client_memory(state)
     upload(HOLDER, 1, memory)  # positive controls
-    upload(LatticeHolder(), 2)
+    upload(LatticeKeyHolder(), 2)
     with pytest.raises(ContradictionError, match="another public key"):
-        upload(LatticeHolder(), 2, memory)
+        upload(LatticeKeyHolder(), 2, memory)
     with pytest.raises(MessageRefused):
         scheme.client_step(state, Message(RUN, 0, "upload", SERVER, 1, HOLDER.public_body()), RAW[1])
 

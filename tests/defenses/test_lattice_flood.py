@@ -9,14 +9,14 @@ import pytest
 from scipy import stats
 
 from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import LatticeHolder, ckks
+from securefed.defenses.homomorphic import LatticeKeyHolder, ckks
 from securefed.defenses.homomorphic import lattice_flood as flood
 from securefed.defenses.homomorphic.lattice import scale
 from securefed.defenses.homomorphic.lattice_ring import DEGREE, SLOTS, library, moduli
 from securefed.tensors import Layout, TensorSpec
 from tests.defenses.paillier import Exchange
 
-HOLDER = LatticeHolder()
+HOLDER = LatticeKeyHolder()
 CONTEXT = HOLDER._context.copy()
 PRIMES = moduli(CONTEXT)
 FALSE_ALARM = 1e-9
@@ -141,7 +141,7 @@ def test_a_sum_differs_from_the_exact_one_by_the_flood_and_within_the_plan():
         c: defense.encode({"w": np.random.default_rng(c).uniform(-1.3, 1.3, 2 * SLOTS - 1)}, plan)
         for c in range(clients)
     }
-    run = Exchange(scheme=defense.aggregation, plan=plan, encoded=encoded, holder=LatticeHolder())
+    run = Exchange(scheme=defense.aggregation, plan=plan, encoded=encoded, holder=LatticeKeyHolder())
     wrong = run.run().total["w"] - sum(value["w"] for value in encoded.values())
     assert np.abs(wrong).max() <= plan.tensors[0].error < 1e-9 * 1.3
     sd = 1.3 * 2.0 ** flood.flood_bits(clients) * math.sqrt(DEGREE / 24) / scale(clients)

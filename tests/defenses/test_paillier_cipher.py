@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed.defenses.homomorphic import PublicKey, Stock, cipher, generate, keys
-from securefed.defenses.homomorphic.noise import NOISES
+from securefed.defenses.homomorphic import PublicKey, RandomnessPool, cipher, generate, keys
+from securefed.defenses.homomorphic.encryption_randomness import RANDOMNESS_KINDS
 from securefed.errors import ConfigError, MalformedError
 
 SMALL = generate(512)
@@ -23,10 +23,10 @@ def private():
 plaintexts = st.integers(0, SMALL.public.n - 1)
 
 
-@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("randomness", RANDOMNESS_KINDS)
 @given(m=plaintexts)
-def test_decryption_inverts_encryption(noise, m):
-    assert cipher.decrypt(SMALL, cipher.encrypt(SMALL.public, [m], noise)) == [m]
+def test_decryption_inverts_encryption(randomness, m):
+    assert cipher.decrypt(SMALL, cipher.encrypt(SMALL.public, [m], randomness)) == [m]
 
 
 @given(a=plaintexts, b=plaintexts)
@@ -47,15 +47,15 @@ def test_extreme_plaintexts_and_an_empty_batch(private):
     n = private.public.n
     values = [0, 1, n // 2, n - 1]
     assert cipher.decrypt(private, cipher.encrypt(private.public, values)) == values
-    for noise in NOISES:
-        assert cipher.encrypt(private.public, [], noise) == []
+    for randomness in RANDOMNESS_KINDS:
+        assert cipher.encrypt(private.public, [], randomness) == []
     assert cipher.decrypt(private, []) == []
 
 
-@pytest.mark.parametrize("noise", NOISES)
-def test_phe_opens_our_ciphertexts(private, noise):
+@pytest.mark.parametrize("randomness", RANDOMNESS_KINDS)
+def test_phe_opens_our_ciphertexts(private, randomness):
     values = [0, 1, 2**2000 + 12345, private.public.n - 1]
-    for m, c in zip(values, cipher.encrypt(private.public, values, noise), strict=True):
+    for m, c in zip(values, cipher.encrypt(private.public, values, randomness), strict=True):
         assert private.phe.raw_decrypt(int(c)) == m
 
 
@@ -79,8 +79,8 @@ def test_published_vectors():
     public = phe.PaillierPublicKey(126869)
     n, ours = public.n, keys.PrivateKey(PublicKey(public, 2), phe.PaillierPrivateKey(public, 293, 433))
 
-    class Given(Stock):
-        def take(self, public, noise, count):
+    class Given(RandomnessPool):
+        def take(self, public, randomness, count):
             return [gmpy2.powmod(74384, n, n * n)]
 
     assert cipher.encrypt(ours.public, [10100], "full", Given()) == [935906717]

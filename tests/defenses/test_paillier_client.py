@@ -1,4 +1,4 @@
-"""A Paillier client: it answers once, what is meant for it, under one key a run, with noise made ahead."""
+"""A Paillier client: it answers once, what is meant for it, under one key a run, with randomness computed ahead."""
 
 from dataclasses import replace
 
@@ -9,9 +9,9 @@ from securefed import catalogue
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Session
 from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import InsecurePaillier, cipher, generate, known_key
+from securefed.defenses.homomorphic import InsecurePaillier, cipher, generate, key_pinning
 from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.protocol import PaillierClient
+from securefed.defenses.homomorphic.paillier_protocol import EncryptingClient
 from securefed.errors import ConfigError, ContradictionError, MessageRefused, RangeRefused, RoundVoid
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
@@ -46,7 +46,7 @@ def test_a_client_refuses_what_is_bound_elsewhere(changes):
 def test_a_client_step_leaves_its_state_as_it_was():
     state = client()
     SCHEME.client_step(state, request(), ENCODED[1])
-    assert state == PaillierClient(1, state.session, "upload")
+    assert state == EncryptingClient(1, state.session, "upload")
 
 
 def test_a_client_beyond_its_bound_sends_nothing():
@@ -115,28 +115,28 @@ def test_a_given_key_is_the_only_one_from_the_start():
         InsecurePaillier(1024, public=KEY.public)
 
 
-# Noise made ahead
+# Randomness computed ahead
 
 
-def test_noise_is_made_ahead_for_exactly_one_upload_and_used_by_it():
+def test_randomness_is_computed_ahead_for_exactly_one_upload_and_used_by_it():
     scheme, count = InsecurePaillier(), Packing.of(PLAN, 512).plaintexts
     state = scheme.client_open(Session(RUN, 0, tuple(range(N)), PLAN), 1)
     assert scheme.prepare(state) == 0  # no key yet
     state, _ = upload(scheme, KEY)
     assert scheme.prepare(state) == scheme.prepare(state) == count
-    assert scheme.stock.ready(KEY.public, "half") == count
-    ahead = [int(piece) for piece in scheme.stock._ready[KEY.public.n, KEY.public.base, "half"]]
+    assert scheme.pool.ready(KEY.public, "half") == count
+    ahead = [int(piece) for piece in scheme.pool._ready[KEY.public.n, KEY.public.base, "half"]]
     _, body = upload(scheme, KEY, number=1)
-    assert scheme.stock.ready(KEY.public, "half") == 0
+    assert scheme.pool.ready(KEY.public, "half") == 0
     sent = cipher.from_wire(body["ciphertexts"], count, 128, 1)
     plaintexts = Packing.of(PLAN, 512).pack(ENCODED[1])
     assert sent == [(1 + m * KEY.public.n) * r % n2 for m, r in zip(plaintexts, ahead, strict=True)]
 
 
 def test_a_given_key_lets_a_client_prepare_before_its_first_round():
-    scheme = InsecurePaillier(noise="short", public=KEY.public)
+    scheme = InsecurePaillier(randomness="short", public=KEY.public)
     assert scheme.prepare(client()) == Packing.of(PLAN, 512).plaintexts
-    assert scheme.stock.ready(KEY.public, "short") == Packing.of(PLAN, 512).plaintexts
+    assert scheme.pool.ready(KEY.public, "short") == Packing.of(PLAN, 512).plaintexts
 
 
 def test_what_is_made_ahead_is_in_no_state():
@@ -144,8 +144,8 @@ def test_what_is_made_ahead_is_in_no_state():
     state, _ = upload(scheme, KEY)
     scheme.prepare(state)
     assert set(pack(state)) == {"client:i", "next_stage:s", "known:y"}
-    known = known_key.first_key(state.known, RUN)
-    assert {name: value.tobytes() for name, value in known.items()} == {
+    pinned = key_pinning.pinned_key(state.pinned, RUN)
+    assert {name: value.tobytes() for name, value in pinned.items()} == {
         name: value.tobytes() for name, value in KEY.public.to_body().items()
     }
-    assert "stock" not in repr(scheme)
+    assert "pool" not in repr(scheme)

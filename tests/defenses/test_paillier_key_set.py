@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from securefed.defenses.homomorphic import InsecureKeySet, KeySet, deal, insecure_deal
 from securefed.defenses.homomorphic import key_set as key_set_module
-from securefed.defenses.homomorphic.key_set import Dealer
+from securefed.defenses.homomorphic.key_set import KeyDealer
 from securefed.defenses.homomorphic.safe_primes import _sieve, _small_primes, safe_prime
 from securefed.errors import ConfigError
 
@@ -72,7 +72,7 @@ def test_t_shares_determine_the_exponent_and_fewer_do_not(primes):
     assert all(at_zero(quorum) != exponent for quorum in combinations(range(5), 2))
 
 
-def test_the_modulus_is_fit_for_djn_noise_and_the_verifiers_fit_the_shares(primes):
+def test_the_modulus_is_fit_for_djn_randomness_and_the_verifiers_fit_the_shares(primes):
     keys = insecure_deal(2, 3)
     p, q = primes[-2:]
     n, shared = p * q, keys.shared
@@ -141,7 +141,7 @@ def test_a_dealer_deals_once_and_its_copies_agree(monkeypatch):
     monkeypatch.setattr(
         key_set_module, "deal", lambda t, n, *, clients, bits: dealt.append(n) or insecure_deal(t, n, clients=clients)
     )
-    dealer = Dealer()
+    dealer = KeyDealer()
     keys = dealer.keys(2, 3, 3, 2048)
     assert dealer.keys(2, 3, 3, 2048) is keys
     assert copy.copy(dealer).keys(2, 3, 3, 2048) == keys  # by `__reduce__`, as worker processes get one

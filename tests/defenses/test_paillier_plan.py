@@ -26,13 +26,14 @@ def test_the_plan_says_what_will_happen():
     assert real.upload_bytes == 2 * 768
 
 
-def test_each_noise_states_its_assumptions():
+def test_each_kind_of_randomness_states_its_assumptions():
     said = {
-        noise: " ".join(chain(paillier(noise=noise)).plan(LAYOUT, 5).assumptions) for noise in ("full", "half", "short")
+        randomness: " ".join(chain(paillier(randomness=randomness)).plan(LAYOUT, 5).assumptions)
+        for randomness in ("full", "half", "short")
     }
     assert all("composite residuosity" in text for text in said.values())
     assert "half the modulus' length (1024 bits)" in said["half"]
-    assert "EXTRA: noise exponents of only 400 bits" in said["short"]
+    assert "EXTRA: random exponents of only 400 bits" in said["short"]
     assert "exponents" not in said["full"]
     assert "EXTRA" not in said["half"]
     assert "only 448 bits" in " ".join(chain(paillier(3072, "short")).plan(LAYOUT, 5).assumptions)
@@ -53,8 +54,8 @@ def test_short_keys_are_refused(bits):
 
 
 def test_wrong_parameters_are_refused():
-    with pytest.raises(ConfigError, match="noise"):
-        paillier(noise="quarter")
+    with pytest.raises(ConfigError, match="randomness"):
+        paillier(randomness="quarter")
     with pytest.raises(ConfigError, match="threshold"):
         paillier(threshold=1)
     with pytest.raises(ConfigError, match="up to 3072 bits"):

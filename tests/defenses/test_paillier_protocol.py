@@ -26,9 +26,9 @@ from tests.defenses.paillier import (
 )
 
 
-@pytest.mark.parametrize("noise", ["half", "full", "short"])
-def test_the_sum_is_the_plain_sum_bit_for_bit(noise):
-    scheme = replace(SCHEME, noise=noise)
+@pytest.mark.parametrize("randomness", ["half", "full", "short"])
+def test_the_sum_is_the_plain_sum_bit_for_bit(randomness):
+    scheme = replace(SCHEME, randomness=randomness)
     aggregate = Exchange(scheme=scheme).run()
     assert_same(aggregate, plain_sum(range(N)))
     decoded = DEFENCE.decode(aggregate.total, PLAN, aggregate.count)

@@ -49,9 +49,9 @@ def plain(survivors):
     return plain_sum(survivors, ENCODED, PLAN)
 
 
-@pytest.mark.parametrize("noise", ["half", "full", "short"])
-def test_the_sum_is_the_plain_sum_bit_for_bit(noise):
-    run = exchange(scheme=replace(SCHEME, noise=noise))
+@pytest.mark.parametrize("randomness", ["half", "full", "short"])
+def test_the_sum_is_the_plain_sum_bit_for_bit(randomness):
+    run = exchange(scheme=replace(SCHEME, randomness=randomness))
     assert_same(run.run(), plain(range(N)))
     assert not run.refused
 
@@ -229,7 +229,7 @@ def test_a_reply_of_somebody_who_was_not_asked_is_refused():
     run = exchange()
     state, stage, bodies = SCHEME.server_open(run.session)
     reply = run.ask(stage, 0, bodies[0])
-    with pytest.raises(MalformedError, match="nobody asked"):
+    with pytest.raises(MalformedError, match="did not ask it"):
         SCHEME.server_step(state, {9: replace(reply, sender=9)})
 
 
@@ -283,13 +283,13 @@ def test_no_secret_is_in_a_state_a_message_or_the_scheme_s_text():
     assert not any(signer.hex() in text or repr(signer) in text for signer in KEYS.signers.values())
 
 
-def test_noise_is_made_ahead():
+def test_randomness_is_computed_ahead():
     scheme = threshold_paillier(keys=KEYS)
     state = scheme.client_open(Session(RUN, 0, tuple(range(N)), PLAN), 1)
     count = scheme.prepare(state)
-    assert scheme.stock.ready(KEYS.shared.public, "half") == count > 0
+    assert scheme.pool.ready(KEYS.shared.public, "half") == count > 0
     scheme.client_step(state, upload_request(), ENCODED[1])
-    assert scheme.stock.ready(KEYS.shared.public, "half") == 0
+    assert scheme.pool.ready(KEYS.shared.public, "half") == 0
 
 
 # Collusion
@@ -334,7 +334,7 @@ def test_upload_bytes_are_what_a_client_that_decrypts_sends():
 
 
 def test_defaults_and_declarations():
-    real = chain(threshold_paillier(noise="short")).plan(LAYOUT, 10)
+    real = chain(threshold_paillier(randomness="short")).plan(LAYOUT, 10)
     assert real.threshold == 7
     assert "7 of the 10" in real.open_to
     said = " ".join(real.assumptions)
@@ -347,7 +347,7 @@ def test_defaults_and_declarations():
 @pytest.mark.parametrize(
     ("make", "kind", "says"),
     [
-        (lambda: threshold_paillier(noise="quarter"), ConfigError, "noise"),
+        (lambda: threshold_paillier(randomness="quarter"), ConfigError, "randomness"),
         (lambda: threshold_paillier(bits=1024), ConfigError, "at least 2048"),
         (lambda: threshold_paillier(2, 4), ConfigError, "at least 3"),
         (lambda: threshold_paillier(4, keys=KEYS), ConfigError, "threshold = 3, not 4"),

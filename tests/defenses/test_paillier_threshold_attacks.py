@@ -9,7 +9,7 @@ from securefed.defenses.homomorphic import cipher, insecure_deal, threshold_ciph
 from securefed.defenses.homomorphic import key_set as key_set_module
 from securefed.defenses.homomorphic import threshold as threshold_module
 from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.uploads import bundle, product
+from securefed.defenses.homomorphic.signed_uploads import decryption_request, product
 from securefed.errors import AuthenticationError, ContradictionError, MalformedError, MessageRefused
 from securefed.messages import SERVER, Message
 from tests.defenses.paillier import LAYOUT, RUN, contribution
@@ -43,7 +43,7 @@ class Round:
     def open(self, uploads, holders, *, count, remember=True, bodies=None):
         """What the server makes of the answers of `holders` for the product of `uploads`."""
         shared = self.scheme.keys.shared
-        body = bundle(uploads) if bodies is None else bodies
+        body = decryption_request(uploads) if bodies is None else bodies
         answers = {holder: self.ask(holder, body, remember=remember)["answers"] for holder in holders}
         partials = {h: cipher.from_wire(rows, None, shared.public.plaintext_bytes, h) for h, rows in answers.items()}
         total = product(shared, {client: upload["ciphertexts"] for client, upload in uploads.items()})
@@ -74,7 +74,7 @@ def test_the_honest_request_is_answered():
 def test_one_upload_alone_is_refused():
     attack = Round()
     with pytest.raises(ContradictionError, match="1 uploads, decryption needs 3"):
-        attack.ask(0, bundle({VICTIM: attack.uploads[VICTIM]}))
+        attack.ask(0, decryption_request({VICTIM: attack.uploads[VICTIM]}))
 
 
 def zeros():
@@ -92,12 +92,12 @@ def forged(attack):
 def test_the_victims_upload_among_forged_ones_is_refused():
     attack = Round()
     with pytest.raises(AuthenticationError, match="client 0 is not signed"):
-        attack.ask(2, bundle(forged(attack)))
+        attack.ask(2, decryption_request(forged(attack)))
 
 
 def test_without_signatures_forged_uploads_open_the_victim(monkeypatch):
     """The control: with the signature check removed the attack succeeds. So it does in a plan without signatures."""
-    monkeypatch.setattr("securefed.defenses.homomorphic.uploads.check_signature", lambda *a: None)
+    monkeypatch.setattr("securefed.defenses.homomorphic.signed_uploads.check_signature", lambda *a: None)
     attack = Round()
     assert_is(attack.open(forged(attack), (2, 3, 4), count=3), ENCODED[VICTIM])
     unsigned = Round(scheme=threshold_paillier(keys=insecure_deal(T, N, signed=False)))
@@ -111,15 +111,15 @@ def test_without_signatures_forged_uploads_open_the_victim(monkeypatch):
 def test_a_holder_knows_its_own_upload_even_unsigned():
     attack = Round(scheme=threshold_paillier(keys=insecure_deal(T, N, signed=False)))
     uploads = attack.uploads | {1: attack.uploads[2]}
-    attack.ask(0, bundle(uploads))
+    attack.ask(0, decryption_request(uploads))
     with pytest.raises(ContradictionError, match="own is another"):
-        attack.ask(1, bundle(uploads))
+        attack.ask(1, decryption_request(uploads))
 
 
 def test_the_victims_upload_under_several_names_is_refused():
     attack = Round()
     with pytest.raises(AuthenticationError):
-        attack.ask(0, bundle(dict.fromkeys((1, 2, VICTIM), attack.uploads[VICTIM])))
+        attack.ask(0, decryption_request(dict.fromkeys((1, 2, VICTIM), attack.uploads[VICTIM])))
 
 
 @pytest.mark.parametrize("where", [{"number": 1}, {"run": "e" * 32}])
@@ -127,10 +127,10 @@ def test_uploads_of_another_exchange_or_run_are_refused(where):
     """Else one round's sum could be opened again in another, without one client."""
     old, new = Round(), Round(**where)
     with pytest.raises(AuthenticationError):
-        new.ask(0, bundle(old.uploads))
+        new.ask(0, decryption_request(old.uploads))
     with pytest.raises(AuthenticationError):
-        new.ask(0, bundle(new.uploads | {VICTIM: old.uploads[VICTIM]}))
-    new.ask(0, bundle(new.uploads))  # positive control
+        new.ask(0, decryption_request(new.uploads | {VICTIM: old.uploads[VICTIM]}))
+    new.ask(0, decryption_request(new.uploads))  # positive control
 
 
 # Two survivor sets
@@ -142,10 +142,10 @@ def test_a_second_survivor_set_is_refused_by_who_answered_and_the_others_are_too
     attack.open(everyone, (0, 1, 2), count=N)
     for holder in (0, 1, 2):
         with pytest.raises(ContradictionError):
-            attack.ask(holder, bundle(without))
+            attack.ask(holder, decryption_request(without))
     partials = {}
     for holder in (3, 4):
-        rows = attack.ask(holder, bundle(without))["answers"]
+        rows = attack.ask(holder, decryption_request(without))["answers"]
         partials[holder] = cipher.from_wire(rows, None, 64, holder)
     shared = KEYS.shared
     assert threshold_cipher.combine(shared, product(shared, _rows(without)), partials) is None
@@ -208,7 +208,7 @@ def test_a_client_that_alters_its_upload_for_the_server_cancels_the_others_as_th
 
 def test_malformed_requests_are_refused_and_do_not_use_up_the_answer():
     attack = Round()
-    good = bundle(attack.uploads)
+    good = decryption_request(attack.uploads)
     flipped = good["ciphertexts"].copy()
     flipped[0, 0, 0] ^= 1
     bad = {
@@ -242,4 +242,4 @@ def test_a_signed_number_that_is_no_ciphertext_is_refused():
     rows[0] = 0
     signature = threshold_module.sign(KEYS.shared, KEYS.signers[1], attack.session, 1, rows)
     with pytest.raises(MalformedError, match="ciphertext 0 lies outside"):
-        attack.ask(0, bundle(attack.uploads | {1: {"ciphertexts": rows, "signature": signature}}))
+        attack.ask(0, decryption_request(attack.uploads | {1: {"ciphertexts": rows, "signature": signature}}))

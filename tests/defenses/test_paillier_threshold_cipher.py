@@ -27,11 +27,11 @@ def test_any_t_holders_open(quorum):
 
 
 @pytest.mark.parametrize(("threshold", "holders"), [(2, 2), (2, 3), (4, 4), (7, 9)])
-@pytest.mark.parametrize("noise", ["full", "half", "short"])
-def test_other_numbers_of_holders(threshold, holders, noise):
+@pytest.mark.parametrize("randomness", ["full", "half", "short"])
+def test_other_numbers_of_holders(threshold, holders, randomness):
     keys = insecure_deal(threshold, holders, bits=256)
     values = [7, keys.shared.public.n - 2]
-    ciphertexts = cipher.encrypt(keys.shared.public, values, noise)
+    ciphertexts = cipher.encrypt(keys.shared.public, values, randomness)
     last = range(holders - threshold, holders)
     assert combine(keys.shared, ciphertexts, {i: partial(keys.shared, keys.shares[i], ciphertexts) for i in last}) == (
         values
@@ -56,7 +56,7 @@ def test_a_wrong_answer_opens_nothing():
         assert combine(KEY, CIPHERTEXTS, good | {2: wrong}) is None
 
 
-def test_the_root_that_is_found_is_the_product_of_the_noise():
+def test_the_root_that_is_found_is_the_product_of_the_randomness():
     """What the answers reveal besides the sum, as said in the module."""
     r, s = 3**50, 5**60
     square = N * N

@@ -15,9 +15,9 @@ from securefed.defenses.base import Session, plan_digest
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import adaptive_clip, gaussian, skellam
 from securefed.defenses.homomorphic import cipher, insecure_deal, threshold_cipher, threshold_paillier
-from securefed.defenses.homomorphic import uploads as uploads_module
+from securefed.defenses.homomorphic import signed_uploads as uploads_module
 from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.uploads import bundle, product
+from securefed.defenses.homomorphic.signed_uploads import decryption_request, product
 from securefed.defenses.secure_aggregation import Identities, secure_aggregation
 from securefed.defenses.secure_aggregation import session as session_module
 from securefed.errors import AuthenticationError, SecureFedError
@@ -65,7 +65,7 @@ def opened(defense, victim, others):
         states[client], uploads[client] = scheme.client_step(scheme.client_open(session, client), request, encoded)
     shared, partials = scheme.keys.shared, {}
     for holder in range(1, 1 + shared.threshold):
-        request = Message(RUN, 0, "decrypt", SERVER, holder, bundle(uploads))
+        request = Message(RUN, 0, "decrypt", SERVER, holder, decryption_request(uploads))
         answers = scheme.client_step(states[holder], request, None)[1]["answers"]
         partials[holder] = cipher.from_wire(answers, None, shared.public.plaintext_bytes, holder)
     total = product(shared, {client: upload["ciphertexts"] for client, upload in uploads.items()})

@@ -14,7 +14,15 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import Budget, FixedSize, Poisson, calibrate, clip, epsilon_of, gaussian
+from securefed.defenses.differential_privacy import (
+    Budget,
+    FixedSizeSampling,
+    PoissonSampling,
+    calibrate,
+    clip,
+    epsilon_of,
+    gaussian,
+)
 from securefed.errors import BudgetSpent, ConfigError
 from securefed.state import pack, restore
 from securefed.tensors import Layout, TensorSpec
@@ -40,11 +48,11 @@ def pld_epsilon(noise, rounds):
 
 def test_poisson_sampling_at_the_known_point():
     # sigma 1, q .01, T 10000: privacy loss distributions give 6.188, opacus' PRV 6.198 (RDP would give 6.713).
-    ours = epsilon_of(1.0, 10_000, DELTA, Poisson(0.01))
+    ours = epsilon_of(1.0, 10_000, DELTA, PoissonSampling(0.01))
     assert ours == pytest.approx(6.188, abs=1e-3)
     assert ours == pytest.approx(opacus_epsilon(1.0, 10_000, 0.01), abs=0.02)
     for wrong in (0.97, 1.03):
-        assert abs(epsilon_of(wrong, 10_000, DELTA, Poisson(0.01)) - 6.188) > 0.1
+        assert abs(epsilon_of(wrong, 10_000, DELTA, PoissonSampling(0.01)) - 6.188) > 0.1
 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (3.0, 30), (10.0, 100), (5.0, 1), (20.0, 1000)])
@@ -96,7 +104,7 @@ def test_calibrated_noise_keeps_the_promise_and_hardly_less_would_not(epsilon, d
 
 @pytest.mark.exhaustive
 def test_calibration_under_poisson_sampling():
-    sampler = Poisson(0.05)
+    sampler = PoissonSampling(0.05)
     noise = calibrate(3.0, DELTA, 200, sampler)
     assert epsilon_of(noise, 200, DELTA, sampler) <= 3.0 < epsilon_of(noise * 0.99, 200, DELTA, sampler)
     assert noise < calibrate(3.0, DELTA, 200)  # not being there helps
@@ -106,27 +114,27 @@ def test_calibration_under_poisson_sampling():
 @pytest.mark.parametrize(("epsilon", "rate"), [(0.5, 1.0), (3.0, 1.0), (50.0, 0.5), (50.0, 0.999)])
 def test_calibration_under_poisson_sampling_never_asks_for_more_than_every_round_in_full(epsilon, rate):
     # Where the numerical accountant ends (noise below .3) and where it costs precision (rate 1).
-    sampled, full = calibrate(epsilon, DELTA, 1, Poisson(rate)), calibrate(epsilon, DELTA, 1)
+    sampled, full = calibrate(epsilon, DELTA, 1, PoissonSampling(rate)), calibrate(epsilon, DELTA, 1)
     assert sampled <= full
-    assert epsilon_of(sampled, 1, DELTA, Poisson(rate)) <= epsilon
+    assert epsilon_of(sampled, 1, DELTA, PoissonSampling(rate)) <= epsilon
 
 
 @pytest.mark.exhaustive
 def test_calibration_for_a_fixed_size_never_asks_for_more_than_replacements_in_full():
-    assert calibrate(3.0, DELTA, 100, FixedSize(9, 10)) <= 2 * calibrate(3.0, DELTA, 100)
+    assert calibrate(3.0, DELTA, 100, FixedSizeSampling(9, 10)) <= 2 * calibrate(3.0, DELTA, 100)
 
 
 def test_cohorts_of_a_fixed_size_at_the_known_point():
     # 100 of 10000, replace-one, noise 1 over what a REPLACEMENT moves (2 over what one contribution does): 13.15.
-    sampler = FixedSize(100, 10_000)
+    sampler = FixedSizeSampling(100, 10_000)
     assert epsilon_of(2.0, 10_000, DELTA, sampler) == pytest.approx(13.15, abs=5e-3)
     assert epsilon_of(1.0, 10_000, DELTA, sampler) > 100  # forgetting the factor of two would understate it by far
-    assert epsilon_of(2.0, 10_000, DELTA, Poisson(0.01)) < 3  # ... and so would taking it for Poisson sampling
+    assert epsilon_of(2.0, 10_000, DELTA, PoissonSampling(0.01)) < 3  # ... and so would taking it for Poisson sampling
 
 
 @pytest.mark.parametrize(("noise", "cohort"), each_value([1.0, 4.0, 30.0], [1, 5, 20]))
 def test_a_fixed_size_costs_at_most_every_round_in_full_and_at_least_the_exact_loss_of_one_round(noise, cohort):
-    sampler = FixedSize(cohort, 20)
+    sampler = FixedSizeSampling(cohort, 20)
     for rounds in (1, 50):
         assert epsilon_of(noise, rounds, DELTA, sampler) <= epsilon_of(noise / 2, rounds, DELTA)
     # One release, all others contribute -1 (the clip), the target -1 or +1: the mixture over who is drawn, integrated.
@@ -144,20 +152,22 @@ def test_a_fixed_size_costs_at_most_every_round_in_full_and_at_least_the_exact_l
 
 
 def test_a_fixed_size_plan_states_neighbours_and_sampler():
-    mechanism = gaussian(3.0, sampler=FixedSize(10, 200))
+    mechanism = gaussian(3.0, sampler=FixedSizeSampling(10, 200))
     plan = chain(clip(1.0), mechanism).plan(Layout((TensorSpec("x", (4,)),)), 10)
     words = " ".join(plan.assumptions)
     assert "replacing one client's whole contribution by another" in words
     assert "draws 10 of 200 clients" in words
-    assert plan.epsilon[2] == (30, epsilon_of(3.0, 30, DELTA, FixedSize(10, 200)))
+    assert plan.epsilon[2] == (30, epsilon_of(3.0, 30, DELTA, FixedSizeSampling(10, 200)))
 
 
 def test_limits():
     assert epsilon_of(1.0, 0) == 0
     assert epsilon_of(1e9, 1) == 0  # delta alone covers it
-    assert epsilon_of(2.0, 5, DELTA, Poisson(1.0)) == epsilon_of(2.0, 5, DELTA)
-    assert epsilon_of(1e-3, 5, DELTA, Poisson(0.1)) == epsilon_of(1e-3, 5, DELTA)  # too fine for the numerical one
-    assert epsilon_of(0.31, 1, DELTA, Poisson(0.1)) < epsilon_of(0.31, 1, DELTA)
+    assert epsilon_of(2.0, 5, DELTA, PoissonSampling(1.0)) == epsilon_of(2.0, 5, DELTA)
+    assert epsilon_of(1e-3, 5, DELTA, PoissonSampling(0.1)) == epsilon_of(
+        1e-3, 5, DELTA
+    )  # too fine for the numerical one
+    assert epsilon_of(0.31, 1, DELTA, PoissonSampling(0.1)) < epsilon_of(0.31, 1, DELTA)
 
 
 @pytest.mark.parametrize(
@@ -171,10 +181,10 @@ def test_limits():
         lambda: epsilon_of(1.0, 1, 0.0),
         lambda: epsilon_of(1.0, 1, 1.0),
         lambda: epsilon_of(1.0, 1, DELTA, "poisson"),
-        lambda: Poisson(0.0),
-        lambda: Poisson(1.1),
-        lambda: FixedSize(0, 5),
-        lambda: FixedSize(6, 5),
+        lambda: PoissonSampling(0.0),
+        lambda: PoissonSampling(1.1),
+        lambda: FixedSizeSampling(0, 5),
+        lambda: FixedSizeSampling(6, 5),
         lambda: calibrate(0.0, DELTA, 1),
         lambda: calibrate(math.inf, DELTA, 1),
         lambda: calibrate(1.0, DELTA, 0),
@@ -205,7 +215,7 @@ def test_a_budget_ends_before_the_exchange_that_would_exceed_it():
 
 
 def test_a_budget_knows_the_mechanism_and_survives_a_process():
-    mechanism = gaussian(4.0, delta=1e-6, sampler=Poisson(0.2))
+    mechanism = gaussian(4.0, delta=1e-6, sampler=PoissonSampling(0.2))
     budget = mechanism.budget(1.0).spend(3)
-    assert (budget.noise_multiplier, budget.delta, budget.sampler) == (4.0, 1e-6, Poisson(0.2))
+    assert (budget.noise_multiplier, budget.delta, budget.sampler) == (4.0, 1e-6, PoissonSampling(0.2))
     assert restore(mechanism.budget(9.0), pack(budget)) == budget

@@ -19,7 +19,6 @@ from securefed.defenses.differential_privacy import (
     local_laplace,
     skellam,
 )
-from securefed.defenses.differential_privacy.laws import discrete_gaussian_tail, skellam_tail
 from securefed.defenses.differential_privacy.rotation import Rotation
 from securefed.defenses.fixed_point import Quantise
 from securefed.defenses.homomorphic import paillier
@@ -27,6 +26,7 @@ from securefed.defenses.plain import Plain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.defenses.simulate import sum_once
 from securefed.errors import BudgetSpent, ConfigError, PlanError, TooFewSurvivors
+from securefed.sampling.discrete_distributions import discrete_gaussian_tail, skellam_tail
 from securefed.tensors import Layout, TensorSpec
 
 LAYOUT = Layout((TensorSpec("w", (30, 7)), TensorSpec("b", (), 0.25), TensorSpec("c", (2,), 50.0, 64)))
@@ -330,8 +330,8 @@ def test_plans_that_cannot_be_kept_are_refused(make):
     for arguments in ({"colluding": -1}, {"survivors": 0}, {"delta": 0.0}):
         with pytest.raises(ConfigError):
             make(1.0, **arguments)
-    with pytest.raises(ConfigError, match="law"):
-        replace(make(1.0), law="cauchy")
+    with pytest.raises(ConfigError, match="distribution"):
+        replace(make(1.0), distribution="cauchy")
     for bad in (0, 7, 22, 31, 33, 63, 128, 32.0, None):
         with pytest.raises(ConfigError, match="rings of 8 to 21, 32 or 64 bits"):
             make(1.0, ring=bad)

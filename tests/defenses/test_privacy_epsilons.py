@@ -28,4 +28,9 @@ def test_every_mechanism_that_adds_noise_is_in_the_table() -> None:
     assert makers <= set(differential_privacy.__all__)
     made = {name.split(",")[0].replace(" ", "_") for name in CASES}
     assert made == makers
-    assert {type(case.start[0]).__name__ for case in CASES.values()} == {"Clip", "ClipEach", "AdaptiveClip", "Records"}
+    assert {type(case.start[0]).__name__ for case in CASES.values()} == {
+        "Clip",
+        "ClipEach",
+        "AdaptiveClip",
+        "RecordPrivacy",
+    }

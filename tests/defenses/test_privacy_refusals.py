@@ -15,7 +15,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
     CentralGaussian,
     InsecureGaussian,
-    Poisson,
+    PoissonSampling,
     adaptive_clip,
     clip,
     clip_each,
@@ -52,7 +52,7 @@ NOISES = [
     (local_laplace(2.0),),
 ]
 CHAINS = [chain(start, *noise) for start in STARTS for noise in NOISES]
-CHAINS.append(chain(clip(1.0), poisson(0.5), gaussian(2.0, sampler=Poisson(0.5)), secure_aggregation()))
+CHAINS.append(chain(clip(1.0), poisson(0.5), gaussian(2.0, sampler=PoissonSampling(0.5)), secure_aggregation()))
 anything = st.floats(allow_nan=True, allow_infinity=True, allow_subnormal=True, width=64)
 contributions = st.fixed_dictionaries({s.name: arrays(np.float64, s.shape, elements=anything) for s in LAYOUT})
 

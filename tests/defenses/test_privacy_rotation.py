@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
+from securefed.defenses.differential_privacy.conditional_rounding import round_conditionally, rounded_squares
 from securefed.defenses.differential_privacy.rotation import Rotation, flatness, largest_power_of_two
-from securefed.defenses.differential_privacy.rounding import round_conditionally, rounded_squares
-from securefed.defenses.differential_privacy.stream import InsecureStream, SecureStream
+from securefed.sampling.random_stream import InsecureRandomStream, SecureRandomStream
 
 EXCHANGE = ("ab" * 16, 3)
 
@@ -77,7 +77,7 @@ def test_rounded_vectors_keep_to_the_sensitivity_and_to_their_neighbours(entries
     x = np.random.default_rng(seed).normal(size=entries)
     x *= norm / np.linalg.norm(x) * (1 - 1e-12)
     squares = rounded_squares(norm, entries)
-    rounded = round_conditionally(x, squares, SecureStream())
+    rounded = round_conditionally(x, squares, SecureRandomStream())
     assert rounded.dtype == np.int64
     assert int(sum(int(v) ** 2 for v in rounded)) <= squares
     assert np.abs(rounded - x).max() <= 1
@@ -89,7 +89,7 @@ def test_rounding_is_unbiased_and_nearest_rounding_is_not():
     # Mean of n = 4000 draws of an entry: standard error at most .5 / sqrt(n) = .008; the largest of 100 within 6 of it.
     x = np.linspace(0.05, 0.45, 100) * 30
     squares = rounded_squares(float(np.linalg.norm(x)), 100)
-    stream = InsecureStream(1)
+    stream = InsecureRandomStream(1)
     mean = np.mean([round_conditionally(x, squares, stream) for _ in range(4000)], axis=0)
     assert np.abs(mean - x).max() < 6 * 0.008 + 0.01  # .01: the bias that the condition leaves at most
     assert np.abs(np.rint(x) - x).max() > 0.3
@@ -97,7 +97,7 @@ def test_rounding_is_unbiased_and_nearest_rounding_is_not():
 
 def test_zero_stays_zero_and_integers_stay():
     for x in (np.zeros(50), np.arange(50.0)):
-        np.testing.assert_array_equal(round_conditionally(x, rounded_squares(210.0, 50), SecureStream()), x)
+        np.testing.assert_array_equal(round_conditionally(x, rounded_squares(210.0, 50), SecureRandomStream()), x)
 
 
 def test_the_condition_binds_for_vectors_that_all_round_up():
@@ -106,13 +106,13 @@ def test_the_condition_binds_for_vectors_that_all_round_up():
     assert squares < 10_000
     rounded = round_conditionally(x, squares, Scripted(2**64 - 1))  # always up: a hundred refusals, then towards zero
     np.testing.assert_array_equal(rounded, np.zeros(10_000))
-    assert 0 < (round_conditionally(x, squares, SecureStream()) ** 2).sum() <= squares
+    assert 0 < (round_conditionally(x, squares, SecureRandomStream()) ** 2).sum() <= squares
 
 
 @pytest.mark.parametrize("norm", [11.0, 1e200, math.inf, math.nan])
 def test_values_that_were_not_clipped_become_zeros_and_refuse_nothing(norm):
     x = np.zeros(4)
     x[2] = norm
-    np.testing.assert_array_equal(round_conditionally(x, rounded_squares(7.0, 4), SecureStream()), np.zeros(4))
+    np.testing.assert_array_equal(round_conditionally(x, rounded_squares(7.0, 4), SecureRandomStream()), np.zeros(4))
     x[2] = 7.0
-    assert round_conditionally(x, rounded_squares(7.0, 4), SecureStream())[2] == 7
+    assert round_conditionally(x, rounded_squares(7.0, 4), SecureRandomStream())[2] == 7

@@ -13,10 +13,10 @@ from scipy.stats import kstest
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian, sensitivity
 from securefed.defenses.differential_privacy.gaussian import _grid
-from securefed.defenses.differential_privacy.noise import RoundedNormal, rounded_normal_draws
-from securefed.defenses.differential_privacy.rejection import staircase
-from securefed.defenses.differential_privacy.stream import InsecureStream, Stream
 from securefed.errors import ConfigError, PlanError
+from securefed.sampling.random_stream import InsecureRandomStream, RandomStream
+from securefed.sampling.rejection import rejection_sampler
+from securefed.sampling.rounded_normal import RoundedNormal, rounded_normal_draws
 from securefed.tensors import Array, Layout, TensorSpec
 
 DEVIATION = 1.4 * 2.0**30
@@ -45,11 +45,11 @@ def made_by_box_muller(cells: Array) -> Array:
     return np.asarray(np.floor(most + 1e-6) >= np.ceil(least - 1e-6))
 
 
-class Scripted(Stream):
+class Scripted(RandomStream):
     """Words that propose given integers to the sampler of `DEVIATION`, and accept whatever has any probability."""
 
     def __init__(self, cells: Array) -> None:
-        bits = staircase(RoundedNormal(DEVIATION)).block_bits
+        bits = rejection_sampler(RoundedNormal(DEVIATION)).block_bits
         distance = np.where(cells < 0, ~cells, cells)
         sign, place = (cells < 0).astype(np.uint64), (distance & ((1 << bits) - 1)).astype(np.uint64)
         zeros = (distance >> bits).astype(np.uint64)  # as many zero bits before the first one say the block
@@ -104,13 +104,13 @@ def test_no_cell_is_left_out_in_a_row_of_them_nor_is_a_tail_cut(deviations: floa
 @pytest.mark.parametrize("deviation", [2.0**12, 5000.3, DEVIATION, 2.0**32])
 @pytest.mark.parametrize("away", [0.001, 0.5, 3.0, 9.0])
 def test_ratios_are_those_of_the_normal_integral_over_a_cell(deviation: float, away: float) -> None:
-    law, x = RoundedNormal(deviation), int(away * deviation)
+    distribution, x = RoundedNormal(deviation), int(away * deviation)
     with mpmath.workdps(80):
         variance = mpmath.mpf(deviation) ** 2
         mass = [mpmath.quad(lambda t: mpmath.exp(-t * t / (2 * variance)), [c - 0.5, c + 0.5]) for c in (x, 0)]
         exact = Decimal(mpmath.nstr(mass[0] / mass[1], 60))
-    assert abs(law.ratio(x, 30) / exact - 1) < Decimal(10) ** -30
-    found = float(law.log_ratio(np.array([x]))[0])
+    assert abs(distribution.ratio(x, 30) / exact - 1) < Decimal(10) ** -30
+    found = float(distribution.log_ratio(np.array([x]))[0])
     assert abs(Decimal(found) - exact.ln()) <= Decimal(2.0**-40 * (1 + abs(found)) / 10)
     point = (-(Decimal(x) ** 2) / (2 * Decimal(deviation) ** 2)).exp()  # of the discrete Gaussian, which is another law
     assert x < 4000 or abs(point / exact - 1) > Decimal(10) ** -30
@@ -119,13 +119,13 @@ def test_ratios_are_those_of_the_normal_integral_over_a_cell(deviation: float, a
 @pytest.mark.parametrize("deviation", [2.0**12, DEVIATION])
 def test_draws_are_normal_and_independent(deviation: float) -> None:
     """Kolmogorov's test at 1e-9 and six standard errors; 5 % more or less deviation is told apart."""
-    drawn = rounded_normal_draws(deviation, 400_001, InsecureStream(7)) / deviation
+    drawn = rounded_normal_draws(deviation, 400_001, InsecureRandomStream(7)) / deviation
     for factor, right in ((1.0, True), (0.95, False), (1.05, False)):
         assert bool(kstest(drawn / factor, "norm").pvalue > 1e-9) is right
     for left, right in ((drawn[:-1], drawn[1:]), (drawn[:200_000], drawn[200_001:])):
         for change in (lambda x: x, np.square):
             assert abs(np.corrcoef(change(left), change(right))[0, 1]) < 6 / math.sqrt(left.size)
-    assert rounded_normal_draws(deviation, 0, InsecureStream(7)).shape == (0,)
+    assert rounded_normal_draws(deviation, 0, InsecureRandomStream(7)).shape == (0,)
 
 
 @pytest.mark.parametrize("deviation", [0.0, 2.0**11, 2.0**33, math.nan, math.inf])

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from scipy.special import gammaln, ive
 from scipy.stats import chisquare
 
-from securefed.defenses.differential_privacy import rejection
-from securefed.defenses.differential_privacy.laws import (
+from securefed.errors import ConfigError
+from securefed.sampling import rejection
+from securefed.sampling.discrete_distributions import (
     DiscreteGaussian,
     DiscreteLaplace,
-    Poisson,
+    PoissonDistribution,
     discrete_gaussian_draws,
     discrete_gaussian_tail,
     discrete_laplace_draws,
@@ -28,16 +29,15 @@ from securefed.defenses.differential_privacy.laws import (
     skellam_draws,
     skellam_tail,
 )
-from securefed.defenses.differential_privacy.rejection import staircase
-from securefed.defenses.differential_privacy.stream import (
-    InsecureStream,
-    SecureStream,
+from securefed.sampling.random_stream import (
+    InsecureRandomStream,
+    SecureRandomStream,
     _counter_mode,
     _words,
     public_words,
     uniforms,
 )
-from securefed.errors import ConfigError
+from securefed.sampling.rejection import rejection_sampler
 
 N = 1_000_000
 VARIANCES = (0.3, 250.0, 7.5e8)
@@ -88,7 +88,7 @@ def fit(draws, k, mass):
 def test_draws_fit_their_exact_law_and_no_other(draw, mass, parameter):
     # A false alarm has probability 1e-6. 5 % more variance moves the statistic by n (.05)^2 / 2 = 500 (Laplace: 250)
     # from its mean of at most 200 with deviation 20.
-    draws = draw(parameter, 400_000, InsecureStream(1))
+    draws = draw(parameter, 400_000, InsecureRandomStream(1))
     assert fit(draws, *mass(parameter)) > 1e-6
     for wrong in (0.95, 1.05):
         assert fit(draws, *mass(wrong * parameter)) < 1e-6
@@ -98,7 +98,7 @@ def test_draws_fit_their_exact_law_and_no_other(draw, mass, parameter):
 @pytest.mark.parametrize("variance", VARIANCES)
 def test_variance_is_within_one_percent_at_a_million_draws(draw, variance):
     # Relative standard error sqrt(2 / n) = .14 % (a little more for Skellam of small variance): 1 % is 6 of them.
-    draws = draw(variance, N, InsecureStream(2)).astype(float)
+    draws = draw(variance, N, InsecureRandomStream(2)).astype(float)
     exact = variance
     if draw is discrete_gaussian_draws:
         k, mass = gaussian_mass(min(variance, 1e4))
@@ -111,7 +111,7 @@ def test_variance_is_within_one_percent_at_a_million_draws(draw, variance):
 def test_a_law_too_wide_for_a_table_fits_in_quantiles():
     # At 7.5e8 the discrete Gaussian is normal to 1e-9: Kolmogorov's distance at n = 1e6 is 1.36e-3 at 5 %, 3e-3 never.
     for draw in (discrete_gaussian_draws, skellam_draws):
-        draws = np.sort(draw(7.5e8, N, InsecureStream(3)))
+        draws = np.sort(draw(7.5e8, N, InsecureRandomStream(3)))
         for sigma, fits in ((1.0, True), (1.02, False), (0.98, False)):
             z = (draws + 0.5) / (sigma * math.sqrt(7.5e8))
             normal = 0.5 + 0.5 * np.vectorize(math.erf)(z[::50] / math.sqrt(2))
@@ -122,14 +122,14 @@ def test_a_law_too_wide_for_a_table_fits_in_quantiles():
 def test_successive_draws_are_uncorrelated():
     n = 300_000
     for draw in (discrete_gaussian_draws, skellam_draws):
-        x = draw(9.0, n, InsecureStream(4)).astype(float)
+        x = draw(9.0, n, InsecureRandomStream(4)).astype(float)
         for lag in (1, 2, 97):
             for f in (lambda v: v, np.abs):
                 assert abs(np.corrcoef(f(x[:-lag]), f(x[lag:]))[0, 1]) < 6 / math.sqrt(n)
 
 
 def test_sums_of_shares_have_the_law_of_the_whole():
-    shares = sum(skellam_draws(40.0 / 8, 200_000, InsecureStream(10 + i)) for i in range(8))
+    shares = sum(skellam_draws(40.0 / 8, 200_000, InsecureRandomStream(10 + i)) for i in range(8))
     assert fit(shares, *skellam_mass(40.0)) > 1e-6
     assert fit(shares, *skellam_mass(42.5)) < 1e-6
 
@@ -140,18 +140,18 @@ def test_sums_of_shares_have_the_law_of_the_whole():
 LAWS = (
     [DiscreteGaussian(v) for v in (0.05, 0.7, 33.3, 1e6, 2.0**44)]
     + [DiscreteLaplace(v) for v in (0.3, 1e9)]
-    + [Poisson(r) for r in (0.02, 0.9, 7.3, 63.0, 64.5, 255.7, 5000.0, 1e6 + 0.3)]
+    + [PoissonDistribution(r) for r in (0.02, 0.9, 7.3, 63.0, 64.5, 255.7, 5000.0, 1e6 + 0.3)]
 )
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_the_error_of_log_ratio_is_ten_times_below_its_bound(law):
-    steps = np.unique(np.rint(np.linspace(-9, 9, 61) * law.spread).astype(np.int64))
-    if isinstance(law, Poisson) and law.spread > 500:
-        steps = steps[np.abs(steps) < 4 * law.spread][::6]  # products of thousands of decimals
-    found = law.log_ratio(steps)
+@pytest.mark.parametrize("distribution", LAWS, ids=str)
+def test_the_error_of_log_ratio_is_ten_times_below_its_bound(distribution):
+    steps = np.unique(np.rint(np.linspace(-9, 9, 61) * distribution.standard_deviation).astype(np.int64))
+    if isinstance(distribution, PoissonDistribution) and distribution.standard_deviation > 500:
+        steps = steps[np.abs(steps) < 4 * distribution.standard_deviation][::6]  # products of thousands of decimals
+    found = distribution.log_ratio(steps)
     for x, log in zip(steps.tolist(), found.tolist(), strict=True):
-        exact = law.ratio(x, 40)
+        exact = distribution.ratio(x, 40)
         if exact == 0:
             assert log == rejection.IMPOSSIBLE
             continue
@@ -160,31 +160,33 @@ def test_the_error_of_log_ratio_is_ten_times_below_its_bound(law):
 
 
 @given(st.sampled_from(LAWS[:10]), st.integers(-40, 40), st.sampled_from([10, 25, 60]))
-def test_decimal_ratios_keep_their_precision(law, x, digits):
-    coarse, fine = Fraction(law.ratio(x, digits)), Fraction(law.ratio(x, digits + 40))
+def test_decimal_ratios_keep_their_precision(distribution, x, digits):
+    coarse, fine = Fraction(distribution.ratio(x, digits)), Fraction(distribution.ratio(x, digits + 40))
     assert abs(coarse - fine) <= fine / 10**digits
 
 
 def test_the_poisson_ratio_is_the_ratio_of_its_masses():
-    law = Poisson(7.25)
+    distribution = PoissonDistribution(7.25)
     for k in range(30):
         exact = Fraction(7.25) ** (k - 7) * math.factorial(7) / math.factorial(k)
-        assert abs(Fraction(law.ratio(k - 7, 30)) - exact) <= exact / 10**30
+        assert abs(Fraction(distribution.ratio(k - 7, 30)) - exact) <= exact / 10**30
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_the_envelope_holds_and_is_tight(law):
-    sampler = staircase(law)
+@pytest.mark.parametrize("distribution", LAWS, ids=str)
+def test_the_envelope_holds_and_is_tight(distribution):
+    sampler = rejection_sampler(distribution)
     blocks = np.arange(40)
     edges = np.stack([blocks << sampler.block_bits, ~(blocks << sampler.block_bits)]).reshape(-1)
-    chance = sampler.scale * np.exp(law.log_ratio(edges) + np.tile(blocks, 2) * math.log(2))
+    chance = sampler.scale * np.exp(distribution.log_ratio(edges) + np.tile(blocks, 2) * math.log(2))
     assert 0.99 < chance.max() < 1
 
 
-@pytest.mark.parametrize("law", [DiscreteGaussian(33.3), Poisson(7.3), Poisson(255.7)], ids=str)
-def test_both_routes_decide_alike(law):
-    sampler = staircase(law)
-    stream, rng = InsecureStream(5), np.random.default_rng(5)
+@pytest.mark.parametrize(
+    "distribution", [DiscreteGaussian(33.3), PoissonDistribution(7.3), PoissonDistribution(255.7)], ids=str
+)
+def test_both_routes_decide_alike(distribution):
+    sampler = rejection_sampler(distribution)
+    stream, rng = InsecureRandomStream(5), np.random.default_rng(5)
     for _ in range(300):
         block, place, negative = (
             int(rng.geometric(0.5)) - 1,
@@ -193,29 +195,29 @@ def test_both_routes_decide_alike(law):
         )
         distance = (block << sampler.block_bits) + place
         x = ~distance if negative else distance
-        chance = sampler.scale * 2**block * math.exp(law.log_ratio(np.array([x]))[0])
+        chance = sampler.scale * 2**block * math.exp(distribution.log_ratio(np.array([x]))[0])
         height = int(rng.integers(2**53))
         assert sampler._decide(x, block, height, stream) is (height * 2.0**-53 < chance)
         # nearest to p: one unit of 2^-53 on either side of it is still decided rightly
-        if 1e-6 < chance < 1 - 1e-6 and law.ratio(x, 30):
-            exact = Fraction(law.ratio(x, 40)) * Fraction(sampler.scale) * 2**block * 2**53
+        if 1e-6 < chance < 1 - 1e-6 and distribution.ratio(x, 30):
+            exact = Fraction(distribution.ratio(x, 40)) * Fraction(sampler.scale) * 2**block * 2**53
             assert sampler._decide(x, block, math.floor(exact) - 1, stream)
             assert not sampler._decide(x, block, math.floor(exact) + 1, stream)
 
 
 def test_where_u_and_p_agree_in_53_bits_further_bits_decide_with_the_right_chance():
-    law = DiscreteGaussian(33.3)
-    sampler = staircase(law)
-    exact = Fraction(law.ratio(5, 60)) * Fraction(sampler.scale) * 2**53
+    distribution = DiscreteGaussian(33.3)
+    sampler = rejection_sampler(distribution)
+    exact = Fraction(distribution.ratio(5, 60)) * Fraction(sampler.scale) * 2**53
     height = math.floor(exact)
-    accepted = sum(sampler._decide(5, 0, height, InsecureStream(i)) for i in range(2000))
+    accepted = sum(sampler._decide(5, 0, height, InsecureRandomStream(i)) for i in range(2000))
     assert abs(accepted / 2000 - float(exact - height)) < 6 * 0.5 / math.sqrt(2000)
 
 
 @pytest.mark.parametrize(("draw", "mass"), [(discrete_gaussian_draws, gaussian_mass), (poisson_draws, poisson_mass)])
 def test_the_law_is_the_same_where_many_decisions_take_the_slow_route(monkeypatch, draw, mass):
     monkeypatch.setattr(rejection, "_FLOOR", 0.05)  # about one proposal in ten
-    assert fit(draw(5.3, 40_000, InsecureStream(6)), *mass(5.3)) > 1e-6
+    assert fit(draw(5.3, 40_000, InsecureRandomStream(6)), *mass(5.3)) > 1e-6
 
 
 def test_proposals_come_from_blocks_of_halving_probability_even_where_a_word_runs_out():
@@ -251,13 +253,13 @@ def test_tail_bounds_hold_and_are_not_loose(variance):
 def test_variances_outside_the_domain_are_refused(bad):
     for draw in (discrete_gaussian_draws, skellam_draws):
         with pytest.raises(ConfigError, match=r"between 2\^-6 and 2\^44"):
-            draw(bad, 1, SecureStream())
+            draw(bad, 1, SecureRandomStream())
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 17])
 def test_as_many_draws_as_asked(count):
     for draw in (discrete_gaussian_draws, skellam_draws):
-        out = draw(2.0, count, SecureStream())
+        out = draw(2.0, count, SecureRandomStream())
         assert (out.shape, out.dtype) == ((count,), np.dtype(np.int64))
 
 
@@ -271,13 +273,13 @@ def test_streams_differ_go_on_and_are_aes_in_counter_mode():
     assert bytes(a ^ b for a, b in zip(block, plain, strict=True)).hex() == "601ec313775789a5b7a7f504bbf3d228"
     zero = Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(bytes(16))  # noqa: S305 - one block, to compare
     assert _words(_counter_mode(key), 2).tobytes() == zero
-    a, b = SecureStream(), SecureStream()
+    a, b = SecureRandomStream(), SecureRandomStream()
     assert not np.array_equal(a.words(8), b.words(8))
     assert not np.array_equal(a.words(8), a.words(8))
-    np.testing.assert_array_equal(InsecureStream(3).words(9), InsecureStream(3).words(9))
-    assert not np.array_equal(InsecureStream(3).words(9), InsecureStream(4).words(9))
+    np.testing.assert_array_equal(InsecureRandomStream(3).words(9), InsecureRandomStream(3).words(9))
+    assert not np.array_equal(InsecureRandomStream(3).words(9), InsecureRandomStream(4).words(9))
     np.testing.assert_array_equal(public_words(5, "run", 3), public_words(5, "run", 3))
     assert len({int(public_words(1, *c)[0]) for c in (("run", 3), ("run", 4), ("ru", "n3"), ("run", "3"))}) == 4
-    u = uniforms(SecureStream(), 10_000)
+    u = uniforms(SecureRandomStream(), 10_000)
     assert 0 <= u.min() < u.max() < 1
     assert abs(u.mean() - 0.5) < 6 / math.sqrt(12 * 10_000)

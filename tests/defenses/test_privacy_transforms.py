@@ -15,7 +15,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
     CentralGaussian,
     InsecureGaussian,
-    Poisson,
+    PoissonSampling,
     clip,
     clip_each,
     epsilon_of,
@@ -232,7 +232,7 @@ def test_the_plan_states_what_the_accountant_says():
 
 
 def test_a_poisson_plan_states_the_sampler():
-    plan = chain(clip(1.0), gaussian(3.0, sampler=Poisson(0.1))).plan(LAYOUT, 10)
+    plan = chain(clip(1.0), gaussian(3.0, sampler=PoissonSampling(0.1))).plan(LAYOUT, 10)
     assert any("independently with probability 0.1" in sentence for sentence in plan.assumptions)
     assert plan.epsilon[3][1] < epsilon_of(3.0, 100)
 

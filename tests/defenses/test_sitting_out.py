@@ -11,7 +11,7 @@ from securefed.defenses.compose import chain
 from securefed.defenses.homomorphic import (
     InsecurePaillier,
     KeyHolder,
-    LatticeHolder,
+    LatticeKeyHolder,
     cipher,
     ckks,
     insecure_deal,
@@ -29,7 +29,7 @@ N, OUT = 4, 2
 SCHEMES = {
     "paillier": (InsecurePaillier(), lambda: KeyHolder(KEY)),
     "threshold": (threshold_paillier(keys=insecure_deal(3, N)), lambda: None),
-    "ckks": (ckks(), LatticeHolder),
+    "ckks": (ckks(), LatticeKeyHolder),
 }
 FALSE_ALARM = 1e-9
 
@@ -144,7 +144,7 @@ def opened_slots(out, layout):
 def test_the_sum_with_a_client_that_sat_out_is_uniform_in_the_ring():
     """A slot adds the real parts of 8192 uniform coefficients at roots of unity: normal, sd q sqrt(n / 24) / scale."""
     layout = Layout((TensorSpec("w", (3 * ring.SLOTS - 1,), 1.3),))
-    context = LatticeHolder()._context
+    context = LatticeKeyHolder()._context
     q = float(np.prod([float(prime) for prime in ring.moduli(context)]))
     sd = q * np.sqrt(ring.DEGREE / 24) / lattice_module.scale(N)
     slots = opened_slots((OUT,), layout)

@@ -164,7 +164,7 @@ def test_a_contribution_let_out_in_one_run_enters_no_other_sum_in_the_next(tmp_p
     begin_anew(grid)
     grid.lose = lambda message: asks(message, "upload", 4)
     if kept:
-        with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
+        with pytest.raises(RoundVoid, match="entered a sum over other survivors"):
             serve(grid, terms, 1, **quick(max_void=1))
         return
     second = serve(grid, terms, 1, **quick(keep_transcript=True)).transcript.records[0]

@@ -149,7 +149,7 @@ def test_what_was_let_out_is_remembered_where_a_forgetful_methods_run_goes_on(tm
     begin_anew(grid)
     (tmp_path / "server.checkpoint").write_bytes(older)
     grid.lose = lambda message: asks(message, "upload", 4)
-    with pytest.raises(RoundVoid, match="let into a sum over other survivors"):
+    with pytest.raises(RoundVoid, match="entered a sum over other survivors"):
         serve(grid, terms, 2, **options | {"options": replace(options["options"], max_void=1)})
 
 

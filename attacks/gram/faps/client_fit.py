@@ -28,7 +28,13 @@ from securefed.attacks.gram.faps.noise_weighted_fit import is_single_precision, 
 from securefed.attacks.gram.faps.simulated_client import rule_counts
 from securefed.attacks.gram.faps.solution import FAPSSolution
 from securefed.attacks.gram.linear import nearest_psd
-from securefed.attacks.levenberg import Geodesic, Patience, gauss_newton, levenberg, newton_step
+from securefed.attacks.levenberg_marquardt import (
+    GeodesicAcceleration,
+    StallLimit,
+    gauss_newton,
+    levenberg_marquardt,
+    newton_step,
+)
 from securefed.tensors import Array
 
 GOAL, PROOF, SINGLE_PROOF = 1e-11, 1e-9, 1e-6
@@ -44,7 +50,7 @@ _SHOTS, _EARLY, _LATE, _POLISHING = 30, 30, 100, 6
 take a third of them."""
 _STUCK = 1e-2
 """A search that ends above this residual has failed: solved ones end below 1e-8, stuck ones at .06 to 1."""
-_PATIENCE = Patience(1e-2, far=6, close=40)
+_PATIENCE = StallLimit(1e-2, far=6, close=40)
 """Six Jacobians that do not halve the residual end a search that is far from a solution, forty one that is near, where
 another start costs as much.
 """
@@ -184,14 +190,14 @@ def _fit(equations: ClientEquations, start: Array, count: int, steps: int) -> Ar
     def residual(values: Array) -> Array:
         return equations.residual(values, count)
 
-    result = levenberg(
+    result = levenberg_marquardt(
         lambda values: equations.linearised(values, count),
         start,
         steps=steps,
         goal=GOAL,
         patience=_PATIENCE,
         residual=residual,
-        stepper=Geodesic(residual),
+        stepper=GeodesicAcceleration(residual),
     )
     return result.point if result.norm < _STUCK else None
 

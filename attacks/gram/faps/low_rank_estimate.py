@@ -18,7 +18,7 @@ from securefed.attacks.base import Observation
 from securefed.attacks.gram.coordinates import GramDirections, GramParametrisation
 from securefed.attacks.gram.faps.client_equations import ClientEquations
 from securefed.attacks.gram.faps.near_consensus import block_deviations, evenly_spaced
-from securefed.attacks.levenberg import levenberg
+from securefed.attacks.levenberg_marquardt import levenberg_marquardt
 from securefed.tensors import Array
 
 _ROUNDS, _STEPS, _LEAST = 12, 60, 1e-3
@@ -38,7 +38,7 @@ def low_rank_estimate(equations: ClientEquations, estimate: Array, rounds: Seque
     parametrisation = equations.parametrisation
     problem = _NearConsensusEquations.of(equations, evenly_spaced(rounds, _ROUNDS))
     start = parametrisation.coordinates(equations.reduced(estimate))
-    found = levenberg(problem.linearised, start, steps=_STEPS, goal=0.0, least=_LEAST)
+    found = levenberg_marquardt(problem.linearised, start, steps=_STEPS, goal=0.0, least=_LEAST)
     return parametrisation.matrix(found.point)
 
 

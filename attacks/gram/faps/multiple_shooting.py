@@ -28,7 +28,7 @@ from securefed.attacks.gram.faps.simulated_client import (
     product_tangents,
 )
 from securefed.attacks.gram.tangents import horizontal, left, right
-from securefed.attacks.levenberg import Geodesic, levenberg
+from securefed.attacks.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
 from securefed.errors import DivergenceError
 from securefed.tensors import Array
 
@@ -92,9 +92,9 @@ class MultipleShooting:
         def linearised(values: Array) -> tuple[Array, Array]:
             return self.linearised(values, counts)
 
-        stepper = Geodesic(residual)
+        stepper = GeodesicAcceleration(residual)
         while norm > GOAL and taken < steps and waited < (_SETTLED if norm < _NOISE else _PATIENCE):
-            fit = levenberg(linearised, point, steps=1, goal=GOAL, residual=residual, stepper=stepper)
+            fit = levenberg_marquardt(linearised, point, steps=1, goal=GOAL, residual=residual, stepper=stepper)
             taken += 1
             if not fit.norm < norm:
                 break

@@ -45,7 +45,7 @@ LONGEST = 40
 _SOLVED = 1e-7
 """Relative residual below which a round counts as solved; the chain ends at the first round above it."""
 _GOAL, _STEPS, _STARTS = 1e-14, 60, 40
-"""ResidualFunction at which a solve stops, most Jacobians of it, and random starts of a round with one inner step. The first
+"""Residual at which a solve stops, most Jacobians of it, and random starts of a round with one inner step. The first
 such round needs up to 30 of them: with none, 5 of 10 clients of digits (n = 36) are not solved.
 """
 _PATIENCE = StallLimit(1e-5, far=12, close=None)

@@ -81,20 +81,20 @@ class Adversary:
         if stage == "upload":
             self.uploads[client] = answer["masked/w"]
             if client in self.corrupt:
-                for dealer, both in zip(self._dealers(client), new.held, strict=True):
+                for dealer, both in zip(self._dealers(client), new.held_shares, strict=True):
                     for kind in (SEED, MASK_KEY):
                         self._keep(kind, dealer, client, both[kind])
         return answer
 
     def _dealers(self, holder: ClientId) -> list[ClientId]:
-        return [dealer for dealer in self.server.sharers if holder in self.server.holders(dealer)]
+        return [dealer for dealer in self.server.share_dealers if holder in self.server.holders(dealer)]
 
     def _keep(self, kind: int, dealer: ClientId, holder: ClientId, share: np.ndarray) -> None:
         self.pool.setdefault((kind, dealer), {})[holder] = share
 
     def survivors(self, dead: Collection[ClientId]) -> dict[str, np.ndarray]:
         """The words "these are dead, the other sharers alive"."""
-        alive = [c for c in self.server.sharers if c not in dead]
+        alive = [c for c in self.server.share_dealers if c not in dead]
         return {"alive": np.asarray(alive, np.int64), "dead": np.asarray(sorted(dead), np.int64)}
 
     def confirm(self, client: ClientId, dead: Collection[ClientId], state: Any = None) -> np.ndarray:
@@ -103,7 +103,7 @@ class Adversary:
 
     def forge(self, client: ClientId, dead: Collection[ClientId]) -> np.ndarray:
         """A corrupt client's signature of whatever the server wants."""
-        alive = [c for c in self.server.sharers if c not in dead]
+        alive = [c for c in self.server.share_dealers if c not in dead]
         statement = consistency.survivors_statement(self.server.exchange, alive)
         return np.frombuffer(self.protocol.identities.sign(client, statement), np.uint8)
 
@@ -139,8 +139,8 @@ class Adversary:
         """
         seeds = {client: self.secret(SEED, client) for client in alive}
         applied, exchange, server = [], self.server.exchange, self.server
-        public = dict(zip(server.roster, (key.tobytes() for key in server.mask_keys), strict=True))
-        pairs = [(a, d) for d in server.sharers if d not in alive for a in alive if a in server.holders(d)]
+        public = dict(zip(server.advertised_clients, (key.tobytes() for key in server.mask_keys), strict=True))
+        pairs = [(a, d) for d in server.share_dealers if d not in alive for a in alive if a in server.holders(d)]
         keys = {c: self.secret(MASK_KEY, c) for c in ({a for a, _ in pairs} if both else {d for _, d in pairs})}
         if None in seeds.values() or None in keys.values():
             return None

@@ -12,14 +12,15 @@ from securefed.defenses.secure_aggregation import (
     Identities,
     channel,
     consistency,
+    masking_client,
+    masking_states,
     new_identity,
     primitives,
     public_identity,
     secure_aggregation,
+    share_dealing,
 )
-from securefed.defenses.secure_aggregation import client as client_module
 from securefed.defenses.secure_aggregation import graph as graph_module
-from securefed.defenses.secure_aggregation import server as server_module
 from securefed.defenses.secure_aggregation.session import graph_seed
 from securefed.errors import AuthenticationError, ContradictionError, MalformedError, TooFewSurvivors
 from tests.defenses.secure_aggregation.adversary import Adversary
@@ -204,7 +205,9 @@ def test_a_server_that_unmasks_below_the_threshold(net, monkeypatch):
     with pytest.raises(ContradictionError, match="3 uploads are fewer than 4"):
         below_the_threshold(net)
     monkeypatch.setattr(
-        client_module, "_take_survivors", lambda state, request: channel.take_ids(request, "alive", state.sharers)
+        masking_client,
+        "_take_survivors",
+        lambda state, request: channel.take_ids(request, "alive", state.share_dealers),
     )
     with pytest.raises(ContradictionError, match="3 survivors signed"):
         below_the_threshold(net)
@@ -239,9 +242,9 @@ def of_the_servers_choice(net, monkeypatch, *, at_clients):
         return len(near & set(corrupt)) >= 3
 
     chosen = next(seed for seed in (bytes([i]) * 32 for i in range(256)) if exposes(seed))
-    monkeypatch.setattr(server_module, "graph_seed", lambda digest: chosen)
+    monkeypatch.setattr(masking_states, "graph_seed", lambda digest: chosen)
     if at_clients:
-        monkeypatch.setattr(client_module, "graph_seed", lambda digest: chosen)
+        monkeypatch.setattr(share_dealing, "graph_seed", lambda digest: chosen)
     changes = {"degree": 4, "shares": 3, "threshold": 14}
     attack = under_attack(net, 20, corrupt=corrupt, changes=changes).follow("confirm")
     return np.array_equal(attack.opened([VICTIM], both=True), attack.values[VICTIM])
@@ -273,11 +276,11 @@ def test_a_server_that_loses_clients_to_cut_the_graph(net):
     assert cut_out_an_arc(net, shares=3)
     assert not cut_out_an_arc(net, shares=4)
     for clients, adversarial, dropouts in [(100, 0.05, 0.05), (100, 0.1, 0.1), (200, 0.1, 0.1)]:
-        design = graph_module.find(clients, adversarial, dropouts, active=True)
+        design = graph_module.design_sparse_graph(clients, adversarial, dropouts, active=True)
         assert design.threshold > design.degree // 2 + 1 + design.most_beside
         assert 2 * design.threshold > design.degree + 1 + design.most_corrupt
         assert design.withstands_lies
-        assert not graph_module.find(clients, adversarial, dropouts).withstands_lies
+        assert not graph_module.design_sparse_graph(clients, adversarial, dropouts).withstands_lies
 
 
 # Sums that subtract.
@@ -291,7 +294,7 @@ def repeat_without_the_victim(net):
 
 
 def test_the_subtraction_after_a_repeated_round(net, monkeypatch):
-    with pytest.raises(ContradictionError, match="let into a sum over other survivors"):
+    with pytest.raises(ContradictionError, match="entered a sum over other survivors"):
         repeat_without_the_victim(net)
     monkeypatch.setattr(consistency, "check_unreleased", passes)
     difference, hidden = repeat_without_the_victim(net)

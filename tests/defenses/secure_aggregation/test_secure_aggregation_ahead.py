@@ -129,17 +129,17 @@ def test_a_run_with_clients_that_prepare_is_the_run_without(defense) -> None:
         np.testing.assert_array_equal(results[1][name], value)
 
 
-def test_a_node_prepares_pailliers_noise() -> None:
+def test_a_node_prepares_pailliers_randomness() -> None:
     scheme = InsecurePaillier()
     federation = Federation(catalogue.algorithms.make("optimization/fedavg", learning_rate=0.1), DATA, chain(scheme))
     node = federation.nodes[0]
     node.prepare()  # before any exchange there is nothing to prepare
     federation.run(1)
     public = federation.helper.public
-    assert scheme.stock.ready(public, scheme.noise) == 0
+    assert scheme.pool.ready(public, scheme.randomness) == 0
     node.prepare()
-    ready = scheme.stock.ready(public, scheme.noise)
+    ready = scheme.pool.ready(public, scheme.randomness)
     assert ready > 0
     federation.run(2)
-    assert scheme.stock.ready(public, scheme.noise) < ready
+    assert scheme.pool.ready(public, scheme.randomness) < ready
     assert replace(node.state) == node.state

@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 
 from securefed.defenses.base import Session
-from securefed.defenses.secure_aggregation import client as client_module
-from securefed.defenses.secure_aggregation import graph, masks, primitives, secure_aggregation, shamir, verification
-from securefed.defenses.secure_aggregation.client import MaskingClient
+from securefed.defenses.secure_aggregation import (
+    graph,
+    masks,
+    primitives,
+    secure_aggregation,
+    shamir,
+    share_dealing,
+    verification,
+)
+from securefed.defenses.secure_aggregation.masking_states import MaskingClient
 from securefed.defenses.secure_aggregation.session import seed_commitment
 from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.messages import SERVER, Aggregate, Message
@@ -33,7 +40,7 @@ class Run:
     clients: dict = field(default_factory=dict)
     servers: list = field(default_factory=list)
     uploads: dict = field(default_factory=dict)
-    held: dict = field(default_factory=dict)
+    held_shares: dict = field(default_factory=dict)
     states: dict = field(default_factory=dict)
     carried: object = None
 
@@ -54,7 +61,7 @@ class Run:
                 self.clients[client], answer = self.protocol.client_step(self.clients[client], request, encoded)
                 if stage == "upload":
                     self.uploads[number, client] = answer
-                    self.held[number, client] = self.clients[client].held
+                    self.held_shares[number, client] = self.clients[client].held_shares
                 if client not in self.lost.get((number, stage), ()):
                     replies[client] = Message(RUN, number, stage, client, SERVER, answer)
             step = self.protocol.server_step(state, replies)
@@ -67,8 +74,8 @@ class Run:
 
     def shared(self, number, client):
         """Both Shamir-shared secrets, from the shares of all."""
-        row, t = self.servers[number].sharers.index(client), self.plan.masking.shares
-        return FIELD.combine(range(1, t + 1), np.stack([self.held[number, c][row] for c in range(t)]))
+        row, t = self.servers[number].share_dealers.index(client), self.plan.masking.shares
+        return FIELD.combine(range(1, t + 1), np.stack([self.held_shares[number, c][row] for c in range(t)]))
 
     def stripped(self, number, client, seed=None, mask_key=None, pairs=None):
         """The upload of w less the self mask of `seed`, and the masks that `mask_key` gives with `pairs`, or all."""
@@ -77,7 +84,7 @@ class Run:
         applied = [] if seed is None else [masks.self_mask(seed, exchange, client)]
         for peer in range(CLIENTS) if pairs is None else pairs:
             if peer != client and mask_key is not None:
-                public = server.mask_keys[server.roster.index(peer)].tobytes()
+                public = server.mask_keys[server.advertised_clients.index(peer)].tobytes()
                 agreement = primitives.agree(primitives.private_key(mask_key), public, peer)
                 applied.append(masks.pair_mask(agreement, exchange, client, peer))
         flats = [self.uploads[number, client][f"masked/{t.name}"].reshape(-1).copy() for t in self.plan.tensors]
@@ -87,9 +94,9 @@ class Run:
     def opened_by(self, known, number, client):
         """Which of the client's two secrets of an exchange something in `known` is, or derives as a root."""
         server = self.servers[number]
-        row = server.sharers.index(client)
+        row = server.share_dealers.index(client)
         commitment = server.commitments[row].tobytes()
-        public = server.mask_keys[server.roster.index(client)].tobytes()
+        public = server.mask_keys[server.advertised_clients.index(client)].tobytes()
         found = {}
         for candidate in known:
             root = MaskingClient(client, "", candidate, server.session)
@@ -197,7 +204,7 @@ def test_rounds_tensors_and_directions_never_share_a_key(net, monkeypatch) -> No
 
         return counted
 
-    for module in (client_module, verification):
+    for module in (share_dealing, verification):
         monkeypatch.setattr(module, "encrypt_once", count("message", module.encrypt_once))
     monkeypatch.setattr(masks, "mask_stream", count("mask", masks.mask_stream))
     for module in (verification, shamir, graph):
@@ -209,7 +216,7 @@ def test_rounds_tensors_and_directions_never_share_a_key(net, monkeypatch) -> No
     keys = Counter(key for _, key in used)
     assert set(keys.values()) == {1}  # no key of one kind is one of another
     times = {kind: {count for (k, _), count in used.items() if k == kind} for kind in kinds}
-    assert times["message"] == {1}  # one bundle or piece, in one direction
+    assert times["message"] == {1}  # the shares for one holder, or one piece, in one direction
     assert times["mask"] == {2}  # both ends of a pair; a self mask by its owner and by the server that removes it
     prefixes = Counter(key[:16] for kind, key in used if kind == "mask")
     assert set(prefixes.values()) == {1}  # nor do two streams share a cipher key and differ in the nonce alone
@@ -219,4 +226,4 @@ def test_rounds_tensors_and_directions_never_share_a_key(net, monkeypatch) -> No
     messages = sum(kind == "message" for kind, _ in used)
     assert messages == (exchanges + 1) * 2 * CLIENTS * (
         CLIENTS - 1
-    )  # bundles and pieces; one more exchange is prepared
+    )  # encrypted shares and pieces; one more exchange is prepared

@@ -13,7 +13,7 @@ from scipy import stats
 
 from securefed.defenses.base import Session
 from securefed.defenses.secure_aggregation import SecureAggregation, channel, graph, secure_aggregation
-from securefed.defenses.secure_aggregation.graph import find, neighbourhoods, neighbours
+from securefed.defenses.secure_aggregation.graph import design_sparse_graph, neighbourhoods, neighbours
 from securefed.defenses.secure_aggregation.primitives import private_key, public_bytes
 from securefed.defenses.secure_aggregation.session import graph_seed
 from securefed.defenses.secure_aggregation.shamir import FIELD
@@ -47,7 +47,7 @@ def smallest(clients, corrupt, lost, as_published=False) -> int:
 
 @pytest.mark.parametrize(("clients", "adversarial", "dropouts"), SETTINGS)
 def test_the_finder_gives_the_smallest_degree_by_another_route(clients, adversarial, dropouts) -> None:
-    design = find(clients, adversarial, dropouts)
+    design = design_sparse_graph(clients, adversarial, dropouts)
     assert enough(clients, design.corrupt, design.lost, design.degree, design.threshold)
     assert not enough(clients, design.corrupt, design.lost, design.degree, design.threshold + 1)
     assert smallest(clients, design.corrupt, design.lost) == design.degree
@@ -64,28 +64,33 @@ def test_published_degrees_are_met_and_two_conventions_explain_the_difference(
 
     Here the clients that are lost may be so before the graph is drawn, which leaves a larger share of corrupt ones.
     """
-    design = find(clients, adversarial, dropouts)
+    design = design_sparse_graph(clients, adversarial, dropouts)
     assert design.degree == ours <= known
     assert smallest(clients, design.corrupt, design.lost, as_published=True) == known
 
 
 def test_designs_grow_with_what_they_withstand_and_explain_themselves() -> None:
-    base = find(200, 0.1, 0.1)
-    for harder in (find(200, 0.2, 0.1), find(200, 0.1, 0.2), find(200, 0.1, 0.1, security=80), find(1000, 0.1, 0.1)):
+    base = design_sparse_graph(200, 0.1, 0.1)
+    for harder in (
+        design_sparse_graph(200, 0.2, 0.1),
+        design_sparse_graph(200, 0.1, 0.2),
+        design_sparse_graph(200, 0.1, 0.1, security=80),
+        design_sparse_graph(1000, 0.1, 0.1),
+    ):
         assert harder.degree > base.degree
-    lies = find(200, 0.1, 0.1, active=True)
+    lies = design_sparse_graph(200, 0.1, 0.1, active=True)
     assert lies.withstands_lies
     assert not base.withstands_lies
     assert lies.degree > base.degree
     text = base.explain()
     assert all(str(n) in text for n in (200, 20, base.degree, base.threshold))
-    assert "not against a server that lies" in text
-    assert "also against a server that lies" in lies.explain()
+    assert "not against a server that misreports" in text
+    assert "also against a server that misreports" in lies.explain()
     with pytest.raises(PlanError, match="lying server"):
-        find(100, 0.1, 0.3, active=True)
+        design_sparse_graph(100, 0.1, 0.3, active=True)
     for share in (-0.1, 1.0, float("nan")):
         with pytest.raises(ConfigError, match="share of the clients"):
-            find(100, share, 0.1)
+            design_sparse_graph(100, share, 0.1)
 
 
 @pytest.mark.parametrize(("members", "degree"), [(12, 4), (31, 6), (100, 20)])
@@ -196,24 +201,24 @@ def test_t_neighbours_and_the_server_open_a_mask_key_and_nobody_else_does(net, f
     victim = 24
     holders = server.holders(victim)
     others = [c for c in holders if c != victim]
-    row = server.sharers.index(victim)
+    row = server.share_dealers.index(victim)
 
     def opened(colluders):
         points, shares = [], []
         for client in colluders:
-            mine = sorted(set(clients[client].near) & set(server.sharers))
+            mine = sorted(set(clients[client].neighbourhood) & set(server.share_dealers))
             points.append(holders.index(client) + 1)
-            shares.append(clients[client].held[mine.index(victim)])
+            shares.append(clients[client].held_shares[mine.index(victim)])
         return FIELD.combine(points, np.stack(shares))[1]
 
     t = session.plan.masking.shares
     public = public_of(opened(others[:t]))
-    assert public == server.mask_keys[server.roster.index(victim)].tobytes()
+    assert public == server.mask_keys[server.advertised_clients.index(victim)].tobytes()
     assert public == public_of(opened(others[-t:]))
     assert public != public_of(opened(others[: t - 1]))
     outside = [c for c in session.cohort if c not in holders]
     assert outside
-    assert all(victim not in clients[c].near for c in outside)
+    assert all(victim not in clients[c].neighbourhood for c in outside)
     assert row >= 0
 
 
@@ -225,7 +230,7 @@ def test_every_advertised_key_moves_the_graph(net, forty) -> None:
     """So a server cannot settle who neighbours whom without the clients' keys; what it could do is in `graph`."""
     session, contributions = forty
     first, second = (net.upto(session, contributions, "upload")[0] for _ in range(2))
-    same = sum(first[c].near == second[c].near for c in session.cohort)
+    same = sum(first[c].neighbourhood == second[c].neighbourhood for c in session.cohort)
     assert same < 3
     assert graph_seed(first[0].digest) != graph_seed(second[0].digest)
     assert len({client.digest for client in first.values()}) == 1
@@ -234,12 +239,12 @@ def test_every_advertised_key_moves_the_graph(net, forty) -> None:
 def test_a_client_whose_neighbours_did_not_deal_does_not_upload(net, forty) -> None:
     session, contributions = forty
     clients, server, requests = net.upto(session, contributions, "upload")
-    near = [c for c in clients[30].near if c != 30]
+    neighbourhood = [c for c in clients[30].neighbourhood if c != 30]
     keep = session.plan.masking.shares - 1  # with itself one share too many, without one too few
 
     def ask(gone):
-        ids = np.asarray([c for c in server.sharers if c not in gone], np.int64)
-        mine = sorted(set(clients[30].near) & set(server.sharers))
+        ids = np.asarray([c for c in server.share_dealers if c not in gone], np.int64)
+        mine = sorted(set(clients[30].neighbourhood) & set(server.share_dealers))
         rows = [row for row, c in enumerate(mine) if c not in gone]
         body = {"ids": ids, "bundles": requests[30]["bundles"][rows]}
         sealed = channel.seal(server.channels[30], session.run, session.round, "upload", SERVER, 30, body)
@@ -247,13 +252,13 @@ def test_a_client_whose_neighbours_did_not_deal_does_not_upload(net, forty) -> N
         return SecureAggregation().client_step(clients[30], request, contributions[30])
 
     plan = session.plan
-    assert len(ask(near[:4])[0].held) == plan.masking.degree + 1 - 4
-    weak = dataclasses.replace(plan, threshold=len(server.sharers) // 2 + 1)
+    assert len(ask(neighbourhood[:4])[0].held_shares) == plan.masking.degree + 1 - 4
+    weak = dataclasses.replace(plan, threshold=len(server.share_dealers) // 2 + 1)
     session = Session(session.run, session.round, session.cohort, weak)
     clients[30] = dataclasses.replace(clients[30], session=session)
-    assert len(ask(near[keep:])[0].held) == keep + 1
+    assert len(ask(neighbourhood[keep:])[0].held_shares) == keep + 1
     with pytest.raises(ContradictionError, match="dealt shares"):
-        ask(near[keep - 1 :])
+        ask(neighbourhood[keep - 1 :])
 
 
 @pytest.mark.parametrize(

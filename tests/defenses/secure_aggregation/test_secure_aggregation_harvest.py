@@ -57,7 +57,7 @@ class Harvester:
     def collude(self, client):
         """A corrupt client gives all it holds."""
         for kind in (SEED, MASK_KEY):
-            self.found[kind][client] = self.states[client].held[VICTIM, kind]
+            self.found[kind][client] = self.states[client].held_shares[VICTIM, kind]
 
     def opens(self) -> bool:
         """Whether the shares found so far open the victim's upload."""

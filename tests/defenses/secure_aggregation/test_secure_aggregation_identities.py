@@ -18,7 +18,7 @@ from securefed.defenses.secure_aggregation import (
     public_identity,
     secure_aggregation,
 )
-from securefed.defenses.secure_aggregation.graph import find
+from securefed.defenses.secure_aggregation.graph import design_sparse_graph
 from securefed.defenses.secure_aggregation.session import session_digest
 from securefed.errors import AuthenticationError, ConfigError, PlanError, TooFewSurvivors
 from securefed.messages import SERVER
@@ -67,7 +67,7 @@ def test_rosters_that_do_not_fit_are_refused():
         roster.known(1)
 
 
-def test_fingerprints_agree_on_the_same_roster_only():
+def test_fingerprints_agree_on_the_same_identities_only():
     public = dict(IDENTITIES.public)
     assert Identities(dict(reversed(public.items()))).fingerprint == IDENTITIES.fingerprint
     assert len(IDENTITIES.fingerprint.replace(" ", "")) == 40
@@ -118,7 +118,7 @@ def test_plans_and_identities_belong_together(net):
     assert IDENTITIES.fingerprint in " ".join(plan.assumptions)
     assert "honest but curious" not in " ".join(plan.assumptions)
     with pytest.raises(PlanError, match="sign twice"):
-        SecureAggregation._sparse(plan, replace(find(100, 0.1, 0.1, active=True), lost=2, corrupt=1))
+        SecureAggregation._sparse(plan, replace(design_sparse_graph(100, 0.1, 0.1, active=True), lost=2, corrupt=1))
 
 
 def test_every_statement_is_one_of_its_own(net):

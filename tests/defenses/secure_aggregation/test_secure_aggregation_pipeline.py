@@ -127,7 +127,7 @@ def test_a_sparse_graph_is_drawn_anew_for_every_exchange(net):
     for number in range(3):
         assert len(chain.exchange(range(40))) == 40
         assert chain.stages == (SHORT if number else FULL)
-    near = [chain.seen[number, "upload", 7].near for number in range(3)]
+    near = [chain.seen[number, "upload", 7].neighbourhood for number in range(3)]
     assert len(set(near)) == 3
 
 
@@ -190,7 +190,7 @@ def test_restored_parties_and_other_plans_begin_anew(net, chain):
     assert [(client, type(refusal)) for client, refusal in chain.refused] == [(3, MalformedError)]
 
 
-def test_what_was_prepared_serves_one_upload(chain):
+def test_what_was_precomputed_serves_one_upload(chain):
     """A server that asks for a second upload from the same preparation, in the next exchange or after an opening."""
     chain.exchange(range(5))
     before = dict(chain.clients)
@@ -208,12 +208,12 @@ def test_what_was_prepared_serves_one_upload(chain):
     with pytest.raises(ContradictionError):  # nor from the state after the upload
         PROTOCOL.client_step(control, upload, values)
     half = PROTOCOL.client_resume(session, 3, control)  # the exchange ended here after the upload
-    assert not half.prepared
+    assert not half.precomputed_exchange
     keys = Message(RUN, 2, "keys", SERVER, 3, PROTOCOL.server_open(session)[2][3])
     resumed = PROTOCOL.client_resume(session, 3, before[3])
-    assert resumed.prepared
+    assert resumed.precomputed_exchange
     anew, _ = PROTOCOL.client_step(resumed, keys, None)
-    assert not anew.prepared
+    assert not anew.precomputed_exchange
 
 
 @pytest.mark.parametrize("stage", SHORT)
@@ -277,8 +277,8 @@ def test_no_stream_serves_two_exchanges_of_a_run(chain, monkeypatch):
 def secrets_of(chain, number, client):
     """Both secrets of `client` in an exchange, from the shares of all: more than a server ever has opened."""
     server, states = chain.servers[number], {c: chain.seen[number, "upload", c] for c in range(5)}
-    row, t = server.sharers.index(client), chain.plan.masking.shares
-    return FIELD.combine(range(1, t + 1), np.stack([states[c].held[row] for c in range(t)]))
+    row, t = server.share_dealers.index(client), chain.plan.masking.shares
+    return FIELD.combine(range(1, t + 1), np.stack([states[c].held_shares[row] for c in range(t)]))
 
 
 def strip(chain, number, victim, secrets_by_client):
@@ -287,7 +287,7 @@ def strip(chain, number, victim, secrets_by_client):
     exchange = server.exchange
     seed, mask_key = secrets_by_client[victim]
     applied = [masks.self_mask(seed, exchange, victim)]
-    for row, peer in enumerate(server.roster):
+    for row, peer in enumerate(server.advertised_clients):
         if peer != victim:
             key = primitives.private_key(mask_key)
             agreement = primitives.agree(key, server.mask_keys[row].tobytes(), peer)
@@ -332,8 +332,12 @@ def test_secrets_are_not_shown_and_states_pack_whole(chain):
     chain.exchange(range(5))
     state = chain.clients[2]
     assert isinstance(state, PipelinedClient)
-    assert state.prepared
-    assert repr(state.prepared) not in repr(state)
-    assert "spare" not in repr(state)
+    assert state.precomputed_exchange
+    assert repr(state.precomputed_exchange) not in repr(state)
+    assert "next_root" not in repr(state)
     fields = {name.split("/")[0].split(":")[0] for name in pack(state)}
-    assert fields == set(vars(state)) - {"session", "identities", "precomputed"}
+    assert fields == {  # names in saved files, which stay when attributes are renamed
+        *("client", "stage", "root", "channel", "advertised", "roster", "digest", "near", "mask_keys", "opening"),
+        *("sharers", "held", "ahead", "survivors", "contribution", "released", "piece_keys", "sum_key", "context"),
+        *("previous", "spare", "prepared", "riding"),
+    }

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securefed.defenses.secure_aggregation import masks, primitives
-from securefed.defenses.secure_aggregation.shamir import FIELD, Field
+from securefed.defenses.secure_aggregation.shamir import FIELD, PrimeField
 from securefed.errors import AuthenticationError, MalformedError
 
 seeds = st.binary(min_size=32, max_size=32)
@@ -170,7 +170,7 @@ def test_fewer_than_t_shares_are_independent_of_the_secret():
 
     The third share is the control: with it the distributions for different secrets do not even meet.
     """
-    field = Field(13)
+    field = PrimeField(13)
     for rows in itertools.combinations(range(4), 2):
         seen = {}
         for secret in range(13):
@@ -221,7 +221,7 @@ def test_pair_masks_cancel_and_self_masks_come_off(net, ring, seed, size):
 
 def test_a_mask_is_the_key_stream_whatever_the_chunk(net):
     plan = net.plan(3, (("w", (50_001,), 32),))
-    mask = masks.Mask(bytes(range(32)), 1)
+    mask = masks.SignedMask(bytes(range(32)), 1)
     flat = np.zeros(50_001, np.uint32)
     masks.apply_masks([flat], plan, [mask])
     seed = primitives.hkdf(mask.secret, primitives.label("tensor", "w"))

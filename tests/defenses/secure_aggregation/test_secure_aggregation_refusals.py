@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from securefed.defenses.secure_aggregation import SecureAggregation, channel
-from securefed.defenses.secure_aggregation import client as client_module
-from securefed.defenses.secure_aggregation.shamir import Field
+from securefed.defenses.secure_aggregation import SecureAggregation, channel, masking_client, share_dealing
+from securefed.defenses.secure_aggregation.shamir import PrimeField
 from securefed.errors import (
     AuthenticationError,
     BindingError,
@@ -47,7 +46,7 @@ def test_a_client_gives_one_kind_of_share_to_consistent_requests_only(net):
         return ask(clients, request_for(session, server, "unmask", 5, {"alive": ids(*alive), "dead": ids(*dead)}))
 
     state, reply = unmask((2, 3, 5), (8, 11))
-    held = clients[5].held
+    held = clients[5].held_shares
     assert np.array_equal(reply["shares"], [held[0, 0], held[1, 0], held[2, 0], held[3, 1], held[4, 1]])
     contradictions = [
         ((2, 3, 5, 8), (8, 11)),  # overlapping
@@ -66,7 +65,7 @@ def test_a_client_gives_one_kind_of_share_to_consistent_requests_only(net):
     again = request_for(session, server, "unmask", 5, {"alive": ids(2, 3, 5), "dead": ids(8, 11)})
     with pytest.raises(ContradictionError):
         SecureAggregation().client_step(state, again, None)
-    assert not state.held.size
+    assert not state.held_shares.size
     assert not state.root
 
 
@@ -78,7 +77,7 @@ def test_a_client_does_not_take_part_in_a_roster_below_the_threshold(net):
     def deal(rows):
         return ask(clients, request_for(session, server, "shares", 5, {k: v[rows] for k, v in full.items()}))
 
-    assert deal([0, 1, 2])[0].roster == (2, 3, 5)
+    assert deal([0, 1, 2])[0].advertised_clients == (2, 3, 5)
     for rows in ([2], [1, 2], []):  # alone, too few, nobody
         with pytest.raises(ContradictionError):
             deal(rows)
@@ -107,7 +106,7 @@ def test_a_client_does_not_upload_to_fewer_than_the_threshold(net):
         body = {k: v[rows] for k, v in full.items()}
         return ask(clients, request_for(session, server, "upload", 5, body), contributions[5])
 
-    assert upload([0, 2, 3])[0].sharers == (2, 5, 8)
+    assert upload([0, 2, 3])[0].share_dealers == (2, 5, 8)
     for rows in ([2], [2, 3], [0, 1, 3, 4]):
         with pytest.raises(ContradictionError):
             upload(rows)
@@ -192,9 +191,9 @@ def lie(holder, position, kind):
     def alter(state):
         if state.client != holder or state.stage != "unmask":
             return state
-        held = state.held.copy()
+        held = state.held_shares.copy()
         held[position, kind, 16] ^= 1  # X25519 ignores the lowest and highest bits of a key
-        return dataclasses.replace(state, held=held)
+        return dataclasses.replace(state, held_shares=held)
 
     return alter
 
@@ -234,7 +233,7 @@ def test_a_dealer_whose_shares_do_not_combine_is_named(net, monkeypatch, drops, 
     session = net.session(COHORT)
     calls = []
 
-    class Crooked(Field):
+    class Crooked(PrimeField):
         def split(self, hidden, coefficients, holders):
             calls.append(None)
             shares = super().split(hidden, coefficients, holders).copy()
@@ -242,7 +241,7 @@ def test_a_dealer_whose_shares_do_not_combine_is_named(net, monkeypatch, drops, 
                 shares[0, kind, 16] ^= 1
             return shares
 
-    monkeypatch.setattr(client_module, "FIELD", Crooked(client_module.FIELD.prime))
+    monkeypatch.setattr(share_dealing, "FIELD", Crooked(share_dealing.FIELD.prime))
     with pytest.raises(AuthenticationError, match="do not combine") as caught:
         net.drive(session, net.contributions(session), drops)
     assert caught.value.sender == 8
@@ -253,7 +252,7 @@ def test_a_dealer_whose_shares_do_not_combine_is_named(net, monkeypatch, drops, 
 
 def test_a_dealer_whose_tags_do_not_fit_its_shares_is_named_by_its_holders(net, monkeypatch):
     session = net.session(COHORT)
-    honest = client_module.share_tags
+    honest = share_dealing.share_tags
 
     def forged(digest, dealer, holder, shares):
         return honest(
@@ -267,7 +266,7 @@ def test_a_dealer_whose_tags_do_not_fit_its_shares_is_named_by_its_holders(net, 
             seen.append(1)  # all have dealt: from here on everybody computes honestly
         return state
 
-    monkeypatch.setattr(client_module, "share_tags", forged)
+    monkeypatch.setattr(share_dealing, "share_tags", forged)
     out = net.drive(session, net.contributions(session), adversary=watch)
     ((judge, refusal),) = out.refusals
     assert (judge, refusal.sender, type(refusal)) == (3, 8, MalformedError)
@@ -297,14 +296,14 @@ def test_key_replies_with_small_order_or_copied_keys_are_refused(net):
 @pytest.mark.parametrize("copies", [True, False])
 def test_a_client_that_advertises_a_mask_key_it_does_not_hold_is_named_when_lost(net, monkeypatch, copies):
     """It need not prove that that it holds it: what it uploads is then noise, and so it could be in any case."""
-    session, made, real = net.session(COHORT), [], client_module.public_bytes
+    session, made, real = net.session(COHORT), [], masking_client.public_bytes
 
     def public_bytes(key):
         made.append(real(key))
         mine = 2 * COHORT.index(8) + 1  # each client makes its share key first
         return made[2 * COHORT.index(3) + 1] if copies and len(made) == mine + 1 else made[-1]
 
-    monkeypatch.setattr(client_module, "public_bytes", public_bytes)
+    monkeypatch.setattr(masking_client, "public_bytes", public_bytes)
     contributions = net.contributions(session)
     if copies:
         with pytest.raises(AuthenticationError, match="do not combine to the secret it committed to") as caught:

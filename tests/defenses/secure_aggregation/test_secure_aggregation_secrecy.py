@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from securefed.defenses.fixed_point import lanes, to_ring
-from securefed.defenses.secure_aggregation import client as client_module
-from securefed.defenses.secure_aggregation import masks, primitives
+from securefed.defenses.secure_aggregation import masking_states, masks, primitives, share_dealing
 from securefed.defenses.secure_aggregation.shamir import FIELD
 from securefed.errors import AuthenticationError
 
@@ -80,7 +79,7 @@ def test_no_stream_serves_two_rounds_pairs_tensors_or_directions(net, monkeypatc
     contributions, made = None, []
     for round in (0, 1):
         roots = itertools.count(1)
-        monkeypatch.setattr(client_module.secrets, "token_bytes", lambda n, roots=roots: bytes([next(roots)]) * n)
+        monkeypatch.setattr(masking_states.secrets, "token_bytes", lambda n, roots=roots: bytes([next(roots)]) * n)
         session = net.session(cohort, round=round, tensors=tensors)
         contributions = net.contributions(session)
         clients, _, requests = net.upto(session, contributions, "unmask")
@@ -95,12 +94,12 @@ def test_no_stream_serves_two_rounds_pairs_tensors_or_directions(net, monkeypatc
     assert len(keys) == 2 * len(tensors) * (pairs + own)
 
 
-def test_another_roster_or_set_of_sharers_gives_other_shares_and_masks(net, monkeypatch):
+def test_other_advertised_clients_or_share_dealers_give_other_shares_and_masks(net, monkeypatch):
     """The same client secrets in the same round: a server that asks again with others sees nothing recur."""
     uploads = []
     for drops in ({}, {"keys": [4]}, {"shares": [4]}):
         roots = itertools.count(1)
-        monkeypatch.setattr(client_module.secrets, "token_bytes", lambda n, roots=roots: bytes([next(roots)]) * n)
+        monkeypatch.setattr(masking_states.secrets, "token_bytes", lambda n, roots=roots: bytes([next(roots)]) * n)
         session = net.session(range(5), tensors=(("w", (1000,), 32),))
         out = net.drive(session, {c: {"w": np.zeros(1000, np.int64)} for c in range(5)}, drops)
         uploads.append(out.bodies("upload", sender=0)[0]["masked/w"])
@@ -122,15 +121,15 @@ def spy(net, session, contributions, drops=None):
 
 def open_upload(session, out, held, victim, colluders):
     """What the server and `colluders` make of the victim's upload, as `Plan.open_to` says."""
-    server, roster = out.server, out.server.roster
+    server, roster = out.server, out.server.advertised_clients
     points = [roster.index(c) + 1 for c in colluders]
-    row = server.sharers.index(victim)
-    both = np.stack([held[c].held[row] for c in colluders])
+    row = server.share_dealers.index(victim)
+    both = np.stack([held[c].held_shares[row] for c in colluders])
     seed, key = FIELD.combine(points, both)
     exchange = server.exchange
     mask_key = primitives.private_key(key)
     applied = [masks.self_mask(seed, exchange, victim)]
-    for peer in server.sharers:
+    for peer in server.share_dealers:
         if peer != victim:
             public = server.mask_keys[roster.index(peer)].tobytes()
             applied.append(masks.pair_mask(primitives.agree(mask_key, public, peer), exchange, victim, peer))
@@ -144,7 +143,7 @@ def test_t_colluding_clients_and_the_server_open_an_upload_and_one_fewer_do_not(
     contributions = net.contributions(session)
     out, held = spy(net, session, contributions)
     victim = 4
-    advertised = out.server.mask_keys[out.server.roster.index(victim)].tobytes()
+    advertised = out.server.mask_keys[out.server.advertised_clients.index(victim)].tobytes()
     for colluders in itertools.combinations([1, 2, 6, 7], session.plan.threshold):
         opened, public = open_upload(session, out, held, victim, colluders)
         assert public == advertised
@@ -202,7 +201,7 @@ def out_seed(out, net):
     return FIELD.combine([1, 2, 3], np.stack(replies))[0]
 
 
-def test_a_dead_clients_mask_key_does_not_open_its_share_bundles(net):
+def test_a_dead_clients_mask_key_does_not_open_its_encrypted_shares(net):
     """Two key pairs: the one that shares reveal does not encrypt. The other, as a control, opens them."""
     session = net.session([0, 1, 2, 3, 4])
     clients, server, requests = net.upto(session, net.contributions(session), "upload")
@@ -213,7 +212,7 @@ def test_a_dead_clients_mask_key_does_not_open_its_share_bundles(net):
 
     def attempt(secret):
         agreement = primitives.agree(primitives.private_key(secret), share_key, 0)
-        key = client_module.bundle_key(agreement, server.digest, 3, 0)
+        key = share_dealing.encrypted_shares_key(agreement, server.digest, 3, 0)
         return primitives.decrypt_once(key, bundle[:80].tobytes(), bound, 3)
 
     assert len(attempt(clients[3].share_secret)) == 64

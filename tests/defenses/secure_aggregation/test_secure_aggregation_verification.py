@@ -13,8 +13,8 @@ from securefed.defenses.capabilities import SupportsVerification
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian, skellam
 from securefed.defenses.secure_aggregation import secure_aggregation, verification
-from securefed.defenses.secure_aggregation.masks import Mask
-from securefed.defenses.secure_aggregation.verification import Moduli, check_sum, key_dealers
+from securefed.defenses.secure_aggregation.masks import SignedMask
+from securefed.defenses.secure_aggregation.verification import TagModuli, check_sum, key_dealers
 from securefed.errors import AuthenticationError, MalformedError, PlanError, SumRefused, TooFewSurvivors
 from securefed.state import from_bytes
 from securefed.tensors import Layout, TensorSpec
@@ -61,7 +61,7 @@ def test_on_a_sparse_graph_the_key_reaches_everybody(net) -> None:
     session = net.session(range(40), graph="sparse", adversarial=0.1, dropouts=0.1, verify=True)
     out = net.drive(session, net.contributions(session), {"shares": [3], "upload": [7, 9]})
     announced = PROTOCOL.announce(out.aggregate)
-    assert len(key_dealers(out.server.digest, out.server.roster)) == verification.KEY_DEALERS < 40
+    assert len(key_dealers(out.server.digest, out.server.advertised_clients)) == verification.KEY_DEALERS < 40
     assert len(announced["survivors"]) == 37
     for client in out.aggregate.survivors:
         PROTOCOL.client_check(out.clients[client].sum_key, client, session.plan, announced)
@@ -76,7 +76,7 @@ def test_an_altered_entry_is_refused(net, by, name) -> None:
     changed = altered(announced[f"sum/{name}"], by)
     with pytest.raises(SumRefused, match="not that of the contributions"):
         check(**{f"sum__{name}": changed})
-    prime_alone = Moduli(ring_bits=0)
+    prime_alone = TagModuli(ring_bits=0)
     if by % PRIME:
         with pytest.raises(SumRefused):
             check(moduli=prime_alone, **{f"sum__{name}": changed})
@@ -151,7 +151,7 @@ def test_false_acceptance_has_the_rate_it_should() -> None:
     In 4000 keys each rate is found within 4 standard deviations, and half of it and twice it are rejected by as many.
     """
     keys, rng = 4_000, np.random.default_rng(0)
-    by_p, small = Moduli(5, 0), Moduli(5, 6)
+    by_p, small = TagModuli(5, 0), TagModuli(5, 6)
     plan = without_indicator(Session("ab" * 16, 0, (0, 1, 2), _plan((("w", (3,), 32),))).plan)
     change, multiple, eightfold = ({"w": np.array([0, by, 0])} for by in (1, 31, 8 * 31))
     kept = moved = odd = even = 0
@@ -176,16 +176,16 @@ def _plan(tensors):
 def test_masked_tags_are_uniform_and_masks_cancel() -> None:
     rng = np.random.default_rng(1)
     secrets = [rng.bytes(32) for _ in range(20_000)]
-    masked = [verification.mask_tag((5, 6), [Mask(secret, 1)]) for secret in secrets]
+    masked = [verification.mask_tag((5, 6), [SignedMask(secret, 1)]) for secret in secrets]
     for bits, column in zip((61, 64), zip(*masked, strict=True), strict=True):
         words = np.array(column, np.uint64)
         shifts = np.arange(bits, dtype=np.uint64)
         leaning = ((words[:, None] >> shifts) & np.uint64(1)).mean(axis=0)
         assert np.abs(leaning - 0.5).max() * 2 * math.sqrt(len(words)) < 6  # 64 bits: below 1e-7
         assert len(set(column)) == len(column)
-    masks = [Mask(secrets[0], 1), Mask(secrets[1], -1)]
+    masks = [SignedMask(secrets[0], 1), SignedMask(secrets[1], -1)]
     assert verification.mask_tag(verification.mask_tag((5, 6), masks), masks, remove=True) == (5, 6)
-    ends = [Mask(secrets[2], 1), Mask(secrets[2], -1)]
+    ends = [SignedMask(secrets[2], 1), SignedMask(secrets[2], -1)]
     assert verification.mask_tag((5, 6), ends) == (5, 6)
 
 
@@ -232,12 +232,12 @@ def test_a_piece_that_is_altered_is_refused_by_the_tag_of_its_message(net) -> No
 
 @pytest.mark.parametrize("how", ["sealed otherwise", "committed otherwise"])
 def test_a_dealer_that_tells_clients_different_pieces_is_named(net, how, monkeypatch) -> None:
-    session, real = net.session(range(5), verify=True), verification.Pieces.sealed
+    session, real = net.session(range(5), verify=True), verification.SumKeyPieces.sealed
 
     def sealed(self):
         fields = real(self)
         if self._client == 2 and how == "sealed otherwise":
-            other = verification.Pieces.__new__(verification.Pieces)
+            other = verification.SumKeyPieces.__new__(verification.SumKeyPieces)
             vars(other).update(vars(self), own=bytes(32))
             monkeypatch.setattr(verification, "_commitment", lambda *_: fields["piece_commitment"].tobytes())
             fields["pieces"] = fields["pieces"].copy()
@@ -248,7 +248,7 @@ def test_a_dealer_that_tells_clients_different_pieces_is_named(net, how, monkeyp
         return fields
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verification.Pieces, "sealed", sealed)
+        patch.setattr(verification.SumKeyPieces, "sealed", sealed)
         try:
             out = net.drive(session, net.contributions(session))
         except TooFewSurvivors:

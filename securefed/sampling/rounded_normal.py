@@ -1,9 +1,9 @@
-"""Normal deviates rounded to a grid, drawn exactly: the noise of mechanisms that are accounted for as Gaussian.
+"""Draw normal deviates rounded to a grid, exactly: noise for mechanisms that are accounted for as Gaussian.
 
 A sum on the grid plus a rounded normal deviate is the Gaussian mechanism's output rounded to the grid, since rounding
-commutes with adding a multiple of the grid. So whatever an accountant of the Gaussian mechanism says holds for it as
-it stands: any number of releases, any sampler, any delta. No tail is cut: every integer has its probability, down to
-those that no float can hold. `rejection` says what "exact" rests on.
+commutes with adding a multiple of the grid. So the epsilon that an accountant states for the Gaussian mechanism holds
+without correction: any number of releases, any sampler, any delta. No tail is cut: every integer has its probability,
+down to those that no float can hold. The module `rejection` says what "exact" rests on.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from securefed.defenses.differential_privacy.laws import decimal_context, exponential
-from securefed.defenses.differential_privacy.rejection import Staircase, staircase
-from securefed.defenses.differential_privacy.stream import Stream
 from securefed.errors import ConfigError
+from securefed.sampling.discrete_distributions import decimal_context, exponential
+from securefed.sampling.random_stream import RandomStream
+from securefed.sampling.rejection import RejectionSampler, rejection_sampler
 from securefed.tensors import Array
 
 GRID_BITS: Final = 30
@@ -56,18 +56,21 @@ class RoundedNormal:
 
     @property
     def mode(self) -> int:
+        """Integer of the largest probability."""
         return 0
 
     @property
-    def spread(self) -> float:
+    def standard_deviation(self) -> float:
+        """Standard deviation of the distribution, approximately."""
         return self.deviation
 
     def log_ratio(self, x: Array) -> Array:
-        """log f(x) / f(0) without the terms of a^4, which stay below 2^-44 of 1 + |itself|."""
+        """Compute log f(x) / f(0) without the terms of a^4, which stay below 2^-44 of 1 + |itself|."""
         real = x.astype(np.float64) / self.deviation
         return np.asarray(real * real * (-0.5 * (1 - 1 / (12 * self.deviation**2))))
 
     def ratio(self, x: int, digits: int) -> Decimal:
+        """Compute f(mode + x) / f(mode) to `digits` decimal digits; see `LogConcaveDistribution`."""
         variance = Fraction(self.deviation) ** 2
         density = exponential(Fraction(x * x) / (2 * variance), digits + 2)
         cell = _cell(Fraction(x) / variance, variance, digits + 2) / _cell(Fraction(0), variance, digits + 2)
@@ -75,20 +78,21 @@ class RoundedNormal:
         return context.multiply(density, context.divide(Decimal(cell.numerator), Decimal(cell.denominator)))
 
 
-def rounded_normal_draws(deviation: float, count: int, stream: Stream) -> Array:
-    """`count` independent draws of `RoundedNormal(deviation)`, int64."""
+def rounded_normal_draws(deviation: float, count: int, stream: RandomStream) -> Array:
+    """Draw `count` times from `RoundedNormal(deviation)`, independently (int64)."""
     return _sampler(deviation).draw(count, stream)
 
 
 def grid_for(deviation: float) -> float:
-    """The step of the grid that noise of this standard deviation is drawn on: a power of two."""
+    """Return the step of the grid for noise of this standard deviation: a power of two."""
     return 2.0 ** (math.floor(math.log2(deviation)) - GRID_BITS)
 
 
 def _cell(slope: Fraction, variance: Fraction, digits: int) -> Fraction:
-    """I(x) with a relative error of at most 10^-digits, for a = `slope`: its power series, integrated term by term.
+    """Compute I(x) for a = `slope` with a relative error of at most 10^-digits.
 
-    The k-th term is at most t^k / k!, t = (a^2 + b) / 4, and I(x) is at least 0.99.
+    The power series is integrated term by term. The k-th term is at most t^k / k!, t = (a^2 + b) / 4, and I(x) is at
+    least 0.99.
     """
     square, curvature = slope * slope, 1 / (2 * variance)
     size = (square + curvature) / 4
@@ -104,5 +108,5 @@ def _cell(slope: Fraction, variance: Fraction, digits: int) -> Fraction:
 
 
 @lru_cache(maxsize=64)
-def _sampler(deviation: float) -> Staircase:
-    return staircase(RoundedNormal(deviation))
+def _sampler(deviation: float) -> RejectionSampler:
+    return rejection_sampler(RoundedNormal(deviation))

@@ -1,4 +1,4 @@
-"""What T releases of distributed noise cost: Renyi divergences of integer noise, turned into epsilon for a delta.
+"""Account for distributed noise: turn Renyi divergences of integer noise into epsilon for a delta.
 
 All in units of the ring's integers. Neighbours: one client's contribution replaced by zero; the sum then moves by an
 integer vector of squared L2 norm `squares` at most, hence L1 norm min(squares, sqrt(entries * squares)) at most.
@@ -21,11 +21,11 @@ _INTEGER_ORDERS: Final = np.unique(np.rint(np.concatenate([np.arange(2, 257), np
 _ORDERS: Final = np.unique(np.concatenate([1 + np.geomspace(1e-3, 1, 200), np.geomspace(2, 2**24, 4000)]))
 
 
-class Loss(Protocol):
-    """A mechanism's privacy loss, enough to account for it."""
+class PrivacyLoss(Protocol):
+    """The privacy loss of one release of a mechanism."""
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
-        """Epsilon after `rounds` releases; an upper bound."""
+        """Bound epsilon after `rounds` releases from above."""
         ...
 
 
@@ -34,7 +34,8 @@ class SkellamLoss:
     """Symmetric Skellam noise of the given variance on every entry (Agarwal, Kairouz, Liu, NeurIPS 2021).
 
     Attributes:
-        squares: L2 sensitivity, squared.      entries: of the vector.
+        squares: squared L2 sensitivity.
+        entries: length of the vector.
         variance: of the noise that the adversary does not know: of the honest survivors together.
     """
 
@@ -47,15 +48,17 @@ class SkellamLoss:
 
     @property
     def l1(self) -> float:
+        """Bound on the L1 sensitivity."""
         return min(float(self.squares), math.sqrt(self.entries * self.squares))
 
     def divergence(self, orders: Array) -> Array:
-        """Bound on the Renyi divergence of integer orders above 1 (their theorem 3.5, with variance for mu)."""
+        """Bound the Renyi divergence of integer orders above 1 (their theorem 3.5, with variance for mu)."""
         leading = orders * self.squares / (2 * self.variance)
         first = ((2 * orders - 1) * self.squares + 6 * self.l1) / (4 * self.variance**2)
         return np.asarray(leading + np.minimum(first, 3 * self.l1 / (2 * self.variance)))
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
+        """Bound epsilon after `rounds` releases from above."""
         return composed_epsilon(((self, rounds),), delta)
 
 
@@ -66,8 +69,10 @@ class DiscreteGaussianLoss:
     The sum is not discrete Gaussian itself, but near it: `tau` bounds how near.
 
     Attributes:
-        squares: L2 sensitivity, squared.      entries: of the vector.
-        share_variance: of one share; at least 1/4.      shares: of honest survivors, unknown to the adversary.
+        squares: squared L2 sensitivity.
+        entries: length of the vector.
+        share_variance: of one share; at least 1/4.
+        shares: number of honest survivors' shares, which the adversary does not know.
     """
 
     squares: int
@@ -88,16 +93,17 @@ class DiscreteGaussianLoss:
 
     @property
     def concentration(self) -> float:
-        """rho of concentrated differential privacy: half of the squared epsilon of their theorem 1."""
+        """The rho of concentrated differential privacy: half of the squared epsilon of their theorem 1."""
         ratio = self.squares / (self.shares * self.share_variance)
         both = math.sqrt(ratio + self.tau * self.entries / 2), math.sqrt(ratio) + self.tau * math.sqrt(self.entries)
         return min(both) ** 2 / 2
 
     def divergence(self, orders: Array) -> Array:
-        """Bound on the Renyi divergence of orders above 1."""
+        """Bound the Renyi divergence of orders above 1."""
         return np.asarray(orders * self.concentration)
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
+        """Bound epsilon after `rounds` releases from above."""
         return composed_epsilon(((self, rounds),), delta)
 
 
@@ -106,8 +112,9 @@ class LaplaceLoss:
     """Discrete Laplace noise on every entry: every release is purely differentially private.
 
     Attributes:
-        squares: L2 sensitivity, squared.      entries: of the vector.
-        scale: of the noise; mass falls by exp(-1 / scale) from one integer to the next.
+        squares: squared L2 sensitivity.
+        entries: length of the vector.
+        scale: of the noise; probabilities fall by exp(-1 / scale) from one integer to the next.
     """
 
     squares: int
@@ -123,7 +130,7 @@ class LaplaceLoss:
         return min(float(self.squares), math.sqrt(self.entries * self.squares)) / self.scale
 
     def divergence(self, orders: Array) -> Array:
-        """The Renyi divergence of orders above 1 when one entry carries all of the shift, which is the worst case.
+        """Compute the Renyi divergence of orders above 1 when one entry carries all of the shift, the worst case.
 
         Masses c p^|x| and c p^|x - k|, p = exp(-1 / scale), c = (1 - p) / (1 + p), give
             sum_x P(x - k)^a P(x)^(1 - a) = w p^(k (1 - a)) + (1 - w) p^(k a),
@@ -140,6 +147,7 @@ class LaplaceLoss:
         return np.asarray(np.minimum(np.logaddexp(up, down) / (a - 1), self.pure))
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
+        """Bound epsilon after `rounds` releases from above."""
         return composed_epsilon(((self, rounds),), delta)
 
 
@@ -149,7 +157,7 @@ RingLoss = SkellamLoss | DiscreteGaussianLoss | LaplaceLoss
 
 @lru_cache(maxsize=4096)
 def composed_epsilon(parts: tuple[tuple[RingLoss, int], ...], delta: float = DELTA) -> float:
-    """The least epsilon over orders (Canonne, Kamath, Steinke 2020, proposition 12, solved for epsilon).
+    """Compute the least epsilon over orders (Canonne, Kamath, Steinke 2020, proposition 12, solved for epsilon).
 
     Args:
         parts: each loss with its number of releases; their divergences add up.

@@ -1,4 +1,4 @@
-"""The unit of privacy is one record of a client, not the whole client: noise is sized for what a record moves."""
+"""Make one record of a client the unit of privacy: size the noise for what replacing a record changes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,28 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
-class Records(Transform):
-    """Stands where a clip stands: the messages themselves bound what one record moves, and nothing has to be clipped.
+class RecordPrivacy(Transform):
+    """Takes the place of a clip: the layout bounds what one record changes, so contributions need no clipping.
 
-    The layout declares it tensor by tensor (`TensorSpec.sensitivity`); `securefed.algorithms.record_level.record_level`
-    clips records and derives it, for algorithms where a proof is known.
+    The layout declares that bound tensor by tensor (`TensorSpec.sensitivity`);
+    `securefed.algorithms.record_level` clips records and derives the bound, for algorithms where a proof is known.
 
-    Claimed: with noise after it, epsilon for one record of one client replaced by zeros, how many records a client has
-        being public. Records of different clients do not add up: every record is with one client.
+    Guarantee: with noise after it, epsilon for one record of one client replaced by zeros, how many records a client
+        has being public. Records of different clients do not add up: every record is with one client.
     Range: under noise an entry beyond its declared bound is cut to it, and one that is no number becomes 0, so that no
-        client refuses for what its records are. Cutting brings no two messages further apart, so epsilon holds.
-    Not claimed: anything for a client's records together (k of them cost about k epsilon).
+        client refuses because of its records. Cutting brings no two messages further apart, so epsilon holds.
+    Not promised: anything for a client's records together (k of them cost about k epsilon).
     """
 
     name: ClassVar[str] = "records"
     stage: ClassVar[ChainStage] = ChainStage.CLIP
 
     def plan(self, plan: Plan) -> Plan:
-        """Raises `PlanError` for a tensor whose change by one record, or whose range, is not declared."""
+        """Set the sensitivity and the unit of privacy.
+
+        Raises:
+            PlanError: a tensor whose change by one record, or whose range, is not declared.
+        """
         for tensor in plan.tensors:
             if tensor.sensitivity is None or tensor.bound is None:
                 raise PlanError(
@@ -49,17 +53,18 @@ class Records(Transform):
         )
 
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
+        """Cut entries to their declared range, under noise."""
         if not plan.noised:
             return contribution
         return {tensor.name: _cut(contribution[tensor.name], tensor.declared) for tensor in plan.tensors}
 
 
 def _cut(value: Array, bound: float | None) -> Array:
-    """Entry by entry the nearest number within the bound; 0 for what is no number."""
+    """Replace each entry by the nearest number within the bound, and NaN by 0."""
     assert bound is not None
     return np.clip(np.nan_to_num(np.asarray(value, np.float64), nan=0.0, posinf=bound, neginf=-bound), -bound, bound)
 
 
-def records() -> Records:
-    """Size the noise that follows for one record instead of one client; see `Records`."""
-    return Records()
+def records() -> RecordPrivacy:
+    """Size the noise that follows for one record instead of one client; see `RecordPrivacy`."""
+    return RecordPrivacy()

@@ -1,4 +1,4 @@
-"""Uploads: their integers before the masks, and masked as the server adds them, one at a time."""
+"""Turn contributions into the integers that are masked, and check and add masked uploads at the server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_upload(reply: Message, plan: Plan) -> None:
 
 
 def add_upload(totals: Sequence[Array], reply: Message, plan: Plan) -> tuple[Array, ...]:
-    """New totals, flat and in the plan's order, with this upload in them; without any before it, a copy of it."""
+    """Return new totals with this upload in them, flat and in the plan's order; the first upload is copied."""
     parts = [reply.body[f"{MASKED}/{tensor.name}"].reshape(-1) for tensor in plan.tensors]
     if not totals:
         return tuple(part.copy() for part in parts)
@@ -35,13 +35,13 @@ def add_upload(totals: Sequence[Array], reply: Message, plan: Plan) -> tuple[Arr
 
 
 def add_tag(total: Array, reply: Message) -> Array:
-    """The sum of tags with that of this upload, as a field; `total` is empty before the first."""
+    """Add the tag of this upload to the sum of tags, which is empty before the first."""
     tag = reply.body[verification.CHECK]
     return verification.add_checks([total, tag] if total.size else [tag])
 
 
 def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
-    """Fresh flat integers of an encoded contribution, in the plan's order.
+    """Convert an encoded contribution to fresh flat ring integers, in the plan's order.
 
     Raises:
         DataError: other names, types or shapes than the plan's.
@@ -68,6 +68,6 @@ def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
 
 
 def uniform_residues(plan: Plan) -> list[Array]:
-    """Integers of an upload from the operating system: no sum that holds them shows anything of its other terms."""
+    """Draw an upload's integers from the operating system: a sum with them reveals nothing of its other terms."""
     shapes = ((wire_dtype(t.ring), wire_size(t.size, t.ring)) for t in plan.tensors)
     return [np.frombuffer(bytearray(secrets.token_bytes(dtype.itemsize * size)), dtype) for dtype, size in shapes]

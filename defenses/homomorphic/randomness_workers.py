@@ -1,4 +1,4 @@
-"""Processes that share the making of noise. Python holds its lock during a product, so threads would not.
+"""Compute encryptions of zero in worker processes; Python holds its lock during a product, so threads would not help.
 
 A worker is a fresh interpreter that runs `serve`, spoken to over its pipes in raw bytes: no fork (other threads may
 hold locks), no second import of the user's script, no pickle. Its secrets come from the operating system. It ends
@@ -16,27 +16,30 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import IO, Any, Final, Literal
 
 import gmpy2
+from phe import PaillierPublicKey
 
+from securefed.defenses.homomorphic.encryption_randomness import compute_encryptions_of_zero
+from securefed.defenses.homomorphic.keys import PublicKey
 from securefed.errors import SecureFedError
 
-if TYPE_CHECKING:
-    from securefed.defenses.homomorphic.keys import PublicKey
-
-_HEADER: Final = struct.Struct("<IIB")  # bytes of n, pieces wanted, noise
+_HEADER: Final = struct.Struct("<IIB")  # bytes of n, encryptions of zero wanted, kind of randomness
 _KINDS: Final[tuple[Literal["half", "short"], ...]] = ("half", "short")
 _START_SECONDS: Final = 2.5
-"""What a worker's start and its own table cost, generously: they must be won back by the first call."""
+"""Seconds that a worker's start and its own table take at most: the first call must save more."""
 
 
 class WorkerError(SecureFedError, RuntimeError):
     """A worker process ended before its answer."""
 
 
-class Workers:
-    """`count` processes for noise, started at once, ended by `close` or as a context.
+class RandomnessWorkers:
+    """Worker processes for encryptions of zero, started at once and ended by `close` or as a context.
+
+    Args:
+        count: number of processes.
 
     Raises:
         WorkerError: from any call, once a process has ended early.
@@ -51,7 +54,7 @@ class Workers:
         ]
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> RandomnessWorkers:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -64,14 +67,14 @@ class Workers:
             with suppress(BrokenPipeError), process:
                 pass
 
-    def noises(self, public: PublicKey, count: int, noise: Literal["half", "short"]) -> list[Any]:
-        """As `noise.noises`, shared out evenly."""
+    def encryptions_of_zero(self, public: PublicKey, count: int, randomness: Literal["half", "short"]) -> list[Any]:
+        """Make `count` fresh encryptions of zero, divided evenly among the processes."""
         size, parts = public.plaintext_bytes, len(self._processes)
         shares = [count // parts + (index < count % parts) for index in range(parts)]
         with self._lock, _named():
             for process, share in zip(self._processes, shares, strict=True):
                 pipe = _pipe(process.stdin)
-                pipe.write(_HEADER.pack(size, share, _KINDS.index(noise)))
+                pipe.write(_HEADER.pack(size, share, _KINDS.index(randomness)))
                 pipe.write(public.n.to_bytes(size, "little") + int(public.base).to_bytes(size, "little"))
                 pipe.flush()
             data = b"".join(
@@ -88,7 +91,7 @@ def _named() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WorkerError(f"a worker for noise ended early: {error}") from error
+        raise WorkerError(f"a worker process for encryption randomness ended early: {error}") from error
 
 
 def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
@@ -99,12 +102,12 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
 def _exactly(pipe: IO[bytes], size: int) -> bytes:
     data = pipe.read(size)
     if len(data) != size:
-        raise WorkerError("a worker for noise ended early; is there enough memory?")
+        raise WorkerError("a worker process for encryption randomness ended early; is there enough memory?")
     return data
 
 
-def pays(bits: int, exponent: int, count: int, cores: int, started: bool) -> bool:
-    """Whether sharing out this noise saves more than it costs.
+def workers_pay(bits: int, exponent: int, count: int, cores: int, started: bool) -> bool:
+    """Decide whether worker processes save more time than they cost.
 
     A product modulo n^2 takes about 5 us at 2048 bits and grows like bits^1.6 (measured: `benchmarks.paillier`).
     """
@@ -112,32 +115,27 @@ def pays(bits: int, exponent: int, count: int, cores: int, started: bool) -> boo
     return cores > 1 and seconds * (1 - 1 / cores) > (0.1 if started else _START_SECONDS)
 
 
-def shared(bits: int, exponent: int, count: int) -> Workers | None:
-    """This process' workers, one a core, started when they first pay; `None` where they do not."""
+def shared_workers(bits: int, exponent: int, count: int) -> RandomnessWorkers | None:
+    """Return this process' workers, one a core, started when they first save time; `None` where they do not."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not pays(bits, exponent, count, cores, started=_start.cache_info().currsize > 0):
+    if not workers_pay(bits, exponent, count, cores, started=_start.cache_info().currsize > 0):
         return None
     return _start(cores, os.getpid())
 
 
 @cache
-def _start(cores: int, process: int) -> Workers:
-    """One set a process: a forked one must not speak on its parent's pipes."""
-    workers = Workers(cores)
+def _start(cores: int, process: int) -> RandomnessWorkers:
+    """Start one set of workers a process: a forked process must not use its parent's pipes."""
+    workers = RandomnessWorkers(cores)
     atexit.register(workers.close)
     return workers
 
 
 def serve() -> None:
-    """A worker's life: answer until the input ends."""
-    from phe import PaillierPublicKey  # noqa: PLC0415 - `noise` imports this module
-
-    from securefed.defenses.homomorphic.keys import PublicKey  # noqa: PLC0415
-    from securefed.defenses.homomorphic.noise import make  # noqa: PLC0415
-
+    """Answer requests on standard input until it ends; the main loop of a worker process."""
     while header := sys.stdin.buffer.read(_HEADER.size):
         size, count, kind = _HEADER.unpack(header)
         n, base = (int.from_bytes(sys.stdin.buffer.read(size), "little") for _ in range(2))
-        for piece in make(PublicKey(PaillierPublicKey(n), base), count, _KINDS[kind]):
+        for piece in compute_encryptions_of_zero(PublicKey(PaillierPublicKey(n), base), count, _KINDS[kind]):
             sys.stdout.buffer.write(int(piece).to_bytes(2 * size, "little"))
         sys.stdout.buffer.flush()

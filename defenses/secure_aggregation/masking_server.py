@@ -1,7 +1,7 @@
-"""The server of the double-masking protocol: it relays keys and bundles, adds uploads, and removes the masks.
+"""Run the server of the double-masking protocol: relay keys and encrypted shares, add uploads, remove the masks.
 
-It holds one running sum, not the uploads. What it reconstructs is compared with what was advertised before a mask is
-removed, so shares that lie end in an error that names the liar, never in a wrong sum.
+It holds one running sum, not the uploads. Before it removes a mask, it compares the secret that it reconstructed with
+what its owner advertised. So falsified shares end in an error that names the client, never in a wrong sum.
 """
 
 from __future__ import annotations
@@ -12,110 +12,39 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from securefed.defenses.base import Outgoing, Session, expect_stage
+from securefed.defenses.base import Session, expect_stage
 from securefed.defenses.fixed_point import from_ring
 from securefed.defenses.secure_aggregation import channel, consistency, verification
-from securefed.defenses.secure_aggregation.graph import neighbourhoods, neighbours
+from securefed.defenses.secure_aggregation.graph import neighbours
 from securefed.defenses.secure_aggregation.identities import Identities
+from securefed.defenses.secure_aggregation.masked_uploads import add_tag, add_upload, check_upload
+from securefed.defenses.secure_aggregation.masking_states import MaskingServer, ServerStep
 from securefed.defenses.secure_aggregation.masks import apply_masks
 from securefed.defenses.secure_aggregation.primitives import KEY_BYTES, agree, check_order, private_key, public_bytes
 from securefed.defenses.secure_aggregation.session import (
-    BUNDLE_BYTES,
     CONFIRM,
+    ENCRYPTED_SHARES_BYTES,
     KEYS,
     SEALED_BYTES,
     SHARES,
     UNMASK,
     UPLOAD,
+    advertisement_digest,
     check_session,
     graph_seed,
     masking_of,
-    roster_digest,
     session_digest,
-    sharers_digest,
 )
-from securefed.defenses.secure_aggregation.unmasking import Answers, Dealt, dealt_shares, masks_left
-from securefed.defenses.secure_aggregation.uploads import add_tag, add_upload, check_upload
+from securefed.defenses.secure_aggregation.unmasking import RevealedShares, remaining_masks
 from securefed.errors import BindingError, ContradictionError, SurvivorsTooClose, TooFewSurvivors
 from securefed.messages import SERVER, Aggregate, ClientId, Message, PartyId
-from securefed.state import from_bytes, local
-from securefed.tensors import Array, Tensors
+from securefed.state import from_bytes
 
 Replies = Mapping[PartyId, Message]
-Step = tuple["MaskingServer", str, Outgoing]
 
 
-def _no_bytes() -> Array:
-    return np.zeros(0, np.uint8)
-
-
-@dataclass(frozen=True, eq=False)
-class MaskingServer:
-    """The server's state.
-
-    Attributes:
-        stage: the stage whose replies come next.
-        secret: X25519 scalar of its channels with the clients.
-        members: who may reply at this stage, ascending.
-        channels: secret shared with each client.
-        roster, digest: who advertised keys, and the fingerprint of that.
-        mask_keys: uint8 (roster, 32).
-        sharers: those that dealt shares.
-        tags: what they published of their shares, uint8 (sharers, holders, 16).
-        commitments: what they published of their seeds, uint8 (sharers, 32).
-        survivors: those that uploaded, so far or in all.
-        totals: sums of their masked uploads, flat, in the plan's order.
-        check: the sum of their masked tags, where the sum is verified.
-        identities, ahead: as in `MaskingClient`.
-    """
-
-    stage: str
-    secret: bytes = field(repr=False)
-    members: tuple[ClientId, ...]
-    session: Session = local()
-    channels: Mapping[ClientId, bytes] = field(default_factory=dict, repr=False)
-    roster: tuple[ClientId, ...] = ()
-    digest: bytes = b""
-    mask_keys: Array = field(default_factory=_no_bytes, repr=False)
-    sharers: tuple[ClientId, ...] = ()
-    tags: Array = field(default_factory=_no_bytes, repr=False)
-    commitments: Array = field(default_factory=_no_bytes, repr=False)
-    survivors: tuple[ClientId, ...] = ()
-    totals: tuple[Array, ...] = field(default=(), repr=False)
-    check: Array = field(default_factory=_no_bytes, repr=False)
-    identities: Identities | None = local(default=None)
-    ahead: bool = False
-
-    @property
-    def exchange(self) -> bytes:
-        """Fingerprint of session, adverts, context and sharers."""
-        return sharers_digest(self.session, self.digest, self.session.context, self.sharers)
-
-    def holders(self, dealer: ClientId) -> tuple[ClientId, ...]:
-        """Who is dealt shares of the dealer's secrets, ascending: its neighbours and itself."""
-        degree = masking_of(self.session.plan).degree
-        rows = neighbours(graph_seed(self.digest), len(self.roster), degree, self.roster.index(dealer))
-        return tuple(self.roster[row] for row in rows)
-
-    def dealt(self) -> Dealt:
-        """By holder, the shares it was dealt."""
-        places = {client: row for row, client in enumerate(self.roster)}
-        rows, degree = [places[dealer] for dealer in self.sharers], masking_of(self.session.plan).degree
-        near = neighbourhoods(graph_seed(self.digest), len(self.roster), degree, rows)
-        return dealt_shares(near, self.roster)
-
-    def requests(self, bodies: Mapping[ClientId, Tensors]) -> Step:
-        """This state with its stage and the sealed bodies."""
-        run, round = self.session.run, self.session.round
-        sealed = {
-            client: channel.seal(self.channels[client], run, round, self.stage, SERVER, client, body)
-            for client, body in bodies.items()
-        }
-        return self, self.stage, sealed
-
-
-def server_open(session: Session, identities: Identities | None = None, *, ahead: bool = False) -> Step:
-    """The first state and requests: fresh keys for every client of the cohort.
+def server_open(session: Session, identities: Identities | None = None, *, ahead: bool = False) -> ServerStep:
+    """Start an exchange: send a fresh public key to every client of the cohort.
 
     Raises:
         PlanError: the plan's threshold or cohort is not sound.
@@ -129,11 +58,11 @@ def server_open(session: Session, identities: Identities | None = None, *, ahead
     return state, KEYS, dict.fromkeys(session.cohort, body)
 
 
-def server_step(state: MaskingServer, replies: Replies) -> Step | Aggregate:
-    """The next state and requests, or the sum.
+def server_step(state: MaskingServer, replies: Replies) -> ServerStep | Aggregate:
+    """Take the replies of one stage, and return the next requests or the sum.
 
     Raises:
-        MessageRefused: a reply is malformed, does not verify or lies.
+        MessageRefused: a reply is malformed, does not verify, or contradicts what its sender advertised.
         TooFewSurvivors: fewer replies than the threshold.
     """
     replies = {client: replies[client] for client in sorted(replies)}
@@ -147,7 +76,7 @@ def server_step(state: MaskingServer, replies: Replies) -> Step | Aggregate:
         case "keys":
             return _collect_keys(state, replies)
         case "shares":
-            return _relay_bundles(state, replies)
+            return _relay_encrypted_shares(state, replies)
         case "confirm":
             return _relay_signatures(state, replies)
         case _:
@@ -155,7 +84,7 @@ def server_step(state: MaskingServer, replies: Replies) -> Step | Aggregate:
 
 
 def absorb(state: MaskingServer, client: ClientId, reply: Message) -> MaskingServer:
-    """The state with one more upload in its totals; the upload itself is not needed any more.
+    """Add one upload to the running sum; the upload itself need not be kept.
 
     Raises:
         MessageRefused: as `server_step`, or the client uploaded before.
@@ -194,8 +123,16 @@ def _enough(state: MaskingServer, replies: Collection[ClientId]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Greeter:
-    """Opens channels with the clients that answer to the server's key; made once for all of them."""
+class ChannelAcceptor:
+    """Accepts channels with the clients that answer to the server's key; one serves all of them.
+
+    Attributes:
+        key: the server's private key of this exchange.
+        public: its public key.
+        session: digest of the session.
+        identities: public identities that sign the clients' keys; `None` without them.
+        ahead: whether the keys are for the exchange after this one.
+    """
 
     key: X25519PrivateKey = field(repr=False)
     public: bytes
@@ -204,12 +141,17 @@ class Greeter:
     ahead: bool
 
     @classmethod
-    def of(cls, state: MaskingServer) -> Greeter:
+    def of(cls, state: MaskingServer) -> ChannelAcceptor:
+        """Make the acceptor of one exchange."""
         key = private_key(state.secret)
         return cls(key, public_bytes(key), session_digest(state.session), state.identities, state.ahead)
 
-    def admit(self, reply: Message) -> bytes:
-        """The channel's secret. Raises `MessageRefused` unless the client holds the share key that it advertises."""
+    def accept(self, reply: Message) -> bytes:
+        """Check a client's advertised keys, and return the channel's secret.
+
+        Raises:
+            MessageRefused: the reply is malformed, or the client does not hold the share key that it advertises.
+        """
         signature = () if self.identities is None else (consistency.SIGNATURE,)
         channel.expect_fields(reply, ("share_key", "mask_key", *signature, channel.TAG))
         names, client = ("share_key", "mask_key"), reply.sender
@@ -224,63 +166,73 @@ class Greeter:
         return secret
 
 
-def _collect_keys(state: MaskingServer, replies: Replies) -> Step:
-    greeter = Greeter.of(state)
-    channels = {client: state.channels.get(client) or greeter.admit(reply) for client, reply in replies.items()}
+def _collect_keys(state: MaskingServer, replies: Replies) -> ServerStep:
+    acceptor = ChannelAcceptor.of(state)
+    channels = {client: state.channels.get(client) or acceptor.accept(reply) for client, reply in replies.items()}
     _enough(state, replies)
-    roster = tuple(replies)
+    advertised_clients = tuple(replies)
     share_keys = np.stack([reply.body["share_key"] for reply in replies.values()])
     mask_keys = np.stack([reply.body["mask_key"] for reply in replies.values()])
-    digest = roster_digest(state.session, roster, share_keys, mask_keys)
+    digest = advertisement_digest(state.session, advertised_clients, share_keys, mask_keys)
     state = replace(
-        state, stage=SHARES, members=roster, channels=channels, roster=roster, digest=digest, mask_keys=mask_keys
+        state,
+        stage=SHARES,
+        members=advertised_clients,
+        channels=channels,
+        advertised_clients=advertised_clients,
+        digest=digest,
+        mask_keys=mask_keys,
     )
-    body = {"ids": np.asarray(roster, np.int64), "share_keys": share_keys, "mask_keys": mask_keys}
+    body = {"ids": np.asarray(advertised_clients, np.int64), "share_keys": share_keys, "mask_keys": mask_keys}
     if state.identities is not None:
         body[consistency.SIGNATURES] = np.stack([reply.body[consistency.SIGNATURE] for reply in replies.values()])
-    return state.requests(dict.fromkeys(roster, body))
+    return state.requests(dict.fromkeys(advertised_clients, body))
 
 
-def _relay_bundles(state: MaskingServer, replies: Replies) -> Step:
+def _relay_encrypted_shares(state: MaskingServer, replies: Replies) -> ServerStep:
     verified = state.session.plan.verified
-    key_dealers = verification.key_dealers(state.digest, state.roster) if verified else ()
-    holders = len(neighbours(graph_seed(state.digest), len(state.roster), masking_of(state.session.plan).degree, 0))
+    key_dealers = verification.key_dealers(state.digest, state.advertised_clients) if verified else ()
+    holders = len(
+        neighbours(graph_seed(state.digest), len(state.advertised_clients), masking_of(state.session.plan).degree, 0)
+    )
     for client, reply in replies.items():
         pieces = verification.piece_fields(client in key_dealers)
         channel.expect_fields(reply, ("bundles", "commitment", *pieces, channel.TAG))
         if pieces:
-            verification.take_pieces(reply, len(state.roster))
-        channel.take(reply, "bundles", np.uint8, (holders, BUNDLE_BYTES))
+            verification.take_pieces(reply, len(state.advertised_clients))
+        channel.take(reply, "bundles", np.uint8, (holders, ENCRYPTED_SHARES_BYTES))
         channel.take(reply, "commitment", np.uint8, (KEY_BYTES,))
     _enough(state, replies)
-    sharers = tuple(replies)
-    bundles = np.stack([reply.body["bundles"] for reply in replies.values()])
+    share_dealers = tuple(replies)
+    encrypted_shares = np.stack([reply.body["bundles"] for reply in replies.values()])
     commitments = np.stack([reply.body["commitment"] for reply in replies.values()])
-    tags = bundles[:, :, SEALED_BYTES:].copy()
-    state = replace(state, stage=UPLOAD, members=sharers, sharers=sharers, tags=tags, commitments=commitments)
-    ids = np.asarray(sharers, np.int64)
-    relayed = verification.relay_pieces(key_dealers, state.roster, replies) if verified else {}
+    tags = encrypted_shares[:, :, SEALED_BYTES:].copy()
+    state = replace(
+        state, stage=UPLOAD, members=share_dealers, share_dealers=share_dealers, tags=tags, commitments=commitments
+    )
+    ids = np.asarray(share_dealers, np.int64)
+    relayed = verification.relay_pieces(key_dealers, state.advertised_clients, replies) if verified else {}
     bodies = {}
     for client, dealt in state.dealt().items():
         if client in replies:
-            bodies[client] = {"ids": ids, "bundles": bundles[dealt], **relayed.get(client, {})}
+            bodies[client] = {"ids": ids, "bundles": encrypted_shares[dealt], **relayed.get(client, {})}
     return state.requests(bodies)
 
 
-def _close_uploads(state: MaskingServer) -> Step:
+def _close_uploads(state: MaskingServer) -> ServerStep:
     alive, session = state.survivors, state.session
     _enough(state, alive)
     change = len(set(session.previous) ^ set(alive))
     if session.previous and 0 < change < masking_of(session.plan).survivor_change:
         raise SurvivorsTooClose(alive, change, masking_of(session.plan).survivor_change)
-    dead = tuple(client for client in state.sharers if client not in set(alive))
+    dead = tuple(client for client in state.share_dealers if client not in set(alive))
     state = replace(state, stage=UNMASK if state.identities is None else CONFIRM, members=alive)
     body = {"alive": np.asarray(alive, np.int64), "dead": np.asarray(dead, np.int64)}
     return state.requests(dict.fromkeys(alive, body))
 
 
-def _relay_signatures(state: MaskingServer, replies: Replies) -> Step:
-    """`threshold` signatures of the survivors to each that signed."""
+def _relay_signatures(state: MaskingServer, replies: Replies) -> ServerStep:
+    """Send `threshold` of the survivors' signatures to each client that signed."""
     assert state.identities is not None
     statement = consistency.survivors_statement(state.exchange, state.survivors)
     signatures = {}
@@ -304,8 +256,8 @@ def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
     _enough(state, replies)
     shares = {client: reply.body["shares"] for client, reply in replies.items()}
     dealers, holders = state.tags.shape[:2]
-    answers = Answers.of(dealt, shares, (dealers, holders), masking_of(state.session.plan).shares)
-    masks = masks_left(state, answers)
+    answers = RevealedShares.of(dealt, shares, (dealers, holders), masking_of(state.session.plan).shares)
+    masks = remaining_masks(state, answers)
     totals = [total.copy() for total in state.totals]
     apply_masks(totals, state.session.plan, masks, remove=True)
     tensors = state.session.plan.tensors

@@ -1,4 +1,4 @@
-"""Signed uploads: what lets a share holder recompute the product that it is asked to open."""
+"""Sign uploads and check them, so that a share holder recomputes the product that it is asked to open."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ SIGNATURE_BYTES: Final = 64
 
 
 def digest(ciphertexts: Array) -> bytes:
-    """SHA-256 of an upload's ciphertexts as they stand on the wire."""
+    """Compute SHA-256 of an upload's ciphertexts as they stand on the wire."""
     return hashlib.sha256(np.ascontiguousarray(ciphertexts).tobytes()).digest()
 
 
 def context(key: SharedKey, session: Session, stage: str, client: ClientId) -> bytes:
-    """What a signature or proof is bound to, in constant size.
+    """Encode the context that a signature or proof is bound to, in constant size.
 
-    Run, exchange, cohort, plan, what clients are told (`Session.context`), stage, sender and key.
+    It consists of run, exchange, cohort, plan, exchange context (`Session.context`), stage, sender and key.
     """
     cohort = hashlib.sha256(np.asarray(session.cohort, np.int64).tobytes()).digest()
-    told = hashlib.sha256(session.context).digest()
+    exchange_context = hashlib.sha256(session.context).digest()
     head = f"securefed paillier_threshold {stage}".ljust(48).encode()
     numbers = session.round.to_bytes(8, "little") + client.to_bytes(8, "little")
-    return head + session.run.encode() + numbers + cohort + told + plan_digest(session.plan) + key.fingerprint
+    return (
+        head + session.run.encode() + numbers + cohort + exchange_context + plan_digest(session.plan) + key.fingerprint
+    )
 
 
 def sign(key: SharedKey, signer: bytes, session: Session, client: ClientId, ciphertexts: Array) -> Array:
-    """An Ed25519 signature of `ciphertexts` as this client's upload in this exchange."""
+    """Sign `ciphertexts` as this client's upload in this exchange (Ed25519)."""
     message = context(key, session, "upload", client) + digest(ciphertexts)
     return from_bytes(Ed25519PrivateKey.from_private_bytes(signer).sign(message))
 
@@ -50,7 +52,7 @@ def sign(key: SharedKey, signer: bytes, session: Session, client: ClientId, ciph
 def check_signature(
     key: SharedKey, session: Session, client: ClientId, ciphertexts: Array, signature: Array, sender: PartyId
 ) -> None:
-    """Raise `AuthenticationError`, blaming `sender`, unless `client` signed these ciphertexts for this exchange."""
+    """Raise `AuthenticationError`, naming `sender`, unless `client` signed these ciphertexts for this exchange."""
     if signature.dtype != np.uint8 or signature.shape != (SIGNATURE_BYTES,):
         raise MalformedError(sender, f"a signature is {SIGNATURE_BYTES} bytes, not {signature.dtype} {signature.shape}")
     message = context(key, session, "upload", client) + digest(ciphertexts)
@@ -60,8 +62,8 @@ def check_signature(
         raise AuthenticationError(sender, f"the upload of client {client} is not signed by it") from error
 
 
-def bundle(uploads: Mapping[ClientId, Tensors]) -> dict[str, Array]:
-    """What share holders are sent: every survivor's upload as it came."""
+def decryption_request(uploads: Mapping[ClientId, Tensors]) -> dict[str, Array]:
+    """Write the request to share holders: every survivor's upload as it came."""
     survivors = sorted(uploads)
     out = {
         SURVIVORS: np.asarray(survivors, np.int64),
@@ -72,11 +74,13 @@ def bundle(uploads: Mapping[ClientId, Tensors]) -> dict[str, Array]:
     return out
 
 
-def read_bundle(key: SharedKey, session: Session, body: Tensors, count: int, sender: PartyId) -> dict[ClientId, Array]:
-    """Inverse of `bundle`: each survivor's ciphertexts on the wire, all signatures verified.
+def read_decryption_request(
+    key: SharedKey, session: Session, body: Tensors, count: int, sender: PartyId
+) -> dict[ClientId, Array]:
+    """Read a request that `decryption_request` wrote: each survivor's ciphertexts on the wire, all signatures verified.
 
     Raises:
-        MalformedError: fields, types, sizes or ids that are none.
+        MalformedError: wrong fields, types, sizes or ids.
         ContradictionError: fewer than t survivors, or one that was not invited.
         AuthenticationError: an upload that its client did not sign for this exchange.
     """
@@ -104,10 +108,12 @@ def read_bundle(key: SharedKey, session: Session, body: Tensors, count: int, sen
 
 
 def product(key: SharedKey, uploads: Mapping[ClientId, Array], sender: PartyId | None = None) -> cipher.Integers:
-    """Position by position the product of all uploads' ciphertexts, each checked to be one.
+    """Multiply all uploads' ciphertexts, position by position, after a check of each.
 
     Args:
-        sender: whom to blame for a number that is no ciphertext; by default the client it came from.
+        key: the shared key.
+        uploads: ciphertexts on the wire, by client.
+        sender: the party named for a number that is no ciphertext; by default the client it came from.
     """
     public = key.public
     total: cipher.Integers | None = None
