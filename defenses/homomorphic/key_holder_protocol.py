@@ -10,12 +10,12 @@ The scheme says how a key is read, how a contribution is encrypted, and how ciph
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Generic, TypeVar
 
-from securefed.defenses.base import Outgoing, Session, UploadContext
+from securefed.defenses.base import Aggregation, Outgoing, Session, UploadContext
 from securefed.defenses.homomorphic.key_holder import KEY
 from securefed.errors import ConfigError, DataError, MalformedError, TooFewSurvivors
 from securefed.messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
@@ -64,10 +64,10 @@ class EncryptedSumServer:
 C = TypeVar("C", bound=EncryptingClient)
 
 
-class KeyHolderAggregation(ABC, Generic[C]):
+class KeyHolderAggregation(Aggregation, Generic[C]):
     """Steps of client and server that do not depend on the encryption scheme.
 
-    Clients pin the first public key of a run and refuse another one, in a resumed process too (`Remembering`).
+    Clients pin the first public key of a run and refuse another one, in a resumed process too (`SupportsMemory`).
     """
 
     name: ClassVar[str]
