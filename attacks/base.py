@@ -1,7 +1,7 @@
-"""Protocol of attacks, and the views that they work on.
+"""Define what an attack is, and the views of a run that attacks work on.
 
-An attack never sees a client, only observations: at each round the broadcast, and the message of the SMALLEST
-known set of clients that holds its target: one client in the clear, all survivors under secure aggregation,
+An attack never sees a client, only observations: in each round the broadcast, and the message of the SMALLEST
+known set of clients that includes its target: one client in the clear, all survivors under secure aggregation,
 the survivors less the colluders under collusion. So every attack runs on every view.
 """
 
@@ -22,17 +22,17 @@ from securefed.tensors import Array, Tensors
 
 @dataclass(frozen=True)
 class Observation:
-    """One round, as an attacker sees it.
+    """One round in an attacker's view.
 
     Attributes:
         round: the exchange's number.
-        broadcast: what the contributions were computed from.
+        broadcast: the tensors from which the contributions were computed.
         message: the sum of the contributions of `members`, decoded to real units.
         members: the clients whose sum `message` is.
         survivors: all clients in that round's sum.
         followed: the broadcast that followed from this round's sum; empty where the view does not know it.
-        step: unit of the fixed-point numbers each member rounded to, by tensor; empty where nothing was rounded.
-        clips: names of tensors that each member's contribution was clipped by, together, and their L2 norm.
+        step: unit of the fixed-point numbers to which each member rounded, by tensor; empty where nothing was rounded.
+        clips: names of the tensors that each member clipped together, and the L2 norm that it clipped to.
         noise: standard deviation of the noise that a defence added to an entry of `message`, by tensor.
     """
 
@@ -49,7 +49,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Observed:
-    """A view, seen from one target.
+    """An attacker's view of a run, for one target.
 
     Attributes:
         view: the view's name.
@@ -65,13 +65,18 @@ class Observed:
 
     @property
     def members(self) -> frozenset[ClientId]:
-        """The clients behind the messages, all rounds together."""
+        """Clients whose contributions the messages hold, over all rounds."""
         return frozenset().union(*(observation.members for observation in self.rounds))
 
 
 @dataclass(frozen=True)
 class Target:
-    """An attacker's knowledge beside the view: the algorithm with its hyper-parameters, and public facts."""
+    """What an attacker knows beside the view.
+
+    Attributes:
+        algorithm: the algorithm with its hyper-parameters.
+        public: the public facts of the federation.
+    """
 
     algorithm: Algorithm[Any, Any]
     public: Public
@@ -85,13 +90,13 @@ class Reconstruction:
         secret: `gram` (features x features matrix X^T X of the members' rows) or `samples`.
         value: the estimate: a Gram matrix, or (rows, features) samples in any order.
         labels: estimated labels of the samples, if any.
-        residual: relative misfit of the observations under the estimate; an attack that fits nothing says NaN.
+        residual: relative residual of the observations under the estimate; NaN where the attack computes none.
         rank: rank of the linear system or Jacobian.
         unknowns: number of unknowns.
         condition: its condition number over the kept directions.
         diagnostics: anything else worth reporting.
         members: the clients whose secret `value` is; `None` means `Observed.members`.
-        guess: what the view tells of the secret without its messages, where that is more than a score assumes anyway.
+        guess: best guess of the secret without the messages, where it is better than the baseline of the score.
     """
 
     secret: str
@@ -108,20 +113,25 @@ class Reconstruction:
 
 @runtime_checkable
 class Attack(Protocol):
-    """An attack is a frozen dataclass of settings with one verb."""
+    """Reconstruct a secret from a view; an attack is a frozen dataclass of settings.
+
+    Attributes:
+        name: its name in the registry.
+        secret: what it reconstructs, `gram` or `samples`.
+    """
 
     name: ClassVar[str]
     secret: ClassVar[str]
 
     def applies(self, target: Target, observed: Observed) -> str | None:
-        """`None` where the attack can run, else why not, in a sentence."""
+        """Return `None` where the attack can run, else the reason why not, in a sentence."""
         ...
 
     def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of `observed.members`.
 
         Raises:
-            TranscriptError: the view lacks what the attack needs; the message says what.
+            TranscriptError: the view lacks something that the attack needs; the message names it.
         """
         ...
 

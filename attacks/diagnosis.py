@@ -1,7 +1,7 @@
 """Diagnose how gaps in a transcript limited an attack: missing rounds, precision, unexplained messages.
 
-Sentences for a report. They judge from what every attack states of itself (`Reconstruction.residual`, `condition`), so
-they hold for attacks that are not known here.
+The sentences are for a report. They depend only on `Reconstruction.residual` and `condition`, so that they hold
+for every attack.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from securefed.attacks.base import Observed, Reconstruction, Target
 from securefed.tensors import Array, Tensors
 
 EXPLAINED: Final = 1e-6
-"""Relative misfit of float64 messages up to which a reconstruction counts as one that explains them. Right
+"""Relative residual of float64 messages up to which a reconstruction counts as one that explains them. Right
 hyper-parameters leave 1e-8 and less where the attack is exact (2^-40 of fixed point included), a step size that is off
 by 1 % leaves 1e-5 and more."""
 _DOUBLE: Final = float(np.finfo(np.float64).eps)
@@ -24,8 +24,11 @@ _MOST_AMPLIFIED: Final = 1e-4
 
 
 def resolution(observed: Observed) -> float:
-    """Relative rounding of the messages as they stand, by their types. What is sent as a change of something broadcast
-    (`delta.weight` of `weight`) was rounded at that one's size, which costs the digits that the change is smaller."""
+    """Return the relative rounding error of the messages, by their types.
+
+    A message that is a change of a broadcast tensor (`delta.weight` of `weight`) was rounded at the size of that
+    tensor, so that it has fewer digits the smaller the change is.
+    """
     steps = [
         float(np.finfo(value.dtype).eps) * _cancelled(name, value, o.broadcast)
         for o in observed.rounds
@@ -36,8 +39,10 @@ def resolution(observed: Observed) -> float:
 
 
 def amplified(found: Reconstruction) -> float:
-    """Misfit that a system of high condition leaves, which is solved to its round-off times the condition; 1e-4 at
-    most, and 0 where the attack states no condition."""
+    """Return the residual that round-off leaves at the condition of the attack's system.
+
+    It is at most 1e-4, and 0 where the attack states no condition.
+    """
     return min(_MOST_AMPLIFIED, _DOUBLE * found.condition) if math.isfinite(found.condition) else 0.0
 
 
@@ -53,12 +58,12 @@ def _level(observed: Observed) -> float:
 
 
 def diagnose(found: Reconstruction, observed: Observed, target: Target) -> tuple[str, ...]:
-    """Every lack that shows, each with its cost; empty where the attack had all it needs and explains every message."""
+    """Describe every gap and its cost; empty where the attack had all it needs and explains every message."""
     return (*_left_out(observed), *_coarse(found, observed), *_unexplained(found, observed, target))
 
 
 def _cancelled(name: str, value: Array, broadcast: Tensors) -> float:
-    """How many times larger that is which the message is a change of; 1 where it is no change, or the larger one."""
+    """Return how many times larger the broadcast tensor is than its change; at least 1, and 1 for no change."""
     before = broadcast.get(name.rpartition(".")[2])
     if before is None or np.shape(before) != value.shape or value.dtype.itemsize > np.dtype(np.float32).itemsize:
         return 1.0

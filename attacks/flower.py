@@ -1,6 +1,6 @@
-"""A Flower run, recorded: its training messages become a `Transcript` that every view and attack reads.
+"""Record a Flower run: its training messages become a `Transcript` that every view and attack reads.
 
-Nothing here imports Flower: its messages are read by their shapes, so a recording can be made wherever NumPy is.
+Flower is not imported: messages are read by their attributes, so that a recording needs only NumPy.
 
     recording = FlowerRecording(features=64, classes=10, names=["weight", "bias"])
     strategy.start(grid=recording.watch(grid), ...)        # a ServerApp of today: every round is recorded
@@ -8,7 +8,7 @@ Nothing here imports Flower: its messages are read by their shapes, so a recordi
     recording.finish().save("run.transcript")
 
 The server of a plain Flower app sees every model, which is what is recorded. Of a round under Flower's own secure
-aggregation it sees the sum alone: tell that to `Recording.sums`.
+aggregation it sees the sum alone: pass that to `Recording.sums`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TRAIN: Final = "train"
 
 
 @dataclass(frozen=True)
-class _Round:
-    """One round as it was seen: the model sent, and by node the model that came back and how many rows made it."""
+class _RecordedRound:
+    """One round: the model sent, and by node the model that came back and its number of rows."""
 
     sent: Tensors
     models: Mapping[int, Tensors]
@@ -41,11 +41,13 @@ class _Round:
 
 @dataclass
 class FlowerRecording:
-    """Collects rounds of models; `finish` turns them into contributions as our algorithms send them.
+    """Collect rounds of models; `finish` turns them into contributions as our algorithms send them.
 
     Attributes:
-        features, classes, feature_bound: public facts, as in `Recording`.
-        names: the model's arrays in order, as the problem that is attacked calls them (softmax: `weight`, `bias`);
+        features: width of the rows, as in `Recording`.
+        classes: number of labels, as in `Recording`.
+        feature_bound: declared range, as in `Recording`.
+        names: names of the model's arrays in their order, those of the attacked problem (softmax: `weight`, `bias`);
             left out, Flower's own names stay.
         form: `updates`: what `optimization/fedavg` sends, `delta.NAME` = n_i / mean(n) (y_i - x); `models`: `NAME` =
             y_i.
@@ -61,10 +63,10 @@ class FlowerRecording:
     names: Sequence[str] | None = None
     form: Form = "updates"
     weighted: bool = True
-    _rounds: list[_Round] = field(default_factory=list, init=False, repr=False)
+    _rounds: list[_RecordedRound] = field(default_factory=list, init=False, repr=False)
 
     def messages(self, sent: Iterable[Any], replies: Iterable[Any]) -> None:
-        """One round of Flower `Message`s. Other types than `train`, and replies with an error, are passed over.
+        """Record a round of Flower `Message`s; other types than `train` and replies with an error are ignored.
 
         Raises:
             DataError: clients were sent different models, or a message holds no arrays.
@@ -81,7 +83,7 @@ class FlowerRecording:
         self._add(models[0], {node: self._arrays(reply) for node, reply in back.items()}, rows)
 
     def fit(self, sent: Any, results: Sequence[tuple[Any, Any]]) -> None:
-        """One round of the API before messages, inside `aggregate_fit`.
+        """Record a round of the API before messages, inside `aggregate_fit`.
 
         Args:
             sent: the `Parameters` (or `FitIns`) of that round's `configure_fit`.
@@ -92,15 +94,15 @@ class FlowerRecording:
         self._add(self._named(arrays_of(sent)), models, rows)
 
     def watch(self, grid: Any) -> Any:
-        """The grid, its training rounds recorded on their way; hand it to the strategy instead."""
-        return _Watched(grid, self)
+        """Wrap a grid so that its training rounds are recorded; pass the result to the strategy."""
+        return _RecordingGrid(grid, self)
 
     def finish(self, output: Tensors | None = None) -> Transcript:
-        """The transcript. `output` is the final model; without it the rounds' own mean of the last one.
+        """Return the transcript; `output` is the final model, by default the mean of the last round.
 
         Raises:
-            TranscriptError: no training round was seen.
-            DataError: as `Recording.round` does.
+            TranscriptError: no training round was recorded.
+            DataError: as in `Recording.round`.
         """
         if not self._rounds:
             raise TranscriptError("the Flower run held no training round with a reply")
@@ -131,7 +133,7 @@ class FlowerRecording:
             return dict(model)
         return {f"delta.{name}": _like(weight * (model[name] - sent[name]), model[name]) for name in model}
 
-    def _mean(self, told: _Round, weights: Array, place: Mapping[int, ClientId]) -> dict[str, Array]:
+    def _mean(self, told: _RecordedRound, weights: Array, place: Mapping[int, ClientId]) -> dict[str, Array]:
         own = {node: float(weights[place[node]]) for node in told.models}
         share = sum(own.values())
         return {
@@ -140,8 +142,8 @@ class FlowerRecording:
         }
 
     def _add(self, sent: Tensors, models: Mapping[int, Tensors], rows: Mapping[int, int]) -> None:
-        if models:  # a round that nobody answered says nothing
-            self._rounds.append(_Round(sent, dict(models), dict(rows)))
+        if models:  # a round without replies holds no message
+            self._rounds.append(_RecordedRound(sent, dict(models), dict(rows)))
 
     def _arrays(self, message: Any) -> dict[str, Array]:
         records = list(message.content.array_records.values())
@@ -155,10 +157,10 @@ class FlowerRecording:
 
 
 def arrays_of(parameters: Any) -> list[Array]:
-    """The arrays of a `Parameters`, or of a `FitIns` or `FitRes` that holds one. Nothing is ever unpickled.
+    """Read the arrays of a `Parameters`, `FitIns` or `FitRes`, without unpickling anything.
 
     Raises:
-        DataError: bytes that are no NumPy array.
+        DataError: the bytes are not NumPy arrays.
     """
     held = getattr(parameters, "parameters", parameters)
     try:
@@ -167,8 +169,8 @@ def arrays_of(parameters: Any) -> list[Array]:
         raise DataError(f"parameters must hold NumPy arrays as Flower serialises them: {error}") from error
 
 
-class _Watched:
-    """A grid that records. Everything but `send_and_receive` is the grid's own."""
+class _RecordingGrid:
+    """A grid that records what it sends and receives; everything else is the wrapped grid's."""
 
     def __init__(self, grid: Any, recording: FlowerRecording) -> None:
         self._grid, self._recording = grid, recording
@@ -177,7 +179,7 @@ class _Watched:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
-        """As the grid's."""
+        """Send messages by the wrapped grid, and record them and their replies."""
         sent = list(messages)
         replies = list(self._grid.send_and_receive(sent, timeout=timeout))
         self._recording.messages(sent, replies)

@@ -10,15 +10,15 @@ _MANTISSA = 53
 
 
 def rounding(values: Array, unit: float = 0.0) -> Array:
-    """Standard deviation of what rounding may have done to each entry, in the shape of `values`.
+    """Estimate the standard deviation of the rounding error of each entry, in the shape of `values`.
 
     The numbers of a format with b bits are multiples of 2^(e - b), e their exponent, and those of fixed point of one
     power of two. The fewest bits and the coarsest power that explain all entries are taken, so many entries are
-    needed: one alone may be round by chance.
+    needed: a single one may have few bits by chance.
 
     Args:
         values: of one format, float64 or narrower.
-        unit: of fixed-point numbers, where it is public; it need not be a power of two.
+        unit: unit of fixed-point numbers, where it is public; it need not be a power of two.
     """
     flat = np.abs(np.asarray(values, float))
     fraction, exponent = np.frexp(flat)

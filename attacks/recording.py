@@ -1,11 +1,11 @@
-"""Transcripts of runs that were not recorded here: another framework's rounds, told one after the other.
+"""Build a transcript of a run in another framework, round by round.
 
     recording = Recording(rows=[100, 80, 120], features=64, classes=10, feature_bound=1.0)
     recording.round(broadcast, {0: update, 1: update, 2: update})     # NumPy arrays by name
     transcript = recording.finish(output)
     transcript.save("run.transcript")                                 # safetensors; nothing is ever unpickled
 
-Where single updates are not known (a run under secure aggregation), `sums` takes the sum and who was in it.
+Where single updates are not known (a run under secure aggregation), `sums` takes the sum and the clients in it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UPLOAD: Final = "upload"
 
 
 class Recording:
-    """Builds a `Transcript` that every view and attack reads as one of our own.
+    """Build a `Transcript` that every view and attack reads like one of our own runs.
 
     Args:
         rows: public number of rows of each client; ids are positions.
@@ -46,6 +46,7 @@ class Recording:
         feature_bound: float = 1.0,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
+        """Start a recording of a run with these public facts."""
         meta = {**(facts or {}), "clients": len(rows), "rows": list(rows), "features": features, "classes": classes}
         meta |= {"feature_bound": feature_bound, "imported": True}
         self._transcript = Transcript(secrets.token_hex(16), meta)
@@ -66,7 +67,7 @@ class Recording:
         clip: float | None = None,
         noise: float = 0.0,
     ) -> None:
-        """One round in which single updates were seen.
+        """Record a round in which each client's update is known.
 
         Args:
             broadcast: what clients started from; {} where it is unknown (attacks that need it will say so).
@@ -99,9 +100,9 @@ class Recording:
         clip: float | None = None,
         noise: float = 0.0,
     ) -> None:
-        """One round of which only the sum is known, and who was in it; `noise` is that of the sum.
+        """Record a round of which only the sum is known, and the clients in it.
 
-        Otherwise as `round`, and raises `DataError` as it does.
+        Arguments and errors are as in `round`; `noise` is that of the sum.
         """
         present = tuple(survivors)
         if not present:
@@ -109,10 +110,10 @@ class Recording:
         self._record(broadcast, self._checked(total, "sum"), present, clip, noise)
 
     def finish(self, output: Tensors) -> Transcript:
-        """The transcript, with the final model.
+        """Return the transcript, with the final model.
 
         Raises:
-            TranscriptError: no round was told.
+            TranscriptError: no round was recorded.
         """
         if not self._transcript.records:
             raise TranscriptError("the recording holds no round")
@@ -123,15 +124,15 @@ class Recording:
         self, broadcast: Tensors, total: Tensors, survivors: Iterable[ClientId], clip: float | None, noise: float
     ) -> None:
         if clip is not None and not 0 < clip < math.inf:
-            raise DataError(f"a clip is a positive norm, or None where nothing was clipped, not {clip}")
+            raise DataError(f"clip must be a positive norm, or None where nothing was clipped; got {clip}")
         if not 0 <= noise < math.inf:
-            raise DataError(f"noise is a standard deviation, 0 without noise, not {noise}")
+            raise DataError(f"noise must be a standard deviation of at least 0 (0: no noise); got {noise}")
         present = tuple(sorted(survivors))
         unknown = [client for client in present if client not in range(self.public.clients)]
         if unknown or len(set(present)) != len(present):
             raise DataError(f"clients are numbered 0 to {self.public.clients - 1}, each once, not {list(present)}")
         if not isinstance(broadcast, Mapping):
-            raise DataError(f"a broadcast is arrays by name ({{}} where unknown), not {type(broadcast).__name__}")
+            raise DataError(f"broadcast must map names to arrays ({{}} where unknown); got {type(broadcast).__name__}")
         sent = {name: np.array(value) for name, value in broadcast.items()}
         if sent:
             self._broadcast = self._broadcast or Layout.of(sent)
@@ -139,9 +140,9 @@ class Recording:
         values = dict(total)
         index = len(self._transcript.records)
         deviations = dict.fromkeys(values, noise) if noise else {}
-        told = Distortion(() if clip is None else ((tuple(values), clip),), deviations, deviations)
+        distortion = Distortion(() if clip is None else ((tuple(values), clip),), deviations, deviations)
         self._transcript.records.append(
-            RoundRecord(index, "train", sent, present, present, values, {}, values, values, told)
+            RoundRecord(index, "train", sent, present, present, values, {}, values, values, distortion)
         )
 
     def _checked(self, tensors: Tensors, where: str) -> dict[str, Array]:
@@ -157,10 +158,10 @@ class Recording:
 
 
 def named(arrays: Sequence[Array], names: Sequence[str]) -> dict[str, Array]:
-    """Arrays in a fixed order (as Flower's `parameters_to_ndarrays` gives them) under the model's names.
+    """Name arrays that are in a fixed order (as from Flower's `parameters_to_ndarrays`) after the model's tensors.
 
     Raises:
-        DataError: as many names as arrays are needed.
+        DataError: the names are not as many as the arrays, or not different.
     """
     if len(arrays) != len(names) or len(set(names)) != len(names):
         raise DataError(f"{len(arrays)} arrays need as many different names, not {len(names)}")
@@ -168,9 +169,10 @@ def named(arrays: Sequence[Array], names: Sequence[str]) -> dict[str, Array]:
 
 
 def public_of(transcript: Transcript, *, classes: int | None = None) -> Public:
-    """The public facts that a transcript states of its run, recorded here or imported.
+    """Read the public facts of a run from its transcript, recorded here or imported.
 
     Args:
+        transcript: the recorded run.
         classes: number of labels, where the transcript does not say.
 
     Raises:
@@ -196,7 +198,7 @@ def public_of(transcript: Transcript, *, classes: int | None = None) -> Public:
 
 
 def check(transcript: Transcript, public: Public) -> None:
-    """Whether the rounds of a transcript can be those of one run.
+    """Check that the rounds of a transcript can be those of one run.
 
     Raises:
         TranscriptError: exchanges that do not follow each other, clients that do not exist or are counted twice, two

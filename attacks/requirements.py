@@ -1,7 +1,7 @@
 """Check an attack's requirements before it starts: broadcasts of every round, memory, number of rounds.
 
-Every attack asks here in `applies`, so that a transcript that lacks something is refused by a sentence that names it,
-and nothing large is allocated first. `attacks/diagnosis.py` says afterwards what a lack has cost.
+Every attack calls these checks in `applies`: a transcript that lacks something is refused in a sentence that names it,
+before anything large is allocated. `attacks/diagnosis.py` describes afterwards what a gap has cost.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import Final
 from securefed.attacks.base import Observation, Observed
 
 MEMORY: Final = 4 * 2**30
-"""Bytes that an attack may take beside the transcript, where its own `memory` says nothing else."""
+"""Bytes that an attack may take beside the transcript, unless its own setting `memory` gives another number."""
 
 
 def untold(rounds: Sequence[Observation], *, every: bool = True) -> str | None:
-    """Why an attack cannot start from these rounds, or `None`.
+    """Return why an attack cannot start from these rounds, or `None` where it can.
 
     Args:
-        every: whether it follows its clients from round to round, so that it needs every broadcast; else it takes each
-            round by itself and leaves out those without. An attack of the first kind does run on `unbroken` rounds.
+        rounds: the rounds of the view.
+        every: whether the attack follows its clients from round to round, so that it needs every broadcast; else it
+            uses each round by itself and leaves out those without. An attack of the first kind runs on `unbroken`
+            rounds.
     """
     if not rounds:
         return "The view holds no messages."
@@ -42,17 +44,21 @@ def untold(rounds: Sequence[Observation], *, every: bool = True) -> str | None:
 
 
 def unbroken(observed: Observed) -> Observed:
-    """The rounds before the first one whose broadcast is missing; the same view where none is."""
+    """Keep the rounds before the first one whose broadcast is missing; the same view where none is."""
     count = next((k for k, o in enumerate(observed.rounds) if not o.broadcast), len(observed.rounds))
     return observed if count == len(observed.rounds) else replace(observed, rounds=observed.rounds[:count])
 
 
-def too_large(needed: float, limit: float, what: str, remedy: str = "raise `memory`") -> str | None:
-    """Why something of so many bytes is not begun, or `None` where it fits.
+def too_large(
+    needed: float, limit: float, what: str, remedy: str = "raise the attack's setting `memory` (in bytes)"
+) -> str | None:
+    """Return why a computation needs too much memory, or `None` where it fits.
 
     Args:
-        needed: an upper estimate.
-        what: is begun, in words that hold its size.
+        needed: an upper estimate, in bytes.
+        limit: bytes that it may take.
+        what: the computation, in words that hold its size.
+        remedy: what the user can do.
     """
     if needed <= limit:
         return None
@@ -60,7 +66,7 @@ def too_large(needed: float, limit: float, what: str, remedy: str = "raise `memo
 
 
 def too_long(vectors: int, parameters: int) -> str | None:
-    """`too_large` for so many vectors of a model's parameters."""
+    """Apply `too_large` to this many vectors of a model's parameters."""
     return too_large(
         8 * vectors * parameters, MEMORY, f"{vectors} vectors of {parameters} parameters", "show fewer rounds"
     )

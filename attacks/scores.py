@@ -1,6 +1,6 @@
 """Score an attack: errors, their baselines, and leakage = 1 - error / baseline.
 
-Two secrets, both reported, neither standing for the other: CLIENT (one client's Gram matrix or samples; the
+Two secrets are reported: CLIENT (one client's Gram matrix or samples; the
 baseline knows the pooled data scaled by the public number of rows, or the mean image) and FEDERATION (the pooled
 secret; the baseline is the best guess from the final model and public sizes).
 """
@@ -21,20 +21,21 @@ def relative_error(estimate: Array, truth: Array) -> float:
 
 
 def leakage(error: float, baseline: float) -> float:
-    """1 - error / baseline: 1 is exact, 0 no better than the baseline, negative worse (kept signed).
+    """Compute 1 - error / baseline: 1 is exact, 0 no better than the baseline, negative worse (kept signed).
 
-    Where the baseline is exact there is nothing left that an attack could add: 0 whatever its error.
+    Where the baseline is exact an attack cannot add anything: the leakage is 0 for any error.
     """
     return 0.0 if baseline == 0 else 1.0 - error / baseline
 
 
 def subspace_baseline(gram: Array, basis: Array) -> float:
-    """Error of the best guess from a subspace alone: c Z Z^T with the best scale c.
+    """Compute the error of the best guess from a subspace alone: c Z Z^T with the best scale c.
 
     Args:
         gram: (features, features) the secret S.
         basis: (features, p) orthonormal Z.
-    The scale is chosen with knowledge of S, so the baseline is as strong as any of this form.
+
+    The scale is chosen with knowledge of S, so that the baseline is the strongest of this form.
     """
     overlap = float(np.trace(basis.T @ gram @ basis))
     energy = float(np.sum(gram * gram))
@@ -42,7 +43,7 @@ def subspace_baseline(gram: Array, basis: Array) -> float:
 
 
 def match(estimate: Array, truth: Array) -> Array:
-    """For each row of `truth` (m, n) the row of `estimate` (k, n) assigned to it (Hungarian, squared distance).
+    """Assign to each row of `truth` (m, n) a row of `estimate` (k, n) (Hungarian, squared distance).
 
     Rows of `truth` beyond k are matched to the mean of `estimate`.
     """

@@ -1,7 +1,7 @@
-"""Views of an attacker, derived from the recorded transcript and nothing else.
+"""Derive the views of attackers from the recorded transcript alone.
 
 Each view reduces every training exchange to one observation for its target: the message of the smallest set of
-clients that the viewer can single out. Collusion views read the colluders' own contributions, never the target's.
+clients that the attacker can isolate. Collusion views read the colluders' own contributions, never the target's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EAVESDROPPER: Final = "eavesdropper"
 
 
 def server(transcript: Transcript, target: ClientId) -> Observed:
-    """The target's own messages, in the clear.
+    """View of a server that receives the target's own messages in the clear.
 
     Raises:
         TranscriptError: the uploads are not in the clear, or were not kept.
@@ -41,7 +41,7 @@ def server(transcript: Transcript, target: ClientId) -> Observed:
 
 
 def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) -> Observed:
-    """The target's own messages, each turned into its encoded contribution by `opener`."""
+    """View of an attacker that decrypts: the target's own messages, as `opener` decrypts them."""
     uploads = {
         sent.message.round: sent.message.body
         for sent in transcript.sent
@@ -63,7 +63,7 @@ def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) 
 
 
 def sum_only(transcript: Transcript, target: ClientId | None) -> Observed:
-    """The sums; rounds without the target are kept, since changing survivors give it away."""
+    """View of a server that learns sums only; rounds without the target are kept, since survivors may change."""
     rounds = tuple(
         _observation(transcript, r, after, r.encoded, frozenset(r.survivors)) for r, after in _training(transcript)
     )
@@ -89,7 +89,7 @@ def released(transcript: Transcript, target: ClientId | None) -> Observed:
 
 
 def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[ClientId]) -> Observed:
-    """The sums less what the colluders know they sent; in a ring this is exact, bit for bit.
+    """View of colluding clients: the sums minus their own contributions, exact to the bit in a ring.
 
     Raises:
         TranscriptError: the target is among the colluders, or their contributions were not kept.
@@ -117,13 +117,17 @@ def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[Clie
 def holders_collusion(
     transcript: Transcript, target: ClientId, colluders: Iterable[ClientId], threshold: int, opener: Opener
 ) -> Observed:
-    """What colluding share holders see under threshold decryption: from `threshold` on every upload, below only sums.
+    """View of colluding share holders: every upload from `threshold` colluders on, only sums below.
 
     Args:
-        opener: what the colluders' shares make of an upload; used from `threshold` colluders on.
+        transcript: the recorded run.
+        target: the client attacked.
+        colluders: the clients that collude.
+        threshold: number of shares that decrypt an upload.
+        opener: decrypts an upload with the colluders' shares; used from `threshold` colluders on.
 
     Raises:
-        TranscriptError: as `collusion` and `opened` do.
+        TranscriptError: as in `collusion` and `opened`.
     """
     colluding = frozenset(colluders)
     if target in colluding or len(colluding) < threshold:
@@ -132,13 +136,20 @@ def holders_collusion(
 
 
 def output_only(transcript: Transcript, target: ClientId | None) -> Observed:
-    """Just the final model."""
+    """View of the final model alone."""
     return Observed(OUTPUT_ONLY, target, (), transcript.output)
 
 
 @dataclass(frozen=True)
 class Packet:
-    """One message under an encrypted connection: its position in the sequence, its ends, its size."""
+    """One message on an encrypted connection: its position in the sequence, sender, receiver and size.
+
+    Attributes:
+        place: position in the sequence.
+        sender: sending party.
+        receiver: receiving party.
+        nbytes: size in bytes.
+    """
 
     place: int
     sender: PartyId
@@ -147,9 +158,9 @@ class Packet:
 
 
 def traffic(transcript: Transcript) -> tuple[Packet, ...]:
-    """All that an eavesdropper has: sizes, directions and order; no content, no stage, no output.
+    """Return what an eavesdropper sees: sizes, directions and order; no content, no stage, no output.
 
-    Times are not recorded. Participation and dropouts show.
+    Times are not recorded. Participation and dropouts are visible.
     """
     return tuple(
         Packet(place, sent.message.sender, sent.message.receiver, sent.nbytes)
@@ -158,12 +169,12 @@ def traffic(transcript: Transcript) -> tuple[Packet, ...]:
 
 
 def eavesdropper(transcript: Transcript, target: ClientId | None) -> Observed:
-    """`traffic` as attacks on content see it: no round and no output, so none of them applies."""
+    """View of an eavesdropper for attacks on content: no round and no output, so that none applies."""
     return Observed(EAVESDROPPER, target, (), {})
 
 
 def shuffled(observed: Observed, rng: np.random.Generator) -> Observed:
-    """The null: the same numbers without their meaning.
+    """Shuffle a view for a null test: the same numbers without structure.
 
     Every message takes the place of another round's, and the entries of its tensors are permuted at random, so that
     neither the pairing with a broadcast nor the structure of one message is left.
@@ -180,13 +191,13 @@ def shuffled(observed: Observed, rng: np.random.Generator) -> Observed:
 
 
 def _permuted(message: Tensors, rng: np.random.Generator) -> dict[str, Array]:
-    """By name, so that what is drawn does not hang on the order in which the tensors came off the wire."""
+    """Permute entries tensor by tensor, sorted by name: the draw must not depend on the order of the tensors."""
     values = {name: np.asarray(message[name]) for name in sorted(message)}
     return {name: rng.permutation(value.reshape(-1)).reshape(value.shape) for name, value in values.items()}
 
 
 def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
-    """Training exchanges, each with the broadcast that followed from it."""
+    """Return the training exchanges, each with the broadcast that followed from it."""
     records = [record for record in transcript.records if record.kind == "train"]
     after = [record.broadcast for record in records[1:]] + [transcript.output]
     return list(zip(records, after, strict=False))
@@ -195,25 +206,27 @@ def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
 def _observation(
     transcript: Transcript, record: RoundRecord, followed: Tensors, encoded: Tensors, members: frozenset[ClientId]
 ) -> Observation:
-    message, step, told = decode(encoded, record.step), record.step, record.distortion
+    message, step, distortion = decode(encoded, record.step), record.step, record.distortion
     if order := transcript.meta.get(ROTATED):
         message, step = _unrotated(message, order, (transcript.run, record.round)), {}
-    if told.units:
-        message = {name: np.asarray(value * told.units.get(name, 1.0)) for name, value in message.items()}
-        step = {name: unit * told.units.get(name, 1.0) for name, unit in step.items()}
+    if distortion.units:
+        message = {name: np.asarray(value * distortion.units.get(name, 1.0)) for name, value in message.items()}
+        step = {name: unit * distortion.units.get(name, 1.0) for name, unit in step.items()}
     share = math.sqrt(len(members) / len(record.survivors))  # of the noise, which every survivor adds alike
-    noise = {name: share * deviation for name, deviation in told.noise.items()}
+    noise = {name: share * deviation for name, deviation in distortion.noise.items()}
     survivors = frozenset(record.survivors)
-    return Observation(record.round, record.broadcast, message, members, survivors, followed, step, told.clips, noise)
+    return Observation(
+        record.round, record.broadcast, message, members, survivors, followed, step, distortion.clips, noise
+    )
 
 
 def decode(encoded: Tensors, step: Mapping[str, float]) -> dict[str, Array]:
-    """Encoded values in real units; values in the clear stay as they are."""
+    """Convert encoded values to real units; values in the clear stay as they are."""
     return {name: np.asarray(value * step[name] if name in step else value) for name, value in encoded.items()}
 
 
 def _unrotated(message: Tensors, order: Sequence[str], exchange: tuple[str, int]) -> dict[str, Array]:
-    """Distributed noise is added to rotated values; the rotation is public and hides nothing."""
+    """Undo the public rotation of values to which distributed noise was added."""
     from securefed.defenses.differential_privacy.rotation import Rotation  # noqa: PLC0415 - few transcripts need it
 
     layout = Layout(tuple(TensorSpec(name, np.shape(message[name])) for name in order))

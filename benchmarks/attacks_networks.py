@@ -30,7 +30,7 @@ from securefed.attacks.networks.client_simulations import LocalSteps
 from securefed.attacks.networks.module_inversion import invert
 from securefed.attacks.networks.reconstruction_quality import psnr
 from securefed.attacks.networks.staged_inversion import InversionEffort
-from securefed.datasets.folder import DATA_VARIABLE
+from securefed.datasets.dataset_files import DATA_VARIABLE
 from securefed.datasets.loaders import load
 from securefed.tensors import Array
 

@@ -24,7 +24,7 @@ from securefed.attacks.gram import ConsensusGram, JointGram, LocalPowerGram
 from securefed.attacks.scores import relative_error
 from securefed.datasets import partition
 from securefed.datasets.base import Dataset
-from securefed.datasets.loaders import Source, load
+from securefed.datasets.loaders import LoadedDataset, load
 from securefed.defenses.compose import chain
 from securefed.federation import Federation
 from securefed.public import Public
@@ -33,15 +33,15 @@ from securefed.tensors import Array
 SEEDS = 10
 CLIENTS = 8
 EXACT = 1e-6
-Split = Callable[[Source, np.random.Generator], list[Dataset]]
+Split = Callable[[LoadedDataset, np.random.Generator], list[Dataset]]
 
 
-def small_client(rows: int, source: Source, rng: np.random.Generator) -> list[Dataset]:
+def small_client(rows: int, source: LoadedDataset, rng: np.random.Generator) -> list[Dataset]:
     """All columns; client 0 holds `rows` rows, seven others share the rest."""
     return partition.one_small(source.data, CLIENTS, rows, rng)
 
 
-def even(features: int, clients: int, kind: str, source: Source, rng: np.random.Generator) -> list[Dataset]:
+def even(features: int, clients: int, kind: str, source: LoadedDataset, rng: np.random.Generator) -> list[Dataset]:
     """Columns of highest variance, even shares: random (`iid`), by label (`sorted`), or z-scored by each client."""
     x, y = source.data.x, source.data.labels()
     columns = np.sort(np.argsort(-x.var(axis=0), kind="stable")[:features])
@@ -95,7 +95,7 @@ def _gram(data: Dataset) -> Array:
 
 
 @cache
-def _source() -> Source:
+def _source() -> LoadedDataset:
     return load("digits")
 
 

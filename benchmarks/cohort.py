@@ -36,7 +36,7 @@ from benchmarks.rows import Row, row, timed, write
 from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.optimization.parallel import threads
 from securefed.datasets.base import Dataset
-from securefed.datasets.folder import DATA_VARIABLE
+from securefed.datasets.dataset_files import DATA_VARIABLE
 from securefed.datasets.loaders import load
 from securefed.federation import Federation
 from securefed.problems import problems

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.rows import Row, row, write
 from securefed.algorithms.pca import FAPS
-from securefed.datasets.spectra import geometric, spectral
+from securefed.datasets.spectral_matrices import geometric, spectral
 from securefed.federation import Federation
 from securefed.run_options import RunOptions
 

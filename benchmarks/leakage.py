@@ -39,7 +39,7 @@ from securefed.auditing.scoring import assess
 from securefed.catalogue import algorithms
 from securefed.datasets import scaling
 from securefed.datasets.base import Dataset
-from securefed.datasets.loaders import Source, load
+from securefed.datasets.loaders import LoadedDataset, load
 from securefed.defenses.compose import chain
 from securefed.errors import DataError
 from securefed.federation import Federation
@@ -144,7 +144,7 @@ def _short(value: float, digits: int = 4) -> float | None:
 
 
 @cache
-def rows_of(data: str, features: int | None) -> Source:
+def rows_of(data: str, features: int | None) -> LoadedDataset:
     """At most `MOST_ROWS` of the set's rows, with its `features` columns of highest variance.
 
     Columns of wide ranges are compressed by a logarithm and scaled to [0, 1]. Then one factor for all columns gives the
@@ -161,7 +161,7 @@ def rows_of(data: str, features: int | None) -> Source:
         part = most_varied(part, features)
     factor = 1.0 if data == DATA else _norm(load(DATA).data) / _norm(part)
     x = part.x * factor
-    return Source(Dataset(x, part.y), data, float(np.abs(x).max()))
+    return LoadedDataset(Dataset(x, part.y), data, float(np.abs(x).max()))
 
 
 def _norm(data: Dataset) -> float:

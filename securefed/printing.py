@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 console = Console()
 errors = Console(stderr=True)
 _LONGEST_REASON = 200
-"""Characters of why something did not run; `audit.json` has all of it."""
+"""Largest number of characters of a reason; `audit.json` holds the whole text."""
 
 
 def progress_bar(silent: bool) -> Progress:
-    """A bar on standard error, gone when done."""
+    """Make a progress bar on standard error, removed at the end."""
     return Progress(
         SpinnerColumn(),
         BarColumn(),
@@ -47,7 +47,7 @@ def progress_bar(silent: bool) -> Progress:
 
 
 def show_audit(report: Report) -> None:
-    """One line a view, what was left out, and the finding."""
+    """Print one line for each view, the reasons for missing cells, and the finding."""
     from securefed.auditing.cells import CLIENT, FEDERATION  # noqa: PLC0415
     from securefed.auditing.finding import strongest  # noqa: PLC0415
     from securefed.auditing.report import headline  # noqa: PLC0415
@@ -92,7 +92,7 @@ def show_audit(report: Report) -> None:
 
 
 def _gaps(report: Report) -> tuple[dict[tuple[str, str, str], list[int]], list[str]]:
-    """Numbers of the reasons by algorithm, defence and view, and the reasons, each once."""
+    """Return the numbers of the reasons by algorithm, defence and view, and the reasons, each once."""
     numbers: dict[str, int] = {}
     gaps: dict[tuple[str, str, str], list[int]] = {}
     for item in report.missing:
@@ -123,7 +123,7 @@ def _leakage(cell: Cell) -> str:
 
 
 def show_registry(title: str, registry: Any) -> None:
-    """Every entry with its source and public facts."""
+    """Print every entry with its source and public facts."""
     console.print(f"[bold underline]{title}[/] ({len(registry)})\n")
     for entry in registry:
         console.print(f"[bold]{escape(entry.name)}[/]  {escape(entry.summary)}", highlight=False)
@@ -134,7 +134,7 @@ def show_registry(title: str, registry: Any) -> None:
 
 
 def show_plan(defense: Any, found: Any, clients: int | None = None) -> None:
-    """A plan and what it costs; the cost of a tree of its groups if asked."""
+    """Print a plan and its cost, and the cost of a tree of groups where `clients` is given."""
     for line in (*str(found).splitlines(), *_costs(defense, found, clients)):
         console.print(escape(line), soft_wrap=True, highlight=False)
 
@@ -149,7 +149,7 @@ def _costs(defense: Any, found: Any, clients: int | None) -> list[str]:
 
 
 def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:
-    """The cells that changed, or all of them, and what makes the two audits differ beside the leaks."""
+    """Print the cells that changed, or all of them, and the settings in which the two audits differ."""
     from securefed.auditing.comparison import QUIET  # noqa: PLC0415 - not needed for --help
     from securefed.auditing.words import short, short_defense  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""One algorithm on named data under a named defence, with everything said as text: what `securefed run` does."""
+"""Run one algorithm on named data under a named defence, as `securefed run` does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +18,9 @@ from safetensors.numpy import save_file
 from securefed import catalogue
 from securefed.datasets import partition
 from securefed.datasets.base import Dataset
+from securefed.datasets.loaded_dataset import LoadedDataset
 from securefed.datasets.loaders import load
-from securefed.datasets.named import partitioned
-from securefed.datasets.source import Source
+from securefed.datasets.named_partitions import partitioned
 from securefed.errors import ConfigError, StorageError
 from securefed.federation import Federation
 from securefed.history import RoundHistory
@@ -35,15 +37,20 @@ _DATA_STREAM = 0xDA7A
 
 @dataclass(frozen=True)
 class Run:
-    """A run as named on the command line.
+    """A run whose algorithm, defence, data and partition are given by name, as on the command line.
 
     Attributes:
-        algorithm, defense: as `securefed list` names them.      settings, defense_settings: their parameters.
+        algorithm: as `securefed list` names it.
+        settings: parameters of the algorithm.
+        defense: as `securefed list` names it.
+        defense_settings: parameters of the defence.
         data: a set's name, or the path of an `.npz` file.
         clients: N.
         cohort: S, all by default.
-        partition: how rows are split over clients, as `datasets.named.PARTITIONS` reads it.
+        partition: how rows are split over clients, as `datasets.named_partitions.PARTITIONS` reads it.
         held_out: share of the rows kept for scoring the result (the official test rows where there are some); 0: none.
+        rounds: largest number of rounds.
+        evaluate_every: rounds between two evaluations by the clients; 0: none.
         seed: of data split, start, cohorts and mini-batches.
     """
 
@@ -66,7 +73,10 @@ class Ran:
     """A finished run with its measures.
 
     Attributes:
+        run: what was asked for.
+        result: the algorithm's result and history.
         score: of the result on held-out rows, by the algorithm's own measure; `None` where it has none.
+        seconds: duration of the run.
     """
 
     run: Run
@@ -75,7 +85,7 @@ class Ran:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values: the run, its plan in brief, the history, the score."""
+        """Return JSON values: the run, its plan in brief, the history, the score."""
         result, plan = self.result, self.result.plan
         return {
             "run": {**vars(self.run), "settings": _texts(self.run.settings)},
@@ -114,11 +124,15 @@ class Ran:
             raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder") from error
 
 
-def prepare(run: Run) -> tuple[Source, list[Dataset], Dataset | None]:
-    """(source, the clients' rows, held-out rows): those of the set's official split where it has one.
+def prepare(run: Run) -> tuple[LoadedDataset, list[Dataset], Dataset | None]:
+    """Load the data of a run and split it.
+
+    Returns:
+        The data set, the rows of each client, and the held-out rows: those of the official split where there is one.
 
     Raises:
-        ConfigError, DataError: an unknown name, or a split that the data does not allow.
+        ConfigError: an unknown name, or a split that the data does not allow.
+        DataError: the data cannot be read.
     """
     check_seed(run.seed)
     rng = np.random.default_rng([run.seed, _DATA_STREAM])
@@ -133,28 +147,35 @@ def prepare(run: Run) -> tuple[Source, list[Dataset], Dataset | None]:
 
 
 def build(kind: Registry[T], name: str, settings: Mapping[str, Any]) -> T:
-    """A registered thing with `settings`. Raises `ConfigError` for settings that it does not have, or lacks."""
+    """Build a registered algorithm or defence; raise `ConfigError` for unknown or missing settings."""
     try:
         return kind.make(name, **settings)
     except TypeError as error:
-        raise ConfigError(f"{kind.kind} {kind[name].name!r}: {_unfit(kind.kind, str(error))}") from error
+        make = kind[name].make
+        built = getattr(make, "__self__", make)  # `from_settings` takes any name; its class lists them
+        settings_of = [parameter for parameter in signature(built).parameters if parameter != "settings"]
+        raise ConfigError(
+            f"{kind.kind} {kind[name].name!r}: {_argument_error(kind.kind, str(error), settings_of)}"
+        ) from error
 
 
-def _unfit(kind: str, said: str) -> str:
-    """What Python says of arguments that a function lacks or does not have, in words of the command line."""
+def _argument_error(kind: str, said: str, known: Sequence[str]) -> str:
+    """Word Python's error on missing or unknown arguments for the command line."""
     option = "--defense-set" if kind == "defense" else "--set"
     if (lacks := re.search(r"missing \d+ required [\w -]*arguments?: (.+)", said)) is not None:
         names = lacks[1].replace("'", "")
         return f"it needs {names}; on the command line each is given as {option} name=value"
     if (unknown := re.search(r"unexpected keyword argument '(\w+)'", said)) is not None:
-        return f"it has no setting {unknown[1]}"
+        near = get_close_matches(unknown[1], known, n=1)
+        hint = f"; the nearest one is {near[0]}" if near else ""
+        return f"it has no setting {unknown[1]}{hint}. Its settings: {', '.join(known) or 'none'}"
     return said
 
 
 def federation(
     run: Run, *, checkpoint: Path | None = None, seal: Seal | None = None, reveal: bool | None = None
 ) -> Federation:
-    """The federation, nothing run yet: for its plan, or to run it. Messages are not kept."""
+    """Build the federation of a run, for its plan or to run it; messages are not kept."""
     return _setup(run, checkpoint, seal, reveal)[0]
 
 
@@ -166,7 +187,7 @@ def execute(
     reveal: bool | None = None,
     progress: Progress | None = None,
 ) -> Ran:
-    """Run it. Resumes from `checkpoint`, encrypted where there is a `seal`, if the file exists."""
+    """Execute a run; it resumes from the file `checkpoint` if there is one, encrypted where there is a `seal`."""
     made, test = _setup(run, checkpoint, seal, reveal)
     start = time.perf_counter()
     result = made.run(run.rounds, evaluate_every=run.evaluate_every, progress=progress)
@@ -195,7 +216,7 @@ def _setup(
 
 
 def measures(sums: Mapping[str, float]) -> dict[str, float]:
-    """Readable ratios of evaluation sums: per row where rows are counted, captured energy as a share of the total."""
+    """Turn evaluation sums into readable ratios: per row, or captured energy as a share of the total."""
     if sums.get("count"):
         names = [name for name in sums if name not in ("count", "clients")]
         return {("accuracy" if name == "correct" else name): sums[name] / sums["count"] for name in names}
@@ -205,7 +226,7 @@ def measures(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def line(entry: RoundHistory) -> str:
-    """A round in one line, for a progress display."""
+    """Describe a round in one line, for a progress display."""
     found = ", ".join(f"{name} {value:.4g}" for name, value in measures(entry.metrics).items())
     return f"round {entry.round + 1}, {len(entry.survivors)} clients" + (f", {found}" if found else "")
 
@@ -230,17 +251,17 @@ def summary(ran: Ran) -> list[str]:
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """`name=value` pairs; values are JSON where they parse as JSON (numbers, true, null, lists), text otherwise.
+    """Parse `name=value` pairs; values are JSON where they parse as JSON (numbers, true, null, lists), text otherwise.
 
     Raises:
-        ConfigError: what is no pair, or two values for one setting.
+        ConfigError: a text that is no pair, or two values for one setting.
     """
     texts: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         name = name.strip()
         if not equals or not name:
-            raise ConfigError(f"a setting is written name=value, not {pair!r}")
+            raise ConfigError(f"a setting must be written name=value; got {pair!r}")
         if name in texts:
             raise ConfigError(f"two values for one setting, {name}: {texts[name]!r} and {value!r}; give it once")
         texts[name] = value

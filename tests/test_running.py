@@ -11,11 +11,12 @@ import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
+from securefed.catalogue import algorithms
 from securefed.cli import app
 from securefed.datasets.loaders import digits
-from securefed.datasets.named import PARTITIONS, partitioned
+from securefed.datasets.named_partitions import PARTITIONS, partitioned
 from securefed.errors import ConfigError
-from securefed.running import Run, execute, measures, parse_settings, prepare
+from securefed.running import Run, build, execute, measures, parse_settings, prepare
 
 RUNNER = CliRunner()
 
@@ -117,3 +118,12 @@ def test_sums_are_shown_as_ratios() -> None:
     assert shown == {"loss": 1.5, "accuracy": 0.75}
     assert measures({"captured": 3.0, "total": 4.0, "clients": 2.0}) == {"captured": 0.75}
     assert measures({"other": 3.0, "clients": 2.0}) == {"other": 3.0}
+
+
+def test_an_unknown_setting_is_refused_with_the_settings_that_there_are():
+    with pytest.raises(ConfigError, match=r"it has no setting rnk; the nearest one is rank. Its settings: rank, "):
+        build(algorithms, "ssi", {"rnk": 5})
+    with pytest.raises(ConfigError, match=r"rank must be an integer .* got 'five'"):
+        build(algorithms, "ssi", parse_settings(["rank=five"]))
+    with pytest.raises(ConfigError, match="a setting must be written name=value; got 'rank'"):
+        parse_settings(["rank"])

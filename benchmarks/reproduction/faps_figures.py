@@ -19,7 +19,7 @@ from benchmarks.reproduction.ledger import Context, Curve, Experiment, Findings,
 from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS, LocalPower
 from securefed.datasets.loaders import load
 from securefed.datasets.partition import iid
-from securefed.datasets.spectra import arithmetic, spectral
+from securefed.datasets.spectral_matrices import arithmetic, spectral
 
 POINTS = (
     ("Fig. 2(b), m = 160000", 2000, 1250, 10, 1.01),

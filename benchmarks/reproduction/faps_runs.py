@@ -10,7 +10,7 @@ import numpy as np
 from securefed.algorithms.pca import FAPS, SSI, LocalPower
 from securefed.algorithms.pca.server import SubspaceMethod
 from securefed.datasets.base import Dataset
-from securefed.datasets.spectra import Spectral, geometric, spectral
+from securefed.datasets.spectral_matrices import SpectralMatrix, geometric, spectral
 from securefed.federation import Federation
 from securefed.run_options import RunOptions
 from securefed.tensors import Array
@@ -34,7 +34,7 @@ class Problem:
     values: Array
 
     @classmethod
-    def of(cls, matrix: Spectral) -> Problem:
+    def of(cls, matrix: SpectralMatrix) -> Problem:
         return cls(matrix.clients, matrix.basis, matrix.values)
 
     @classmethod

@@ -12,18 +12,18 @@ import numpy as np
 from benchmarks.reproduction.ledger import Context, Experiment, Findings, Line
 from securefed.algorithms.pca import PrincipalComponents, centralised, reconstruction_loss
 from securefed.catalogue import algorithms
-from securefed.datasets.anomalies import Detection, official
+from securefed.datasets.anomalies import DetectionSplit, official
 from securefed.datasets.base import Dataset
 from securefed.datasets.loaders import load
 from securefed.datasets.partition import by_feature
 from securefed.datasets.scaling import fit, log1p, z_score
-from securefed.detection import Metrics, Reconstruct, metrics, projection, reconstruction_errors, roc_threshold
+from securefed.detection import DetectionMetrics, Reconstruct, metrics, projection, reconstruction_errors, roc_threshold
 from securefed.federation import Federation
 from securefed.run_options import RunOptions
 from securefed.server import Result
 from securefed.tensors import Tensors
 
-PAPER = "Federated PCA on Grassmann Manifold for IoT Anomaly Detection"
+PAPER = "Federated PCA on Grassmann Manifold for IoT Anomaly DetectionSplit"
 CLIENTS, COHORT, RANK, LAST = 100, 10, 2, 5
 """Clients, how many of them a round, components, and how many evaluations at the end of a run make a figure."""
 ROWS = (
@@ -41,7 +41,7 @@ class Traffic:
     test: Dataset
     split: str
 
-    def measure(self, reconstruct: Reconstruct) -> Metrics:
+    def measure(self, reconstruct: Reconstruct) -> DetectionMetrics:
         """The seven metrics on the test rows, with the threshold from their ROC curve, as in the paper."""
         return metrics(reconstruction_errors(reconstruct, self.test.x), self.test.labels())
 
@@ -58,7 +58,7 @@ class Traffic:
 def traffic(name: str, clients: int = CLIENTS, logarithm: bool = False) -> Traffic:
     """UNSW-NB15 sorted by `ct_srv_src`; TON-IoT in the order of its file, where the ports of the paper are lacking."""
     source = load(name)
-    parts: Detection = official(source)
+    parts: DetectionSplit = official(source)
     scale = fit(parts.train, *((log1p,) if logarithm else ()), z_score)
     train, test = scale(parts.train), scale(parts.test)
     if name == "unsw_nb15":
@@ -140,13 +140,13 @@ def plan(method: str, data: Traffic) -> tuple[str, dict[str, Any], int]:
     return name, setting | ({"learning_rate": TON_RATE} if slower else {}), rounds
 
 
-def scores(method: str, data: Traffic, seed: int, quick: bool) -> list[Metrics]:
-    """Metrics of one run of a method: of its last evaluations (one for networks)."""
+def scores(method: str, data: Traffic, seed: int, quick: bool) -> list[DetectionMetrics]:
+    """DetectionMetrics of one run of a method: of its last evaluations (one for networks)."""
     name, setting, rounds = plan(method, data)
     made: Any = algorithms.make(name, **setting)
     rounds = rounds // 10 if quick else rounds
     basis = "rank" in setting
-    found: list[Metrics] = []
+    found: list[DetectionMetrics] = []
 
     def look(done: int, output: Tensors) -> None:
         if basis and done > rounds - LAST * every:
@@ -159,12 +159,12 @@ def scores(method: str, data: Traffic, seed: int, quick: bool) -> list[Metrics]:
     return found
 
 
-def average(found: Sequence[Metrics], quantity: str) -> float:
+def average(found: Sequence[DetectionMetrics], quantity: str) -> float:
     """Mean of one metric."""
     return float(np.mean([getattr(one, quantity) for one in found]))
 
 
-def alone(data: Traffic, quick: bool) -> list[Metrics]:
+def alone(data: Traffic, quick: bool) -> list[DetectionMetrics]:
     """Self-learning PCA: the metrics of every client's own basis (of every tenth in a quick run)."""
     personal = (
         Federation(algorithms.make("pca/self", rank=RANK), data.clients, options=RunOptions(keep_transcript=False))
@@ -175,7 +175,7 @@ def alone(data: Traffic, quick: bool) -> list[Metrics]:
     return [data.measure(projection(result["basis"])) for result in chosen]
 
 
-def best_accuracy(data: Traffic) -> Metrics:
+def best_accuracy(data: Traffic) -> DetectionMetrics:
     """Centralised PCA at the threshold of highest accuracy."""
     errors = reconstruction_errors(projection(data.optimum(RANK).basis), data.test.x)
     return metrics(errors, data.test.labels(), roc_threshold(errors, data.test.labels(), "accuracy"))
@@ -187,7 +187,7 @@ def table(name: str) -> Callable[[Context], Findings]:
     def run(context: Context) -> Findings:
         data = traffic(name)
         central = data.measure(projection(data.optimum(RANK).basis))
-        found: dict[str, list[list[Metrics]]] = {CENTRALISED: [[central]], SELF: [alone(data, context.quick)]}
+        found: dict[str, list[list[DetectionMetrics]]] = {CENTRALISED: [[central]], SELF: [alone(data, context.quick)]}
         for method in METHODS:
             context.progress(method)
             found[method] = [scores(method, data, seed, context.quick) for seed in context.seeds]
@@ -206,7 +206,9 @@ def _setting(method: str, data: Traffic) -> str:
     return f"{about}; {COHORT} a round, {rounds} rounds; {name}: {values}{means}"
 
 
-def _lines(name: str, data: Traffic, found: dict[str, list[list[Metrics]]], central: Metrics) -> list[Line]:
+def _lines(
+    name: str, data: Traffic, found: dict[str, list[list[DetectionMetrics]]], central: DetectionMetrics
+) -> list[Line]:
     where, lines = f"Table I, {TITLES[name]}", []
     best, share = best_accuracy(data), float(np.mean(data.test.labels()))
     ceiling = (

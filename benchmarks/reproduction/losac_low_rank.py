@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.reproduction.ledger import Context, Curve, Experiment, Findings, Line
 from benchmarks.reproduction.losac_runs import PAPER, run
 from securefed.algorithms.optimization import CompositeFedADMM, GradientMethod, LoSACProx, Nuclear, ScaffoldProx
-from securefed.datasets.synthetic import LowRank, low_rank
+from securefed.datasets.synthetic import LowRankReadings, low_rank
 from securefed.errors import DivergenceError
 from securefed.problems import LowRankMatrix
 from securefed.tensors import Tensors
@@ -72,7 +72,7 @@ def method(name: str) -> GradientMethod:
 class Recovery:
     """Error and rank of a run's models."""
 
-    def __init__(self, data: LowRank) -> None:
+    def __init__(self, data: LowRankReadings) -> None:
         self.truth = data.truth
         self.rounds: list[float] = []
         self.errors: list[float] = []

@@ -15,7 +15,7 @@ from securefed.datasets.loaders import load
 from securefed.datasets.partition import by_label, split
 from securefed.datasets.scaling import maximum, z_score
 from securefed.problems import problems
-from securefed.problems.initial import Start
+from securefed.problems.initial_weights import InitialWeights
 
 CLIENTS, COHORT, STEPS, BLOCKS, RATE, JUDGED = 100, 10, 2, 5, 1e-4, 500
 Range = tuple[float | None, float | None]
@@ -52,7 +52,7 @@ class Table:
     where: str
     data: Callable[[int], Split]
     prepared: str
-    start: Start
+    start: InitialWeights
     rows: tuple[Row, ...]
     ratio: float
     ratio_range: Range

@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import mean
 
+import networkx
 import numpy as np
 
 from benchmarks.reproduction.ledger import Context, Experiment, Findings, Line
 from benchmarks.reproduction.ppgl_runs import PAPER, ROUNDS, TUNING_SEED, Choice, choose, fixed
 from benchmarks.reproduction.ppgl_tables import METHODS, ROWS
 from securefed.algorithms.graph import PPGL
+from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.graph.method import CONSENSUS, GRAPH, GraphMethod
-from securefed.algorithms.graph.metrics import CommunityScores, communities, community_scores
+from securefed.algorithms.graph.metrics import CommunityScores, community_scores
 from securefed.datasets.base import Dataset
+from securefed.datasets.loaded_dataset import LoadedDataset
 from securefed.datasets.loaders import load
 from securefed.datasets.partition import by_group
-from securefed.datasets.source import Source
 from securefed.federation import Federation
 from securefed.run_options import RunOptions
 from securefed.tensors import Array
@@ -56,7 +58,7 @@ class Scored:
     consensus: CommunityScores
 
 
-def views(source: Source, rng: np.random.Generator) -> list[Dataset]:
+def views(source: LoadedDataset, rng: np.random.Generator) -> list[Dataset]:
     """Four random objects, 12 consecutive poses (60 degrees) of each a view. Signals are pixels, vertices pictures."""
     objects = rng.choice(np.unique(source.data.labels()), OBJECTS, replace=False)
     pose, label = source.groups["pose"], source.data.labels()
@@ -77,8 +79,13 @@ def detect(method: GraphMethod, clients: Sequence[Dataset]) -> Scored:
 
 
 def _communities(graph: Array | None) -> CommunityScores:
+    """Scores of the communities that the Louvain algorithm finds with the weights `graph` (edges,)."""
     assert graph is not None
-    return community_scores(communities(graph, VERTICES), TRUTH)
+    network = networkx.from_numpy_array(Edges(VERTICES).adjacency(graph))
+    labels = np.zeros(VERTICES, np.int64)
+    for label, members in enumerate(networkx.community.louvain_communities(network, weight="weight", seed=0)):
+        labels[list(members)] = label
+    return community_scores(labels, TRUTH)
 
 
 def coil20(context: Context) -> Findings:
@@ -114,7 +121,7 @@ def coil20(context: Context) -> Findings:
     return Findings((*lines, gain))
 
 
-def _chosen(source: Source) -> Choice:
+def _chosen(source: LoadedDataset) -> Choice:
     drawn = [views(source, np.random.default_rng([TUNING_SEED, number])) for number in range(4)]
 
     def score(method: GraphMethod) -> float:

@@ -24,8 +24,8 @@ from securefed.auditing.processes import run_all
 from securefed.auditing.runs import COVERED, DEFENSES, DP, run_task
 from securefed.auditing.statistics import interval
 from securefed.auditing.unfinished import Unfinished
+from securefed.datasets.loaded_dataset import LoadedDataset
 from securefed.datasets.loaders import load
-from securefed.datasets.source import Source
 from securefed.errors import ConfigError, DataError, UnknownNameError
 
 ALL = "all"
@@ -236,7 +236,7 @@ def _algorithms(wanted: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _fitting(
-    algorithms: Sequence[str], source: Source, clients: int, named: bool
+    algorithms: Sequence[str], source: LoadedDataset, clients: int, named: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """The algorithms that can run on these data, and why the others cannot."""
     fit: list[str] = []

@@ -20,7 +20,7 @@ from securefed.auditing.cells import CLIENT, RunFacts, Score
 from securefed.auditing.misfit import explains, precision
 from securefed.auditing.outcome import Artifact, Gap, Outcome, Task, Trace, Tradeoff
 from securefed.auditing.scoring import Assessment, assess
-from securefed.datasets.loaders import Source, load
+from securefed.datasets.loaders import LoadedDataset, load
 from securefed.defenses.base import Aggregation, Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian
@@ -61,7 +61,7 @@ def run_task(task: Task) -> Outcome:
 
 
 @cache
-def _source(name: str) -> Source:
+def _source(name: str) -> LoadedDataset:
     return load(name)
 
 

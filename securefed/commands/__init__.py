@@ -1,1 +1,1 @@
-"""The commands of `securefed`, each a thin door to the library."""
+"""The commands of `securefed`: they parse options, call the library and print its results."""

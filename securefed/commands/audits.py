@@ -1,4 +1,4 @@
-"""`securefed audit | attack | compare`: what leaks."""
+"""Define the commands `securefed audit`, `attack` and `compare`, which measure what messages leak."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def audit(
     data: Annotated[str, typer.Option(help=DATA_HELP)] = "digits",
     clients: Annotated[int, typer.Option(help="Clients in the federation; the target is client 0.")] = 8,
     seeds: Annotated[int, typer.Option(help="Runs of each cell; 10 or more for a report to rely on.")] = 10,
-    epsilon: Annotated[float, typer.Option(help="Of the DP defence, for all rounds together.")] = 8.0,
-    delta: Annotated[float, typer.Option(help="Of the DP defence, likewise.")] = 1e-5,
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the DP defence, for all rounds together.")] = 8.0,
+    delta: Annotated[float, typer.Option(help="Delta of the DP defence, for all rounds together.")] = 1e-5,
     epsilons: Annotated[
         str | None, typer.Option(help="Comma-separated; adds curves of leakage and utility against epsilon.")
     ] = None,
@@ -54,17 +54,21 @@ def audit(
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
     ] = False,
-    survivor_change: Annotated[int, typer.Option(help="Clients that come and go together where survivors change.")] = 1,
+    survivor_change: Annotated[
+        int, typer.Option(help="Number of clients that join or leave together where the survivors change.")
+    ] = 1,
     membership: Annotated[
-        bool, typer.Option("--membership", help="Also ask which of the target's rows were there, under every noise.")
+        bool,
+        typer.Option("--membership", help="Also test membership of the target's rows, under every defence with noise."),
     ] = False,
-    workers: Annotated[int | None, typer.Option(help="Processes; all cores by default.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of processes; one for each core by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the table.")] = False,
     check_itself: Annotated[
-        bool, typer.Option("--self-check", help="Only check that planted leaks are found and planted safety passes.")
+        bool,
+        typer.Option("--self-check", help="Only check that planted leaks are found and that planted safe runs pass."),
     ] = False,
 ) -> None:
-    """Attack every algorithm under every defence and report how much of a client's data the messages give away."""
+    """Attack every algorithm under every defence and report how much of a client's data the messages leak."""
 
     def command() -> int:
         if check_itself:
@@ -118,25 +122,27 @@ def audit(
 @app.command(
     epilog="Examples:\n\nsecurefed attack run.transcript ssi --set rank=5\n\n"
     "securefed attack run.transcript optimization/fedavg --set problem=softmax --set local_steps=5 "
-    "--try learning_rate=0.01 --try learning_rate=0.1   (unknown: the one that explains the messages is named)"
+    "--try learning_rate=0.01 --try learning_rate=0.1   (the candidate that explains the messages is named)"
 )
 def attack(
     transcript: Annotated[Path, typer.Argument(help="A recorded run: `Transcript.save`, or an imported one.")],
-    algorithm: Annotated[str, typer.Argument(help="As `securefed list` names it.")],
+    algorithm: Annotated[str, typer.Argument(help="Name of an algorithm (see `securefed list`).")],
     settings: Settings = None,
     candidates: Annotated[
         list[str] | None,
-        typer.Option("--try", help="name=value, a guess at a setting that is not known; repeatable."),
+        typer.Option("--try", help="name=value, a candidate for an unknown setting; repeatable."),
     ] = None,
     attacks: Names = None,
-    target: Annotated[int, typer.Option(help="The client attacked.")] = 0,
-    classes: Annotated[int | None, typer.Option(help="Labels, where the transcript does not say.")] = None,
+    target: Annotated[int, typer.Option(help="Number of the client that is attacked.")] = 0,
+    classes: Annotated[
+        int | None, typer.Option(help="Number of classes, where the transcript does not state it.")
+    ] = None,
     rows: Annotated[
         Path | None, typer.Option(help="PATH.npz with x, client and maybe y: the clients' rows, to score against.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Attack a recorded run: what its messages give away, and what it lacks for more."""
+    """Attack a recorded run and report what its messages leak, and what the recording lacks."""
 
     def command() -> int:
         from securefed.auditing.command import attack_file  # noqa: PLC0415 - heavy, and not needed for --help
@@ -162,12 +168,12 @@ def attack(
     epilog="Examples:\n\nsecurefed compare before/audit.json after/audit.json\n\n"
     "securefed compare before/audit.json after/audit.json --out compared   (also as a page, comparison.html)\n\n"
     "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, or went "
-    "out of sight)"
+    "can no longer be measured)"
 )
 def compare(
     before: Annotated[Path, typer.Argument(help="audit.json of the earlier audit.")],
     after: Annotated[Path, typer.Argument(help="audit.json of the later one.")],
-    every: Annotated[bool, typer.Option("--all", help="Also the cells that did not change.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show also the cells that did not change.")] = False,
     fail_on_growth: Annotated[
         bool,
         typer.Option(
@@ -182,7 +188,7 @@ def compare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of the table.")] = False,
 ) -> None:
-    """Compare two audits: which leaks grew or shrank by more than their intervals, and what that cost."""
+    """Compare two audits: leaks that grew or shrank by more than their intervals, utility and bytes."""
 
     def command() -> int:
         from securefed.auditing import comparison, comparison_page  # noqa: PLC0415 - not needed for --help

@@ -1,4 +1,4 @@
-"""Parts shared by all commands: the application, recurring options, and the exit of a refused command."""
+"""Define what all commands share: the application, common options, and the exit on an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,  # locals may hold rows or keys
-    help="What do the messages of a federated run give away, and how is it stopped?",
+    help="Run federated algorithms, with and without defences, and measure what their messages leak.",
 )
 
 
@@ -45,16 +45,17 @@ DATA_HELP = (
 )
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="name=value, a parameter of the algorithm; repeatable. Values are JSON or text."),
+    typer.Option("--set", help="name=value, a setting of the algorithm; repeatable. Values are JSON or text."),
 ]
 DefenseSettings = Annotated[
-    list[str] | None, typer.Option("--defense-set", help="name=value, a parameter of the defence; repeatable.")
+    list[str] | None,
+    typer.Option("--defense-set", help="name=value, a setting of the defence; repeatable. Values are JSON or text."),
 ]
 Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
 
 
 def guarded(command: Callable[[], int]) -> None:
-    """Run a command; a named refusal becomes one readable line and exit code 2."""
+    """Run a command; print an error of the library in one line and exit with code 2."""
     try:
         code = command()
     except SecureFedError as error:
@@ -65,13 +66,15 @@ def guarded(command: Callable[[], int]) -> None:
 
 
 def split(names: str | None) -> list[str] | None:
-    """Names with commas between them; `None` for none given."""
+    """Split names at commas; return `None` for no names."""
     return [name.strip() for name in names.split(",") if name.strip()] if names else None
 
 
 def numbers(values: str | None) -> list[float]:
-    """Numbers with commas between them. Raises `ConfigError` for anything else."""
+    """Split numbers at commas; raise `ConfigError` for anything else."""
     try:
         return [float(value) for value in split(values) or []]
     except ValueError as error:
-        raise ConfigError(f"--epsilons takes numbers with commas between them, not {values!r}") from error
+        raise ConfigError(
+            f"--epsilons must be numbers with commas between them, as in 1,8,64; got {values!r}"
+        ) from error

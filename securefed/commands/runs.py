@@ -1,4 +1,4 @@
-"""`securefed run | key | plan | list`: runs, what they will cost, and what there is."""
+"""Define the commands `securefed run`, `key`, `plan` and `list`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     "securefed run ssi --set rank=5 --checkpoint run.checkpoint --seal-key-file seal.key"
 )
 def run(
-    algorithm: Annotated[str, typer.Argument(help="As `securefed list` names it.")],
+    algorithm: Annotated[str, typer.Argument(help="Name of an algorithm (see `securefed list`).")],
     settings: Settings = None,
     data: Annotated[str, typer.Option(help=DATA_HELP)] = "digits",
-    clients: Annotated[int, typer.Option(help="N, the clients enrolled.")] = 8,
-    cohort: Annotated[int | None, typer.Option(help="S, clients of a round; all by default.")] = None,
+    clients: Annotated[int, typer.Option(help="N, the number of clients enrolled.")] = 8,
+    cohort: Annotated[int | None, typer.Option(help="S, the number of clients in a round; all by default.")] = None,
     partition: Annotated[
         str,
         typer.Option(
@@ -39,17 +39,22 @@ def run(
             "dirichlet=0.3, by_feature=COLUMN, by_group=FACT."
         ),
     ] = "iid",
-    held_out: Annotated[float, typer.Option(help="Share of the rows kept for scoring the result.")] = 0.2,
-    rounds: Annotated[int, typer.Option(help="Rounds; fewer where the algorithm's own stop rule holds.")] = 50,
-    defense: Annotated[str, typer.Option(help="As `securefed list` names it.")] = "plain",
+    held_out: Annotated[float, typer.Option(help="Share of the rows kept for scoring the result; 0 for none.")] = 0.2,
+    rounds: Annotated[
+        int, typer.Option(help="Largest number of rounds; the algorithm's own stop rule may end the run earlier.")
+    ] = 50,
+    defense: Annotated[str, typer.Option(help="Name of a defence (see `securefed list`).")] = "plain",
     defense_settings: DefenseSettings = None,
     reveal: Annotated[
-        bool, typer.Option("--reveal", help="Accept that clients reveal the scalars the algorithm selects by.")
+        bool,
+        typer.Option("--reveal", help="Allow clients to reveal the scalars by which the algorithm selects clients."),
     ] = False,
-    evaluate_every: Annotated[int, typer.Option(help="Sum the clients' evaluation every so many rounds.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of split, start, cohorts and batches; never of a secret.")] = 0,
+    evaluate_every: Annotated[int, typer.Option(help="Evaluate at the clients every so many rounds; 0 for never.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of data split, initial values, cohorts and mini-batches; secrets never use it.")
+    ] = 0,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="File to keep the run in, and to resume it from if it exists.")
+        Path | None, typer.Option(help="File in which the run is saved, and from which it resumes if the file exists.")
     ] = None,
     seal_key_file: Annotated[
         Path | None,
@@ -57,7 +62,9 @@ def run(
     ] = None,
     seal_anchor: Annotated[
         Path | None,
-        typer.Option(help="Small file, kept elsewhere, that remembers the newest checkpoint: older ones are refused."),
+        typer.Option(
+            help="Small file on another disk that records the newest checkpoint; older checkpoints are refused."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run.json and the results as .safetensors files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print run.json instead of the summary.")] = False,
@@ -109,16 +116,16 @@ def run(
     epilog="Examples:\n\nsecurefed key seal.key\n\n"
     "securefed run ssi --set rank=5 --checkpoint run.checkpoint --seal-key-file seal.key --seal-anchor /else/anchor"
 )
-def key(path: Annotated[Path, typer.Argument(help="Where to; a file that is there is left alone.")]) -> None:
-    """Make a key that files are encrypted with, 32 bytes in a file that only its owner can read."""
+def key(path: Annotated[Path, typer.Argument(help="File to write; an existing file is not changed.")]) -> None:
+    """Make a key for encrypting files: 32 bytes, in a file that only its owner can read."""
 
     def command() -> int:
         from securefed.sealing import make_key  # noqa: PLC0415
 
         make_key(path)
         console.print(
-            f"Key: [bold]{escape(str(path))}[/]. Keep it away from the files that it seals, and a copy in a safe "
-            "place: without it they do not open.",
+            f"Key: [bold]{escape(str(path))}[/]. Do not store it beside the files that it encrypts, and keep a "
+            "copy in a safe place: without the key they cannot be opened.",
             soft_wrap=True,
         )
         return 0
@@ -132,15 +139,17 @@ def _seal(key_file: Path | None, anchor: Path | None, checkpoint: Path | None) -
 
     if key_file is None:
         if anchor is not None:
-            raise ConfigError("--seal-anchor remembers sealed files; give --seal-key-file as well")
+            raise ConfigError("--seal-anchor needs an encrypted checkpoint; give --seal-key-file as well")
         return None
     if checkpoint is None:
-        raise ConfigError("--seal-key-file encrypts the checkpoint, and there is none; give --checkpoint as well")
+        raise ConfigError(
+            "--seal-key-file encrypts the checkpoint, and no checkpoint is given; give --checkpoint as well"
+        )
     return Seal.from_file(key_file, anchor, make=False)
 
 
-class Kind(StrEnum):
-    """Kinds of things that `securefed list` shows."""
+class RegistryName(StrEnum):
+    """Registries that `securefed list` shows."""
 
     algorithms = "algorithms"
     defenses = "defenses"
@@ -148,16 +157,18 @@ class Kind(StrEnum):
 
 
 @app.command("list", epilog="Examples:\n\nsecurefed list\n\nsecurefed list attacks")
-def list_(kind: Annotated[Kind | None, typer.Argument(help="Only these.")] = None) -> None:
-    """Name every algorithm, defence and attack with its source."""
+def list_(
+    kind: Annotated[RegistryName | None, typer.Argument(help="Which names to show; all by default.")] = None,
+) -> None:
+    """List every algorithm, defence and attack with its source."""
 
     def command() -> int:
         from securefed import catalogue  # noqa: PLC0415 - heavy, and not needed for --help
 
         for name, registry in (
-            (Kind.algorithms, catalogue.algorithms),
-            (Kind.defenses, catalogue.defenses),
-            (Kind.attacks, catalogue.attacks),
+            (RegistryName.algorithms, catalogue.algorithms),
+            (RegistryName.defenses, catalogue.defenses),
+            (RegistryName.attacks, catalogue.attacks),
         ):
             if kind in (None, name):
                 show_registry(name.value, registry)
@@ -173,17 +184,17 @@ def list_(kind: Annotated[Kind | None, typer.Argument(help="Only these.")] = Non
     "securefed plan fedpg secure_aggregation --clients 100 --defense-set pipelined=true --defense-set verify=true"
 )
 def plan(
-    algorithm: Annotated[str, typer.Argument(help="As `securefed list` names it.")],
-    defense: Annotated[str, typer.Argument(help="As `securefed list` names it.")],
-    clients: Annotated[int, typer.Option(help="Planned cohort.")] = 8,
+    algorithm: Annotated[str, typer.Argument(help="Name of an algorithm (see `securefed list`).")],
+    defense: Annotated[str, typer.Argument(help="Name of a defence (see `securefed list`).")],
+    clients: Annotated[int, typer.Option(help="Number of clients planned for a round.")] = 8,
     data: Annotated[str, typer.Option(help="Data set whose shape and range to plan for.")] = "digits",
     settings: Settings = None,
     defense_settings: DefenseSettings = None,
     tree: Annotated[
-        int | None, typer.Option(help="Also the cost for so many clients, by a tree of groups of --clients each.")
+        int | None, typer.Option(help="Show also the cost for this many clients in a tree of groups of --clients each.")
     ] = None,
 ) -> None:
-    """Say before a run: bounds, bits, largest cohort without wrap, error, stages, bytes, cost, what is assumed."""
+    """Show a run's plan in advance: bounds, bits, largest cohort, error, stages, bytes, cost, assumptions."""
 
     def command() -> int:
         from securefed.auditing.command import plan_for  # noqa: PLC0415

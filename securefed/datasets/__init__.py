@@ -1,0 +1,1 @@
+"""Data sets by name, partitions over clients, scalings, and generated data."""

@@ -1,4 +1,4 @@
-"""Rows for anomaly detection: a detector learns from normal rows alone and is scored on both kinds."""
+"""Split data for anomaly detection: training rows are normal, test rows are normal and anomalous."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed.datasets.base import Dataset
-from securefed.datasets.source import Source
+from securefed.datasets.loaded_dataset import LoadedDataset
 from securefed.errors import ConfigError, DataError
 
 NORMAL, TRAIN_ROLE = 0, 0
 
 
 @dataclass(frozen=True)
-class Detection:
+class DetectionSplit:
     """Training and test rows of an anomaly detection task.
 
     Attributes:
@@ -26,34 +26,39 @@ class Detection:
     test: Dataset
 
     def __post_init__(self) -> None:
+        """Check the kinds of rows on both sides."""
         if self.train.labels().any():
-            raise DataError("a detector learns from normal rows alone (label 0); these hold anomalies")
+            raise DataError("training rows of a detector must all be normal (label 0); move anomalies to the test rows")
         if self.test.labels().min() == self.test.labels().max():
-            raise DataError("a detector is scored on normal rows and anomalies; these are of one kind")
+            raise DataError(
+                "test rows of a detector must be of both kinds, normal and anomalous; these are of one kind"
+            )
 
 
-def official(source: Source, role: str = "role") -> Detection:
-    """The split that comes with a set: normal training rows against its test rows, or by its group `role`.
+def official(source: LoadedDataset, role: str = "role") -> DetectionSplit:
+    """Return the official split of a data set: its own test rows, or the rows by its group `role`.
 
     Raises:
-        DataError: a set without either; `hold_out` draws a split.
+        DataError: the data set has neither; `hold_out` draws a split.
     """
     if source.test is not None:
-        return Detection(source.data.take(source.data.labels() == NORMAL), source.test)
+        return DetectionSplit(source.data.take(source.data.labels() == NORMAL), source.test)
     if role not in source.groups:
         raise DataError(f"{source.name} comes with no split for detection ({role!r}); draw one by hold_out")
     train = source.groups[role] == TRAIN_ROLE
-    return Detection(source.data.take(train), source.data.take(~train))
+    return DetectionSplit(source.data.take(train), source.data.take(~train))
 
 
-def hold_out(data: Dataset, normal: int, rng: np.random.Generator) -> Detection:
-    """`normal` random normal rows and all anomalies are the test rows, the other normal rows are learned from.
+def hold_out(data: Dataset, normal: int, rng: np.random.Generator) -> DetectionSplit:
+    """Draw a split: `normal` random normal rows and all anomalies are the test rows, the other rows are for training.
 
     Raises:
         ConfigError: no normal row would be left on one side.
     """
     rows = rng.permutation(np.flatnonzero(data.labels() == NORMAL))
     if not 1 <= normal < len(rows):
-        raise ConfigError(f"of {len(rows)} normal rows at least one must be held out and one left, not {normal}")
+        raise ConfigError(
+            f"normal must be between 1 and {len(rows) - 1} (of {len(rows)} normal rows one must be left); got {normal}"
+        )
     test = np.sort(np.concatenate([rows[:normal], np.flatnonzero(data.labels() != NORMAL)]))
-    return Detection(data.take(np.sort(rows[normal:])), data.take(test))
+    return DetectionSplit(data.take(np.sort(rows[normal:])), data.take(test))

@@ -1,4 +1,4 @@
-"""Readers of the file formats that public sets come in. Each refuses a damaged file by name."""
+"""Read the file formats of public data sets; a damaged file is refused by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,17 @@ IDX_UNSIGNED_BYTE = 0x08
 
 
 def read_npz(path: Path, *required: str) -> dict[str, Array]:
-    """All arrays of an `.npz`, never unpickling. Raises `DataError` for another kind of file, or an array missing."""
+    """Read all arrays of an `.npz` file, without unpickling anything.
+
+    Args:
+        path: the file.
+        *required: names of arrays that it must hold.
+
+    Raises:
+        DataError: the file is missing or of another kind, or lacks an array.
+    """
+    if not path.is_file():
+        raise DataError(f"cannot read {path}: there is no such file; give the path of an .npz file")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -28,12 +38,12 @@ def read_npz(path: Path, *required: str) -> dict[str, Array]:
         raise DataError(f"cannot read {path} as an .npz file without pickles: {error}") from error
     lacking = [name for name in required if name not in arrays]
     if lacking:
-        raise DataError(f"{path} holds {sorted(arrays)}; it needs also {lacking}")
+        raise DataError(f"{path} holds {sorted(arrays)}; it needs also {lacking}: write them by numpy.savez")
     return arrays
 
 
 def read_idx(path: Path) -> Array:
-    """An IDX file of unsigned bytes (MNIST's format), plain or `.gz`: uint8 of the shape that its header states."""
+    """Read an IDX file of unsigned bytes (MNIST's format), plain or `.gz`: uint8 of the shape in its header."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
@@ -49,7 +59,7 @@ def read_idx(path: Path) -> Array:
 
 
 def read_matrix(path: Path) -> Array:
-    """Numbers separated by white space, `#` starting a comment line: (lines, numbers a line) float64."""
+    """Read numbers separated by white space, `#` starting a comment line: (lines, numbers a line) float64."""
     try:
         matrix = np.loadtxt(path, dtype=np.float64, comments="#", ndmin=2)
     except (OSError, ValueError) as error:
@@ -60,27 +70,27 @@ def read_matrix(path: Path) -> Array:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Columns of text, by name.
+class TextTable:
+    """A table: columns of text, by name.
 
     Attributes:
-        path: the file they came from, for refusals.
-        columns: (rows,) strings each.
+        path: the file of the table, for errors.
+        columns: (rows,) strings of each column.
     """
 
     path: Path
     columns: Mapping[str, Sequence[str]]
 
     def text(self, column: str) -> Array:
-        """(rows,) strings. Raises `DataError` where the table lacks the column."""
+        """Return a column as (rows,) strings; raise `DataError` where the table lacks it."""
         return np.array(self._column(column))
 
     def numbers(self, columns: Iterable[str], value: Callable[[str], float] = float) -> Array:
-        """(rows, columns) float64, each entry read by `value`. Raises `DataError` that names an entry it refuses."""
+        """Return columns as (rows, columns) float64; raise `DataError` for an entry that `value` cannot read."""
         return np.column_stack([self._numbers(column, value) for column in columns])
 
     def integers(self, column: str) -> Array:
-        """(rows,) int64. Raises `DataError` for an entry that is no whole number."""
+        """Return a column as (rows,) int64; raise `DataError` for an entry that is no whole number."""
         numbers = self._numbers(column, float)
         if (numbers != np.floor(numbers)).any():
             raise DataError(f"{self.path}: column {column!r} must hold whole numbers")
@@ -99,8 +109,8 @@ class Table:
             raise DataError(f"{self.path}: column {column!r}: {error}") from error
 
 
-def read_csv(path: Path) -> Table:
-    """A table with a header line, fields separated by commas, or by bars where the header holds one.
+def read_csv(path: Path) -> TextTable:
+    """Read a table with a header line, fields separated by commas, or by bars where the header holds one.
 
     A field that holds a separator stands in quotes. Names lose outer blanks.
 
@@ -118,18 +128,18 @@ def read_csv(path: Path) -> Table:
     return table(path, [name.strip() for name in lines[0]] if lines else [], [line for line in lines[1:] if line])
 
 
-def table(path: Path, names: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
-    """Columns out of lines. Raises `DataError` for no lines, or a line of another length than `names`."""
+def table(path: Path, names: Sequence[str], lines: Sequence[Sequence[str]]) -> TextTable:
+    """Make a table of lines; raise `DataError` for no lines, or a line of another length than `names`."""
     if not names or not lines:
         raise DataError(f"{path} holds no rows")
     odd = next((number for number, line in enumerate(lines) if len(line) != len(names)), None)
     if odd is not None:
         raise DataError(f"{path}: row {odd} has {len(lines[odd])} fields, the header {len(names)}; is the file cut?")
-    return Table(path, dict(zip(names, zip(*lines, strict=True), strict=True)))
+    return TextTable(path, dict(zip(names, zip(*lines, strict=True), strict=True)))
 
 
-def read_zeek(path: Path) -> Table:
-    """A Zeek log: names from its `#fields` line, fields separated by blanks, no field holding one.
+def read_zeek(path: Path) -> TextTable:
+    """Read a Zeek log: names from its `#fields` line, fields separated by blanks, no field holding one.
 
     Blanks and not tabs alone, since the labelled logs of IoT-23 put three blanks before each of their own two fields.
     """
@@ -148,7 +158,7 @@ def read_zeek(path: Path) -> Table:
 
 
 def read_image(path: Path, shape: tuple[int, int]) -> Array:
-    """A picture in grey, (height, width) uint8; larger ones shrunk to `shape` by averaging boxes."""
+    """Read a picture in grey, (height, width) uint8; one of another size is brought to `shape` by averaging boxes."""
     from PIL import Image, UnidentifiedImageError  # noqa: PLC0415 - only picture folders need it
 
     height, width = shape

@@ -1,4 +1,4 @@
-"""Graphs that share a part, and smooth signals on them (ppgl, section V-A). All randomness from the generator given."""
+"""Generate graphs that share edges, and smooth signals on them (ppgl, section V-A)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WEIGHTS = (0.7, 1.0)
 
 @dataclass(frozen=True)
 class RelatedGraphs:
-    """Several graphs on the same vertices.
+    """Graphs on the same vertices that share a part of their edges.
 
     Attributes:
-        common: (vertices, vertices) adjacency matrix of what they share.
-        graphs: one adjacency matrix each.
+        common: (vertices, vertices) adjacency matrix of the shared edges.
+        graphs: one adjacency matrix for each client.
     """
 
     common: Array
@@ -31,7 +31,7 @@ class RelatedGraphs:
 
 
 def rbf_graph(vertices: int, rng: np.random.Generator, *, width: float = 0.5, cut: float = 0.7) -> Array:
-    """(vertices, vertices): points in the unit square, weights exp(-dist^2 / (2 width^2)) where at least `cut`."""
+    """Draw an RBF graph: points in the unit square, weights exp(-dist^2 / (2 width^2)) where at least `cut`."""
     if vertices < 2 or width <= 0 or not 0 < cut < 1:
         raise ConfigError(f"vertices >= 2, width > 0 and 0 < cut < 1 are needed, not {vertices}, {width}, {cut}")
     points = rng.uniform(size=(vertices, 2))
@@ -41,7 +41,7 @@ def rbf_graph(vertices: int, rng: np.random.Generator, *, width: float = 0.5, cu
 
 
 def rewired(base: Array, common: Array, rng: np.random.Generator) -> Array:
-    """`common` plus as many random new edges as `base` has more than it, weights uniform in `WEIGHTS`."""
+    """Return `common` plus as many random new edges as `base` has more than it, weights uniform in `WEIGHTS`."""
     heads, tails = np.triu_indices(len(base), 1)
     free = np.flatnonzero(common[heads, tails] == 0)
     added = np.count_nonzero(base[heads, tails]) - np.count_nonzero(common[heads, tails])
@@ -52,7 +52,7 @@ def rewired(base: Array, common: Array, rng: np.random.Generator) -> Array:
 
 
 def nested_parts(base: Array, shares: Sequence[float], rng: np.random.Generator) -> list[Array]:
-    """For each share q the adjacency matrix of round(q |E|) random edges of `base`; a smaller part lies in a larger."""
+    """Draw for each share q round(q |E|) random edges of `base`; a smaller part lies in every larger one."""
     if not all(0 <= share <= 1 for share in shares):
         raise ConfigError(f"shares of edges lie in [0, 1], not {tuple(shares)}")
     heads, tails = (index[base[np.triu_indices(len(base), 1)] > 0] for index in np.triu_indices(len(base), 1))
@@ -73,9 +73,9 @@ def related_graphs(
     vertices: int = 20,
     smallest_degree: float = SMALLEST_DEGREE,
 ) -> RelatedGraphs:
-    """An RBF graph of which every client keeps the same share of edges, each adding random ones up to the old number.
+    """Draw an RBF graph; each client keeps a share of its edges and adds random ones up to the old number.
 
-    The paper says nothing on the added weights (`WEIGHTS` here), nor on vertices that lose all their edges: everything
+    The paper does not give the added weights (`WEIGHTS` here), nor treat vertices that lose all their edges: everything
     is drawn again until each client's smallest degree exceeds `smallest_degree`, since L^+ has no scale otherwise.
 
     Raises:
@@ -87,7 +87,7 @@ def related_graphs(
 def graphs_at_distances(
     shares: Sequence[float], rng: np.random.Generator, *, vertices: int = 20, smallest_degree: float = SMALLEST_DEGREE
 ) -> RelatedGraphs:
-    """An RBF graph G_1, and one client for each share q of its edges that it keeps (ppgl Table III, case 2).
+    """Draw an RBF graph G_1, and a graph for each share q of its edges to keep (ppgl Table III, case 2).
 
     The first client has G_1 itself. `common` is G_1; the kept parts are nested. Redrawn like `related_graphs`.
     """
@@ -100,7 +100,7 @@ def graphs_at_distances(
 
 
 def smooth_signals(graph: Array, rows: int, rng: np.random.Generator, *, noise: float = 0.1) -> Dataset:
-    """`rows` signals from N(0, L^+ + noise^2 I), L the Laplacian of `graph` (vertices, vertices)   (ppgl eq. 26)."""
+    """Draw `rows` signals from N(0, L^+ + noise^2 I), L the Laplacian of `graph` (ppgl eq. 26)."""
     if rows < 1 or noise < 0:
         raise ConfigError(f"rows must be at least 1 and noise at least 0, not {rows} and {noise}")
     matrix = np.asarray(graph, np.float64)

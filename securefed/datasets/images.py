@@ -1,4 +1,4 @@
-"""Sets of pictures. Pixels are scaled to [0, 1]."""
+"""Load data sets of images; pixels are scaled to [0, 1]."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from securefed.datasets.base import Dataset
-from securefed.datasets.folder import Origin
+from securefed.datasets.dataset_files import DatasetFiles
 from securefed.datasets.formats import read_idx, read_image, read_npz
-from securefed.datasets.source import Source
+from securefed.datasets.loaded_dataset import LoadedDataset
 from securefed.errors import DataError
 from securefed.tensors import Array
 
-MNIST = Origin(
+MNIST = DatasetFiles(
     "mnist",
     "mnist.npz",
     tuple((f"{part}-{what}-ubyte",) for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")),
     "the MNIST site, http://yann.lecun.com/exdb/mnist/",
     "MNIST/raw",
 )
-COIL20 = Origin(
+COIL20 = DatasetFiles(
     "coil20",
     "coil20.npz",
     (("obj*__*.png",),),
@@ -31,16 +31,16 @@ COIL20 = Origin(
 COIL20_SHAPE = (32, 32)
 
 
-def digits() -> Source:
-    """1797 handwritten digits, 8x8, scaled to [0, 1] (scikit-learn's copy of the UCI set)."""
+def digits() -> LoadedDataset:
+    """Load 1797 handwritten digits, 8x8, scaled to [0, 1] (scikit-learn's copy of the UCI set)."""
     from sklearn.datasets import load_digits  # noqa: PLC0415 - a second of import that most uses do not need
 
     bunch = load_digits()
-    return Source(Dataset(bunch.data / 16.0, bunch.target), "digits", 1.0, (8, 8))
+    return LoadedDataset(Dataset(bunch.data / 16.0, bunch.target), "digits", 1.0, (8, 8))
 
 
-def mnist() -> Source:
-    """Handwritten digits, 28x28, scaled to [0, 1]: 60000 training rows in `data`, 10000 in `test`."""
+def mnist() -> LoadedDataset:
+    """Load MNIST: handwritten digits, 28x28, scaled to [0, 1]: 60000 training rows in `data`, 10000 in `test`."""
     archive = MNIST.archived()
     if archive:
         arrays = read_npz(archive, "x_train", "y_train", "x_test", "y_test")
@@ -49,11 +49,11 @@ def mnist() -> Source:
         files = [read_idx(paths[0]) for paths in MNIST.originals()]
         parts = [(files[0], files[1]), (files[2], files[3])]
     train, test = (_pictures(x, y) for x, y in parts)
-    return Source(train, "mnist", 1.0, (28, 28), test)
+    return LoadedDataset(train, "mnist", 1.0, (28, 28), test)
 
 
-def coil20() -> Source:
-    """20 objects, each from 72 angles 5 degrees apart: 1440 pictures of 32x32, scaled to [0, 1].
+def coil20() -> LoadedDataset:
+    """Load COIL-20: 20 objects, each from 72 angles 5 degrees apart: 1440 pictures of 32x32, scaled to [0, 1].
 
     `y` is the object, 0..19; rows are ordered by object, then by angle. The original's pictures of 128x128 are
     averaged over boxes of 4x4, which is near to, not bit for bit, the 32x32 copies in use.
@@ -75,7 +75,7 @@ def coil20() -> Source:
             np.stack([read_image(path, COIL20_SHAPE) for *_, path in keys]), np.array([k[0] for k in keys])
         )
         pose = np.array([pose for _, pose, _ in keys])
-    return Source(data, "coil20", 1.0, COIL20_SHAPE, groups={"pose": pose})
+    return LoadedDataset(data, "coil20", 1.0, COIL20_SHAPE, groups={"pose": pose})
 
 
 def _object_and_pose(path: Path) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Sets of network traffic, flow by flow: normal or attack. Values are raw; scale them (`scaling`) before use."""
+"""Load data sets of network traffic, one row a flow, normal or attack; values are raw, scale them (`scaling`)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 import numpy as np
 
 from securefed.datasets.base import Dataset
-from securefed.datasets.folder import Origin
-from securefed.datasets.formats import Table, read_csv, read_npz, read_zeek
-from securefed.datasets.source import Source
+from securefed.datasets.dataset_files import DatasetFiles
+from securefed.datasets.formats import TextTable, read_csv, read_npz, read_zeek
+from securefed.datasets.loaded_dataset import LoadedDataset
 from securefed.tensors import Array
 
-UNSW_NB15 = Origin(
+UNSW_NB15 = DatasetFiles(
     "unsw_nb15",
     "unsw_nb15.npz",
     (("UNSW_NB15_training-set.csv",), ("UNSW_NB15_testing-set.csv",)),
     "UNSW Canberra, https://research.unsw.edu.au/projects/unsw-nb15-dataset",
 )
-TON_IOT = Origin(
+TON_IOT = DatasetFiles(
     "ton_iot",
     "ton_iot_22.npz",
     (("train_test_network.csv", "Train_Test_Network.csv"),),
     "UNSW Canberra, https://research.unsw.edu.au/projects/toniot-datasets (train-test data sets, network)",
 )
-IOT23 = Origin(
+IOT23 = DatasetFiles(
     "iot23",
     "iot23.npz",
     (("**/*conn.log.labeled", "**/*conn.log.labeled.csv"),),
@@ -59,8 +59,8 @@ IOT23_BOUND = float(2**40)
 """Bytes of one flow; some of this set's captures hold long floods."""
 
 
-def unsw_nb15() -> Source:
-    """UNSW-NB15, 39 numeric columns, `y` 0 normal or 1 attack.
+def unsw_nb15() -> LoadedDataset:
+    """Load UNSW-NB15, 39 numeric columns, `y` 0 normal or 1 attack.
 
     From the original's tables `data` is the training set (175341 rows) and `test` the testing set (82332). Our archive
     holds the testing set alone, all of it in `data`, with a random split in the group `role`.
@@ -87,8 +87,8 @@ def unsw_nb15() -> Source:
     )
 
 
-def ton_iot() -> Source:
-    """TON-IoT's network flows, 22 numeric columns, `y` 0 normal or 1 attack.
+def ton_iot() -> LoadedDataset:
+    """Load TON-IoT's network flows, 22 numeric columns, `y` 0 normal or 1 attack.
 
     A flag that a flow does not have is -1 (else 0 or 1), a count that it does not have is 0.
 
@@ -109,10 +109,10 @@ def ton_iot() -> Source:
     return _source(TON_IOT, x, flows.integers("label"), groups, TON_BOUND, TON_FEATURES)
 
 
-def iot23() -> Source:
-    """IoT-23's connections, 8 numeric columns, `y` 0 benign or 1 malicious. A count that a connection lacks is 0.
+def iot23() -> LoadedDataset:
+    """Load IoT-23's connections, 8 numeric columns, `y` 0 benign or 1 malicious. A count that a connection lacks is 0.
 
-    Of the original every capture that lies there is read whole; some have tens of millions of rows.
+    Of the original, every capture in the folder is read whole; some have tens of millions of rows.
 
     Groups:
         role: (archive) 0 benign row to train on, 1 benign row to test on, 2 malicious.
@@ -135,7 +135,7 @@ def iot23() -> Source:
 
 
 def _capture(path: Path) -> tuple[Array, Array]:
-    log: Table = read_csv(path) if ".csv" in path.suffixes else read_zeek(path)
+    log: TextTable = read_csv(path) if ".csv" in path.suffixes else read_zeek(path)
     benign = np.char.lower(log.text("label")) == "benign"
     return log.numbers(IOT23_FEATURES, _count), ~benign
 
@@ -152,12 +152,12 @@ def _flag(entry: str) -> float:
 
 
 def _source(
-    origin: Origin,
+    origin: DatasetFiles,
     x: Array,
     y: Array,
     groups: Mapping[str, Array],
     bound: float,
     features: tuple[str, ...],
     test: Dataset | None = None,
-) -> Source:
-    return Source(Dataset(x, y.astype(np.int64)), origin.name, bound, None, test, groups, features)
+) -> LoadedDataset:
+    return LoadedDataset(Dataset(x, y.astype(np.int64)), origin.name, bound, None, test, groups, features)

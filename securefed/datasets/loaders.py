@@ -1,4 +1,4 @@
-"""Data by name: embedded sets that need no file, and files from the folder that SECUREFED_DATA names."""
+"""Load data sets by name: embedded ones, and files from the folder that SECUREFED_DATA names."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from securefed.datasets.base import Dataset
 from securefed.datasets.formats import read_npz
 from securefed.datasets.images import coil20, digits, mnist
 from securefed.datasets.intrusion import iot23, ton_iot, unsw_nb15
+from securefed.datasets.loaded_dataset import LoadedDataset
 from securefed.datasets.signals import abide, esr, esr_five, uci_har
-from securefed.datasets.source import Source
-from securefed.errors import UnknownNameError
+from securefed.errors import DataError, UnknownNameError
 
-__all__ = ["SOURCES", "Source", "breast_cancer", "digits", "load", "mnist", "npz"]
+__all__ = ["LOADERS", "LoadedDataset", "breast_cancer", "digits", "load", "mnist", "npz"]
 
 
-def breast_cancer() -> Source:
-    """569 x 30 measurements, each feature divided by its largest value (scikit-learn's copy of the UCI set)."""
+def breast_cancer() -> LoadedDataset:
+    """Load the breast cancer set, 569 x 30, each feature divided by its largest value (scikit-learn's copy)."""
     from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
 
     bunch = load_breast_cancer()
-    return Source(Dataset(bunch.data / bunch.data.max(axis=0), bunch.target), "breast_cancer", 1.0)
+    return LoadedDataset(Dataset(bunch.data / bunch.data.max(axis=0), bunch.target), "breast_cancer", 1.0)
 
 
-def npz(path: Path) -> Source:
-    """Any `.npz` with an array `x` (rows, features) and, if there are labels, `y` (rows,)."""
+def npz(path: Path) -> LoadedDataset:
+    """Load any `.npz` file with an array `x` (rows, features) and, if there are labels, `y` (rows,)."""
     arrays = read_npz(path, "x")
     x = arrays["x"]
     data = Dataset(x.reshape(len(x), -1) if x.ndim > 2 else x, arrays.get("y"))
-    return Source(data, path.stem, float(np.abs(data.x).max()) or 1.0, x.shape[1:] if x.ndim == 3 else None)
+    return LoadedDataset(data, path.stem, float(np.abs(data.x).max()) or 1.0, x.shape[1:] if x.ndim == 3 else None)
 
 
-SOURCES: dict[str, Callable[[], Source]] = {
+LOADERS: dict[str, Callable[[], LoadedDataset]] = {
     "digits": digits,
     "breast_cancer": breast_cancer,
     "mnist": mnist,
@@ -50,15 +50,24 @@ SOURCES: dict[str, Callable[[], Source]] = {
 """Loaders by name; each names the official source of its files when they are missing."""
 
 
-def load(name: str) -> Source:
-    """A set by name, or any `.npz` file by its path.
+def load(name: str | Path) -> LoadedDataset:
+    """Load a data set by its name, or any `.npz` file by its path.
+
+    Args:
+        name: a name of `LOADERS`, or a path that ends in `.npz`.
 
     Raises:
         UnknownNameError: neither; names the nearest known set.
-        DataError: the file is missing or unusable; says where it is looked for.
+        DataError: the file is missing or unusable, or of another kind; says where it is looked for.
     """
-    if name in SOURCES:
-        return SOURCES[name]()
+    name = str(name)
+    if name in LOADERS:
+        return LOADERS[name]()
     if name.endswith(".npz"):
         return npz(Path(name))
-    raise UnknownNameError("data set", name, [*SOURCES, "PATH.npz"])
+    if Path(name).suffix:
+        raise DataError(
+            f"data files must be .npz archives; got {name!r}. Write numpy.savez('data.npz', x=x, y=y), x (rows, "
+            "features) and y (rows,), and give its path."
+        )
+    raise UnknownNameError("data set", name, [*LOADERS, "PATH.npz"])

@@ -1,4 +1,4 @@
-"""Splitting one set over clients.
+"""Split one data set over clients.
 
 All functions are deterministic in the generator they are given. Every row goes to exactly one client, every client
 gets at least one row, unless the docstring says otherwise; a split that the rows do not allow is a `ConfigError`.
@@ -18,15 +18,17 @@ DIRICHLET_DRAWS = 100
 
 
 def split(data: Dataset, share: float, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
-    """(rest, held out): a random `share` of the rows is held out, at least one row on each side."""
+    """Hold out a random `share` of the rows; return (rest, held out), at least one row each."""
     rest, held = split_rows(data.rows, share, rng)
     return data.take(rest), data.take(held)
 
 
 def split_rows(rows: int, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The indices of `split`."""
+    """Return the row indices of `split`."""
     if not 0 < share < 1 or rows < 2:
-        raise ConfigError(f"the held-out share must lie in (0, 1) and the data hold two rows, not {share}, {rows}")
+        raise ConfigError(
+            f"the held-out share must lie between 0 and 1 and the rows be at least 2; got {share} of {rows} rows"
+        )
     order = rng.permutation(rows)
     held = min(max(1, round(share * rows)), rows - 1)
     return order[held:], order[:held]
@@ -36,13 +38,13 @@ def split_rows(rows: int, share: float, rng: np.random.Generator) -> tuple[Array
 
 
 def iid(data: Dataset, clients: int, rng: np.random.Generator) -> list[Dataset]:
-    """Equal shares of the shuffled rows (sizes differ by at most one)."""
-    _enough(data, clients)
+    """Give equal shares of the shuffled rows (sizes differ by at most one)."""
+    _check(data, clients)
     return _cut(data, rng.permutation(data.rows), clients)
 
 
 def sized(data: Dataset, sizes: Sequence[int], rng: np.random.Generator) -> list[Dataset]:
-    """Shuffled rows, `sizes[i]` of them for client i; rows left over are not used."""
+    """Give client i `sizes[i]` shuffled rows; rows left over are not used."""
     if min(sizes, default=0) < 1 or sum(sizes) > data.rows:
         raise ConfigError(f"sizes must be positive and sum to at most {data.rows} rows, not {sum(sizes)}")
     order = rng.permutation(data.rows)
@@ -51,7 +53,7 @@ def sized(data: Dataset, sizes: Sequence[int], rng: np.random.Generator) -> list
 
 
 def one_small(data: Dataset, clients: int, small: int, rng: np.random.Generator) -> list[Dataset]:
-    """Client 0 holds `small` rows, the others share the rest evenly; up to clients - 2 rows are not used."""
+    """Give client 0 `small` rows, the others share the rest evenly; up to clients - 2 rows are not used."""
     if clients < 2:
         raise ConfigError(f"one small client among others needs at least 2 clients, not {clients}")
     rest = (data.rows - small) // (clients - 1)
@@ -59,15 +61,15 @@ def one_small(data: Dataset, clients: int, small: int, rng: np.random.Generator)
 
 
 def power_law(data: Dataset, clients: int, rng: np.random.Generator, *, exponent: float = 1.0) -> list[Dataset]:
-    """Shuffled rows, client i's number in proportion to (i + 1)^-exponent: client 0 holds most; 0 is even."""
-    _enough(data, clients)
+    """Give shuffled rows, client i a number in proportion to (i + 1)^-exponent: client 0 holds most; 0 is even."""
+    _check(data, clients)
     if not (np.isfinite(exponent) and exponent >= 0):
         raise ConfigError(f"the exponent of a power law of sizes must be finite and >= 0, not {exponent}")
     return sized(data, apportion(data.rows, np.arange(1.0, clients + 1) ** -exponent), rng)
 
 
 def apportion(rows: int, weights: Sequence[float] | Array) -> list[int]:
-    """`rows` in whole numbers in proportion to positive `weights`, by largest remainders, at least one each.
+    """Divide `rows` into whole numbers in proportion to positive `weights`, by largest remainders, at least one each.
 
     Raises:
         ConfigError: fewer rows than weights, or a weight that is not positive and finite.
@@ -90,28 +92,31 @@ def apportion(rows: int, weights: Sequence[float] | Array) -> list[int]:
 
 
 def by_label(data: Dataset, clients: int) -> list[Dataset]:
-    """Rows sorted by label, then cut into equal shares: the most unequal split of the labels."""
-    _enough(data, clients)
+    """Sort rows by label and cut them into equal shares: the most unequal split of the labels."""
+    _check(data, clients)
     return _cut(data, np.argsort(data.labels(), kind="stable"), clients)
 
 
 def shards(
     data: Dataset, clients: int, rng: np.random.Generator, *, per_client: int = 2, pure: bool = False
 ) -> list[Dataset]:
-    """Rows sorted by label, cut into clients x `per_client` equal shards, `per_client` random ones for each client.
+    """Sort rows by label, cut them into equal shards, and give each client `per_client` random ones.
 
     Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, sec. 3, with
     200 shards of 300 rows and two a client; FLAME, sec. 5.1, whose code cuts `pure` shards.
 
     Args:
+        data: labelled rows.
+        clients: number of clients.
+        rng: generator of everything random.
+        per_client: shards of each client.
         pure: every label gives the same number of shards (to within one) of its own rows only, so that shards differ
             in size but a client has at most `per_client` labels; otherwise a shard may straddle two.
     """
+    if not isinstance(per_client, int | np.integer) or per_client < 1:
+        raise ConfigError(f"per_client must be an integer of at least 1; got {per_client!r}")
+    _check(data, clients, per_client)
     total = clients * per_client
-    if clients < 1 or per_client < 1 or total > data.rows:
-        raise ConfigError(
-            f"{clients} clients of {per_client} shards need as many rows, at least; there are {data.rows}"
-        )
     order = np.argsort(data.labels(), kind="stable")
     cut = _pure_shards(order, data.labels()[order], total) if pure else np.array_split(order, total)
     dealt = rng.permutation(total).reshape(clients, per_client)
@@ -130,11 +135,11 @@ def _pure_shards(order: Array, labels: Array, total: int) -> list[Array]:
 
 
 def partly_sorted(data: Dataset, clients: int, rng: np.random.Generator, *, share: float) -> list[Dataset]:
-    """A random `share` of the rows is sorted by label, the rest shuffled; each client gets an equal cut of both.
+    """Sort a random `share` of the rows by label and shuffle the rest; give each client an equal cut of both.
 
     Source: LoSAC, sec. 5.2.1 (its c %). Share 0 is `iid`, share 1 is `by_label`; sizes differ by at most one.
     """
-    _enough(data, clients)
+    _check(data, clients)
     if not 0 <= share <= 1:
         raise ConfigError(f"the sorted share must lie in [0, 1], not {share}")
     order = rng.permutation(data.rows)
@@ -152,7 +157,7 @@ def partly_sorted(data: Dataset, clients: int, rng: np.random.Generator, *, shar
 def dirichlet(
     data: Dataset, clients: int, rng: np.random.Generator, *, alpha: float, minimum: int = 1
 ) -> list[Dataset]:
-    """Each label's rows in shares drawn from Dirichlet(alpha, ..., alpha): alpha -> infinity is even, -> 0 one owner.
+    """Divide each label's rows in shares from Dirichlet(alpha, ..., alpha): even for large alpha, one client for small.
 
     The draw is repeated, all labels anew, until every client has `minimum` rows.
 
@@ -162,9 +167,10 @@ def dirichlet(
         ConfigError: not reached in `DIRICHLET_DRAWS` draws, or impossible.
     """
     if not (np.isfinite(alpha) and alpha > 0):
-        raise ConfigError(f"alpha must be positive and finite, not {alpha}")
-    if clients < 1 or minimum < 1 or clients * minimum > data.rows:
-        raise ConfigError(f"{data.rows} rows cannot give {clients} clients at least {minimum} each (at least 1)")
+        raise ConfigError(f"alpha must be positive and finite; got {alpha}")
+    if not isinstance(minimum, int | np.integer) or minimum < 1:
+        raise ConfigError(f"minimum must be an integer of at least 1; got {minimum!r}")
+    _check(data, clients, minimum)
     labels = data.labels()
     by_class = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     for _ in range(DIRICHLET_DRAWS):
@@ -185,21 +191,22 @@ def dirichlet(
 
 
 def by_feature(data: Dataset, clients: int, column: int) -> list[Dataset]:
-    """Rows sorted by one column, then cut into equal shares: clients see ranges of it.
+    """Sort rows by one column and cut them into equal shares: each client holds a range of it.
 
     FedPCA, sec. V-A1, groups UNSW-NB15 so: `by_feature(data, 100, source.column("ct_srv_src"))`.
     One client for each distinct value is `by_group(data, data.x[:, column])`.
     """
-    _enough(data, clients)
+    _check(data, clients)
     if not 0 <= column < data.features:
-        raise ConfigError(f"the data has columns 0..{data.features - 1}, not {column}")
+        raise ConfigError(f"the data has columns 0..{data.features - 1}; got column {column}")
     return _cut(data, np.argsort(data.x[:, column], kind="stable"), clients)
 
 
 def by_group(data: Dataset, groups: Array, clients: int | None = None) -> list[Dataset]:
-    """One client for each distinct entry of `groups`, in their order; or whole groups over `clients`, evenly.
+    """Give each distinct entry of `groups` to a client of its own, or whole groups to `clients` evenly.
 
     Args:
+        data: the rows.
         groups: (rows,) the subject, recording or service of each row.
         clients: fewer than the groups: each group, largest first, goes to the client with the fewest rows so far.
 
@@ -217,7 +224,7 @@ def by_group(data: Dataset, groups: Array, clients: int | None = None) -> list[D
 
 
 def _dealt(sizes: Array, clients: int) -> Array:
-    """(groups,) the client of each group."""
+    """Return (groups,) the client of each group."""
     if not 1 <= clients <= len(sizes):
         raise ConfigError(f"{len(sizes)} groups can be dealt to 1..{len(sizes)} clients, not {clients}")
     held, owner = np.zeros(clients, np.int64), np.empty(len(sizes), np.int64)
@@ -232,12 +239,17 @@ def _cut(data: Dataset, order: Array, clients: int) -> list[Dataset]:
 
 
 def _ends(rows: int, clients: int) -> Array:
-    """(clients - 1,) where equal shares of `rows` end, the first ones longer by one where they do not go up evenly."""
+    """Return the (clients - 1,) ends of equal shares of `rows`; the first ones are longer by one if need be."""
     sizes = np.full(clients, rows // clients)
     sizes[: rows % clients] += 1
     return np.cumsum(sizes)[:-1]
 
 
-def _enough(data: Dataset, clients: int) -> None:
-    if not 1 <= clients <= data.rows:
-        raise ConfigError(f"{data.rows} rows can be split over 1..{data.rows} clients, not {clients}")
+def _check(data: Dataset, clients: int, each: int = 1) -> None:
+    """Raise an error unless `clients` is a number of clients of which each can have `each` rows of `data`."""
+    if not isinstance(data, Dataset):
+        raise DataError(f"data must be a securefed.Dataset; got {type(data).__name__}. Write Dataset(x, y).")
+    most = data.rows // each
+    if not isinstance(clients, int | np.integer) or not 1 <= clients <= most:
+        rows = f"{data.rows} rows" + (f", {each} for each client" if each > 1 else "")
+        raise ConfigError(f"clients must be an integer between 1 and {most} ({rows}); got {clients!r}")

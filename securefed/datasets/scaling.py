@@ -1,4 +1,4 @@
-"""Scaling of columns: fitted on some rows (the training rows), then applied to any.
+"""Scale columns: a scaling is fitted on some rows (the training rows), then applied to any.
 
     scale = fit(train, log1p, z_score)
     train, test = scale(train), scale(test)
@@ -19,26 +19,27 @@ from securefed.tensors import Array
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """x -> (compress(x) - shift) * factor, column by column, where compress is sign(x) log(1 + |x|) or nothing.
+class ColumnScaling:
+    """Scale column by column, x -> (compress(x) - shift) * factor, compress(x) = sign(x) log(1 + |x|) or x.
 
     Attributes:
-        shift, factor: (features,) or scalars.
+        shift: (features,) or scalar.
+        factor: (features,) or scalar.
         compress: whether the logarithm is taken first.
-        after: what is applied before all of it, `None` for nothing.
+        after: scaling that is applied first, `None` for none.
     """
 
     shift: Array
     factor: Array
     compress: bool = False
-    after: Scaling | None = None
+    after: ColumnScaling | None = None
 
     def __call__(self, data: Dataset) -> Dataset:
-        """`data` with its rows scaled; labels and responses are kept."""
+        """Scale the rows of `data`; labels and responses are kept."""
         return Dataset(self.rows(data.x), data.y)
 
     def rows(self, x: Array) -> Array:
-        """(rows, features) scaled, a new array."""
+        """Scale (rows, features) into a new array."""
         x = x if self.after is None else self.after.rows(x)
         x = np.copysign(np.log1p(np.abs(x)), x) if self.compress else x
         scaled = x - self.shift
@@ -46,47 +47,47 @@ class Scaling:
         return scaled
 
 
-Fit = Callable[[Dataset], Scaling]
+ScalingFit = Callable[[Dataset], ColumnScaling]
 
 
-def z_score(data: Dataset) -> Scaling:
-    """Mean 0, standard deviation 1 (of the fitted rows, divided by their number). A constant column becomes 0."""
-    return Scaling(data.x.mean(axis=0), _inverse(data.x.std(axis=0), varies=np.ptp(data.x, axis=0) > 0))
+def z_score(data: Dataset) -> ColumnScaling:
+    """Fit to mean 0, standard deviation 1 (divisor: the number of rows). A constant column becomes 0."""
+    return ColumnScaling(data.x.mean(axis=0), _inverse(data.x.std(axis=0), varies=np.ptp(data.x, axis=0) > 0))
 
 
-def unit_range(data: Dataset) -> Scaling:
-    """The fitted rows' smallest entry of a column becomes 0, its largest 1. A constant column becomes 0."""
+def unit_range(data: Dataset) -> ColumnScaling:
+    """Fit to [0, 1]: a column's smallest entry becomes 0, its largest 1. A constant column becomes 0."""
     low = data.x.min(axis=0)
     spread = data.x.max(axis=0) - low
-    return Scaling(low, _inverse(spread, varies=spread > 0))
+    return ColumnScaling(low, _inverse(spread, varies=spread > 0))
 
 
-def column_maximum(data: Dataset) -> Scaling:
-    """Each column divided by its largest absolute entry in the fitted rows. A column of zeros stays so."""
+def column_maximum(data: Dataset) -> ColumnScaling:
+    """Divide each column by its largest absolute entry in the fitted rows. A column of zeros stays so."""
     largest = np.maximum(data.x.max(axis=0), -data.x.min(axis=0))
-    return Scaling(np.zeros(1), _inverse(largest, varies=largest > 0))
+    return ColumnScaling(np.zeros(1), _inverse(largest, varies=largest > 0))
 
 
-def maximum(data: Dataset) -> Scaling:
-    """All columns divided by the one largest absolute entry of the fitted rows: columns keep their proportions."""
+def maximum(data: Dataset) -> ColumnScaling:
+    """Divide all columns by the one largest absolute entry of the fitted rows: columns keep their proportions."""
     largest = np.atleast_1d(max(data.x.max(), -data.x.min()))
-    return Scaling(np.zeros(1), _inverse(largest, varies=largest > 0))
+    return ColumnScaling(np.zeros(1), _inverse(largest, varies=largest > 0))
 
 
-def log1p(data: Dataset) -> Scaling:
-    """sign(x) log(1 + |x|): counts over many magnitudes come to a few units, 0 stays 0. Nothing is fitted."""
-    return Scaling(np.zeros(1), np.ones(1), compress=True)
+def log1p(data: Dataset) -> ColumnScaling:
+    """Take sign(x) log(1 + |x|): counts over many magnitudes come to a few units, 0 stays 0. Nothing is fitted."""
+    return ColumnScaling(np.zeros(1), np.ones(1), compress=True)
 
 
-def fit(data: Dataset, *steps: Fit) -> Scaling:
-    """Several scalings as one, each fitted on `data` as those before leave it; none leaves rows as they are."""
-    fitted: Scaling | None = None
+def fit(data: Dataset, *steps: ScalingFit) -> ColumnScaling:
+    """Fit several scalings in order, each on the data scaled so far; without any, rows stay as they are."""
+    fitted: ColumnScaling | None = None
     for step in steps:
         made = step(data if fitted is None else fitted(data))
-        fitted = Scaling(made.shift, made.factor, made.compress, fitted)
-    return fitted or Scaling(np.zeros(1), np.ones(1))
+        fitted = ColumnScaling(made.shift, made.factor, made.compress, fitted)
+    return fitted or ColumnScaling(np.zeros(1), np.ones(1))
 
 
 def _inverse(spread: Array, *, varies: Array) -> Array:
-    """1 / spread, 0 where the column does not vary: a spread that round-off made out of equal entries is no spread."""
+    """Return 1 / spread, and 0 where the column does not vary, even if round-off gives it a tiny spread."""
     return np.divide(1.0, spread, out=np.zeros_like(spread), where=varies)

@@ -1,4 +1,4 @@
-"""Sets of signals that people wear: movement of a phone, electric potential of the brain, blood oxygen in it."""
+"""Load data sets of signals measured on people: phone sensors, EEG and functional MRI."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 import numpy as np
 
 from securefed.datasets.base import Dataset
-from securefed.datasets.folder import Origin
-from securefed.datasets.formats import Table, read_csv, read_matrix, read_npz
-from securefed.datasets.source import Source
+from securefed.datasets.dataset_files import DatasetFiles
+from securefed.datasets.formats import TextTable, read_csv, read_matrix, read_npz
+from securefed.datasets.loaded_dataset import LoadedDataset
 from securefed.errors import DataError
 from securefed.tensors import Array
 
-UCI_HAR = Origin(
+UCI_HAR = DatasetFiles(
     "uci_har",
     "uci_har.npz",
     tuple((f"{part}/{what}_{part}.txt",) for part in ("train", "test") for what in ("X", "y", "subject")),
     "the UCI repository, https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+smartphones",
     "UCI HAR Dataset",
 )
-ESR = Origin(
+ESR = DatasetFiles(
     "esr",
     "esr.npz",
     (("Epileptic Seizure Recognition.csv", "data.csv"),),
     "the UCI repository, https://archive.ics.uci.edu/dataset/388/epileptic+seizure+recognition",
 )
-ABIDE = Origin(
+ABIDE = DatasetFiles(
     "abide",
     "abide_cc200.npz",
     (("Phenotypic_V1_0b_preprocessed*.csv",), ("**/*_rois_*.1D",)),
@@ -43,8 +43,10 @@ ABIDE_BOUND = 4096.0
 """Of a preprocessed series, in the scanner's units after removal of the mean; the archive's largest is 528."""
 
 
-def uci_har() -> Source:
-    """Human activity from a phone's sensors, 561 features in [-1, 1], `y` 0..5; 7352 official rows, 2947 in `test`.
+def uci_har() -> LoadedDataset:
+    """Load UCI HAR: human activity from a phone's sensors, 561 features in [-1, 1], `y` 0..5.
+
+    There are 7352 official training rows, and 2947 in `test`.
 
     Groups:
         subject: number of the person who wore the phone, 1 to 30; no subject is both in `data` and in `test`.
@@ -56,18 +58,18 @@ def uci_har() -> Source:
         data = [Dataset(arrays["x"][rows], arrays["y"][rows].astype(np.int64)) for rows in (~test, test)]
         subject = arrays["subject"][~test].astype(np.int64)
     else:
-        x, y, who, x_test, y_test, _ = (read_matrix(paths[0]) for paths in UCI_HAR.originals())
+        x, y, subjects, x_test, y_test, _ = (read_matrix(paths[0]) for paths in UCI_HAR.originals())
         data = [Dataset(x, _activity(y)), Dataset(x_test, _activity(y_test))]
-        subject = who[:, 0].astype(np.int64)
-    return Source(data[0], "uci_har", 1.0, test=data[1], groups={"subject": subject})
+        subject = subjects[:, 0].astype(np.int64)
+    return LoadedDataset(data[0], "uci_har", 1.0, test=data[1], groups={"subject": subject})
 
 
 def _activity(column: Array) -> Array:
     return column[:, 0].astype(np.int64) - 1
 
 
-def esr() -> Source:
-    """Epileptic seizure recognition: 11500 seconds of EEG, 178 samples each, raw; `y` is 1 for a seizure, else 0.
+def esr() -> LoadedDataset:
+    """Load epileptic seizure recognition: 11500 seconds of EEG, 178 samples each, raw; `y` is 1 for a seizure, else 0.
 
     Groups:
         recording: which recording a second was cut from.
@@ -75,13 +77,13 @@ def esr() -> Source:
         condition: the five classes of the original, 1 (seizure) to 5.
     """
     x, groups = _seconds()
-    return Source(Dataset(x, (groups["condition"] == SEIZURE).astype(np.int64)), "esr", ESR_BOUND, groups=groups)
+    return LoadedDataset(Dataset(x, (groups["condition"] == SEIZURE).astype(np.int64)), "esr", ESR_BOUND, groups=groups)
 
 
-def esr_five() -> Source:
-    """As `esr`, all five classes kept: `y` is the original's class less one, so that 0 is a seizure."""
+def esr_five() -> LoadedDataset:
+    """Load `esr` with all five classes: `y` is the original's class less one, so that 0 is a seizure."""
     x, groups = _seconds()
-    return Source(Dataset(x, groups["condition"] - 1), "esr_five", ESR_BOUND, groups=groups)
+    return LoadedDataset(Dataset(x, groups["condition"] - 1), "esr_five", ESR_BOUND, groups=groups)
 
 
 def _seconds() -> tuple[Array, dict[str, Array]]:
@@ -113,8 +115,8 @@ def _places(path: Path, names: Sequence[str], condition: Array) -> tuple[Array, 
     return np.array([int(chunk) - 1 for chunk, _ in found]), np.unique(recordings, return_inverse=True)[1]
 
 
-def abide() -> Source:
-    """ABIDE, functional MRI of people with autism and controls: rows are moments, columns are regions of the brain.
+def abide() -> LoadedDataset:
+    """Load ABIDE, functional MRI of people with autism and controls: rows are moments, columns brain regions.
 
     `y` is 1 for every row of a person with autism, else 0. A person's rows stand together, in the order of time;
     `partition.by_group(data, groups["subject"])` gives each person to a client. All series must be of one atlas.
@@ -136,10 +138,10 @@ def abide() -> Source:
         x, lengths = np.concatenate(series), np.array([len(scan) for scan in series])
         autism, site, subject = (np.array([line[at] for line in lines]) for at in range(3))
     groups = {"subject": np.repeat(subject.astype(np.int64), lengths), "site": np.repeat(site, lengths)}
-    return Source(Dataset(x, np.repeat(autism.astype(np.int64), lengths)), "abide", ABIDE_BOUND, groups=groups)
+    return LoadedDataset(Dataset(x, np.repeat(autism.astype(np.int64), lengths)), "abide", ABIDE_BOUND, groups=groups)
 
 
-def _scans(people: Table, paths: tuple[Path, ...]) -> tuple[list[Array], list[tuple[bool, str, int]]]:
+def _scans(people: TextTable, paths: tuple[Path, ...]) -> tuple[list[Array], list[tuple[bool, str, int]]]:
     """The series, and (autism, site, subject) of each, from the table of persons."""
     group, subject = people.integers("DX_GROUP"), people.integers("SUB_ID")  # group 1 is autism, 2 control
     site, file = people.text("SITE_ID"), people.text("FILE_ID")

@@ -1,4 +1,4 @@
-"""Drawn data of the papers: clients that each follow a linear rule of their own, and readings of a low-rank matrix."""
+"""Generate the papers' synthetic data: linear classification rules by client, and readings of a low-rank matrix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def linear_rules(
     classes: int = 10,
     alike: bool = False,
 ) -> list[Dataset]:
-    """Synthetic(alpha, beta): client k labels rows by a rule of its own, y = argmax(W_k^T x + b_k).
+    """Draw Synthetic(alpha, beta): client k labels rows by a rule of its own, y = argmax(W_k^T x + b_k).
 
     Entries of W_k and b_k ~ N(u_k, 1), u_k ~ N(0, alpha);  x ~ N(v_k, diag(j^-1.2)), entries of v_k ~ N(B_k, 1),
     B_k ~ N(0, beta).
@@ -36,8 +36,11 @@ def linear_rules(
 
     Args:
         sizes: rows of each client.
+        rng: generator of everything random.
         rule_spread: alpha.
         input_spread: beta.
+        features: width of a row.
+        classes: number of labels.
         alike: one rule for all clients, and v_k = (B_k, ..., B_k): the code's i.i.d. variant.
 
     Raises:
@@ -62,8 +65,8 @@ def linear_rules(
 
 
 @dataclass(frozen=True)
-class LowRank:
-    """Readings of a matrix of low rank.
+class LowRankReadings:
+    """Linear readings of a matrix of low rank, by client.
 
     Attributes:
         clients: rows vec(D_j) of d * d entries (row by row), responses y_j.
@@ -83,8 +86,8 @@ def low_rank(
     dimension: int = 64,
     mean: float = 0.1,
     noise: float = 0.1,
-) -> LowRank:
-    """y_j = <X_G, D_j> + N(0, noise), entries of D_j ~ N(mean, 1), X_G = diag(1, ..., 1, 0, ..., 0) of rank `rank`.
+) -> LowRankReadings:
+    """Draw readings y_j = <X_G, D_j> + N(0, noise), entries of D_j ~ N(mean, 1), X_G = diag(1, ..., 0) of rank `rank`.
 
     Source: LoSAC, sec. 5.5, (21), with d = 64, rank 32, 16, 8, 4, 2 and 100 clients. The paper gives no number of rows
     a client, and leaves open whether its N(0, .1) names a standard deviation (taken here) or a variance.
@@ -103,11 +106,11 @@ def low_rank(
     for _ in range(clients):
         readings = rng.normal(mean, 1.0, (rows, dimension * dimension))
         parts.append(Dataset(readings, readings @ truth.ravel() + rng.normal(0.0, noise, rows)))
-    return LowRank(tuple(parts), truth)
+    return LowRankReadings(tuple(parts), truth)
 
 
 def two_classes(data: Dataset, last: int) -> Dataset:
-    """Labels up to and including `last` become 0, the others 1.
+    """Merge labels into two: up to and including `last` they become 0, the others 1.
 
     Source: LoSAC, sec. 5.4 (Fig. 6): MNIST with `last` 5; HAR with its labels 1..3 against 4..6, which is `last` 2
     here since labels count from 0; ESR is binary already.

@@ -1,15 +1,15 @@
-"""Anomaly detection by reconstruction error, for any model that gives rows back."""
+"""Anomaly detection by the reconstruction error of a model."""
 
 from __future__ import annotations
 
-from securefed.detection.detector import Detector, Metrics, Rule, metrics, roc_threshold
+from securefed.detection.detector import AnomalyDetector, DetectionMetrics, ThresholdRule, metrics, roc_threshold
 from securefed.detection.scores import Reconstruct, projection, reconstruction_errors
 
 __all__ = [
-    "Detector",
-    "Metrics",
+    "AnomalyDetector",
+    "DetectionMetrics",
     "Reconstruct",
-    "Rule",
+    "ThresholdRule",
     "metrics",
     "projection",
     "reconstruction_errors",

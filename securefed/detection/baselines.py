@@ -1,6 +1,6 @@
-"""FedAE and FedBiGAN: networks that give rows back, trained by FedAvg (fedpca_grassmann, section V-A2).
+"""Register FedAE and FedBiGAN: networks that reconstruct rows, trained by FedAvg (fedpca_grassmann, section V-A2).
 
-Importing this registers them; torch is loaded when one is made.
+Torch is imported when one is made.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from securefed.algorithms.optimization import FedAvg
 from securefed.problems import problems
 
 SHALLOW_AUTOENCODER, SHALLOW_BIGAN, DEEP = (32,), (16,), (32, 16, 8)
-"""Widths between rows and code. The paper prints two layers and four; widths are those of its authors' code."""
+"""Widths between rows and code. The paper gives two and four layers; widths are those of its authors' code."""
 CODE = 4
-"""Width of the code, which neither prints."""
+"""Width of the code, which neither the paper nor its code gives."""
 
 
 def _maker(problem: str, widths: tuple[int, ...], learning_rate: float) -> Callable[..., FedAvg]:

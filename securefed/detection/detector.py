@@ -1,4 +1,4 @@
-"""A threshold on anomaly scores, taken from the ROC curve, and the seven metrics (fedpca_grassmann, section V)."""
+"""Choose a threshold on anomaly scores from the ROC curve, and compute seven metrics (fedpca_grassmann, section V)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from securefed.errors import DataError
 from securefed.public import require
 from securefed.tensors import Array
 
-Rule = Literal["rates", "accuracy"]
+ThresholdRule = Literal["rates", "accuracy"]
 
 
 @dataclass(frozen=True)
-class Metrics:
+class DetectionMetrics:
     """Quality of anomaly scores; an anomaly is the positive class.
 
     Attributes:
         threshold: rows scored at or above it are flagged.
-        accuracy: share of rows judged rightly.
+        accuracy: share of rows classified correctly.
         precision: share of anomalies among the flagged rows; 0 where none is flagged.
         recall: share of the anomalies that are flagged.
         f1: harmonic mean of the two; 0 where both are.
@@ -43,8 +43,8 @@ class Metrics:
 
 
 @dataclass(frozen=True)
-class Detector:
-    """Flags rows that a model reconstructs badly.
+class AnomalyDetector:
+    """Flag rows that a model reconstructs badly.
 
     Attributes:
         reconstruct: the model (see `scores`).
@@ -55,38 +55,40 @@ class Detector:
     threshold: float
 
     @classmethod
-    def fit(cls, reconstruct: Reconstruct, x: Array, anomalous: Array, rule: Rule = "rates") -> Detector:
-        """A detector with the threshold from the ROC curve of labelled rows (see `roc_threshold`)."""
+    def fit(
+        cls, reconstruct: Reconstruct, x: Array, anomalous: Array, rule: ThresholdRule = "rates"
+    ) -> AnomalyDetector:
+        """Make a detector with the threshold from the ROC curve of labelled rows (see `roc_threshold`)."""
         return cls(reconstruct, roc_threshold(reconstruction_errors(reconstruct, x), anomalous, rule))
 
     def flags(self, x: Array) -> Array:
-        """(rows,) bool: which rows are anomalous."""
+        """Return (rows,) bool: which rows are anomalous."""
         return reconstruction_errors(self.reconstruct, x) >= self.threshold
 
-    def measure(self, x: Array, anomalous: Array) -> Metrics:
-        """The metrics on labelled rows, at this threshold."""
+    def measure(self, x: Array, anomalous: Array) -> DetectionMetrics:
+        """Compute the metrics on labelled rows, at this threshold."""
         return metrics(reconstruction_errors(self.reconstruct, x), anomalous, self.threshold)
 
 
-def roc_threshold(scores: Array, anomalous: Array, rule: Rule = "rates") -> float:
-    """The best threshold on the ROC curve; of equals the highest.
+def roc_threshold(scores: Array, anomalous: Array, rule: ThresholdRule = "rates") -> float:
+    """Return the best threshold on the ROC curve; of several best ones the highest.
 
-    Where none beats flagging nothing (constant scores, or anomalies that score below normal rows throughout) it is
-    infinite. Measured on the rows it was taken from, as the paper does, it is optimistic.
+    It is infinite where no threshold is better than flagging nothing (constant scores, or anomalies that all score
+    below normal rows). Metrics on the same rows, as in the paper, are optimistic.
 
     Args:
         scores: (rows,) finite.
         anomalous: (rows,) bool, or 0 and 1.
-        rule: what is largest there: `rates`, true minus false positive rate, as the paper words it; `accuracy`, the
-            rows judged rightly, as its authors' code counts: where most rows are anomalies it flags nearly all.
+        rule: what the threshold maximises: `rates`, true minus false positive rate, as in the paper; `accuracy`, the
+            correctly classified rows, as in its authors' code: where most rows are anomalies it flags nearly all.
 
     Raises:
         DataError: scores and labels do not fit, or the rows are all of one class.
-        ConfigError: no such rule.
+        ConfigError: an unknown rule.
     """
     from sklearn.metrics import roc_curve  # noqa: PLC0415 - a second of import that most uses do not need
 
-    require(rule in ("rates", "accuracy"), f"rule is 'rates' or 'accuracy', not {rule!r}")
+    require(rule in ("rates", "accuracy"), f"rule must be 'rates' or 'accuracy'; got {rule!r}")
     scores, labels = _checked(scores, anomalous)
     false_positive, true_positive, thresholds = roc_curve(labels, scores)
     anomalies, normal = int(np.sum(labels)), int(np.sum(~labels))
@@ -96,11 +98,11 @@ def roc_threshold(scores: Array, anomalous: Array, rule: Rule = "rates") -> floa
     return float(thresholds[np.argmax(one * hits - other * false_alarms)])
 
 
-def metrics(scores: Array, anomalous: Array, threshold: float | None = None) -> Metrics:
-    """The seven metrics at `threshold`, or at the one from the ROC curve of these very rows.
+def metrics(scores: Array, anomalous: Array, threshold: float | None = None) -> DetectionMetrics:
+    """Compute the seven metrics at `threshold`, or at the one from the ROC curve of these very rows.
 
     Raises:
-        DataError: as `roc_threshold`.
+        DataError: as in `roc_threshold`.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score  # noqa: PLC0415
 
@@ -110,7 +112,7 @@ def metrics(scores: Array, anomalous: Array, threshold: float | None = None) -> 
     hits, false_alarms = int(np.sum(flagged & labels)), int(np.sum(flagged & ~labels))
     recall = hits / int(np.sum(labels))
     precision = hits / (hits + false_alarms) if hits else 0.0
-    return Metrics(
+    return DetectionMetrics(
         threshold=float(threshold),
         accuracy=float(np.mean(flagged == labels)),
         precision=precision,
@@ -123,10 +125,12 @@ def metrics(scores: Array, anomalous: Array, threshold: float | None = None) -> 
 
 
 def _checked(scores: Array, anomalous: Array) -> tuple[Array, Array]:
-    """Scores in float64 and labels as bool, or `DataError`."""
+    """Return scores in float64 and labels as bool; raise `DataError` for any that do not fit."""
     scores, labels = np.asarray(scores, dtype=np.float64), np.asarray(anomalous)
     if scores.ndim != 1 or scores.shape != labels.shape or not len(scores):
-        raise DataError(f"one score and one label a row: shapes {scores.shape} and {labels.shape} do not fit")
+        raise DataError(
+            f"scores and labels must be (rows,) arrays of one length; got shapes {scores.shape} and {labels.shape}"
+        )
     if not np.isfinite(scores).all():
         raise DataError(f"{np.sum(~np.isfinite(scores))} scores are NaN or infinite; did the model diverge?")
     if not np.isin(labels, (0, 1)).all():

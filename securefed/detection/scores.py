@@ -1,4 +1,4 @@
-"""Reconstruction error of a row: the anomaly score of every detector here."""
+"""Score rows by their reconstruction error, the anomaly score of every detector here."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ Reconstruct = Callable[[Array], Array]
 
 
 def projection(basis: Array) -> Reconstruct:
-    """PCA's reconstruction x -> x U U^T for U = orth(basis), (features, rank).
+    """Return PCA's reconstruction x -> x U U^T for U = orth(basis), (features, rank).
 
-    The basis is orthonormalised because the mean that FedPG and FedPE put out is not orthonormal: with Z itself,
-    rows of a wandering norm would be measured, not subspaces.
+    The basis is orthonormalised, since the mean that FedPG and FedPE return is not orthonormal: with Z itself the score
+    would depend on the norms of its columns, not only on the subspace.
     """
     U = orth(basis)
     return lambda x: np.asarray((x @ U) @ U.T)
 
 
 def reconstruction_errors(reconstruct: Reconstruct, x: Array) -> Array:
-    """(rows,) ||x - reconstruct(x)||, the Euclidean distance row by row; higher is more anomalous.
+    """Compute (rows,) ||x - reconstruct(x)||, the Euclidean distance row by row; higher is more anomalous.
 
     Raises:
-        DataError: the model gives back another shape, or NaN or infinity.
+        DataError: the model returns another shape, or NaN or infinity.
     """
     back = np.asarray(reconstruct(x), dtype=np.float64)
     if back.shape != x.shape:
-        raise DataError(f"a reconstruction of rows {x.shape} has their shape, not {back.shape}; pass decode(encode(x))")
+        raise DataError(
+            f"a reconstruction must have the shape of its rows, {x.shape}; got {back.shape}. Pass decode(encode(x))."
+        )
     bad = np.flatnonzero(~np.isfinite(back).all(axis=1))
     if bad.size:
         raise DataError(f"{bad.size} rows are reconstructed as NaN or infinity (first: row {bad[0]}); did it diverge?")

@@ -1,4 +1,7 @@
-"""Training problems for the gradient algorithms. Importing this registers them; networks load torch when made."""
+"""Training problems for the gradient algorithms.
+
+Importing this package registers them; networks import torch when they are made.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FLAME's network for images (`cnn`): two convolutions with pooling, two linear layers."""
+"""Train FLAME's network for images (`cnn`): two convolutions with pooling, two linear layers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from securefed.problems.base import BaseProblem
-from securefed.problems.initial import STARTS, Start, drawn
+from securefed.problems.base import BaseProblem, checked_widths
+from securefed.problems.initial_weights import InitialWeights, check_start, draw_weights
 from securefed.problems.torch_classifier import TorchClassifier
-from securefed.problems.torch_problem import Named
+from securefed.problems.torch_problem import TorchTensors
 from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
@@ -21,7 +21,7 @@ SMALLEST_SIDE = 10
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionalNetwork(TorchClassifier):
-    """convolution 3x3 - ReLU - pooling 2x2, twice, then linear - ReLU - linear.
+    """Convolutional network: twice (convolution 3x3, ReLU, pooling 2x2), then linear, ReLU, linear.
 
     The paper gives the count of parameters only (FLAME, table I); the authors' code has these layers: on 3x64x64
     images and 6 classes they hold 206,678. Its dropout before the first linear layer is left out: every client would
@@ -42,22 +42,23 @@ class ConvolutionalNetwork(TorchClassifier):
     image_shape: tuple[int, int, int] = (1, 28, 28)
     channels: tuple[int, int] = (32, 16)
     hidden: int = 64
-    start: Start = "uniform"
+    start: InitialWeights = "uniform"
 
     def __post_init__(self) -> None:
+        """Check the settings."""
         super().__post_init__()
-        object.__setattr__(self, "image_shape", tuple(self.image_shape))
-        object.__setattr__(self, "channels", tuple(self.channels))
+        object.__setattr__(self, "image_shape", checked_widths("image_shape", self.image_shape, 3))
+        object.__setattr__(self, "channels", checked_widths("channels", self.channels, 2))
         shape = self.image_shape
         require(
-            len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= SMALLEST_SIDE,
-            f"image_shape is (channels, height, width) with sides of at least {SMALLEST_SIDE}, not {shape}",
+            min(shape[1:]) >= SMALLEST_SIDE,
+            f"image_shape must be (channels, height, width) with sides of at least {SMALLEST_SIDE}; got {shape}",
         )
-        widths = (*self.channels, self.hidden)
-        require(len(widths) == 3 and min(widths) >= 1, f"two channels and hidden must be positive, not {widths}")
-        require(self.start in STARTS, f"start is one of {STARTS}, not {self.start!r}")
+        checked_widths("hidden", (self.hidden,))
+        check_start(self.start)
 
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
         require(public.classes >= 2, f"a classifier needs at least 2 classes, the data declares {public.classes}")
         pixels = int(np.prod(self.image_shape))
         require(
@@ -79,13 +80,15 @@ class ConvolutionalNetwork(TorchClassifier):
         return out
 
     def initial(self, public: Public, rng: np.random.Generator) -> dict[str, Array]:
-        return drawn(self.shapes(public), self.start, rng)
+        """Return the parameters before the first round."""
+        return draw_weights(self.shapes(public), self.start, rng)
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
         """Client by client: convolutions batched over weights take 1.7 times as long (measured)."""
         return BaseProblem.gradients(self, parameters, x, y, weights)
 
-    def logits(self, parameters: Named, x: torch.Tensor) -> torch.Tensor:
+    def logits(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
+        """Compute the logits of the rows `x`."""
         functional = torch.nn.functional
         x = x.reshape(-1, *self.image_shape)
         for name in ("convolution1", "convolution2"):

@@ -1,4 +1,4 @@
-"""The slope of the cross entropy of several clients' logits, and where each row's own logit stands."""
+"""Differentiate the cross entropy of several clients' logits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from securefed.tensors import Array
 
 
 def slope_of(z: Array, y: Array, weights: Array) -> Array:
-    """d loss / dz = weight (softmax(z) - [y]), written over z.
+    """Compute d loss / dz = weight (softmax(z) - [y]), written over z.
 
     Args:
         z: (clients, rows, classes) logits.
@@ -24,5 +24,5 @@ def slope_of(z: Array, y: Array, weights: Array) -> Array:
 
 
 def at(y: Array) -> tuple[Array, ...]:
-    """Index of every row's own entry in logits (..., rows, classes), for labels y (..., rows)."""
+    """Return the index of every row's own label in logits (..., rows, classes), for labels y (..., rows)."""
     return (*np.indices(y.shape, sparse=True), y)

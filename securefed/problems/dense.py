@@ -1,4 +1,4 @@
-"""Fully connected classifiers with ReLU between the layers; `2nn` and `mlp` by name.
+"""Train fully connected classifiers with ReLU between the layers; `2nn` and `mlp` by name.
 
 z_k = W_k a_{k-1} + b_k,   a_k = max(0, z_k),   a_0 = x,   loss = cross entropy of the last z
 """
@@ -12,18 +12,21 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from securefed.problems.base import checked_widths
 from securefed.problems.cross_entropy import slope_of
-from securefed.problems.initial import STARTS, Start, drawn
-from securefed.problems.products import Formed, Products
+from securefed.problems.initial_weights import InitialWeights, check_start, draw_weights
 from securefed.problems.torch_classifier import TorchClassifier
-from securefed.problems.torch_problem import Named
+from securefed.problems.torch_problem import TorchTensors
+from securefed.problems.weight_products import DenseWeightProducts, WeightProducts
 from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseNetwork(TorchClassifier):
-    """2NN, (200, 200), holds 199,210 parameters on MNIST; FLAME's MLP, (100,), 79,510 on 784 features and 10 classes.
+    """Fully connected classifier with ReLU between the layers.
+
+    2NN, (200, 200), has 199,210 parameters on MNIST; FLAME's MLP, (100,), has 79,510 on 784 features and 10 classes.
 
     `weight1` (hidden, features), `bias1` (hidden,), `weight2`, ... up to the classes.
 
@@ -35,18 +38,16 @@ class DenseNetwork(TorchClassifier):
     name: ClassVar[str] = "dense"
 
     hidden: tuple[int, ...] = (200, 200)
-    start: Start = "glorot"
+    start: InitialWeights = "glorot"
 
     def __post_init__(self) -> None:
+        """Check the settings."""
         super().__post_init__()
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        require(
-            len(self.hidden) > 0 and min(self.hidden) >= 1,
-            f"hidden must name the width of at least one layer, not {self.hidden}; without any use problem='softmax'",
-        )
-        require(self.start in STARTS, f"start is one of {STARTS}, not {self.start!r}")
+        object.__setattr__(self, "hidden", checked_widths("hidden", self.hidden))
+        check_start(self.start)
 
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
         require(public.classes >= 2, f"a classifier needs at least 2 classes, the data declares {public.classes}")
         widths = (public.features, *self.hidden, public.classes)
         out: dict[str, tuple[int, ...]] = {}
@@ -55,9 +56,11 @@ class DenseNetwork(TorchClassifier):
         return out
 
     def initial(self, public: Public, rng: np.random.Generator) -> dict[str, Array]:
-        return drawn(self.shapes(public), self.start, rng)
+        """Return the parameters before the first round."""
+        return draw_weights(self.shapes(public), self.start, rng)
 
-    def logits(self, parameters: Named, x: torch.Tensor) -> torch.Tensor:
+    def logits(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
+        """Compute the logits of the rows `x`."""
         for k in self._layers[:-1]:
             x = torch.relu(torch.nn.functional.linear(x, parameters[f"weight{k}"], parameters[f"bias{k}"]))
         last = self._layers[-1]
@@ -65,18 +68,20 @@ class DenseNetwork(TorchClassifier):
 
     @property
     def inner(self) -> tuple[str, ...]:
+        """Names of the weights after the first layer."""
         return tuple(f"weight{k}" for k in self._layers[1:])
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
         """Back-propagation by batched matrix products, written out: less memory to move than by tracing."""
         parameters = {name: np.asarray(value, self.dtype) for name, value in parameters.items()}
-        x, products = np.asarray(x, self.dtype), Formed(parameters, self.l2)
+        x, products = np.asarray(x, self.dtype), DenseWeightProducts(parameters, self.l2)
         slope, found = self.after_input(products.forward("weight1", x), parameters, products, y, weights)
         return found | {"weight1": products.gradient("weight1", slope, x)}
 
     def after_input(
-        self, z: Array, others: Tensors, products: Products, y: Array, weights: Array
+        self, z: Array, others: Tensors, products: WeightProducts, y: Array, weights: Array
     ) -> tuple[Array, dict[str, Array]]:
+        """Compute d loss / dz and the gradients, as in `LinearInput.after_input`."""
         inputs: list[Array] = []
         for k in self._layers:
             z = products.forward(f"weight{k}", inputs[-1]) if inputs else z

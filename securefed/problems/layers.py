@@ -1,4 +1,4 @@
-"""A chain of linear layers with ReLU between, as named parameters."""
+"""Define and run a chain of linear layers with ReLU between them, as named parameters."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from itertools import pairwise
 
 import torch
 
-from securefed.problems.torch_problem import Named
+from securefed.problems.torch_problem import TorchTensors
 
 
 def layer_shapes(part: str, widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """`part.weight1` (widths[1], widths[0]), `part.bias1`, `part.weight2`, ..."""
+    """Return the shapes of `part.weight1` (widths[1], widths[0]), `part.bias1`, `part.weight2`, ..."""
     out: dict[str, tuple[int, ...]] = {}
     for k, (inner, outer) in enumerate(pairwise(widths), 1):
         out |= {f"{part}.weight{k}": (outer, inner), f"{part}.bias{k}": (outer,)}
     return out
 
 
-def run_layers(part: str, parameters: Named, x: torch.Tensor, count: int, *, leak: float = 0.0) -> torch.Tensor:
-    """(rows, width of the last layer), which has no activation; the others are ReLU with slope `leak` below zero."""
+def run_layers(part: str, parameters: TorchTensors, x: torch.Tensor, count: int, *, leak: float = 0.0) -> torch.Tensor:
+    """Compute the (rows, width) outputs of the last, linear layer; before it ReLU with slope `leak` below zero."""
     for k in range(1, count + 1):
         x = torch.nn.functional.linear(x, parameters[f"{part}.weight{k}"], parameters[f"{part}.bias{k}"])
         if k < count:

@@ -1,4 +1,4 @@
-"""Linear support vector machine of several classes, NumPy only.
+"""Train a linear support vector machine of several classes, NumPy only.
 
 z = W x + b,   loss = mean_k 1/C sum_{j != y_k} max(0, 1 - z_{y_k} + z_j)^power + l2/2 ||W||^2
 
@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from securefed.problems.cross_entropy import at
-from securefed.problems.linear import LinearMap
+from securefed.problems.linear import LinearProblem
 from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
@@ -23,8 +23,8 @@ PRACTICAL_MARGIN = 10.0
 
 
 @dataclass(frozen=True)
-class SupportVectorMachine(LinearMap):
-    """Labels 0..classes-1. `weight` (classes, features), `bias` (classes,).
+class SupportVectorMachine(LinearProblem):
+    """Multi-class support vector machine; parameters `weight` (classes, features) and `bias` (classes,).
 
     Attributes:
         power: 1, the hinge, whose gradient jumps where a margin is exactly 1 (there it is that of the flat side), or 2,
@@ -36,25 +36,31 @@ class SupportVectorMachine(LinearMap):
     power: Literal[1, 2] = 1
 
     def __post_init__(self) -> None:
+        """Check the settings."""
         super().__post_init__()
         require(self.power in (1, 2), f"power is 1 (hinge) or 2 (squared hinge), not {self.power}")
 
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
         require(public.classes >= 2, f"a classifier needs at least 2 classes, the data declares {public.classes}")
         return {"weight": (public.classes, public.features)} | ({"bias": (public.classes,)} if self.bias else {})
 
     def gradient_bounds(self, public: Public) -> dict[str, float]:
-        """Hinge: |dl/dz| <= (C - 1) / C. Squared: that times 2 (1 + |z_j - z_y|), declared for differences up to
-        `PRACTICAL_MARGIN`: beyond, clients refuse and the bound doubles."""
+        """Bound the gradient: |dl/dz| <= (C - 1) / C for the hinge, 2 (1 + |z_j - z_y|) times that for its square.
+
+        The latter is declared for differences up to `PRACTICAL_MARGIN`: beyond, clients refuse and the bound doubles.
+        """
         steepest = (public.classes - 1) / public.classes * (1.0 if self.power == 1 else 2.0 * (1.0 + PRACTICAL_MARGIN))
         return self._bounds(public, steepest)
 
     def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
+        """Compute the mean loss of the rows `x`, regulariser included."""
         z = self.logits(parameters, x)
         excess = _excess(z, y)
         return float((excess**self.power).sum() / z.size) + self.penalty(parameters)
 
     def gradient(self, parameters: Tensors, x: Array, y: Array) -> dict[str, Array]:
+        """Compute the gradient of `loss`."""
         x = np.asarray(x, self.dtype)
         slope = self._slope(self.logits(parameters, x), y) / len(x)
         out: dict[str, Array] = {"weight": slope.T @ x + self.l2 * parameters["weight"]}
@@ -63,6 +69,7 @@ class SupportVectorMachine(LinearMap):
         return out
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
+        """Compute the gradients of several clients at once, as in `Problem.gradients`."""
         W = parameters["weight"]
         z = x @ W.transpose(0, 2, 1)
         slope = self._slope(z + parameters["bias"][:, None, :] if self.bias else z, y) * weights[:, :, None]
@@ -72,10 +79,11 @@ class SupportVectorMachine(LinearMap):
         return out
 
     def predict(self, parameters: Tensors, x: Array) -> Array:
+        """Predict the (rows,) int64 labels."""
         return np.asarray(self.logits(parameters, x).argmax(axis=1), dtype=np.int64)
 
     def _slope(self, z: Array, y: Array) -> Array:
-        """d (a row's loss) / dz."""
+        """Compute d (a row's loss) / dz."""
         excess = _excess(z, y)
         slope: Array = (excess > 0).astype(self.dtype) if self.power == 1 else 2.0 * excess
         slope /= z.shape[-1]

@@ -1,4 +1,4 @@
-"""Networks whose targets are labels: cross entropy, and the predictions that go with it."""
+"""Train networks as classifiers: cross entropy and predictions."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ import numpy as np
 import torch
 
 from securefed.problems.base import Classifier
-from securefed.problems.torch_problem import Named, TorchProblem, tensor
+from securefed.problems.torch_problem import TorchProblem, TorchTensors, tensor
 from securefed.tensors import Array, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchClassifier(TorchProblem, Classifier):
-    """Labels 0..classes-1, loss = cross entropy of the logits."""
+    """Base class of networks that classify: labels 0..classes-1, the loss is the cross entropy of the logits."""
 
     @abstractmethod
-    def logits(self, parameters: Named, x: torch.Tensor) -> torch.Tensor:
-        """(rows, classes) for the rows `x` (rows, features)."""
+    def logits(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
+        """Compute the (rows, classes) logits of the rows `x` (rows, features)."""
 
-    def row_losses(self, parameters: Named, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def row_losses(self, parameters: TorchTensors, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Compute the (rows,) losses of the rows `x`."""
         return torch.nn.functional.cross_entropy(self.logits(parameters, x), y, reduction="none")
 
     def predict(self, parameters: Tensors, x: Array) -> Array:
+        """Predict the (rows,) int64 labels."""
         with torch.no_grad():
             z = self.logits(self.tensors(parameters), tensor(np.asarray(x, self.dtype)))
             return np.asarray(z.argmax(dim=1).numpy())

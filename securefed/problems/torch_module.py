@@ -1,4 +1,4 @@
-"""Any `torch.nn.Module` with a loss as a problem."""
+"""Train any `torch.nn.Module` with a loss as a problem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError
-from securefed.problems.torch_problem import Named, TorchProblem, tensor
+from securefed.problems.torch_problem import TorchProblem, TorchTensors, tensor
 from securefed.public import Public, require
 from securefed.tensors import Array, Tensors
 
@@ -26,12 +26,16 @@ TARGETS = ("labels", "responses", "rows")
 ESCAPED = {"%": "%25", "/": "%2F", ":": "%3A"}
 """Packing reserves '/' and ':'; torch reserves '.' alone."""
 REMEDY = "use GroupNorm or LayerNorm"
-MAKER = "pass what makes a module when called without arguments: its class, or functools.partial(Net, 784, 10)"
+MAKER = (
+    "pass a function that makes the module when called without arguments: its class, or functools.partial(Net, 784, 10)"
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TorchModule(TorchProblem):
-    """A module's parameters by their own names ('/' and ':' become %2F and %3A); frozen ones stay as they are built.
+    """A problem made of a `torch.nn.Module`: its parameters keep their names, frozen ones their initial values.
+
+    In names, '/' and ':' become %2F and %3A.
 
     Refused: batch normalisation and whatever else has buffers that training changes (each client would keep its own,
     and padded rows would count), dropout (no two runs would agree), a module that does not take the rows.
@@ -54,13 +58,17 @@ class TorchModule(TorchProblem):
     input_shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        """Check the settings."""
         super().__post_init__()
         made = isinstance(self.module, nn.Module)  # callable too, but with rows
         require(not made, f"module is an instance of {type(self.module).__name__}; {MAKER}")
-        require(callable(self.module), f"module is {self.module!r}; {MAKER}")
+        require(callable(self.module), f"module must be a function; got {self.module!r}; {MAKER}")
         known = (*_CRITERIA, "a function")
-        require(callable(self.criterion) or self.criterion in _CRITERIA, f"criterion is one of {known}")
-        require(self.compared_with in TARGETS, f"compared_with is one of {TARGETS}, not {self.compared_with!r}")
+        require(
+            callable(self.criterion) or self.criterion in _CRITERIA,
+            f"criterion must be one of {known}; got {self.criterion!r}",
+        )
+        require(self.compared_with in TARGETS, f"compared_with must be one of {TARGETS}; got {self.compared_with!r}")
         labelled = self.criterion != "cross_entropy" or self.compared_with == "labels"
         require(labelled, f"cross entropy compares with labels, not {self.compared_with}; choose another criterion")
         _check(self._stand_in)
@@ -71,9 +79,11 @@ class TorchModule(TorchProblem):
         return _built(self.module, self.precision)
 
     def __getstate__(self) -> dict[str, Any]:
+        """Leave out the built module, which each process builds anew."""
         return {name: value for name, value in self.__dict__.items() if name != "_stand_in"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the settings and build the module."""
         self.__dict__.update(state)
         _check(self._stand_in)
 
@@ -95,6 +105,7 @@ class TorchModule(TorchProblem):
         return f"TorchModule({', '.join(f'{key}={value}' for key, value in settings.items())})"
 
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
         module = self._stand_in
         output = self._tried(module, public)
         if self.criterion == "cross_entropy":
@@ -106,11 +117,12 @@ class TorchModule(TorchProblem):
         return {_safe(name): tuple(value.shape) for name, value in _trained(module).items()}
 
     def initial(self, public: Public, rng: np.random.Generator) -> dict[str, Array]:
-        """As the module draws them, from a seed that `rng` gives; torch's global generator is left as found."""
+        """Draw the parameters as the module does, from a seed of `rng`; torch's generator is left as found."""
         module = _build(self.module, self.precision, int(rng.integers(2**63)))
         return {_safe(name): value.detach().numpy().copy() for name, value in _trained(module).items()}
 
     def targets(self, data: Dataset) -> Array:
+        """Return the targets of the rows; raise `DataError` where there are none."""
         match self.compared_with:
             case "labels":
                 return data.labels()
@@ -119,11 +131,12 @@ class TorchModule(TorchProblem):
             case _:
                 return np.empty((data.rows, 0))  # `row_losses` has the rows themselves
 
-    def row_losses(self, parameters: Named, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def row_losses(self, parameters: TorchTensors, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Compute the (rows,) losses of the rows `x`."""
         return self.compared(self.output(parameters, x), x, y)
 
     def compared(self, output: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """(rows,) losses of what the module made of the rows `x`."""
+        """Compute the (rows,) losses of the module's outputs for the rows `x`."""
         if self.compared_with == "rows":
             y = x
         elif y.is_floating_point():
@@ -131,52 +144,54 @@ class TorchModule(TorchProblem):
         criterion = _CRITERIA[self.criterion] if isinstance(self.criterion, str) else self.criterion
         return criterion(output, y)
 
-    def output(self, parameters: Named, x: torch.Tensor) -> torch.Tensor:
-        """The module's outputs for the rows `x` (rows, features)."""
+    def output(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
+        """Compute the module's outputs for the rows `x` (rows, features)."""
         module = self._stand_in
         own = {_own(name): value for name, value in parameters.items()}
         found: torch.Tensor = torch.func.functional_call(module, own, self.shaped(x))
         return found
 
     def shaped(self, x: torch.Tensor) -> torch.Tensor:
-        """The rows as the module wants them."""
+        """Reshape the rows as the module takes them."""
         return x if self.input_shape is None else x.reshape(len(x), *self.input_shape)
 
-    def instance(self, parameters: Named) -> nn.Module:
-        """A module of its own that holds copies of these parameters, for training code that wants one."""
+    def instance(self, parameters: TorchTensors) -> nn.Module:
+        """Make a module that holds copies of these parameters, for training code that needs one."""
         module = _build(self.module, self.precision, 0)
         module.load_state_dict({_own(name): value for name, value in parameters.items()}, strict=False)
         return module
 
     def parameters_of(self, module: nn.Module) -> dict[str, Array]:
-        """Inverse of `instance`, also where another library has wrapped the module (opacus: `_module.`)."""
+        """Read the parameters of a module made by `instance`, also wrapped by another library (opacus: `_module.`)."""
         found = {name.removeprefix("_module."): value for name, value in _trained(module).items()}
         return {_safe(name): value.detach().numpy().copy() for name, value in found.items()}
 
     def predict(self, parameters: Tensors, x: Array) -> Array:
-        """(rows,) int64 labels of the largest outputs."""
+        """Predict the (rows,) int64 labels, those of the largest outputs."""
         with torch.no_grad():
             outputs = self.output(self.tensors(parameters), tensor(np.asarray(x, self.dtype)))
             return np.asarray(outputs.argmax(dim=1).numpy())
 
     def measures(self, public: Public) -> dict[str, float]:
+        """Return the names of the sums that `measure` computes, and the largest value of one row."""
         more = {"correct": 1.0} if self.criterion == "cross_entropy" else {}
         return super().measures(public) | more
 
     def measure(self, parameters: Tensors, x: Array, y: Array) -> dict[str, float]:
+        """Compute sums over the rows, as in `Problem.measure`."""
         found = super().measure(parameters, x, y)
         if self.criterion == "cross_entropy":
             found["correct"] = float(np.sum(self.predict(parameters, x) == y))
         return found
 
     def score(self, parameters: Tensors, x: Array, y: Array) -> float:
-        """Accuracy for cross entropy, else minus the loss."""
+        """Return the accuracy for cross entropy, else minus the loss."""
         if self.criterion == "cross_entropy":
             return float(np.mean(self.predict(parameters, x) == y))
         return super().score(parameters, x, y)
 
     def _tried(self, module: nn.Module, public: Public) -> torch.Tensor:
-        """The output for two rows of zeros; refuses what does not run, or changes its own buffers."""
+        """Compute the output for two rows of zeros; refuse a module that fails or changes its buffers."""
         before = {name: value.clone() for name, value in module.named_buffers()}
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -216,7 +231,7 @@ def _build(make: Build, precision: str, seed: int) -> nn.Module:
 
 @lru_cache(maxsize=32)
 def _built(make: Build, precision: str) -> nn.Module:
-    """One serves all problems of the same module."""
+    """Build the module once for all problems that share it."""
     return _build(make, precision, 0)
 
 
@@ -235,7 +250,7 @@ def _check(module: nn.Module) -> None:
 
 
 def _called(function: Callable[..., Any]) -> str:
-    """A function's name and the arguments bound to it."""
+    """Return a function's name and the arguments bound to it."""
     if isinstance(function, partial):
         bound = [repr(value) for value in function.args]
         bound += [f"{key}={value!r}" for key, value in sorted(function.keywords.items())]

@@ -15,7 +15,7 @@ from securefed.attacks import views
 from securefed.attacks.base import Observed, Target
 from securefed.auditing.cases import case, case_names
 from securefed.auditing.scoring import SCORES
-from securefed.datasets.loaders import Source, digits
+from securefed.datasets.loaders import LoadedDataset, digits
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
 from securefed.errors import ConfigError, TranscriptError
@@ -33,7 +33,7 @@ def views_of(algorithm: str) -> tuple[Target, dict[str, Observed]]:
         algorithm: its name; it runs as its audit case says, on 200 rows of digits.
     """
     what, source = case(algorithm), digits()
-    small = Source(source.data.take(np.arange(200)), source.name, source.feature_bound, source.image_shape)
+    small = LoadedDataset(source.data.take(np.arange(200)), source.name, source.feature_bound, source.image_shape)
     prepared, method, layer = what.prepare(small, CLIENTS, 0), what.build(), chain(Quantise())
     whole = Federation(method, prepared.clients, layer, public=prepared.public).run(ROUNDS).transcript
     away = Federation(

@@ -8,7 +8,7 @@ import pytest
 from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS
 from securefed.algorithms.pca.operators import off, orth
 from securefed.datasets.base import Dataset
-from securefed.datasets.spectra import geometric, spectral
+from securefed.datasets.spectral_matrices import geometric, spectral
 from securefed.errors import ConfigError
 from securefed.state import pack, restore
 from tests.algorithms.rounds import Loop, digits

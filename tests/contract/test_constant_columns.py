@@ -12,7 +12,7 @@ from securefed import catalogue
 from securefed.auditing.cases.data import even_shares
 from securefed.cli import app
 from securefed.datasets.base import Dataset
-from securefed.datasets.source import Source
+from securefed.datasets.loaded_dataset import LoadedDataset
 from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import DataError, SecureFedError
@@ -47,8 +47,8 @@ def test_every_algorithm_runs_on_constant_columns_or_refuses_by_name(name: str, 
         assert all(np.isfinite(tensor).all() for tensor in output.values())
 
 
-def source(x: np.ndarray) -> Source:
-    return Source(Dataset(x, np.arange(len(x)) % 3), "mine", 1.0)
+def source(x: np.ndarray) -> LoadedDataset:
+    return LoadedDataset(Dataset(x, np.arange(len(x)) % 3), "mine", 1.0)
 
 
 def test_rows_that_are_all_the_same_are_not_audited() -> None:

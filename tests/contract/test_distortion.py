@@ -109,5 +109,5 @@ def test_imported_rounds_may_state_it() -> None:
     assert whole.rounds[0].noise["w"] == pytest.approx(0.1 * np.sqrt(2)) and whole.rounds[1].noise["w"] == 0.3
     assert norm_of(update) < 2.0 and not whole.rounds[1].clips
     for wrong in ({"clip": 0.0}, {"clip": float("inf")}, {"noise": -1.0}, {"noise": float("nan")}):
-        with pytest.raises(DataError, match=r"a clip is|noise is"):
+        with pytest.raises(DataError, match=r"clip must be|noise must be"):
             recording.sums({}, update, [0, 1], **wrong)

@@ -5,7 +5,7 @@ import pytest
 
 from securefed.datasets import anomalies
 from securefed.datasets.base import Dataset
-from securefed.datasets.source import Source
+from securefed.datasets.loaded_dataset import LoadedDataset
 from securefed.errors import ConfigError, DataError
 
 
@@ -15,7 +15,7 @@ def data():
 
 
 def source(data, **more):
-    return Source(data, "traffic", 9.0, **more)
+    return LoadedDataset(data, "traffic", 9.0, **more)
 
 
 def test_roles_and_official_test_rows_give_the_split(data):
@@ -32,10 +32,10 @@ def test_roles_and_official_test_rows_give_the_split(data):
 
 
 def test_anomalies_are_never_learned_from(data):
-    with pytest.raises(DataError, match="normal rows alone"):
+    with pytest.raises(DataError, match="must all be normal"):
         anomalies.official(source(data, groups={"role": np.arange(10) % 2}))
     with pytest.raises(DataError, match="of one kind"):
-        anomalies.Detection(data.take(data.y == 0), data.take(data.y == 0))
+        anomalies.DetectionSplit(data.take(data.y == 0), data.take(data.y == 0))
 
 
 def test_a_drawn_split_holds_all_anomalies_and_the_wanted_normal_rows(data):

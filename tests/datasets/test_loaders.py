@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from securefed.datasets.base import Dataset
-from securefed.datasets.loaders import SOURCES, load
-from securefed.datasets.source import Source
+from securefed.datasets.loaded_dataset import LoadedDataset
+from securefed.datasets.loaders import LOADERS, load
 from securefed.errors import DataError, UnknownNameError
 
 EMBEDDED = ("digits", "breast_cancer")
@@ -35,7 +35,7 @@ def write_mnist(place, zipped=False):
 # what every name promises
 
 
-@pytest.mark.parametrize("name", sorted(set(SOURCES) - set(EMBEDDED)))
+@pytest.mark.parametrize("name", sorted(set(LOADERS) - set(EMBEDDED)))
 def test_a_missing_set_is_refused_with_its_files_their_site_and_their_place(name, folder, monkeypatch):
     with pytest.raises(DataError, match=r"\.npz, or the original's own files: \S+") as refusal:
         load(name)
@@ -166,16 +166,16 @@ def test_any_npz_by_its_path(tmp_path):
 
 def test_a_set_that_contradicts_what_it_declares_is_refused():
     data = Dataset(np.array([[0.5, -2.0]]), np.array([0]))
-    assert Source(data, "mine", 2.0).pooled() is data
+    assert LoadedDataset(data, "mine", 2.0).pooled() is data
     with pytest.raises(DataError, match="beyond the declared range 1"):
-        Source(data, "mine", 1.0)
+        LoadedDataset(data, "mine", 1.0)
     with pytest.raises(DataError, match="beyond the declared range 1"):
-        Source(Dataset(data.x / 2, data.y), "mine", 1.0, test=data)
+        LoadedDataset(Dataset(data.x / 2, data.y), "mine", 1.0, test=data)
     with pytest.raises(DataError, match="1 features, not 2"):
-        Source(data, "mine", 2.0, test=Dataset(np.ones((1, 1))))
+        LoadedDataset(data, "mine", 2.0, test=Dataset(np.ones((1, 1))))
     with pytest.raises(DataError, match="'subject' has shape"):
-        Source(data, "mine", 2.0, groups={"subject": np.arange(2)})
+        LoadedDataset(data, "mine", 2.0, groups={"subject": np.arange(2)})
     with pytest.raises(DataError, match="1 names for 2 columns"):
-        Source(data, "mine", 2.0, features=("a",))
+        LoadedDataset(data, "mine", 2.0, features=("a",))
     with pytest.raises(DataError, match="cannot be pooled"):
-        Source(data, "mine", 2.0, test=Dataset(data.x)).pooled()
+        LoadedDataset(data, "mine", 2.0, test=Dataset(data.x)).pooled()

@@ -150,7 +150,7 @@ def test_two_shards_bring_at_most_two_labels_each_and_are_dealt_at_random():
     assert all(len(set(part.y)) <= 2 for part in parts)
     assert any(len(set(part.y)) == 2 for part in parts)
     assert any(len(set(part.y)) > 1 and abs(np.diff(np.unique(part.y))[0]) > 1 for part in parts)
-    with pytest.raises(ConfigError, match="2 shards"):
+    with pytest.raises(ConfigError, match="2 for each client"):
         partition.shards(numbered(15), 8, np.random.default_rng(0))
 
 
@@ -212,7 +212,7 @@ def test_dirichlet_gives_the_minimum_or_refuses_by_name():
     assert min(part.rows for part in parts) >= 10
     with pytest.raises(ConfigError, match="raise alpha"):
         partition.dirichlet(numbered(100), 10, np.random.default_rng(0), alpha=1e-3, minimum=9)
-    with pytest.raises(ConfigError, match="at least 21"):
+    with pytest.raises(ConfigError, match="21 for each"):
         partition.dirichlet(numbered(100), 5, np.random.default_rng(0), alpha=1.0, minimum=21)
     with pytest.raises(ConfigError, match="alpha"):
         partition.dirichlet(numbered(100), 5, np.random.default_rng(0), alpha=0.0)

@@ -1,4 +1,4 @@
-"""Scaling: fitted on some rows, the same for others; constant columns; compositions."""
+"""ColumnScaling: fitted on some rows, the same for others; constant columns; compositions."""
 
 import numpy as np
 import pytest

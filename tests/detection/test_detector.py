@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_sc
 from securefed.algorithms.pca import centralised
 from securefed.algorithms.pca.operators import orth
 from securefed.datasets.base import Dataset
-from securefed.detection import Detector, metrics, projection, reconstruction_errors, roc_threshold
+from securefed.detection import AnomalyDetector, metrics, projection, reconstruction_errors, roc_threshold
 from securefed.errors import ConfigError, DataError
 
 RNG = np.random.default_rng(0)
@@ -38,11 +38,11 @@ def test_a_detector_finds_rows_off_the_plane():
     x = np.vstack([plane(300, 0, rng), plane(200, 1, rng)])
     anomalous = np.repeat([0, 1], [300, 200])
     basis = centralised([Dataset(plane(400, 0, rng))], 2).basis
-    detector = Detector.fit(projection(basis), x, anomalous)
+    detector = AnomalyDetector.fit(projection(basis), x, anomalous)
     found = detector.measure(np.vstack([plane(300, 0, rng), plane(200, 1, rng)]), anomalous)
     assert found.accuracy > 0.97 and found.auc_roc > 0.99 and found.f1 > 0.97
     np.testing.assert_array_equal(detector.flags(x), reconstruction_errors(projection(basis), x) >= detector.threshold)
-    wrong = Detector.fit(projection(np.eye(8)[:, 5:7]), x, anomalous).measure(x, anomalous)
+    wrong = AnomalyDetector.fit(projection(np.eye(8)[:, 5:7]), x, anomalous).measure(x, anomalous)
     assert wrong.auc_roc < 0.8  # positive control: another plane does not
 
 
@@ -107,8 +107,8 @@ def test_perfect_scores_reversed_scores_and_constant_scores():
         ([1.0, 2.0], [1, 1], "all 2 rows are anomalous"),
         ([1.0, 2.0], [0, 2], "encode attacks as 1"),
         ([1.0, np.nan], [0, 1], "1 scores are NaN"),
-        ([1.0, 2.0, 3.0], [0, 1], "do not fit"),
-        ([], [], "do not fit"),
+        ([1.0, 2.0, 3.0], [0, 1], "of one length"),
+        ([], [], "of one length"),
     ],
 )
 def test_rows_that_cannot_be_judged_are_refused_by_name(scores, labels, words):
@@ -118,7 +118,7 @@ def test_rows_that_cannot_be_judged_are_refused_by_name(scores, labels, words):
 
 
 def test_an_unknown_rule_is_refused():
-    with pytest.raises(ConfigError, match="rule is 'rates' or 'accuracy'"):
+    with pytest.raises(ConfigError, match="rule must be 'rates' or 'accuracy'"):
         roc_threshold(np.array([1.0, 2.0]), np.array([0, 1]), "f1")
 
 

@@ -176,7 +176,7 @@ def test_data_without_labels_is_refused(name: str) -> None:
     problem, data = make(name), rows(name, 4)
     with pytest.raises(DataError, match="needs labels"):
         problem.targets(Dataset(data.x))
-    with pytest.raises(DataError, match="encode classes"):
+    with pytest.raises(DataError, match="float labels"):
         problem.targets(Dataset(data.x, data.x[:, 0]))
 
 
@@ -226,17 +226,17 @@ def test_low_rank_needs_one_real_response_a_row(y: Array | None) -> None:
     [
         ("svm", {"power": 3}, "power is 1"),
         ("svm", {"l2": -1.0}, "l2 must be"),
-        ("2nn", {"hidden": ()}, "at least one layer"),
-        ("2nn", {"hidden": (0,)}, "at least one layer"),
-        ("2nn", {"start": "zero"}, "start is one of"),
+        ("2nn", {"hidden": ()}, "at least one integer"),
+        ("2nn", {"hidden": (0,)}, "at least one integer"),
+        ("2nn", {"start": "zero"}, "start must be"),
         ("2nn", {"precision": "float16"}, "float32 or float64"),
         ("mlp", {"gradient_bound": 0.0}, "gradient_bound must be"),
         ("mlp", {"l2": float("nan")}, "l2 must be"),
-        ("cnn", {"image_shape": (28, 28)}, "channels, height, width"),
+        ("cnn", {"image_shape": (28, 28)}, "list of 3 integers"),
         ("cnn", {"image_shape": (1, 9, 28)}, "sides of at least 10"),
-        ("cnn", {"hidden": 0}, "must be positive"),
-        ("autoencoder", {"layers": ()}, "at least one layer"),
-        ("bigan", {"start": "?"}, "start is one of"),
+        ("cnn", {"hidden": 0}, "hidden must be"),
+        ("autoencoder", {"layers": ()}, "at least one integer"),
+        ("bigan", {"start": "?"}, "start must be"),
     ],
 )
 def test_settings_outside_their_domain_are_refused(name: str, settings: dict[str, Any], says: str) -> None:

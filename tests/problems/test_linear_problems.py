@@ -87,8 +87,8 @@ def test_initial_parameters_are_zero_unless_asked() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: LogisticRegression(l2=-1.0), "l2 must be at least 0"),
-        (lambda: SoftmaxRegression(l2=float("nan")), "l2 must be at least 0"),
+        (lambda: LogisticRegression(l2=-1.0), "l2 must be a finite number of at least 0"),
+        (lambda: SoftmaxRegression(l2=float("nan")), "l2 must be a finite number of at least 0"),
         (lambda: SoftmaxRegression(initial_scale=-0.1), "initial_scale"),
         (lambda: LogisticRegression().shapes(public(10)), "softmax"),
         (lambda: SoftmaxRegression().shapes(public(1)), "at least 2 classes"),

@@ -1,4 +1,4 @@
-"""How near a learned graph is to a known one (ppgl eq. 27), and the communities that it shows."""
+"""Compare a learned graph with a known one (ppgl eq. 27), and found communities with known groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.algorithms.graph.edges import Edges
 from securefed.algorithms.hyperparameters import check_number
 from securefed.errors import DataError
 from securefed.tensors import Array
@@ -59,17 +58,6 @@ def edge_scores(learned: Array, truth: Array, threshold: float = 0.2) -> EdgeSco
     precision, recall = hits / max(edges, 1), hits / int(there.sum())
     f_score = 2 * precision * recall / (precision + recall) if hits else 0.0
     return EdgeScores(precision, recall, f_score, float(np.linalg.norm(learned - truth) / np.linalg.norm(truth)))
-
-
-def communities(graph: Array, vertices: int, seed: int = 0) -> Array:
-    """(vertices,) the community of each vertex, by the Louvain algorithm on the weights `graph` (edges,)."""
-    import networkx  # noqa: PLC0415 - half a second of import that most uses do not need
-
-    network = networkx.from_numpy_array(Edges(vertices).adjacency(graph))
-    labels = np.zeros(vertices, np.int64)
-    for label, members in enumerate(networkx.community.louvain_communities(network, weight="weight", seed=seed)):
-        labels[list(members)] = label
-    return labels
 
 
 def community_scores(found: Array, truth: Array) -> CommunityScores:

@@ -26,7 +26,7 @@ from securefed.algorithms.optimization.lazy_sums import MANY, LazySum, unscaled
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.stacked_rows import StackedRows, side_by_side
 from securefed.problems.base import LinearInput
-from securefed.problems.products import Formed, times, turned
+from securefed.problems.weight_products import DenseWeightProducts, times, turned
 from securefed.tensors import Array, TensorSpec
 
 
@@ -98,7 +98,7 @@ class FactoredCohort:
         known = self.model.split(np.broadcast_to(rest, self.formed), others)
         flat = self.pool.empty(self.formed, rest.dtype)
         room = self.model.split(flat, others)
-        products = _Products(self, own, Formed(known, self.problem.l2, room))
+        products = _Products(self, own, DenseWeightProducts(known, self.problem.l2, room))
         slope, found = self.problem.after_input(self._entered(own, rows), known, products, rows.y, rows.weights)
         self.taken.append((rows, slope))
         steps: dict[int, Coefficient] = {len(self.taken) - 1: 1.0}
@@ -224,7 +224,7 @@ class _Products:
 
     frame: FactoredCohort
     own: FactoredVector
-    formed: Formed
+    formed: DenseWeightProducts
     _weights: dict[str, list[tuple[Coefficient, Array]]] = field(default_factory=dict)
 
     def forward(self, name: str, entered: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from securefed.algorithms.optimization.array_pool import ArrayPool
-from securefed.problems.products import turned
+from securefed.problems.weight_products import turned
 from securefed.tensors import Array
 
 Coefficient = Any

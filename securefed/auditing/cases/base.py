@@ -12,7 +12,7 @@ from typing import Any
 from securefed.algorithms.base import Algorithm
 from securefed.catalogue import algorithms
 from securefed.datasets.base import Dataset
-from securefed.datasets.loaders import Source
+from securefed.datasets.loaders import LoadedDataset
 from securefed.errors import ConfigError, UnknownNameError
 from securefed.public import Public
 from securefed.tensors import Tensors
@@ -35,7 +35,7 @@ class Prepared:
     image_shape: tuple[int, int] | None
 
 
-Preparation = Callable[[Source, int, int], Prepared]
+Preparation = Callable[[LoadedDataset, int, int], Prepared]
 """(source, clients, seed) -> the data of one run."""
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from securefed.auditing.cases.base import Preparation, Prepared
 from securefed.datasets import partition
 from securefed.datasets.base import Dataset
-from securefed.datasets.loaders import Source
+from securefed.datasets.loaders import LoadedDataset
 from securefed.errors import ConfigError, DataError
 from securefed.public import Public
 from securefed.tensors import Array
@@ -20,7 +20,7 @@ SMALL_CLIENT = 8
 HELD_OUT = 0.2
 
 
-def even_shares(source: Source, clients: int, seed: int) -> Prepared:
+def even_shares(source: LoadedDataset, clients: int, seed: int) -> Prepared:
     """Raw rows, the same number for every client."""
     rng = _rng(seed)
     rest, test = partition.split(source.data, HELD_OUT, rng)
@@ -30,7 +30,7 @@ def even_shares(source: Source, clients: int, seed: int) -> Prepared:
 def one_small(rows: int) -> Preparation:
     """Raw rows; the target holds `rows` of them, the others share the rest."""
 
-    def prepare(source: Source, clients: int, seed: int) -> Prepared:
+    def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
         rng = _rng(seed)
         rest, test = partition.split(source.data, HELD_OUT, rng)
         parts = partition.one_small(rest, clients, rows, rng)
@@ -45,7 +45,7 @@ def standardised(features: int | None, rows: int | None = None) -> Preparation:
     A column that is constant at a client becomes zero there.
     """
 
-    def prepare(source: Source, clients: int, seed: int) -> Prepared:
+    def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
         rng = _rng(seed)
         rest, test = partition.split(most_varied(source.data, features), HELD_OUT, rng)
         shares = partition.iid(rest, clients, rng) if rows is None else partition.sized(rest, [rows] * clients, rng)
@@ -72,7 +72,7 @@ def _z_scored(data: Dataset) -> Dataset:
 def rows_each(rows: int) -> Preparation:
     """`rows` raw rows for every client. All labels of the set are declared, whichever the clients hold."""
 
-    def prepare(source: Source, clients: int, seed: int) -> Prepared:
+    def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
         rng = _rng(seed)
         rest, test = partition.split(source.data, HELD_OUT, rng)
         parts = partition.sized(rest, [rows] * clients, rng)

@@ -1,4 +1,4 @@
-"""Initial weights of networks, drawn from a NumPy generator."""
+"""Draw the initial weights of networks from a NumPy generator."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from typing import Literal
 
 import numpy as np
 
+from securefed.public import require
 from securefed.tensors import Array
 
-Start = Literal["glorot", "uniform"]
+InitialWeights = Literal["glorot", "uniform"]
 STARTS = ("glorot", "uniform")
 
 
-def drawn(shapes: Mapping[str, tuple[int, ...]], start: Start, rng: np.random.Generator) -> dict[str, Array]:
-    """float64 weights (out, in, ...) and the biases (out,) that follow them.
+def check_start(start: str) -> None:
+    """Raise `ConfigError` unless `start` is one of `STARTS`."""
+    require(start in STARTS, f"start must be 'glorot' or 'uniform'; got {start!r}")
+
+
+def draw_weights(
+    shapes: Mapping[str, tuple[int, ...]], start: InitialWeights, rng: np.random.Generator
+) -> dict[str, Array]:
+    """Draw float64 weights (out, in, ...) and the biases (out,) that follow them.
 
     `glorot`: weights uniform in +- sqrt(6 / (fan_in + fan_out)), biases zero (Glorot and Bengio 2010, (16)).
     `uniform`: both uniform in +- 1 / sqrt(fan_in), torch's default for linear and convolutional layers.

@@ -1,4 +1,4 @@
-"""Products with the weights of a network's layers in back-propagation, for several clients at once."""
+"""Multiply with the weights of a network's layers in back-propagation, for several clients at once."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import numpy as np
 from securefed.tensors import Array, Tensors
 
 
-class Products(Protocol):
-    """Products with a weight W (outputs, inputs) by its name, every client's with its own.
+class WeightProducts(Protocol):
+    """Multiply with a weight W (outputs, inputs) given by its name; each client has its own.
 
     A layer is z = A W^T + b; D = d loss / dz. A is (clients, widest, inputs), D (clients, widest, outputs).
     """
 
     def forward(self, name: str, entered: Array) -> Array:
-        """A W^T."""
+        """Compute A W^T."""
         ...
 
     def backward(self, name: str, slope: Array) -> Array:
-        """D W."""
+        """Compute D W."""
         ...
 
     def gradient(self, name: str, slope: Array, entered: Array) -> Array | None:
-        """D^T A + l2 W; `None` where D and A are kept instead, and must not be written into any more."""
+        """Compute D^T A + l2 W; `None` where D and A are kept instead, and must not be changed any more."""
         ...
 
 
 @dataclass(frozen=True)
-class Formed:
-    """Weights that are there as numbers.
+class DenseWeightProducts:
+    """Multiply with weights that are stored as full matrices.
 
     Attributes:
         weights: (clients, outputs, inputs) by name.
@@ -44,12 +44,15 @@ class Formed:
     room: Tensors = field(default_factory=dict)
 
     def forward(self, name: str, entered: Array) -> Array:
+        """Compute A W^T."""
         return entered @ turned(self.weights[name])
 
     def backward(self, name: str, slope: Array) -> Array:
+        """Compute D W."""
         return slope @ self.weights[name]
 
     def gradient(self, name: str, slope: Array, entered: Array) -> Array:
+        """Compute the gradient of `loss`."""
         found: Array = np.matmul(turned(slope), entered, out=self.room.get(name))
         if self.l2:
             found += found.dtype.type(self.l2) * self.weights[name]
@@ -57,7 +60,7 @@ class Formed:
 
 
 def turned(stack: Array) -> Array:
-    """Every matrix of the stack transposed."""
+    """Transpose every matrix of the stack."""
     return stack.swapaxes(-1, -2)
 
 

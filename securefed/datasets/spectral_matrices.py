@@ -1,4 +1,4 @@
-"""Matrices of known singular values, cut over clients: the test problems of FAPS.
+"""Generate matrices of known singular values, cut over clients: the test problems of FAPS.
 
 A = U Sigma V^T (23), A of n x m. A client's rows are samples, so it holds A_i^T, (m_i, n), of A = [A_1 ... A_d].
 """
@@ -23,8 +23,8 @@ CHUNK = 1024
 
 
 @dataclass(frozen=True)
-class Spectral:
-    """A test matrix A, cut over clients.
+class SpectralMatrix:
+    """A matrix A of known singular values, cut over clients.
 
     Attributes:
         clients: client i holds A_i^T, (m_i, n).
@@ -38,12 +38,12 @@ class Spectral:
 
     @property
     def feature_bound(self) -> float:
-        """No entry of a matrix is larger than its largest singular value."""
+        """The largest singular value, which bounds every entry of a matrix."""
         return float(np.max(self.values))
 
 
 def geometric(n: int, ratio: float) -> Array:
-    """(n,) singular values ratio^(1 - i), i = 1..n (24): the closer `ratio` > 1 is to 1, the harder the problem."""
+    """Return (n,) singular values ratio^(1 - i), i = 1..n (24): the closer `ratio` is to 1, the harder the problem."""
     if not (n >= 1):
         raise ConfigError(f"n must be at least 1, not {n}")
     if not (1 < ratio < np.inf):
@@ -52,7 +52,7 @@ def geometric(n: int, ratio: float) -> Array:
 
 
 def arithmetic(n: int, condition: float) -> Array:
-    """(n,) singular values 1 - (i - 1)/(n - 1) (1 - 1/condition), i = 1..n (sec. 5.6)."""
+    """Return (n,) singular values 1 - (i - 1)/(n - 1) (1 - 1/condition), i = 1..n (sec. 5.6)."""
     if not (n >= 2):
         raise ConfigError(f"n must be at least 2, not {n}")
     if not (1 <= condition < np.inf):
@@ -60,8 +60,8 @@ def arithmetic(n: int, condition: float) -> Array:
     return 1 - np.arange(n) / (n - 1) * (1 - 1 / condition)
 
 
-def spectral(values: Array, sizes: Sequence[int], rng: np.random.Generator) -> Spectral:
-    """A test matrix with singular values `values` (n,), client i holding `sizes[i]` of its m = sum(sizes) columns.
+def spectral(values: Array, sizes: Sequence[int], rng: np.random.Generator) -> SpectralMatrix:
+    """Draw a matrix with singular values `values` (n,), client i holding `sizes[i]` of its m = sum(sizes) columns.
 
     U and V are orthonormalised matrices of entries uniform in [-1, 1]. The matrix is the same (up to round-off)
     however its columns are cut. Beside the rows themselves (8 m n bytes) it needs a few n x n matrices.
@@ -89,10 +89,10 @@ def spectral(values: Array, sizes: Sequence[int], rng: np.random.Generator) -> S
         for part in parts:
             for start in range(0, len(part), CHUNK):
                 part[start : start + CHUNK] = part[start : start + CHUNK] @ right
-    return Spectral(tuple(Dataset(part) for part in parts), basis, np.asarray(values, np.float64))
+    return SpectralMatrix(tuple(Dataset(part) for part in parts), basis, np.asarray(values, np.float64))
 
 
 def _orthonormal(matrix: Array) -> Array:
-    """Q of a QR factorisation whose R has a positive diagonal, which makes it the only one."""
+    """Return Q of the QR factorisation whose R has a positive diagonal, which is unique."""
     q, r = np.linalg.qr(matrix)
     return q * np.where(np.diag(r) < 0, -1.0, 1.0)

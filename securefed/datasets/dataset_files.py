@@ -1,4 +1,4 @@
-"""The folder that SECUREFED_DATA names, and the refusal for a set that is not in it."""
+"""Find the files of a data set in the folder that SECUREFED_DATA names, or say where to get them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DATA_VARIABLE = "SECUREFED_DATA"
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Origin of a data set, and the names under which its files are looked for.
+class DatasetFiles:
+    """Files of a data set: the names under which they are looked for, and the site they come from.
 
     The folder is searched first for `archive`, then for the original's own files: all of them in the subfolder that
     the original unpacks into, or all of them in a subfolder called `name`, or all of them in the folder itself.
@@ -21,9 +21,9 @@ class Origin:
     Attributes:
         name: the set's name.
         archive: our `.npz` of it.
-        files: what the original consists of, each a pattern of `pathlib.Path.glob`, or several of which one will do.
-            A file may also be there with `.gz` behind its name.
-        site: the official site, for the refusal.
+        files: the original's files, each a pattern of `pathlib.Path.glob`, or several patterns of which one suffices.
+            A file may also have `.gz` behind its name.
+        site: the official site, for the error.
         unpacked: the subfolder that the original unpacks into, if any.
     """
 
@@ -34,12 +34,12 @@ class Origin:
     unpacked: str = ""
 
     def archived(self) -> Path | None:
-        """Our `.npz`, if it is there. Raises `DataError` where no data folder is named."""
+        """Return the path of our `.npz` if it exists; raise `DataError` where no data folder is named."""
         path = self._folder() / self.archive
         return path if path.is_file() else None
 
     def originals(self) -> tuple[tuple[Path, ...], ...]:
-        """For each of `files` the paths that match it, sorted by name.
+        """Find for each of `files` the paths that match it, sorted by name.
 
         Raises:
             DataError: one of them has none; names every file looked for, the site, and where to put them.

@@ -1,4 +1,4 @@
-"""A loaded set: its rows, its official test rows, what is declared of it, and what is known of every row."""
+"""Hold a loaded data set: its rows, official test rows, declared range and facts of every row."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from securefed.tensors import Array
 
 
 @dataclass(frozen=True)
-class Source:
-    """A loaded set.
+class LoadedDataset:
+    """A loaded data set with its official test rows, declared range and groups.
 
     Attributes:
         data: its rows; the training rows where the set has an official split.
@@ -39,6 +39,7 @@ class Source:
     features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        """Check range, widths and groups."""
         for part in (self.data, self.test):
             if part is None:
                 continue
@@ -59,14 +60,14 @@ class Source:
             raise DataError(f"{self.name}: {len(self.features)} names for {self.data.features} columns")
 
     def column(self, feature: str) -> int:
-        """The index of a named column. Raises `DataError` for a name that the set does not have."""
+        """Return the index of a named column; raise `DataError` for a name that the data set does not have."""
         if feature not in self.features:
-            known = ", ".join(self.features) or "none: its columns have no names"
-            raise DataError(f"{self.name} has no column {feature!r}; it has {known}")
+            known = ", ".join(self.features) or f"the numbers 0 to {self.data.features - 1}"
+            raise DataError(f"{self.name} has no column {feature!r}; its columns are {known}")
         return self.features.index(feature)
 
     def pooled(self) -> Dataset:
-        """Training and test rows together, training rows first: a copy where there are test rows."""
+        """Return training and test rows together, training rows first: a copy where there are test rows."""
         if self.test is None:
             return self.data
         if (self.data.y is None) != (self.test.y is None):
