@@ -21,7 +21,7 @@ from securefed.tensors import Array, Tensors
 
 
 @dataclass(frozen=True)
-class Observation:
+class RoundView:
     """One round in an attacker's view.
 
     Attributes:
@@ -48,7 +48,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Observed:
+class View:
     """An attacker's view of a run, for one target.
 
     Attributes:
@@ -60,7 +60,7 @@ class Observed:
 
     view: str
     target: ClientId | None
-    rounds: tuple[Observation, ...]
+    rounds: tuple[RoundView, ...]
     output: Tensors
 
     @property
@@ -95,7 +95,7 @@ class Reconstruction:
         unknowns: number of unknowns.
         condition: its condition number over the kept directions.
         diagnostics: anything else worth reporting.
-        members: the clients whose secret `value` is; `None` means `Observed.members`.
+        members: the clients whose secret `value` is; `None` means `View.members`.
         guess: best guess of the secret without the messages, where it is better than the baseline of the score.
     """
 
@@ -123,11 +123,11 @@ class Attack(Protocol):
     name: ClassVar[str]
     secret: ClassVar[str]
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return `None` where the attack can run, else the reason why not, in a sentence."""
         ...
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of `observed.members`.
 
         Raises:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.tensors import Array, Tensors
 
 EXPLAINED: Final = 1e-6
@@ -23,7 +23,7 @@ _DOUBLE: Final = float(np.finfo(np.float64).eps)
 _MOST_AMPLIFIED: Final = 1e-4
 
 
-def resolution(observed: Observed) -> float:
+def resolution(observed: View) -> float:
     """Return the relative rounding error of the messages, by their types.
 
     A message that is a change of a broadcast tensor (`delta.weight` of `weight`) was rounded at the size of that
@@ -46,18 +46,18 @@ def amplified(found: Reconstruction) -> float:
     return min(_MOST_AMPLIFIED, _DOUBLE * found.condition) if math.isfinite(found.condition) else 0.0
 
 
-def explained(found: Reconstruction, observed: Observed) -> bool | None:
+def explained(found: Reconstruction, observed: View) -> bool | None:
     """Tell whether the reconstruction explains the messages to their precision; `None` if the attack cannot tell."""
     if math.isnan(found.residual):
         return None
     return bool(found.residual <= max(_level(observed), amplified(found)))  # whatever numbers an attack returns
 
 
-def _level(observed: Observed) -> float:
+def _level(observed: View) -> float:
     return max(EXPLAINED, 100 * resolution(observed))
 
 
-def diagnose(found: Reconstruction, observed: Observed, target: Target) -> tuple[str, ...]:
+def diagnose(found: Reconstruction, observed: View, target: Target) -> tuple[str, ...]:
     """Describe every gap and its cost; empty where the attack had all it needs and explains every message."""
     return (*_left_out(observed), *_coarse(found, observed), *_unexplained(found, observed, target))
 
@@ -71,13 +71,13 @@ def _cancelled(name: str, value: Array, broadcast: Tensors) -> float:
     return max(1.0, float(np.linalg.norm(before)) / size) if size > 0 else 1.0
 
 
-def _left_out(observed: Observed) -> Iterator[str]:
+def _left_out(observed: View) -> Iterator[str]:
     silent = sum(not o.broadcast for o in observed.rounds)
     if silent:
         yield f"{silent} of {len(observed.rounds)} rounds hold no broadcast and were left out."
 
 
-def _coarse(found: Reconstruction, observed: Observed) -> Iterator[str]:
+def _coarse(found: Reconstruction, observed: View) -> Iterator[str]:
     step = resolution(observed)
     if step <= _DOUBLE:
         return
@@ -89,7 +89,7 @@ def _coarse(found: Reconstruction, observed: Observed) -> Iterator[str]:
     yield f"{said}: at a condition of {found.condition:.0e} the least certain direction may be off by {cost:.0e}."
 
 
-def _unexplained(found: Reconstruction, observed: Observed, target: Target) -> Iterator[str]:
+def _unexplained(found: Reconstruction, observed: View, target: Target) -> Iterator[str]:
     known = explained(found, observed)
     if known is None:
         yield "The attack solves and checks nothing: wrong hyper-parameters would not show in it."

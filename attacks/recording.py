@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from securefed.errors import DataError, TranscriptError
-from securefed.messages import SERVER, ClientId, Distortion, Message, RoundRecord, Sent, Transcript
+from securefed.messages import SERVER, ClientId, ClippingNoiseRecord, Message, RoundRecord, SentMessage, Transcript
 from securefed.public import Public
 from securefed.tensors import Array, Layout, Tensors, encode
 
@@ -87,7 +87,7 @@ class Recording:
         index = len(self._transcript.records)
         for client in sorted(own):
             message = Message(self._transcript.run, index, UPLOAD, client, SERVER, own[client])
-            self._transcript.sent.append(Sent(message, len(encode(own[client])) if nbytes is None else nbytes))
+            self._transcript.sent.append(SentMessage(message, len(encode(own[client])) if nbytes is None else nbytes))
             self._transcript.contributions[index, client] = own[client]
         self._record(broadcast, total, own, clip, math.sqrt(len(own)) * noise)
 
@@ -140,7 +140,7 @@ class Recording:
         values = dict(total)
         index = len(self._transcript.records)
         deviations = dict.fromkeys(values, noise) if noise else {}
-        distortion = Distortion(() if clip is None else ((tuple(values), clip),), deviations, deviations)
+        distortion = ClippingNoiseRecord(() if clip is None else ((tuple(values), clip),), deviations, deviations)
         self._transcript.records.append(
             RoundRecord(index, "train", sent, present, present, values, {}, values, values, distortion)
         )

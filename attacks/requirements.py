@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from securefed.attacks.base import Observation, Observed
+from securefed.attacks.base import RoundView, View
 
 MEMORY: Final = 4 * 2**30
 """Bytes that an attack may take beside the transcript, unless its own setting `memory` gives another number."""
 
 
-def untold(rounds: Sequence[Observation], *, every: bool = True) -> str | None:
+def untold(rounds: Sequence[RoundView], *, every: bool = True) -> str | None:
     """Return why an attack cannot start from these rounds, or `None` where it can.
 
     Args:
@@ -43,7 +43,7 @@ def untold(rounds: Sequence[Observation], *, every: bool = True) -> str | None:
     )
 
 
-def unbroken(observed: Observed) -> Observed:
+def unbroken(observed: View) -> View:
     """Keep the rounds before the first one whose broadcast is missing; the same view where none is."""
     count = next((k for k, o in enumerate(observed.rounds) if not o.broadcast), len(observed.rounds))
     return observed if count == len(observed.rounds) else replace(observed, rounds=observed.rounds[:count])

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from securefed.attacks.base import Observation, Observed
+from securefed.attacks.base import RoundView, View
 from securefed.defenses.base import without_indicator_tensor
 from securefed.errors import TranscriptError
 from securefed.messages import ROTATED, SERVER, ClientId, PartyId, RoundRecord, Transcript
@@ -31,7 +31,7 @@ OUTPUT_ONLY: Final = "output only"
 EAVESDROPPER: Final = "eavesdropper"
 
 
-def server(transcript: Transcript, target: ClientId) -> Observed:
+def server(transcript: Transcript, target: ClientId) -> View:
     """View of a server that receives the target's own messages in the clear.
 
     Raises:
@@ -40,7 +40,7 @@ def server(transcript: Transcript, target: ClientId) -> Observed:
     return opened(transcript, target, lambda body: body, SERVER_VIEW)
 
 
-def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) -> Observed:
+def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) -> View:
     """View of an attacker that decrypts: the target's own messages, as `opener` decrypts them."""
     uploads = {
         sent.message.round: sent.message.body
@@ -59,21 +59,21 @@ def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) 
                 f"exchange {record.round}: client {target}'s upload is not in the clear; use another view"
             )
         rounds.append(_observation(transcript, record, followed, encoded, frozenset({target})))
-    return Observed(name, target, tuple(rounds), transcript.output)
+    return View(name, target, tuple(rounds), transcript.output)
 
 
-def sum_only(transcript: Transcript, target: ClientId | None) -> Observed:
+def sum_only(transcript: Transcript, target: ClientId | None) -> View:
     """View of a server that learns sums only; rounds without the target are kept, since survivors may change."""
     rounds = tuple(
         _observation(transcript, r, after, r.encoded, frozenset(r.survivors)) for r, after in _training(transcript)
     )
-    return Observed(SUM_ONLY, target, rounds, transcript.output)
+    return View(SUM_ONLY, target, rounds, transcript.output)
 
 
-def released(transcript: Transcript, target: ClientId | None) -> Observed:
+def released(transcript: Transcript, target: ClientId | None) -> View:
     """View of an observer outside the aggregator: the sums after the server's noise."""
     rounds = tuple(
-        Observation(
+        RoundView(
             r.round,
             r.broadcast,
             r.released,
@@ -85,10 +85,10 @@ def released(transcript: Transcript, target: ClientId | None) -> Observed:
         )
         for r, after in _training(transcript)
     )
-    return Observed(RELEASED, target, rounds, transcript.output)
+    return View(RELEASED, target, rounds, transcript.output)
 
 
-def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[ClientId]) -> Observed:
+def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[ClientId]) -> View:
     """View of colluding clients: the sums minus their own contributions, exact to the bit in a ring.
 
     Raises:
@@ -111,12 +111,12 @@ def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[Clie
         members = frozenset(record.survivors) - present
         if members:
             rounds.append(_observation(transcript, record, followed, encoded, members))
-    return Observed(f"collusion({len(colluding)})", target, tuple(rounds), transcript.output)
+    return View(f"collusion({len(colluding)})", target, tuple(rounds), transcript.output)
 
 
 def holders_collusion(
     transcript: Transcript, target: ClientId, colluders: Iterable[ClientId], threshold: int, opener: Opener
-) -> Observed:
+) -> View:
     """View of colluding share holders: every upload from `threshold` colluders on, only sums below.
 
     Args:
@@ -135,9 +135,9 @@ def holders_collusion(
     return opened(transcript, target, opener, f"{threshold} share holders")
 
 
-def output_only(transcript: Transcript, target: ClientId | None) -> Observed:
+def output_only(transcript: Transcript, target: ClientId | None) -> View:
     """View of the final model alone."""
-    return Observed(OUTPUT_ONLY, target, (), transcript.output)
+    return View(OUTPUT_ONLY, target, (), transcript.output)
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,12 @@ def traffic(transcript: Transcript) -> tuple[Packet, ...]:
     )
 
 
-def eavesdropper(transcript: Transcript, target: ClientId | None) -> Observed:
+def eavesdropper(transcript: Transcript, target: ClientId | None) -> View:
     """View of an eavesdropper for attacks on content: no round and no output, so that none applies."""
-    return Observed(EAVESDROPPER, target, (), {})
+    return View(EAVESDROPPER, target, (), {})
 
 
-def shuffled(observed: Observed, rng: np.random.Generator) -> Observed:
+def shuffled(observed: View, rng: np.random.Generator) -> View:
     """Shuffle a view for a null test: the same numbers without structure.
 
     Every message takes the place of another round's, and the entries of its tensors are permuted at random, so that
@@ -205,7 +205,7 @@ def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
 
 def _observation(
     transcript: Transcript, record: RoundRecord, followed: Tensors, encoded: Tensors, members: frozenset[ClientId]
-) -> Observation:
+) -> RoundView:
     message, step, distortion = decode(encoded, record.step), record.step, record.distortion
     if order := transcript.meta.get(ROTATED):
         message, step = _unrotated(message, order, (transcript.run, record.round)), {}
@@ -215,7 +215,7 @@ def _observation(
     share = math.sqrt(len(members) / len(record.survivors))  # of the noise, which every survivor adds alike
     noise = {name: share * deviation for name, deviation in distortion.noise.items()}
     survivors = frozenset(record.survivors)
-    return Observation(
+    return RoundView(
         record.round, record.broadcast, message, members, survivors, followed, step, distortion.clips, noise
     )
 

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from benchmarks.rows import Row, row, write
 from securefed.algorithms.optimization import DSGD
 from securefed.attacks import views
-from securefed.attacks.base import Observation, Observed, Target
+from securefed.attacks.base import RoundView, Target, View
 from securefed.attacks.gradient_inversion import SampleFit
 from securefed.attacks.gradient_inversion.multistart_search import MultiStartSearch
 from securefed.attacks.scores import match
@@ -67,13 +67,13 @@ def _data(seed: int) -> tuple[list[Dataset], Public]:
     return clients, Public(3, 3, 64, (ROWS,) * 3, 10, 1.0)
 
 
-def _rounds(seed: int, rounds: int) -> tuple[Observed, Public, Dataset]:
+def _rounds(seed: int, rounds: int) -> tuple[View, Public, Dataset]:
     clients, public = _data(seed)
     transcript = Federation(METHOD, clients, seed=seed, public=public).run(rounds).transcript
     return views.server(transcript, 0), public, clients[0]
 
 
-def at_random(seed: int, largest: float) -> tuple[Observed, Public, Dataset]:
+def at_random(seed: int, largest: float) -> tuple[View, Public, Dataset]:
     """One message of client 0, computed from weights and biases in [-largest, largest]."""
     clients, public = _data(seed)
     rng = np.random.default_rng([seed, 1])
@@ -81,10 +81,10 @@ def at_random(seed: int, largest: float) -> tuple[Observed, Public, Dataset]:
     point = {name: rng.uniform(-largest, largest, value.shape) for name, value in zeros.items()}
     _, message = METHOD.contribute(METHOD.enroll(clients[0], public, rng), point, rng)
     one = frozenset({0})
-    return Observed("server", 0, (Observation(0, point, message, one, one),), point), public, clients[0]
+    return View("server", 0, (RoundView(0, point, message, one, one),), point), public, clients[0]
 
 
-def attacked(observed: Observed, public: Public, truth: Dataset, seed: int) -> tuple[float, float]:
+def attacked(observed: View, public: Public, truth: Dataset, seed: int) -> tuple[float, float]:
     """Rows recovered, and processor seconds."""
     start = time.process_time()
     found = ATTACK.run(observed, Target(METHOD, public), np.random.default_rng(seed))

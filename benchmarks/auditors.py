@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.rows import Row, row, write
 from securefed.attacks import views
 from securefed.attacks.aggregates import disaggregate
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.attacks.generic import ProbeGram, Replay
 from securefed.attacks.scores import leakage, relative_error
 from securefed.auditing.epsilon import Guesses, from_scores, one_run, one_run_f
@@ -107,7 +107,7 @@ def _nulls() -> Iterator[Row]:
 TARGET: list[Target] = []
 
 
-def _federation(seed: int) -> tuple[Observed, np.ndarray, float]:
+def _federation(seed: int) -> tuple[View, np.ndarray, float]:
     rng = np.random.default_rng(seed)
     data = [Dataset(rng.uniform(0, 1, (6, 4))) for _ in range(3)]
     federation = Federation(algorithms.make("pca/ssi", rank=2), data, seed=seed)

@@ -28,7 +28,7 @@ from benchmarks import leakage_page
 from benchmarks.leakage_curves import CURVES, DATA, SUBJECTS, Point, asked, is_current
 from benchmarks.rows import RESULTS
 from securefed.attacks import views
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.scores import leakage
 from securefed.auditing.attacking import Attacker
 from securefed.auditing.cases import Prepared, case
@@ -56,7 +56,7 @@ ENOUGH = 2
 MOST_ROWS = 2000
 """Of a set; the same random ones in every run."""
 FIXED_POINT = "fixed point"
-VIEWS: Mapping[str, Callable[[Transcript, ClientId], Observed]] = {
+VIEWS: Mapping[str, Callable[[Transcript, ClientId], View]] = {
     views.SERVER_VIEW: views.server,
     views.SUM_ONLY: views.sum_only,
 }
@@ -129,7 +129,7 @@ def guess(secret: str, prepared: Prepared) -> Reconstruction:
     return Reconstruction(secret, np.full((prepared.public.features,) * 2, math.nan))
 
 
-def _scored(prepared: Prepared, observed: Observed, found: Reconstruction, result: Result) -> Finding:
+def _scored(prepared: Prepared, observed: View, found: Reconstruction, result: Result) -> Finding:
     out: Finding = {"residual": _short(found.residual), "rank": found.rank, "unknowns": found.unknowns}
     out["condition"] = _short(found.condition)
     for item in assess(prepared, observed, found, result, TARGET):
@@ -204,7 +204,7 @@ def federation(run: Run, seed: int) -> tuple[Prepared, Result, Target]:
     return prepared, made.run(run.rounds), Target(algorithm, prepared.public)
 
 
-def rounded(observed: Observed, wire: str) -> Observed:
+def rounded(observed: View, wire: str) -> View:
     """The view, its messages rounded as they were if they had travelled so; clients computed from what they were sent.
 
     Numbers of 32 bits stay such, as in a transcript of another framework; those of 16 bits are handed on as float64.

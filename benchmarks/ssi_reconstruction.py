@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.rows import Row, row, write
 from securefed.algorithms.pca import SSI
-from securefed.attacks.base import Observation, Observed, Target
+from securefed.attacks.base import RoundView, Target, View
 from securefed.attacks.gram import PowerGram
 from securefed.attacks.gram.linear import ESTIMATORS, Estimator
 from securefed.attacks.scores import relative_error
@@ -29,7 +29,7 @@ REFERENCE = {10: 1.3e-4, 11: 2.7e-6, 15: 1.2e-7}
 """Errors of the reference attack (one run)."""
 
 
-def observe(x: Array, seed: int) -> tuple[Observed, Target]:
+def observe(x: Array, seed: int) -> tuple[View, Target]:
     """Client 0's messages of a plain run over `ROUNDS` rounds."""
     clients = [Dataset(part) for part in np.array_split(x, CLIENTS)]
     algorithm, public = SSI(RANK), Public.of(clients)
@@ -41,16 +41,16 @@ def observe(x: Array, seed: int) -> tuple[Observed, Target]:
     for number in range(ROUNDS):
         broadcast = algorithm.broadcast(server)
         first, *others = (algorithm.contribute(state, broadcast, rng)[1] for state in states)
-        rounds.append(Observation(number, broadcast, first, frozenset({0}), frozenset(everybody)))
+        rounds.append(RoundView(number, broadcast, first, frozenset({0}), frozenset(everybody)))
         total = first
         for other in others:
             total = add(total, other)
         server = algorithm.combine(server, Aggregate(total, everybody))
-    return Observed("server", 0, tuple(rounds), algorithm.broadcast(server)), Target(algorithm, public)
+    return View("server", 0, tuple(rounds), algorithm.broadcast(server)), Target(algorithm, public)
 
 
 def curve(
-    observed: Observed,
+    observed: View,
     target: Target,
     truth: Array,
     counts: tuple[int, ...] = COUNTED,
@@ -61,7 +61,7 @@ def curve(
     out: dict[str, list[float]] = {}
     for estimator in estimators:
         attack = PowerGram(estimator)
-        views = (Observed(observed.view, 0, observed.rounds[:count], observed.output) for count in counts)
+        views = (View(observed.view, 0, observed.rounds[:count], observed.output) for count in counts)
         out[estimator] = [relative_error(attack.run(view, target, rng).value, truth) for view in views]
     return out
 

@@ -24,9 +24,9 @@ from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggr
 from securefed.defenses.secure_aggregation.masks import SignedMask, apply_masks
 from securefed.defenses.secure_aggregation.mersenne import dot
 from securefed.defenses.secure_aggregation.verification import FULL
-from securefed.exchange_context import Counted, exchange_context, tensors_digest
+from securefed.exchange_context import CountedExchanges, exchange_context, tensors_digest
+from securefed.opening import ExchangeHeader
 from securefed.messages import SERVER, Message, PartyId, Transcript
-from securefed.opening import Opening
 from securefed.state import unnest
 from securefed.tensors import Layout, TensorSpec
 
@@ -141,8 +141,8 @@ class _Together:
 
     def _context(self, message: Message) -> bytes:
         cohort = self.session.cohort
-        counted, broadcast = Counted.read(message, cohort, followed=False), unnest("broadcast", message.body)
-        return exchange_context(self.session, Opening(cohort, "train", 0), tensors_digest(broadcast), counted)
+        counted, broadcast = CountedExchanges.read(message, cohort, followed=False), unnest("broadcast", message.body)
+        return exchange_context(self.session, ExchangeHeader(cohort, "train", 0), tensors_digest(broadcast), counted)
 
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Mapping[PartyId, bytes]:
         return {party: self.answer(party, data) for party, data in outgoing.items()}
@@ -171,7 +171,7 @@ def _peak(kind: type[_Together], clients: int) -> float:
     tracemalloc.start()
     broadcast = {"model": np.zeros(MEMORY_ENTRIES, np.float32)}
     summed = coordinator.exchange(
-        0, Opening(cohort, "train", 0), broadcast, Counted.of(cohort, {}, None), (), lambda _: {}
+        0, ExchangeHeader(cohort, "train", 0), broadcast, CountedExchanges.of(cohort, {}, None), (), lambda _: {}
     )
     peak = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()

@@ -27,7 +27,7 @@ from securefed.defenses.plan import (
 )
 from securefed.defenses.transform import AdaptiveTransform, Transform, link_text
 from securefed.errors import ConfigError, ContradictionError, DataError, PlanError
-from securefed.messages import Aggregate, ClientId, Distortion, Message, PartyId
+from securefed.messages import Aggregate, ClientId, ClippingNoiseRecord, Message, PartyId
 from securefed.registry import Registry
 from securefed.tensors import Layout, Tensors
 
@@ -339,7 +339,7 @@ class Defense:
             total = transform.release(total, inner)
         return total
 
-    def distortion(self, plan: Plan, count: int) -> Distortion:
+    def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
         """Return the clipping and noise record of an exchange with `count` survivors, of all transforms together."""
         parts = [transform.distortion(plan, count) for transform in self.transforms]
         units = {name: unit for part in parts for name, unit in part.units.items()}
@@ -347,7 +347,7 @@ class Defense:
         def scaled(noise: Mapping[str, float]) -> dict[str, float]:  # added in the sum's units
             return {name: deviation * units.get(name, 1.0) for name, deviation in noise.items()}
 
-        return Distortion(
+        return ClippingNoiseRecord(
             tuple(clip for part in parts for clip in part.clips),
             scaled({name: value for part in parts for name, value in part.noise.items()}),
             scaled({name: value for part in parts for name, value in part.released.items()}),

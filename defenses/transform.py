@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import ClassVar
 
 from securefed.defenses.plan import Plan
-from securefed.messages import Distortion
+from securefed.messages import ClippingNoiseRecord
 from securefed.tensors import Layout, Tensors
 
 
@@ -97,13 +97,13 @@ class Transform(ABC):
         """
         return total
 
-    def distortion(self, plan: Plan, count: int) -> Distortion:
+    def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
         """Return the clipping and noise record of an exchange with `count` survivors; empty by default.
 
         A transform that changes numbers by more than rounding states it here, in public numbers: attacks and audits
         read them.
         """
-        return Distortion()
+        return ClippingNoiseRecord()
 
 
 class AdaptiveTransform(Transform):

@@ -85,5 +85,5 @@ class FederatedMean(Algorithm[MeanServer, ClientData]):
         """Optional: a score of the result on held-out rows, higher is better; the audit case names it `score`."""
         return -float(np.linalg.norm(test.x.mean(axis=0) - output["mean"] / self.scale))
 
-    # Optional, with defaults in `Algorithm`: settle, evaluation_layout, evaluate, personal, finished. See the
+    # Optional, with defaults in `Algorithm`: commit, evaluation_layout, evaluate, personal, finished. See the
     # docstrings there. `securefed.algorithms.capabilities` lists further methods that an algorithm may have.

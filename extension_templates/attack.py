@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction, Target, attacks
+from securefed.attacks.base import Reconstruction, Target, View, attacks
 from securefed.errors import TranscriptError
 
 
@@ -30,13 +30,13 @@ class MeanRow:
     secret: ClassVar[str] = "samples"
     """What it reconstructs, by its name in `securefed.auditing.scoring.SCORES`."""
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return `None` where the attack can run, else the reason in a sentence."""
         if not observed.rounds or not {"sum", "count"} <= set(observed.rounds[0].message):
             return "no message with the tensors sum and count was seen"
         return None
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of the clients behind the messages; all randomness comes from `rng`."""
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)

@@ -11,14 +11,14 @@ from typing import Any, Self
 from securefed.defenses.base import Unit
 from securefed.errors import ConfigError, ContradictionError
 from securefed.messages import SERVER
-from securefed.privacy_cost import Cost, epsilon_of_all
+from securefed.privacy_cost import PrivacyCost, epsilon_of_all
 
 Ranges = tuple[tuple[int, int], ...]
 """Numbers of exchanges as ascending ranges (first, behind the last), which neither touch nor overlap."""
 
 
 @dataclass(frozen=True)
-class Spent:
+class DataUsage:
     """Total use of a client's data: exchanges, epsilon and delta.
 
     Attributes:
@@ -44,7 +44,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Book:
+class LedgerEntries:
     """All entries of a ledger, immutable: adding an entry returns a new value.
 
     Attributes:
@@ -52,11 +52,11 @@ class Book:
         charged: for each cost, which exchanges of each run were charged at it.
     """
 
-    declared: Spent = Spent()
-    charged: Mapping[Cost, Mapping[str, Ranges]] = field(default_factory=dict)
+    declared: DataUsage = DataUsage()
+    charged: Mapping[PrivacyCost, Mapping[str, Ranges]] = field(default_factory=dict)
 
     @property
-    def counts(self) -> dict[Cost, int]:
+    def counts(self) -> dict[PrivacyCost, int]:
         """Number of exchanges charged at each cost."""
         return {
             cost: sum(stop - start for ranges in runs.values() for start, stop in ranges)
@@ -68,7 +68,7 @@ class Book:
         """Exchanges answered, declared ones included."""
         return self.declared.exchanges + sum(self.counts.values())
 
-    def spent(self, delta: float, unit: Unit) -> Spent:
+    def spent(self, delta: float, unit: Unit) -> DataUsage:
         """Everything together: epsilon is what was declared plus that of all charges at what is left of `delta`.
 
         Args:
@@ -76,9 +76,9 @@ class Book:
             unit: whose privacy it is about; the declared epsilon is taken to be about it too.
         """
         epsilon = epsilon_of_all(self.counts, delta - self.declared.delta, unit)
-        return Spent(self.exchanges, self.declared.epsilon + epsilon, delta)
+        return DataUsage(self.exchanges, self.declared.epsilon + epsilon, delta)
 
-    def with_charge(self, run: str, exchange: int, cost: Cost) -> Self:
+    def with_charge(self, run: str, exchange: int, cost: PrivacyCost) -> Self:
         """The book with one more exchange, or the very same book where it is in it.
 
         Raises:
@@ -115,13 +115,13 @@ class Book:
             KeyError, TypeError, ValueError: it did not come from `to_json`.
         """
         declared = dict(values["declared"])
-        spent = Spent(**declared | ({"epsilon": math.inf} if declared["epsilon"] is None else {}))
-        charged: dict[Cost, Mapping[str, Ranges]] = {}
+        spent = DataUsage(**declared | ({"epsilon": math.inf} if declared["epsilon"] is None else {}))
+        charged: dict[PrivacyCost, Mapping[str, Ranges]] = {}
         for entry in values["charged"]:
             runs = {
                 run: tuple((int(start), int(stop)) for start, stop in pairs) for run, pairs in entry["runs"].items()
             }
-            charged[Cost.from_json(entry["cost"])] = runs
+            charged[PrivacyCost.from_json(entry["cost"])] = runs
         return cls(spent, charged)
 
 

@@ -15,22 +15,22 @@ from typing import Any, Final
 
 from securefed.errors import DataError, StorageError
 from securefed.exchange_schedule import BEFORE_ALL
+from securefed.opening import ExchangeHeader
 from securefed.node import ClientNode
-from securefed.node_state import NodeState
-from securefed.opening import Opening
+from securefed.node_state import ClientNodeState
 from securefed.state import nest, pack, restore, unnest
 from securefed.tensors import Array, Tensors, decode, encode
 
 VERSION: Final = 3
 
 
-def learned_of(state: NodeState) -> dict[str, Array]:
+def learned_of(state: ClientNodeState) -> dict[str, Array]:
     """Pack the part of a state that outlives an exchange: no session, no protocol secrets, no data of the client."""
     tensors = nest("node", pack(state)) | nest("committed", pack(state.committed))
     return tensors | (nest("tentative", pack(state.tentative)) if state.tentative is not None else {})
 
 
-def with_learned(state: NodeState, tensors: Tensors) -> NodeState:
+def with_learned(state: ClientNodeState, tensors: Tensors) -> ClientNodeState:
     """Replace the learned part of a freshly enrolled client's state by what `learned_of` returned.
 
     Raises:
@@ -52,8 +52,8 @@ def freeze(node: ClientNode, *, learned: bool = False) -> bytes:
     state = node.state
     header: dict[str, Any] = {"version": VERSION, "run": node.run, "client": node.client, "terms": node.terms}
     tensors = learned_of(state)
-    if not learned and state.session is not None and state.opening is not None:
-        header |= {"exchange": state.session.round, "opening": state.opening.to_json()}
+    if not learned and state.session is not None and state.header is not None:
+        header |= {"exchange": state.session.round, "header": state.header.to_json()}
         tensors |= nest("protocol", pack(state.protocol))
     return encode(tensors, header)
 
@@ -88,11 +88,11 @@ def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None
         if resumes is not None:
             # The new run's identifier tells its messages from replays, and a round that the run died in is asked again.
             state = replace(state, last_round=-1, place=BEFORE_ALL)
-        elif "opening" in header:
-            opening = Opening.from_json(header["opening"])
-            session = node.session(header["exchange"], opening)
+        elif "header" in header:
+            opened = ExchangeHeader.from_json(header["header"])
+            session = node.session(header["exchange"], opened)
             protocol = restore(node.protocol_for(session), unnest("protocol", tensors))
-            state = replace(state, opening=opening, session=session, protocol=protocol)
+            state = replace(state, header=opened, session=session, protocol=protocol)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, DataError) as error:
         raise StorageError(f"the state of client {node.client} lacks a field: {error!r}; enrol it anew") from error
     node.state = state

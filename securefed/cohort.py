@@ -14,11 +14,11 @@ import numpy as np
 from securefed.algorithms.capabilities import SupportsBatches
 from securefed.messages import Message, PartyId
 from securefed.node import ClientNode
-from securefed.node_state import Computed, Pending
+from securefed.node_state import ComputedContribution, PendingUpload
 from securefed.tensors import Tensors
 
 
-class Cohort:
+class ClientBatch:
     """Simulated clients that run the same algorithm and answer a stage together."""
 
     def __init__(self, nodes: Mapping[PartyId, ClientNode]) -> None:
@@ -27,10 +27,10 @@ class Cohort:
     def handle_all(self, messages: Mapping[PartyId, Message]) -> dict[PartyId, Message]:
         """Answer one message of each client."""
         replies: dict[PartyId, Message] = {}
-        waiting: dict[PartyId, Pending] = {}
+        waiting: dict[PartyId, PendingUpload] = {}
         for party, message in messages.items():
             begun = self._nodes[party].begin(message)
-            if isinstance(begun, Pending):
+            if isinstance(begun, PendingUpload):
                 waiting[party] = begun
             else:
                 replies[party] = begun
@@ -38,8 +38,8 @@ class Cohort:
             replies[party] = self._nodes[party].finish(waiting[party], computed)
         return replies
 
-    def _compute(self, waiting: Mapping[PartyId, Pending]) -> dict[PartyId, Computed]:
-        out: dict[PartyId, Computed] = {}
+    def _compute(self, waiting: Mapping[PartyId, PendingUpload]) -> dict[PartyId, ComputedContribution]:
+        out: dict[PartyId, ComputedContribution] = {}
         for parties in _alike(waiting):
             algorithm = self._nodes[parties[0]].algorithm
             if len(parties) == 1 or not isinstance(algorithm, SupportsBatches) or not self._train(waiting, parties):
@@ -47,7 +47,7 @@ class Cohort:
                 continue
             states = [waiting[party].state.committed for party in parties]
             rngs = [waiting[party].rng for party in parties]
-            computed: Sequence[Computed]
+            computed: Sequence[ComputedContribution]
             try:
                 computed = algorithm.contribute_together(states, waiting[parties[0]].broadcast, rngs)
             except Exception:  # of some client's data: alone, each says so, or sits out, for itself
@@ -56,12 +56,12 @@ class Cohort:
         return out
 
     @staticmethod
-    def _train(waiting: Mapping[PartyId, Pending], parties: list[PartyId]) -> bool:
+    def _train(waiting: Mapping[PartyId, PendingUpload], parties: list[PartyId]) -> bool:
         """Tell whether all these clients are asked for a training contribution and can compute one."""
         return all(waiting[party].fault is None and waiting[party].state.place[1] == 1 for party in parties)
 
 
-def _alike(waiting: Mapping[PartyId, Pending]) -> list[list[PartyId]]:
+def _alike(waiting: Mapping[PartyId, PendingUpload]) -> list[list[PartyId]]:
     """Group clients by the broadcast they received: one group, unless server or transport sent different ones."""
     groups: list[list[PartyId]] = []
     for party, pending in waiting.items():

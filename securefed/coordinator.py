@@ -30,9 +30,19 @@ from securefed.errors import (
     SurvivorsTooClose,
     TooFewSurvivors,
 )
-from securefed.exchange_context import Counted, exchange_context, tensors_digest
-from securefed.messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord, Sent, Transcript
-from securefed.opening import Opening
+from securefed.exchange_context import CountedExchanges, exchange_context, tensors_digest
+from securefed.opening import ExchangeHeader
+from securefed.messages import (
+    REFUSAL,
+    SERVER,
+    Aggregate,
+    ClientId,
+    Message,
+    PartyId,
+    RoundRecord,
+    SentMessage,
+    Transcript,
+)
 from securefed.refusals import read_refusal
 from securefed.state import nest
 from securefed.tensors import Array, Layout, Tensors
@@ -40,7 +50,7 @@ from securefed.transports.base import Transport, arrivals
 
 
 @dataclass(frozen=True)
-class Summed:
+class ExchangeResult:
     """One completed exchange.
 
     Attributes:
@@ -141,21 +151,21 @@ class Coordinator:
     def exchange(
         self,
         number: int,
-        opening: Opening,
+        header: ExchangeHeader,
         broadcast: Tensors,
-        counted: Counted,
+        counted: CountedExchanges,
         previous: tuple[ClientId, ...],
-        settle: Callable[[ClientId], Tensors],
-    ) -> Summed:
-        """Sum one contribution of each client of the opening's cohort.
+        commit: Callable[[ClientId], Tensors],
+    ) -> ExchangeResult:
+        """Sum one contribution of each client of the header's cohort.
 
         Args:
             number: the exchange's number, never used before in this run.
-            opening: kind, place in the run, cohort, and the public numbers that the plan is derived from.
+            header: kind, place in the run, cohort, and the public numbers that the plan is derived from.
             broadcast: what contributions are computed from.
             counted: the list of the exchanges that counted the cohort last.
             previous: survivors of the last sum that was opened; empty before any.
-            settle: returns the fields that tell one client about its last counted contribution.
+            commit: returns the fields that tell one client about its last counted contribution.
 
         Raises:
             ClientOut: a client sat out, so that the sum is noise.
@@ -164,14 +174,14 @@ class Coordinator:
             TooFewSurvivors: the protocol could not complete.
         """
         plan = self._defense.plan(
-            self._layouts[opening.kind],
+            self._layouts[header.kind],
             self._clients,
-            range_doublings=opening.doublings,
-            learned=opening.learned,
+            range_doublings=header.doublings,
+            learned=header.learned,
         )
-        protocol, cohort = self._defense.aggregation, opening.cohort
+        protocol, cohort = self._defense.aggregation, header.cohort
         session = Session(self._transcript.run, number, cohort, plan)
-        context = exchange_context(session, opening, tensors_digest(broadcast), counted)
+        context = exchange_context(session, header, tensors_digest(broadcast), counted)
         session = replace(session, context=context, previous=previous)
         traffic = _Traffic()
         opened: set[PartyId] = set()
@@ -182,9 +192,9 @@ class Coordinator:
             out = nest("protocol", own)
             if party not in opened:
                 opened.add(party)
-                out |= opening.body()
+                out |= header.body()
             if stage == protocol.upload:
-                out |= nest("broadcast", broadcast) | counted.body() | dict(settle(party))
+                out |= nest("broadcast", broadcast) | counted.body() | dict(commit(party))
             return out
 
         prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
@@ -208,9 +218,9 @@ class Coordinator:
             state, stage, outgoing = step
         if some_client_out(step.total, plan):
             raise ClientOut(step.survivors)
-        record = self._record(session, opening.kind, broadcast, step)
+        record = self._record(session, header.kind, broadcast, step)
         announced = protocol.announce(step) if isinstance(protocol, SupportsVerification) else {}
-        return Summed(record, plan, traffic.refusals, announced)
+        return ExchangeResult(record, plan, traffic.refusals, announced)
 
     def ask(self, number: int, stage: str, bodies: Mapping[ClientId, Tensors]) -> dict[ClientId, Tensors]:
         """Send messages outside any protocol; return the replies of the clients that answered."""
@@ -334,4 +344,4 @@ class Coordinator:
 
     def _note(self, message: Message, nbytes: int) -> None:
         if self._keep:
-            self._transcript.sent.append(Sent(message, nbytes))
+            self._transcript.sent.append(SentMessage(message, nbytes))

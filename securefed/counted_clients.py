@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from securefed.exchange_context import NEVER, Counted, tensors_digest
+from securefed.exchange_context import NEVER, CountedExchanges, tensors_digest
 from securefed.messages import ClientId
 from securefed.state import nest
 from securefed.tensors import Array, Tensors
@@ -46,13 +46,13 @@ class CountedClients:
             self.announced = {key: value for key, value in self.announced.items() if key in last}
             self.announced[exchange] = announced
 
-    def listed(self, cohort: Sequence[ClientId]) -> Counted:
+    def listed(self, cohort: Sequence[ClientId]) -> CountedExchanges:
         """The list that a request for an upload holds of its whole cohort."""
         if not self.needs_outcome:
-            return Counted.of(cohort, self.exchanges, None)
+            return CountedExchanges.of(cohort, self.exchanges, None)
         known = {self.exchanges[client] for client in cohort if client in self.exchanges}
         digests = {exchange: tensors_digest(self.followed[exchange]) for exchange in known}
-        return Counted.of(cohort, self.exchanges, digests)
+        return CountedExchanges.of(cohort, self.exchanges, digests)
 
     def body(self, client: ClientId) -> dict[str, Array]:
         """Fields for one client about the exchange that counted it last, unless the current broadcast says it."""
@@ -60,13 +60,13 @@ class CountedClients:
         newest = max(self.exchanges.values(), default=NEVER)
         body: dict[str, Array] = {}
         if self.needs_outcome and counted not in (NEVER, newest):  # else it equals the current broadcast
-            body |= nest("settle/broadcast", self.followed[counted])
+            body |= nest("commit/broadcast", self.followed[counted])
         if counted in self.announced:
-            body |= nest("settle/announced", self.announced[counted])
+            body |= nest("commit/announced", self.announced[counted])
         return body
 
     def body_outside(self, client: ClientId, broadcast: Tensors) -> dict[str, Array]:
         """The same fields for a message outside any exchange, which has neither a cohort list nor a broadcast."""
         counted = np.asarray(self.exchanges.get(client, NEVER), np.int64)
-        body = self.body(client) | {"settle/round": counted}
+        body = self.body(client) | {"commit/round": counted}
         return body | nest("broadcast", broadcast) if self.needs_outcome else body

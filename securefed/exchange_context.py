@@ -6,7 +6,7 @@ protocols that hide contributions put it into masks, tags, signatures and proofs
 digests cannot be summed.
 
 The account of earlier rounds differs from client to client. The request therefore lists it for the whole cohort
-(`Counted`, at most 40 bytes a member): each client checks its own row, and the whole list enters the context.
+(`CountedExchanges`, at most 40 bytes a member): each client checks its own row, and the whole list enters the context.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 
 from securefed.defenses.base import Session, UploadContext, plan_digest
 from securefed.errors import ContradictionError, MalformedError
+from securefed.opening import ExchangeHeader
 from securefed.messages import ClientId, Message
-from securefed.opening import Opening
 from securefed.state import from_bytes
 from securefed.tensors import Array, Tensors
 
@@ -43,7 +43,7 @@ def tensors_digest(tensors: Tensors) -> bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class CountedExchanges:
     """The list in a request that says, for each member of the cohort, which exchange counted it last.
 
     Attributes:
@@ -58,7 +58,7 @@ class Counted:
     @classmethod
     def of(
         cls, cohort: Sequence[ClientId], counted: Mapping[ClientId, int], followed: Mapping[int, bytes] | None
-    ) -> Counted:
+    ) -> CountedExchanges:
         """Build the list that a server sends.
 
         Args:
@@ -78,7 +78,7 @@ class Counted:
         return {_COUNTED: self.exchanges} | ({_FOLLOWED: self.followed} if len(self.followed) else {})
 
     @classmethod
-    def read(cls, message: Message, cohort: Sequence[ClientId], *, followed: bool) -> Counted:
+    def read(cls, message: Message, cohort: Sequence[ClientId], *, followed: bool) -> CountedExchanges:
         """Read and check the list in a request.
 
         Args:
@@ -134,18 +134,18 @@ class Counted:
         return hashlib.sha256(self.exchanges.tobytes() + self.followed.tobytes()).digest()
 
 
-def exchange_context(session: Session, opening: Opening, broadcast: bytes, counted: Counted) -> bytes:
+def exchange_context(session: Session, header: ExchangeHeader, broadcast: bytes, counted: CountedExchanges) -> bytes:
     """Digest of run, exchange number, kind, position in the run, plan, cohort, broadcast and counted list; 32 bytes.
 
     Args:
         session: run, number, cohort and plan.
-        opening: kind, round and attempt.
+        header: kind, round and attempt.
         broadcast: `tensors_digest` of what contributions are computed from.
         counted: the list of the exchanges that counted the cohort last.
     """
     cohort = hashlib.sha256(np.asarray(session.cohort, np.int64).tobytes()).digest()
-    place = (session.round, opening.round, opening.attempt)
-    head = "\0".join(("securefed exchange context 1", session.run, opening.kind, *map(str, place), ""))
+    place = (session.round, header.round, header.attempt)
+    head = "\0".join(("securefed exchange context 1", session.run, header.kind, *map(str, place), ""))
     return hashlib.sha256(head.encode() + plan_digest(session.plan) + cohort + broadcast + counted.digest).digest()
 
 

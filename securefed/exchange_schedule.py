@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from securefed.errors import ConfigError, MalformedError
+from securefed.opening import EVALUATE, TRAIN, ExchangeHeader
 from securefed.messages import SERVER
-from securefed.opening import EVALUATE, TRAIN, Opening
 
 MAX_VOID: Final = 8
 """Attempts at one sum, unless the terms say otherwise."""
 
-Place = tuple[int, int, int]
+ExchangePosition = tuple[int, int, int]
 """Position of an exchange in a run: completed rounds; 0 for an evaluation and 1 for training; attempt."""
 
-BEFORE_ALL: Final[Place] = (-1, 0, 0)
+BEFORE_ALL: Final[ExchangePosition] = (-1, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -48,33 +48,33 @@ class ExchangeSchedule:
                 f"{self.max_void}"
             )
 
-    def check(self, last: Place, opening: Opening) -> Place:
+    def check(self, last: ExchangePosition, header: ExchangeHeader) -> ExchangePosition:
         """Check that an exchange fits the schedule, and return its position.
 
         Args:
-            opening: the exchange's header.
+            header: the exchange's header.
             last: the position of the last exchange that this client accepted; `BEFORE_ALL` before any.
 
         Raises:
             MalformedError: the run has no such exchange, or it does not come after `last`.
         """
-        place = (opening.round, int(opening.kind == TRAIN), opening.attempt)
+        place = (header.round, int(header.kind == TRAIN), header.attempt)
         if place <= last:
             raise MalformedError(
                 SERVER, f"it opens {_words(place)} after {_words(last)}; exchanges of a run come in order"
             )
-        if opening.attempt >= self.max_void:
-            raise MalformedError(SERVER, f"attempt {opening.attempt + 1}; the terms allow {self.max_void} attempts")
-        if opening.kind == EVALUATE and not (self.evaluate_every and opening.round % self.evaluate_every == 0):
+        if header.attempt >= self.max_void:
+            raise MalformedError(SERVER, f"attempt {header.attempt + 1}; the terms allow {self.max_void} attempts")
+        if header.kind == EVALUATE and not (self.evaluate_every and header.round % self.evaluate_every == 0):
             raise MalformedError(
-                SERVER, f"it asks for an evaluation after round {opening.round}; the terms have "
+                SERVER, f"it asks for an evaluation after round {header.round}; the terms have "
                 + (f"one every {self.evaluate_every} rounds" if self.evaluate_every else "none"),
             )  # fmt: skip
-        if opening.kind == TRAIN and self.rounds is not None and opening.round >= self.rounds:
-            raise MalformedError(SERVER, f"it opens round {opening.round + 1}; the terms have {self.rounds} rounds")
+        if header.kind == TRAIN and self.rounds is not None and header.round >= self.rounds:
+            raise MalformedError(SERVER, f"it opens round {header.round + 1}; the terms have {self.rounds} rounds")
         return place
 
 
-def _words(place: Place) -> str:
+def _words(place: ExchangePosition) -> str:
     rounds, trains, attempt = place
     return f"attempt {attempt + 1} at {'training' if trains else 'evaluation'} after {rounds} rounds"

@@ -12,7 +12,7 @@ import numpy as np
 
 from securefed.algorithms.base import Algorithm
 from securefed.algorithms.validation import check_object, check_packable
-from securefed.cohort import Cohort
+from securefed.cohort import ClientBatch
 from securefed.coordinator import HelperNode
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Helper
@@ -20,13 +20,13 @@ from securefed.defenses.compose import Link
 from securefed.errors import DataError
 from securefed.ledger import Ledger
 from securefed.messages import ClientId, PartyId
-from securefed.privacy import check_forgetful
+from securefed.privacy import check_stateless_clients
 from securefed.public import Public
 from securefed.run_options import RunOptions
 from securefed.server import Server
 from securefed.terms import Terms, new_run
 from securefed.transports.base import Endpoint, Transport
-from securefed.transports.in_process import InProcess
+from securefed.transports.in_process import InProcessTransport
 
 
 class Federation(Server):
@@ -63,7 +63,7 @@ class Federation(Server):
         seed: int = 0,
         cohort: int | None = None,
         public: Public | None = None,
-        transport: Callable[[Mapping[PartyId, Endpoint]], Transport] = InProcess,
+        transport: Callable[[Mapping[PartyId, Endpoint]], Transport] = InProcessTransport,
         batched: bool = True,
         reveal: bool | None = None,
         ledgers: Mapping[ClientId, Ledger] | None = None,
@@ -80,14 +80,14 @@ class Federation(Server):
         }
         for node in nodes.values():
             node.simulated = True
-        check_forgetful(terms.defense, nodes[0].state.committed)
+        check_stateless_clients(terms.defense, nodes[0].state.committed)
         if options.checkpoint is not None:
             check_packable(algorithm, algorithm.start(terms.public, np.random.default_rng(0)), "start")
             check_packable(algorithm, nodes[0].state.committed, "enroll")
         if batched:
-            crew = Cohort(nodes)
+            batch = ClientBatch(nodes)
             for node in nodes.values():
-                node.crew = crew
+                node.batch = batch
         endpoints: dict[PartyId, Endpoint] = dict(nodes)
         self.helper: Helper | None = terms.defense.aggregation.helper(terms.public.cohort)
         if self.helper is not None:

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Final
 
 from securefed import storage
-from securefed.book import Book, Spent
+from securefed.book import DataUsage, LedgerEntries
 from securefed.defenses.base import Unit
 from securefed.defenses.differential_privacy.accountant import DELTA
 from securefed.errors import BudgetSpent, ConfigError, ContradictionError, LedgerLost, StorageError
 from securefed.messages import SERVER
-from securefed.privacy_cost import Cost
+from securefed.privacy_cost import PrivacyCost
 from securefed.sealing import Seal
 
 try:
@@ -84,18 +84,18 @@ class Ledger:
         path: its file; `None` in memory.
     """
 
-    def __init__(self, limits: Limits, path: Path | None, seal: Seal | None, book: Book) -> None:
+    def __init__(self, limits: Limits, path: Path | None, seal: Seal | None, book: LedgerEntries) -> None:
         self.limits, self.path = limits, path
         self._seal, self._book = seal, book
 
     @classmethod
-    def create(cls, path: Path | str, limits: Limits, *, spent: Spent, seal: Seal | None = None) -> Ledger:
+    def create(cls, path: Path | str, limits: Limits, *, spent: DataUsage, seal: Seal | None = None) -> Ledger:
         """Make the ledger's file: for the first time, or after a loss.
 
         Args:
             path: where; there must be no file yet.
             limits: what the operator allows.
-            spent: what the data were used for before, as far as this file is concerned; `Spent()` for nothing. After
+            spent: earlier use of the data that this file does not count; `DataUsage()` for none. After
                 a loss, state at least what the lost ledger may have held.
             seal: encrypts the file.
 
@@ -104,7 +104,7 @@ class Ledger:
             ConfigError: `spent` leaves nothing of `limits.delta`.
         """
         place = Path(path)
-        ledger = cls(limits, place, seal, Book(declared=spent))
+        ledger = cls(limits, place, seal, LedgerEntries(declared=spent))
         ledger._check_delta(ledger._book)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ class Ledger:
             RolledBackError: it is older than the anchor of `seal` remembers.
             ConfigError: what was declared as spent leaves nothing of `limits.delta`.
         """
-        ledger = cls(limits, Path(path), seal, Book())
+        ledger = cls(limits, Path(path), seal, LedgerEntries())
         ledger._check_there(Path(path))
         with ledger._locked():
             ledger._book = ledger._read()
@@ -139,29 +139,29 @@ class Ledger:
         return ledger
 
     @classmethod
-    def in_memory(cls, limits: Limits | None = None, book: Book | None = None) -> Ledger:
+    def in_memory(cls, limits: Limits | None = None, book: LedgerEntries | None = None) -> Ledger:
         """A ledger without a file, for simulations.
 
         Args:
             limits: without any, it counts and refuses nothing.
             book: what was counted before, from a checkpoint (`Ledger.book`).
         """
-        ledger = cls(limits or Limits(), None, None, book or Book())
+        ledger = cls(limits or Limits(), None, None, book or LedgerEntries())
         ledger._check_delta(ledger._book)
         return ledger
 
     @property
-    def book(self) -> Book:
+    def book(self) -> LedgerEntries:
         """All entries, as of the last charge through this object; for the checkpoint of a simulation."""
         return self._book
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> DataUsage:
         """Exchanges answered, and epsilon and delta spent on the unit of the limits; epsilon is infinite after an
         exchange without noise for that unit."""
         return self._book.spent(self.limits.delta, self.limits.unit)
 
-    def charge(self, run: str, exchange: int, cost: Cost) -> bool:
+    def charge(self, run: str, exchange: int, cost: PrivacyCost) -> bool:
         """Count one exchange, durably, before anything is computed for it.
 
         Args:
@@ -188,7 +188,7 @@ class Ledger:
             self._write(after)
         return True
 
-    def _afford(self, after: Book, cost: Cost) -> None:
+    def _afford(self, after: LedgerEntries, cost: PrivacyCost) -> None:
         limits = self.limits
         if limits.exchanges is not None and after.exchanges > limits.exchanges:
             raise BudgetSpent(
@@ -212,24 +212,24 @@ class Ledger:
                 "Limits.epsilon"
             )
 
-    def _check_delta(self, book: Book) -> None:
+    def _check_delta(self, book: LedgerEntries) -> None:
         if book.declared.delta >= self.limits.delta:
             raise ConfigError(
                 f"delta {book.declared.delta:g} was declared as spent, which leaves nothing of Limits.delta "
                 f"{self.limits.delta:g}; allow more"
             )
 
-    def _read(self) -> Book:
+    def _read(self) -> LedgerEntries:
         if self.path is None:
             return self._book
         self._check_there(self.path)
         meta, _ = storage.load(self.path, _KIND, self._seal)
         try:
-            return Book.from_json(json.loads(meta["book"]))
+            return LedgerEntries.from_json(json.loads(meta["book"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StorageError(f"{_KIND} {self.path} lacks a field: {error!r}; restore it from a copy") from error
 
-    def _write(self, book: Book) -> None:
+    def _write(self, book: LedgerEntries) -> None:
         if self.path is not None:
             storage.save(self.path, _KIND, {"book": json.dumps(book.to_json())}, {}, self._seal)
         self._book = book
@@ -259,7 +259,7 @@ class Ledger:
             yield
 
 
-def charge(ledger: Ledger, run: str, exchange: int, cost: Cost) -> None:
+def charge(ledger: Ledger, run: str, exchange: int, cost: PrivacyCost) -> None:
     """Charge an exchange that a server asks for. The server reads these errors, so they hold no totals and no path.
 
     Raises:

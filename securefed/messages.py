@@ -108,7 +108,7 @@ ROTATED = "rotated"
 
 
 @dataclass(frozen=True)
-class Distortion:
+class ClippingNoiseRecord:
     """Clipping and noise that a defence applied in an exchange. Public, so attackers use it.
 
     Attributes:
@@ -130,7 +130,7 @@ class Distortion:
         return {"clips": clips, "noise": dict(self.noise), "released": dict(self.released), "units": dict(self.units)}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Distortion:
+    def from_json(cls, values: Mapping[str, Any]) -> ClippingNoiseRecord:
         """Inverse of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
         clips = tuple((tuple(map(str, names)), float(norm)) for names, norm in values["clips"])
         parts = ({str(name): float(v) for name, v in values[p].items()} for p in ("noise", "released", "units"))
@@ -163,11 +163,11 @@ class RoundRecord:
     step: Mapping[str, float]
     total: Tensors
     released: Tensors
-    distortion: Distortion = field(default_factory=Distortion)
+    distortion: ClippingNoiseRecord = field(default_factory=ClippingNoiseRecord)
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentMessage:
     """One message and its exact size on the wire."""
 
     message: Message
@@ -190,7 +190,7 @@ class Transcript:
 
     run: str
     meta: dict[str, Any] = field(default_factory=dict)
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[SentMessage] = field(default_factory=list)
     records: list[RoundRecord] = field(default_factory=list)
     contributions: dict[tuple[int, ClientId], Tensors] = field(default_factory=dict)
     output: Tensors = field(default_factory=dict)
@@ -271,13 +271,13 @@ class Transcript:
             for index, item in enumerate(meta["sent"]):
                 run, round_, stage, sender, receiver = item["binding"]
                 message = Message(run, round_, stage, sender, receiver, groups.get(("sent", str(index)), {}))
-                out.sent.append(Sent(message, item["nbytes"]))
+                out.sent.append(SentMessage(message, item["nbytes"]))
             for index, item in enumerate(meta["records"]):
                 body = groups.get(("record", str(index)), {})
                 parts: dict[str, Any] = {p: unnest(p, body) for p in ("broadcast", "encoded", "total", "released")}
                 item |= {"cohort": tuple(item["cohort"]), "survivors": tuple(item["survivors"])}
                 if "distortion" in item:  # writers of other frameworks need not know it
-                    item["distortion"] = Distortion.from_json(item["distortion"])
+                    item["distortion"] = ClippingNoiseRecord.from_json(item["distortion"])
                 out.records.append(RoundRecord(**item, **parts))
             for round, client in meta["contributions"]:
                 body = groups.get(("contribution", str(round)), {})

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome
+from securefed.algorithms.base import RoundOutcome
 from securefed.algorithms.capabilities import SupportsClientSelection, SupportsPrivacyCost
 from securefed.algorithms.validation import check_contribution
 from securefed.datasets.base import Dataset
@@ -33,21 +33,21 @@ from securefed.defenses.capabilities import (
     SupportsVerification,
 )
 from securefed.errors import BudgetSpent, ClientDeclines, ContradictionError, MalformedError, SecureFedError
-from securefed.exchange_context import NEVER, Counted, exchange_context, tensors_digest, upload_context
+from securefed.exchange_context import NEVER, CountedExchanges, exchange_context, tensors_digest, upload_context
 from securefed.exchange_schedule import ExchangeSchedule
+from securefed.opening import EVALUATE, TRAIN, ExchangeHeader, integers
 from securefed.ledger import Ledger, charge
 from securefed.messages import REFUSAL, SERVER, ClientId, Message
-from securefed.node_state import Computed, NodeState, Pending, with_cost
-from securefed.opening import EVALUATE, TRAIN, Opening, integers
-from securefed.privacy import remembers
-from securefed.privacy_cost import Cost, cost_of
+from securefed.node_state import ClientNodeState, ComputedContribution, PendingUpload, with_cost
+from securefed.privacy import has_memory
+from securefed.privacy_cost import PrivacyCost, cost_of
 from securefed.refusals import refusal_body
-from securefed.schema import Contract
+from securefed.schema import MessageSchema
 from securefed.state import unnest
 from securefed.tensors import Tensors
-from securefed.transports.base import Crew
+from securefed.transports.base import BatchEndpoint
 
-SETTLE, REVEAL = "settle", "reveal"
+COMMIT, REVEAL = "commit", "reveal"
 MOST_OUT: Final = 8
 """Exchanges of a run that a client may sit out; then it declines all others. This bounds what absences reveal."""
 _LOG = logging.getLogger("securefed.client")
@@ -59,7 +59,7 @@ class ClientNode:
     Args:
         client: this client's id.
         run: the run it belongs to; messages of another run are refused.
-        contract: names, shapes and types of every message's tensors.
+        schema: names, shapes and types of every message's tensors.
         data: this client's rows.
         defense: the message layer.
         seed: of the algorithm's randomness (mini-batches), NOT of any secret: those come from the operating system.
@@ -70,7 +70,7 @@ class ClientNode:
         persist: writes the state to durable storage; called when an exchange is used up and nothing is computed yet.
     """
 
-    crew: Crew | None = None
+    batch: BatchEndpoint | None = None
     simulated = False
     """Whether the client is simulated: then a contribution that does not fit the layout ends the run by name."""
 
@@ -78,7 +78,7 @@ class ClientNode:
         self,
         client: ClientId,
         run: str,
-        contract: Contract,
+        schema: MessageSchema,
         data: Dataset,
         defense: Defense,
         seed: int,
@@ -89,7 +89,7 @@ class ClientNode:
         ledger: Ledger | None = None,
         persist: Callable[[ClientNode], None] | None = None,
     ) -> None:
-        self.client, self.run, self.algorithm, self._contract = client, run, contract.algorithm, contract
+        self.client, self.run, self.algorithm, self._schema = client, run, schema.algorithm, schema
         self._defense, self._seed, self._keep, self._reveal = defense, seed, keep, reveal
         self.exchanges = exchanges or ExchangeSchedule()
         self.ledger, self.persist = ledger, persist
@@ -98,41 +98,41 @@ class ClientNode:
         self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
         self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
         self._spending = self.algorithm if isinstance(self.algorithm, SupportsPrivacyCost) else None
-        self.state = NodeState(self.algorithm.enroll(data, contract.public, self._rng(0)))
+        self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
 
     @property
     def terms(self) -> str:
         """The terms that this client agreed to, as text: algorithm, defence, public facts and seed."""
-        return f"{self.algorithm!r}; {self._defense!r}; {self._contract.public!r}; seed {self._seed}"
+        return f"{self.algorithm!r}; {self._defense!r}; {self._schema.public!r}; seed {self._seed}"
 
     def handle(self, message: Message) -> Message:
         """Answer one message; the reply is a named refusal where the message cannot be answered."""
         begun = self.begin(message)
         return begun if isinstance(begun, Message) else self.finish(begun, self.compute(begun))
 
-    def begin(self, message: Message) -> Message | Pending:
+    def begin(self, message: Message) -> Message | PendingUpload:
         """Answer a message, or accept a request that still needs this client's contribution.
 
         A request for a contribution is accepted once: afterwards its exchange is used up, whatever happens next.
         """
         try:
             step = self._step(self.state, message)
-            if isinstance(step, Pending):
+            if isinstance(step, PendingUpload):
                 self._use_up(step)
-                return self._settled(step)
+                return self._committed(step)
         except SecureFedError as error:
             return self._refuse(message, error)
         self.state, body = step
         return self._reply(message, message.stage, body)
 
-    def compute(self, pending: Pending) -> Computed:
+    def compute(self, pending: PendingUpload) -> ComputedContribution:
         """Compute the contribution that `pending` waits for; return the exception if that fails."""
-        state, opening = pending.state, pending.state.opening
-        assert opening is not None
+        state, header = pending.state, pending.state.header
+        assert header is not None
         if pending.fault is not None:
             return pending.fault
         try:
-            if opening.kind == EVALUATE:
+            if header.kind == EVALUATE:
                 return None, self.algorithm.evaluate(state.committed, pending.broadcast)
             return self.algorithm.contribute(state.committed, pending.broadcast, pending.rng)
         except Exception as error:
@@ -140,11 +140,11 @@ class ClientNode:
                 raise
             return error
 
-    def finish(self, pending: Pending, computed: Computed) -> Message:
+    def finish(self, pending: PendingUpload, computed: ComputedContribution) -> Message:
         """Build the reply: the protected contribution, or the upload of a client that sits out."""
         message, state, trains = pending.message, self.state, pending.state.place[1] == 1
         if self.simulated and trains and not isinstance(computed, Exception):
-            check_contribution(self.algorithm, computed, self._contract.layouts[TRAIN])
+            check_contribution(self.algorithm, computed, self._schema.layouts[TRAIN])
         try:
             if isinstance(computed, BudgetSpent) and self._spending is not None:
                 raise computed  # public: it follows from rounds and numbers of rows
@@ -175,11 +175,11 @@ class ClientNode:
         if isinstance(aggregation, SupportsPrecomputation) and self.state.protocol is not None:
             self.state = replace(self.state, protocol=aggregation.client_prepare(self.state.protocol))
 
-    def session(self, exchange: int, opening: Opening) -> Session:
+    def session(self, exchange: int, header: ExchangeHeader) -> Session:
         """Derive the session of an exchange from public facts and the exchange's header."""
-        layout, clients = self._contract.layouts[opening.kind], self._contract.public.cohort
-        plan = self._defense.plan(layout, clients, range_doublings=opening.doublings, learned=opening.learned)
-        return Session(self.run, exchange, opening.cohort, plan)
+        layout, clients = self._schema.layouts[header.kind], self._schema.public.cohort
+        plan = self._defense.plan(layout, clients, range_doublings=header.doublings, learned=header.learned)
+        return Session(self.run, exchange, header.cohort, plan)
 
     def protocol_for(self, session: Session) -> Any:
         """A fresh state of the defence's protocol, without anything from earlier exchanges."""
@@ -202,15 +202,15 @@ class ClientNode:
     def _rng(self, round: int, *purpose: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, self.client, round, *purpose])
 
-    def _step(self, state: NodeState, message: Message) -> tuple[NodeState, Tensors] | Pending:
+    def _step(self, state: ClientNodeState, message: Message) -> tuple[ClientNodeState, Tensors] | PendingUpload:
         message.check(run=self.run, round=message.round, stage=message.stage, sender=SERVER, receiver=self.client)
-        if message.stage in (SETTLE, REVEAL):
+        if message.stage in (COMMIT, REVEAL):
             return self._outside(state, message)
         if state.out >= MOST_OUT:
             raise ClientDeclines(f"this client sat out of {MOST_OUT} exchanges and takes no further part in the run")
         if "session/cohort" in message.body:
             state = self._open(state, message)
-        if state.session is None or state.opening is None or message.round != state.session.round:
+        if state.session is None or state.header is None or message.round != state.session.round:
             raise ContradictionError(message.sender, f"exchange {message.round} was never opened here")
         if message.stage == self._defense.aggregation.upload:
             return self._accept(state, message)
@@ -218,28 +218,28 @@ class ClientNode:
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, None)
         return self._remember(replace(state, protocol=protocol)), reply
 
-    def _accept(self, state: NodeState, message: Message) -> Pending:
+    def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
         """Check everything that a request for an upload holds; no check looks at this client's data."""
-        session, opening = state.session, state.opening
-        assert session is not None and opening is not None
+        session, header = state.session, state.header
+        assert session is not None and header is not None
         broadcast = unnest("broadcast", message.body)
-        self._contract.check_broadcast(message.sender, broadcast)
-        counted = Counted.read(message, opening.cohort, followed=self.algorithm.needs_outcome)
+        self._schema.check_broadcast(message.sender, broadcast)
+        counted = CountedExchanges.read(message, header.cohort, followed=self.algorithm.needs_outcome)
         followed = self._followed(message, broadcast)
         committed = state.committed_round, state.followed
-        number = counted.check_own(message, opening.cohort.index(self.client), followed, committed)
+        number = counted.check_own(message, header.cohort.index(self.client), followed, committed)
         self._check_counted(state, message, number)
         digest = tensors_digest(broadcast)
-        exchange = exchange_context(session, opening, digest, counted)
-        known = number if remembers(state.committed) else NEVER
-        context = upload_context(exchange, opening.kind, digest, known)
+        exchange = exchange_context(session, header, digest, counted)
+        known = number if has_memory(state.committed) else NEVER
+        context = upload_context(exchange, header.kind, digest, known)
         request = replace(message, body=unnest("protocol", message.body))
         protocol = self._defense.aggregation.client_accept(state.protocol, request, context)
         state = replace(state, protocol=protocol)
-        attempt = () if opening.attempt == 0 else (2, opening.attempt)
-        return Pending(message, state, number, broadcast, self._rng(opening.round + 1, *attempt))
+        attempt = () if header.attempt == 0 else (2, header.attempt)
+        return PendingUpload(message, state, number, broadcast, self._rng(header.round + 1, *attempt))
 
-    def _use_up(self, pending: Pending) -> None:
+    def _use_up(self, pending: PendingUpload) -> None:
         """Mark the exchange as used, durably: no message of it is answered again, in this or another process.
 
         Raises:
@@ -253,7 +253,7 @@ class ClientNode:
         if self.persist is not None:
             self.persist(self)
 
-    def _cost(self, state: NodeState) -> Cost:
+    def _cost(self, state: ClientNodeState) -> PrivacyCost:
         """The privacy cost of answering the exchange."""
         assert state.session is not None
         steps = None
@@ -261,12 +261,14 @@ class ClientNode:
             steps = self._spending.noised_steps(state.committed)
         return cost_of(self._defense, state.session.plan, steps)
 
-    def _settled(self, pending: Pending) -> Pending:
+    def _committed(self, pending: PendingUpload) -> PendingUpload:
         """Commit or drop the tentative state before computing; if that fails, there is no contribution."""
-        self.state, fault = self._settle_or_stick(pending.state, pending.message, pending.counted)
+        self.state, fault = self._commit_or_stick(pending.state, pending.message, pending.counted)
         return replace(pending, state=self.state, fault=fault)
 
-    def _settle_or_stick(self, state: NodeState, message: Message, counted: int) -> tuple[NodeState, Exception | None]:
+    def _commit_or_stick(
+        self, state: ClientNodeState, message: Message, counted: int
+    ) -> tuple[ClientNodeState, Exception | None]:
         """Commit or drop the tentative state, depending on the last exchange that counted this client.
 
         If committing fails, the state is marked stuck and the client sits out from then on, without telling the server.
@@ -281,7 +283,7 @@ class ClientNode:
             if state.stuck:
                 raise SecureFedError("a round that counted this client could not be committed before")
             if commits and not state.absent:
-                committed = self.algorithm.settle(state.tentative, Outcome(True, followed))
+                committed = self.algorithm.commit(state.tentative, RoundOutcome(True, followed))
                 settled = replace(settled, committed=committed)
             return settled, None
         except Exception as error:
@@ -290,19 +292,19 @@ class ClientNode:
             _LOG.warning("client %d: the last round could not be committed: %r", self.client, error)
             return replace(settled, committed_round=counted, stuck=True), error
 
-    def _outside(self, state: NodeState, message: Message) -> tuple[NodeState, Tensors]:
+    def _outside(self, state: ClientNodeState, message: Message) -> tuple[ClientNodeState, Tensors]:
         """Answer a message outside any exchange: how the last round ended, and what a selection asks for."""
         if message.round <= state.last_round:
             raise ContradictionError(message.sender, f"{message.stage} at exchange {message.round} again: a replay")
         if message.stage == REVEAL:
             self._check_reveal(message)
-        counted = int(integers(message, "settle/round", 0))
+        counted = int(integers(message, "commit/round", 0))
         self._check_counted(state, message, counted)
         self._followed(message, unnest("broadcast", message.body))
-        state, _ = self._settle_or_stick(replace(state, last_round=message.round), message, counted)
+        state, _ = self._commit_or_stick(replace(state, last_round=message.round), message, counted)
         return state, self._revealed(state, message) if message.stage == REVEAL else {}
 
-    def _upload(self, state: NodeState, raw: Tensors | None) -> tuple[NodeState, Tensors]:
+    def _upload(self, state: ClientNodeState, raw: Tensors | None) -> tuple[ClientNodeState, Tensors]:
         """The upload of a contribution; `None` for a client that sits out where the defence hides uploads."""
         assert state.session is not None
         encoded = None if raw is None else self._defense.encode(raw, state.session.plan)
@@ -313,7 +315,7 @@ class ClientNode:
             state = replace(state, sum_key=self._verifying.client_keeps(protocol))
         return state, reply
 
-    def _without(self, state: NodeState, error: Exception) -> tuple[NodeState, Tensors]:
+    def _without(self, state: ClientNodeState, error: Exception) -> tuple[ClientNodeState, Tensors]:
         """The upload of a client that has no contribution. Raises `error` in the clear."""
         assert state.session is not None
         number, plan = state.session.round, state.session.plan
@@ -329,10 +331,10 @@ class ClientNode:
     @cached_property
     def _silent(self) -> bool:
         """Whether a client without a contribution must not say so."""
-        plan = self._defense.plan(self._contract.layouts[TRAIN], self._contract.public.cohort)
+        plan = self._defense.plan(self._schema.layouts[TRAIN], self._schema.public.cohort)
         return has_indicator(plan) or plan.noised
 
-    def _remember(self, state: NodeState) -> NodeState:
+    def _remember(self, state: ClientNodeState) -> ClientNodeState:
         if self._remembering is None:
             return state
         return replace(state, memory=self._remembering.client_memory(state.protocol))
@@ -341,34 +343,32 @@ class ClientNode:
         if not (self._reveal and isinstance(self.algorithm, SupportsClientSelection) and self.algorithm.reveals):
             raise MalformedError(message.sender, "it asks for scalars that this client did not agree to reveal")
 
-    def _revealed(self, state: NodeState, message: Message) -> Tensors:
+    def _revealed(self, state: ClientNodeState, message: Message) -> Tensors:
         algorithm = self.algorithm
         assert isinstance(algorithm, SupportsClientSelection)
         found = algorithm.reveal(state.committed, self._rng(message.round + 1, 1))
         return {name: np.asarray(float(found[name])) for name in algorithm.reveals}
 
-    def _open(self, state: NodeState, message: Message) -> NodeState:
+    def _open(self, state: ClientNodeState, message: Message) -> ClientNodeState:
         if message.round <= state.last_round:
             raise ContradictionError(message.sender, f"exchange {message.round} was opened before: a replay")
-        numbers = len(self._defense.start(self._contract.layouts[TRAIN]))
-        opening = Opening.read(message, self.client, self._contract.public.clients, numbers)
-        session = self.session(message.round, opening)
-        if len(opening.cohort) > session.plan.clients:
+        numbers = len(self._defense.start(self._schema.layouts[TRAIN]))
+        header = ExchangeHeader.read(message, self.client, self._schema.public.clients, numbers)
+        session = self.session(message.round, header)
+        if len(header.cohort) > session.plan.clients:
             raise MalformedError(
-                message.sender, f"cohort of {len(opening.cohort)} exceeds the planned {session.plan.clients}"
+                message.sender, f"cohort of {len(header.cohort)} exceeds the planned {session.plan.clients}"
             )
-        place = self.exchanges.check(state.place, opening)
+        place = self.exchanges.check(state.place, header)
         if self._pipelined is not None and state.protocol is not None:
             protocol = self._pipelined.client_resume(session, self.client, state.protocol)
         else:
             protocol = self.protocol_for(session)
         if self._remembering is not None:
             protocol = self._remembering.client_remind(protocol, state.memory)
-        return replace(
-            state, opening=opening, session=session, protocol=protocol, last_round=message.round, place=place
-        )
+        return replace(state, header=header, session=session, protocol=protocol, last_round=message.round, place=place)
 
-    def _check_counted(self, state: NodeState, message: Message, counted: int) -> None:
+    def _check_counted(self, state: ClientNodeState, message: Message, counted: int) -> None:
         """Raise unless the server counted last what this client knows of, and announces a right sum of it.
 
         Raises:
@@ -377,7 +377,7 @@ class ClientNode:
             SumRefused: the sum that counted this client is not announced, or not right.
         """
         known = {state.committed_round} | (set() if state.tentative is None else {state.tentative_round})
-        if counted not in known and remembers(state.committed):
+        if counted not in known and has_memory(state.committed):
             raise ContradictionError(
                 message.sender, f"exchange {counted} was counted last, and this client's state is of {sorted(known)}: "
                 "one of both went on from an older file; restore the newest of each",
@@ -393,12 +393,12 @@ class ClientNode:
         """
         if not self.algorithm.needs_outcome:
             return None
-        followed = unnest("settle/broadcast", message.body) or broadcast
-        self._contract.check_broadcast(message.sender, followed)
+        followed = unnest("commit/broadcast", message.body) or broadcast
+        self._schema.check_broadcast(message.sender, followed)
         return followed
 
     def _check_sum(self, key: bytes, message: Message) -> None:
         """Raise `SumRefused` unless the sum that counted this client is announced, and right."""
         assert self._verifying is not None
-        plan = self._defense.plan(self._contract.layouts[TRAIN], self._contract.public.cohort)
-        self._verifying.client_check(key, self.client, plan, unnest("settle/announced", message.body))
+        plan = self._defense.plan(self._schema.layouts[TRAIN], self._schema.public.cohort)
+        self._verifying.client_check(key, self.client, plan, unnest("commit/announced", message.body))

@@ -9,15 +9,15 @@ import numpy as np
 
 from securefed.algorithms.capabilities import SupportsPrivacyCost
 from securefed.defenses.base import Session
-from securefed.exchange_schedule import BEFORE_ALL, Place
+from securefed.exchange_schedule import BEFORE_ALL, ExchangePosition
+from securefed.opening import ExchangeHeader
 from securefed.messages import Message
-from securefed.opening import Opening
 from securefed.state import local
 from securefed.tensors import Array, Tensors
 
 
 @dataclass(frozen=True)
-class NodeState:
+class ClientNodeState:
     """State that a client keeps between messages; fields marked local are not packed with the rest.
 
     Attributes:
@@ -31,7 +31,7 @@ class NodeState:
         out: exchanges of the run that this client sat out.
         absent: whether the client sat out of that exchange, so that there is nothing to commit.
         stuck: whether committing a round failed, so that the client has no valid state to contribute from.
-        opening: header of the current exchange.
+        header: header of the current exchange.
         session: session of the current exchange.
         protocol: the defence's protocol state in the current exchange.
         encoded: its last encoded contribution (for simulations that score collusion).
@@ -45,11 +45,11 @@ class NodeState:
     tentative: Any = local(default=None, repr=False)
     tentative_round: int = -1
     last_round: int = -1
-    place: Place = BEFORE_ALL
+    place: ExchangePosition = BEFORE_ALL
     out: int = 0
     absent: bool = False
     stuck: bool = False
-    opening: Opening | None = local(default=None)
+    header: ExchangeHeader | None = local(default=None)
     session: Session | None = local(default=None)
     protocol: Any = local(default=None, repr=False)
     encoded: Tensors | None = local(default=None, repr=False)
@@ -57,14 +57,14 @@ class NodeState:
     memory: Array = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
 
 
-def with_cost(state: NodeState, algorithm: SupportsPrivacyCost[Any], computed: Any) -> NodeState:
+def with_cost(state: ClientNodeState, algorithm: SupportsPrivacyCost[Any], computed: Any) -> ClientNodeState:
     """Add the privacy cost of a computed contribution to both states, so that no roll-back undoes it."""
     tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
     return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingUpload:
     """A request for an upload that a client has accepted and not answered yet.
 
     Attributes:
@@ -77,12 +77,12 @@ class Pending:
     """
 
     message: Message
-    state: NodeState
+    state: ClientNodeState
     counted: int
     broadcast: Tensors
     rng: np.random.Generator
     fault: Exception | None = None
 
 
-Computed = tuple[Any, Tensors] | Exception
+ComputedContribution = tuple[Any, Tensors] | Exception
 """A tentative state and a contribution, or why there is none."""

@@ -20,7 +20,7 @@ MAX_DOUBLINGS: Final = 20
 
 
 @dataclass(frozen=True)
-class Opening:
+class ExchangeHeader:
     """Public numbers that open an exchange.
 
     Attributes:
@@ -50,7 +50,7 @@ class Opening:
         return nest("session", body | ({"learned": np.asarray(self.learned, np.float64)} if self.learned else {}))
 
     @classmethod
-    def read(cls, message: Message, client: ClientId, clients: int, learned: int) -> Opening:
+    def read(cls, message: Message, client: ClientId, clients: int, learned: int) -> ExchangeHeader:
         """Read and check the header in a request to `client`.
 
         Args:
@@ -92,7 +92,7 @@ class Opening:
         }
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Opening:
+    def from_json(cls, values: dict[str, Any]) -> ExchangeHeader:
         """Read the header from JSON values. Inverse of `to_json`."""
         learned = tuple(float.fromhex(number) for number in values["learned"])
         place = values["round"], values["attempt"]

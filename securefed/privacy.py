@@ -105,7 +105,7 @@ def _check_coins(
         )
 
 
-def remembers(state: Any) -> bool:
+def has_memory(state: Any) -> bool:
     """Tell whether a client's state holds anything that its data, hyper-parameters and seed do not determine.
 
     A state that cannot be packed (a user's own class may keep any object) counts as one that does.
@@ -115,9 +115,9 @@ def remembers(state: Any) -> bool:
     return any(name[-1] not in _EMPTY for name in pack(state))
 
 
-def check_forgetful(defense: Defense, state: Any) -> None:
+def check_stateless_clients(defense: Defense, state: Any) -> None:
     """Raise `ConfigError` where clients sample themselves and a client's `state` depends on its contributions."""
-    if _coins(defense) is not None and remembers(state):
+    if _coins(defense) is not None and has_memory(state):
         raise ConfigError(
             "poisson(...) leaves contributions out without telling the client, and this algorithm's clients remember "
             "what they sent; use a method without running sums, or a FixedSizeSampling cohort"

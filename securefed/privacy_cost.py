@@ -64,7 +64,7 @@ class GaussianLoss:
 
 
 @dataclass(frozen=True)
-class StepsLoss:
+class DPSGDLoss:
     """The local steps of DP-SGD that make one contribution.
 
     Attributes:
@@ -94,13 +94,13 @@ _KINDS: Final[dict[str, type[Any]]] = {
     "skellam": SkellamLoss,
     "discrete_gaussian": DiscreteGaussianLoss,
     "discrete_laplace": LaplaceLoss,
-    "dp_sgd": StepsLoss,
+    "dp_sgd": DPSGDLoss,
 }
 _IN_THE_RING: Final = (SkellamLoss, DiscreteGaussianLoss, LaplaceLoss)
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class PrivacyMechanism:
     """One noise that protects an exchange.
 
     Attributes:
@@ -128,7 +128,7 @@ class Mechanism:
         return {"kind": kind, "unit": self.unit, "parameters": values}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Mechanism:
+    def from_json(cls, values: Mapping[str, Any]) -> PrivacyMechanism:
         """Read a mechanism from JSON values. Inverse of `to_json`.
 
         Raises:
@@ -141,7 +141,7 @@ class Mechanism:
 
 
 @dataclass(frozen=True)
-class Cost:
+class PrivacyCost:
     """Privacy cost of one exchange to its client.
 
     Attributes:
@@ -149,7 +149,7 @@ class Cost:
             the answer carries no noise, which has no finite epsilon.
     """
 
-    mechanisms: tuple[Mechanism, ...] = ()
+    mechanisms: tuple[PrivacyMechanism, ...] = ()
 
     def protecting(self, unit: Unit) -> tuple[PrivacyLoss, ...]:
         """The privacy losses that each bound what the exchange tells of a `unit`."""
@@ -171,12 +171,12 @@ class Cost:
         return [mechanism.to_json() for mechanism in self.mechanisms]
 
     @classmethod
-    def from_json(cls, values: list[dict[str, Any]]) -> Cost:
-        """Read a cost from JSON values. Inverse of `to_json`; raises as `Mechanism.from_json`."""
-        return cls(tuple(Mechanism.from_json(value) for value in values))
+    def from_json(cls, values: list[dict[str, Any]]) -> PrivacyCost:
+        """Read a cost from JSON values. Inverse of `to_json`; raises as `PrivacyMechanism.from_json`."""
+        return cls(tuple(PrivacyMechanism.from_json(value) for value in values))
 
 
-def cost_of(defense: Defense, plan: Plan, steps: tuple[float, float, int] | None = None) -> Cost:
+def cost_of(defense: Defense, plan: Plan, steps: tuple[float, float, int] | None = None) -> PrivacyCost:
     """Derive what one exchange under `plan` costs each client that answers it.
 
     Args:
@@ -193,7 +193,7 @@ def cost_of(defense: Defense, plan: Plan, steps: tuple[float, float, int] | None
     Raises:
         ConfigError: the plan adds noise that no known mechanism accounts for.
     """
-    found = [] if steps is None else [Mechanism(StepsLoss(*steps), "record")]
+    found = [] if steps is None else [PrivacyMechanism(DPSGDLoss(*steps), "record")]
     noises = [t for t in defense.transforms if isinstance(t, CentralGaussian | InsecureGaussian | DistributedNoise)]
     if plan.noised and not noises:
         raise ConfigError(
@@ -203,13 +203,13 @@ def cost_of(defense: Defense, plan: Plan, steps: tuple[float, float, int] | None
     privacy = plan.privacy
     for noise in noises:
         if isinstance(noise, CentralGaussian) and privacy is not None:
-            found.append(Mechanism(GaussianLoss(privacy.noise_multiplier, noise.sampler), privacy.unit))
+            found.append(PrivacyMechanism(GaussianLoss(privacy.noise_multiplier, noise.sampler), privacy.unit))
         elif isinstance(noise, DistributedNoise) and privacy is not None:
-            found.append(Mechanism(noise.loss(plan), privacy.unit))
-    return Cost(tuple(found))
+            found.append(PrivacyMechanism(noise.loss(plan), privacy.unit))
+    return PrivacyCost(tuple(found))
 
 
-def epsilon_of_all(counts: Mapping[Cost, int], delta: float = DELTA, unit: Unit = "client") -> float:
+def epsilon_of_all(counts: Mapping[PrivacyCost, int], delta: float = DELTA, unit: Unit = "client") -> float:
     """Epsilon of all these exchanges together, at `delta`.
 
     Neighbours: what one client (or one record of it) contributes is there, or is replaced by zeros, in all exchanges;
@@ -251,7 +251,7 @@ def _accountant(loss: PrivacyLoss) -> Callable[[tuple[tuple[Any, int], ...], flo
     """The accountant of a family of noises."""
     if isinstance(loss, _IN_THE_RING):
         return composed_epsilon
-    return _steps_epsilon if isinstance(loss, StepsLoss) else _gaussian_epsilon
+    return _steps_epsilon if isinstance(loss, DPSGDLoss) else _gaussian_epsilon
 
 
 def _gaussian_epsilon(parts: tuple[tuple[GaussianLoss, int], ...], delta: float) -> float:
@@ -263,7 +263,7 @@ def _gaussian_epsilon(parts: tuple[tuple[GaussianLoss, int], ...], delta: float)
 
 
 @lru_cache(maxsize=1024)
-def _steps_epsilon(parts: tuple[tuple[StepsLoss, int], ...], delta: float) -> float:
+def _steps_epsilon(parts: tuple[tuple[DPSGDLoss, int], ...], delta: float) -> float:
     import dp_accounting  # noqa: PLC0415 - takes a second, and only DP-SGD needs it
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
 

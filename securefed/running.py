@@ -36,7 +36,7 @@ _DATA_STREAM = 0xDA7A
 
 
 @dataclass(frozen=True)
-class Run:
+class NamedRun:
     """A run whose algorithm, defence, data and partition are given by name, as on the command line.
 
     Attributes:
@@ -69,7 +69,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Ran:
+class FinishedRun:
     """A finished run with its measures.
 
     Attributes:
@@ -79,7 +79,7 @@ class Ran:
         seconds: duration of the run.
     """
 
-    run: Run
+    run: NamedRun
     result: Result
     score: float | None
     seconds: float
@@ -124,7 +124,7 @@ class Ran:
             raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder") from error
 
 
-def prepare(run: Run) -> tuple[LoadedDataset, list[Dataset], Dataset | None]:
+def prepare(run: NamedRun) -> tuple[LoadedDataset, list[Dataset], Dataset | None]:
     """Load the data of a run and split it.
 
     Returns:
@@ -173,31 +173,31 @@ def _argument_error(kind: str, said: str, known: Sequence[str]) -> str:
 
 
 def federation(
-    run: Run, *, checkpoint: Path | None = None, seal: Seal | None = None, reveal: bool | None = None
+    run: NamedRun, *, checkpoint: Path | None = None, seal: Seal | None = None, reveal: bool | None = None
 ) -> Federation:
     """Build the federation of a run, for its plan or to run it; messages are not kept."""
     return _setup(run, checkpoint, seal, reveal)[0]
 
 
 def execute(
-    run: Run,
+    run: NamedRun,
     *,
     checkpoint: Path | None = None,
     seal: Seal | None = None,
     reveal: bool | None = None,
     progress: Progress | None = None,
-) -> Ran:
+) -> FinishedRun:
     """Execute a run; it resumes from the file `checkpoint` if there is one, encrypted where there is a `seal`."""
     made, test = _setup(run, checkpoint, seal, reveal)
     start = time.perf_counter()
     result = made.run(run.rounds, evaluate_every=run.evaluate_every, progress=progress)
     utility = getattr(made.algorithm, "utility", None)
     score = float(utility(result.output, test)) if utility is not None and test is not None else None
-    return Ran(run, result, score, time.perf_counter() - start)
+    return FinishedRun(run, result, score, time.perf_counter() - start)
 
 
 def _setup(
-    run: Run, checkpoint: Path | None, seal: Seal | None, reveal: bool | None
+    run: NamedRun, checkpoint: Path | None, seal: Seal | None, reveal: bool | None
 ) -> tuple[Federation, Dataset | None]:
     algorithm = build(catalogue.algorithms, run.algorithm, run.settings)
     defense = build(catalogue.defenses, run.defense, run.defense_settings)
@@ -231,7 +231,7 @@ def line(entry: RoundHistory) -> str:
     return f"round {entry.round + 1}, {len(entry.survivors)} clients" + (f", {found}" if found else "")
 
 
-def summary(ran: Ran) -> list[str]:
+def summary(ran: FinishedRun) -> list[str]:
     """Summarise a run, one sentence a line."""
     history, result = ran.result.history, ran.result
     up, down = (sum(getattr(entry, way) for entry in history) for way in ("up", "down"))

@@ -12,14 +12,14 @@ from securefed.algorithms.base import Algorithm
 from securefed.algorithms.capabilities import SupportsBroadcastCheck
 from securefed.algorithms.validation import check_object, contribution_layout, evaluation_layout, first_broadcast
 from securefed.errors import DataError, MalformedError
-from securefed.messages import PartyId
 from securefed.opening import EVALUATE, TRAIN
+from securefed.messages import PartyId
 from securefed.public import Public
 from securefed.tensors import Layout, Tensors
 
 
 @dataclass(frozen=True)
-class Contract:
+class MessageSchema:
     """The tensors of every message of a run, which all parties derive from public facts alone.
 
     Attributes:
@@ -37,7 +37,7 @@ class Contract:
     dtypes: Mapping[str, np.dtype[Any]]
 
     @classmethod
-    def of(cls, algorithm: Algorithm[Any, Any], public: Public) -> Contract:
+    def of(cls, algorithm: Algorithm[Any, Any], public: Public) -> MessageSchema:
         """Derive the tensors of every message.
 
         Raises:

@@ -21,7 +21,7 @@ _ROUNDS = 3
 All get the same sum, so that a stop rule which compares rounds of the same survivors sees a run without progress."""
 
 
-def check_blind(algorithm: Algorithm[Any, Any], public: Public) -> None:
+def check_cohort_secrecy(algorithm: Algorithm[Any, Any], public: Public) -> None:
     """Check that the server's outputs do not depend on which clients a sum is of.
 
     The check runs the algorithm's server from the same start on the same sums, attributed to different clients: those

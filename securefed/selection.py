@@ -15,7 +15,7 @@ from securefed.defenses.differential_privacy import FixedSizeSampling, Sampler
 from securefed.errors import ConfigError, RoundVoid
 from securefed.messages import ClientId
 from securefed.public import Public
-from securefed.secret_cohorts import check_blind
+from securefed.secret_cohorts import check_cohort_secrecy
 from securefed.tensors import Tensors
 
 Schedule = Callable[[int], Sequence[ClientId]]
@@ -33,7 +33,7 @@ def revealed_scalars(algorithm: Algorithm[Any, Any]) -> Mapping[str, str]:
     return chooser.reveals if chooser is not None else {}
 
 
-def disclose(plan: Plan, algorithm: Algorithm[Any, Any], public: Public) -> Plan:
+def with_disclosures(plan: Plan, algorithm: Algorithm[Any, Any], public: Public) -> Plan:
     """Add to the plan what the algorithm assumes, and a sentence for each scalar that its clients reveal."""
     own = algorithm.assumptions(public) if isinstance(algorithm, SupportsPrivacyCost) else ()
     names = revealed_scalars(algorithm).items()
@@ -65,7 +65,7 @@ def check_reveal(algorithm: Algorithm[Any, Any], defense: Defense, reveal: bool 
     return True
 
 
-def check_unnoised(algorithm: Algorithm[Any, Any], plan: Plan) -> None:
+def check_no_noise(algorithm: Algorithm[Any, Any], plan: Plan) -> None:
     """Check that no scalar is revealed beside noise, because epsilon would not cover it.
 
     Raises:
@@ -104,7 +104,7 @@ def unpredictable(everyone: Sequence[ClientId], size: int) -> tuple[ClientId, ..
     return tuple(sorted(random.SystemRandom().sample(list(everyone), size)))
 
 
-def fewer(clients: Sequence[ClientId], surplus: int, kept: Sequence[ClientId]) -> tuple[ClientId, ...]:
+def drop_surplus(clients: Sequence[ClientId], surplus: int, kept: Sequence[ClientId]) -> tuple[ClientId, ...]:
     """Remove `surplus` random clients that are also in `kept`, so that the survivors differ enough from the last sum's.
 
     If there are fewer than `surplus` of them, none is removed: the round then waits for clients to return.
@@ -119,7 +119,7 @@ def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, a
     """Check that cohorts are drawn as the accountant was told, and stay secret.
 
     Raises:
-        ConfigError: cohorts are drawn otherwise, or the algorithm's outputs reveal the cohort (`check_blind`).
+        ConfigError: cohorts are drawn otherwise, or the algorithm's outputs reveal the cohort (`check_cohort_secrecy`).
     """
     if sampler == "full":
         return
@@ -132,7 +132,7 @@ def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, a
         raise ConfigError(f"{sampler} is not this federation's draw of {public.cohort} of {public.clients} clients")
     if schedule is not None or revealed_scalars(algorithm):
         raise ConfigError(f"{sampler} accounts for a uniform secret draw; a schedule or a selection by values is none")
-    check_blind(algorithm, public)
+    check_cohort_secrecy(algorithm, public)
 
 
 def by_revealed(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from securefed.checkpoint import Checkpoint
-from securefed.coordinator import Coordinator, Summed
+from securefed.coordinator import Coordinator, ExchangeResult
 from securefed.counted_clients import CountedClients
 from securefed.defenses.base import Plan
 from securefed.errors import (
@@ -26,21 +26,21 @@ from securefed.errors import (
     TooFewSurvivors,
 )
 from securefed.exchange_schedule import ExchangeSchedule
+from securefed.opening import EVALUATE, MAX_DOUBLINGS, TRAIN, ExchangeHeader
 from securefed.history import RoundHistory
 from securefed.messages import ROTATED, Aggregate, ClientId, Transcript
-from securefed.node import REVEAL, SETTLE, ClientNode
-from securefed.opening import EVALUATE, MAX_DOUBLINGS, TRAIN, Opening
+from securefed.node import COMMIT, REVEAL, ClientNode
 from securefed.privacy import check_evaluation, check_privacy
 from securefed.run_options import RunOptions
 from securefed.selection import (
     by_revealed,
-    disclose,
-    fewer,
+    drop_surplus,
     revealed_scalars,
     scheduled,
     selecting,
     uniform,
     unpredictable,
+    with_disclosures,
 )
 from securefed.tensors import Tensors
 from securefed.terms import Terms, new_run
@@ -63,7 +63,7 @@ class Result:
         plan: the defence's plan of the last training round.
         transcript: what the server has (with `keep=False`: no messages, only the output).
         stopped: why the algorithm stopped before the last round, or `None`.
-        unsettled: clients that did not confirm the last outcome, so that their personal result may be a round old.
+        uncommitted: clients that did not confirm the last outcome, so that their personal result may be a round old.
     """
 
     output: Tensors
@@ -72,7 +72,7 @@ class Result:
     plan: Plan
     transcript: Transcript
     stopped: str | None
-    unsettled: tuple[ClientId, ...] = ()
+    uncommitted: tuple[ClientId, ...] = ()
 
 
 class Server:
@@ -104,8 +104,8 @@ class Server:
         self.algorithm, self.defense, self.public, self.seed = terms.algorithm, terms.defense, terms.public, terms.seed
         self._terms, self._options = terms, options
         self.nodes = dict(nodes or {})
-        layouts = terms.contract.layouts
-        self.plan = disclose(self.defense.plan(layouts[TRAIN], self.public.cohort), self.algorithm, self.public)
+        layouts = terms.schema.layouts
+        self.plan = with_disclosures(self.defense.plan(layouts[TRAIN], self.public.cohort), self.algorithm, self.public)
         self._secret_cohorts = check_privacy(
             self.defense, self.plan, options.budget, self.public, options.schedule, self.algorithm
         )
@@ -207,7 +207,7 @@ class Server:
             server = self.algorithm.combine(self._server, Aggregate(released, record.survivors))
             broadcast = self.algorithm.broadcast(server)
         self._guard(broadcast)
-        self._server, self.plan = server, disclose(summed.plan, self.algorithm, self.public)
+        self._server, self.plan = server, with_disclosures(summed.plan, self.algorithm, self.public)
         self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
         self._counted.count(record.round, record.survivors, broadcast, summed.announced)
         return RoundHistory(
@@ -246,7 +246,7 @@ class Server:
                 f"{self._terms.exchanges.evaluate_every}; give it to Terms.of(...) at all parties"
             )
 
-    def _sum(self, kind: str) -> tuple[Summed, tuple[str, ...]]:
+    def _sum(self, kind: str) -> tuple[ExchangeResult, tuple[str, ...]]:
         """Sum one contribution of each client, repeating void exchanges; every attempt takes its own number."""
         was_out = False
         void: list[str] = []
@@ -256,10 +256,10 @@ class Server:
         while len(void) < self._options.max_void:
             number, attempt = self._take_number(), self._tried.get(place, 0)
             self._tried = {place: attempt + 1}
-            opening = Opening(cohort, kind, self._doublings[kind], self._learned, len(self._history), attempt)
+            header = ExchangeHeader(cohort, kind, self._doublings[kind], self._learned, len(self._history), attempt)
             try:
                 summed = self._coordinator.exchange(
-                    number, opening, broadcast, self._counted.listed(cohort), self._opened, self._counted.body
+                    number, header, broadcast, self._counted.listed(cohort), self._opened, self._counted.body
                 )
                 self._opened = summed.record.survivors
                 return summed, tuple(void)
@@ -270,7 +270,7 @@ class Server:
                 cohort = self._opened = error.survivors  # other survivors' sum and this one could be subtracted
             except SurvivorsTooClose as error:
                 void.append(str(error))
-                cohort = fewer(error.survivors, error.surplus, self._opened)
+                cohort = drop_surplus(error.survivors, error.surplus, self._opened)
             except RangeRefused as error:
                 void.append(f"{error}; bounds doubled")
                 self._double(kind, error)
@@ -320,7 +320,7 @@ class Server:
             return by_revealed(chooser, answers, size, round)
         return uniform(everyone, size, self.seed, round)
 
-    def _record(self, summed: Summed) -> None:
+    def _record(self, summed: ExchangeResult) -> None:
         """Keep the simulated clients' encoded contributions, for collusion views and scoring."""
         if not self._keep:
             return
@@ -332,11 +332,11 @@ class Server:
         broadcast = self.algorithm.broadcast(self._server)
         bodies = {client: self._counted.body_outside(client, broadcast) for client in sorted(self._counted.exchanges)}
         number, self._exchanges = self._exchanges, self._exchanges + 1
-        confirmed = self._coordinator.ask(number, SETTLE, bodies)
-        unsettled = tuple(client for client in bodies if client not in confirmed)
+        confirmed = self._coordinator.ask(number, COMMIT, bodies)
+        uncommitted = tuple(client for client in bodies if client not in confirmed)
         self.transcript.output = broadcast
         personal = {client: value for client, node in self.nodes.items() if (value := node.personal()) is not None}
-        return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped, unsettled)
+        return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped, uncommitted)
 
     def _meta(self) -> dict[str, Any]:
         """Public facts of the run, in JSON values."""

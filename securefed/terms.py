@@ -16,14 +16,14 @@ from securefed.defenses.base import Defense
 from securefed.defenses.compose import Link, as_defense
 from securefed.errors import ConfigError, DataError
 from securefed.exchange_schedule import MAX_VOID, ExchangeSchedule
+from securefed.opening import TRAIN
 from securefed.ledger import Ledger
 from securefed.messages import ClientId
 from securefed.node import ClientNode
-from securefed.opening import TRAIN
 from securefed.privacy import check_evaluation
 from securefed.public import Public
-from securefed.schema import Contract
-from securefed.selection import check_reveal, check_unnoised
+from securefed.schema import MessageSchema
+from securefed.selection import check_no_noise, check_reveal
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Terms:
         defense: the message layer.
         public: the public facts.
         seed: of starts, cohorts and mini-batches.
-        contract: the tensors of every message, derived from the rest.
+        schema: the tensors of every message, derived from the rest.
         reveals: whether clients reveal scalars that the algorithm selects by.
         exchanges: which exchanges the run has; a client refuses others.
     """
@@ -52,7 +52,7 @@ class Terms:
     defense: Defense
     public: Public
     seed: int
-    contract: Contract
+    schema: MessageSchema
     reveals: bool
     exchanges: ExchangeSchedule = ExchangeSchedule()
 
@@ -87,15 +87,15 @@ class Terms:
         check_seed(seed)
         layer = as_defense(defense)
         reveals = check_reveal(algorithm, layer, reveal)
-        contract = Contract.of(algorithm, public)
+        schema = MessageSchema.of(algorithm, public)
         if reveals or evaluate_every:
-            plan = layer.plan(contract.layouts[TRAIN], public.cohort)
+            plan = layer.plan(schema.layouts[TRAIN], public.cohort)
             if reveals:
-                check_unnoised(algorithm, plan)
+                check_no_noise(algorithm, plan)
             if evaluate_every:
                 check_evaluation(plan, algorithm)
         exchanges = ExchangeSchedule(rounds, evaluate_every, max_void)
-        return cls(algorithm, layer, public, seed, contract, reveals, exchanges)
+        return cls(algorithm, layer, public, seed, schema, reveals, exchanges)
 
     def node(
         self,
@@ -114,7 +114,7 @@ class Terms:
             ledger, persist: as in `ClientNode`.
         """
         return ClientNode(
-            client, run, self.contract, data, self.defense, self.seed, keep=keep, reveal=self.reveals,
+            client, run, self.schema, data, self.defense, self.seed, keep=keep, reveal=self.reveals,
             exchanges=self.exchanges, ledger=ledger, persist=persist,
         )  # fmt: skip
 

@@ -26,7 +26,7 @@ from securefed.run_options import RunOptions
 from securefed.state import nest, unnest
 from securefed.tensors import Layout, TensorSpec
 from securefed.transports.base import Transport
-from securefed.transports.in_process import InProcess
+from securefed.transports.in_process import InProcessTransport
 
 RNG = np.random.default_rng(9)
 DATA = [Dataset(RNG.standard_normal((10, 4)), np.arange(10) % 2) for _ in range(4)]
@@ -70,8 +70,10 @@ class OtherModel:
 def test_in_the_clear_a_broadcast_that_is_not_the_models_is_not_noticed(victims: tuple[int, ...]) -> None:
     """To one client, or to all: a sum in the clear does not speak of what contributions start from."""
     honest = federation(chain()).run(3).output
-    deceived = federation(chain(), transport=lambda endpoints: OtherModel(InProcess(endpoints), victims)).run(3)
-    assert deceived.unsettled == ()
+    deceived = federation(chain(), transport=lambda endpoints: OtherModel(InProcessTransport(endpoints), victims)).run(
+        3
+    )
+    assert deceived.uncommitted == ()
     assert any(np.abs(deceived.output[name] - value).max() > 1e-3 for name, value in honest.items())
 
 
@@ -84,7 +86,7 @@ def test_a_model_that_the_server_chooses_and_sends_to_all_clients_is_not_noticed
     assert any(np.abs(chosen.run(3).output[name] - value).max() > 1e-3 for name, value in honest.items())
 
 
-class Slow(InProcess):
+class Slow(InProcessTransport):
     """Takes the time from one reply to the next; client 0 is slow."""
 
     def arrivals(self, outgoing: Mapping[int, bytes], timeout: float | None = None) -> Iterator[tuple[int, bytes]]:

@@ -12,7 +12,7 @@ import pytest
 
 from securefed import catalogue, storage
 from securefed.algorithms.pca.ssi import SSI
-from securefed.book import Spent
+from securefed.book import DataUsage
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import Budget, clip, gaussian
@@ -27,7 +27,7 @@ from securefed.refusals import refusal_body
 from securefed.run_options import RunOptions
 from securefed.sealing import Seal
 from securefed.terms import Terms
-from securefed.transports.in_process import InProcess
+from securefed.transports.in_process import InProcessTransport
 
 RNG = np.random.default_rng(5)
 DATA = [Dataset(RNG.uniform(-1, 1, (8, 5)), np.arange(8) % 2) for _ in range(6)]
@@ -43,7 +43,7 @@ def dsgd(**options: Any) -> Any:
 
 def test_a_ledger_counts_over_runs_and_terms_and_its_client_drops_out_beyond_its_limit(tmp_path: Path) -> None:
     """`rank=3` instead of 2 is another run, of other terms, and of the same data."""
-    ledger = Ledger.create(tmp_path / "ledger", Limits(exchanges=5), spent=Spent())
+    ledger = Ledger.create(tmp_path / "ledger", Limits(exchanges=5), spent=DataUsage())
     first = Federation(SSI(rank=2, tolerance=0.0), DATA, chain(secure_aggregation()), ledgers={2: ledger}).run(3)
     assert all(2 in entry.survivors for entry in first.history)
     second = Federation(SSI(rank=3, tolerance=0.0), DATA, chain(secure_aggregation()), ledgers={2: ledger}).run(3)
@@ -100,14 +100,14 @@ def test_an_exchange_is_charged_before_it_is_computed_and_once() -> None:
 
 
 def test_garbage_costs_nothing_and_a_lost_ledger_is_a_named_refusal(tmp_path: Path) -> None:
-    ledger = Ledger.create(tmp_path / "ledger", Limits(exchanges=9), spent=Spent())
+    ledger = Ledger.create(tmp_path / "ledger", Limits(exchanges=9), spent=DataUsage())
     federation = Federation(METHOD, DATA, chain(secure_aggregation()), ledgers={1: ledger})
     federation.run(1)
     node, asked = federation.nodes[1], [s.message for s in federation.transcript.sent if s.message.receiver == 1]
     spent = ledger.spent.exchanges
     for message in asked:
         for number in (0, 1, 7, 2**40):
-            assert node.handle(replace(message, round=number)).stage in ("refusal", "keys", "settle")
+            assert node.handle(replace(message, round=number)).stage in ("refusal", "keys", "commit")
             assert node.handle(replace(message, round=number, body={})).stage == "refusal"
     assert ledger.spent.exchanges == spent == 1
     (tmp_path / "ledger").unlink()
@@ -123,7 +123,7 @@ def test_a_resumed_run_goes_on_above_every_number_that_was_used(tmp_path: Path) 
         pass
 
     def dies(endpoints: Any) -> Any:
-        inner = InProcess(endpoints)
+        inner = InProcessTransport(endpoints)
 
         class Dying:
             def exchange(self, outgoing: Any, timeout: Any = None) -> Any:
@@ -202,7 +202,7 @@ def test_other_exchanges_than_the_terms_list_are_refused() -> None:
 def forging(name: str) -> Callable[[Any], Any]:
     """One client's upload is replaced by a refusal that it did not make."""
 
-    class Forging(InProcess):
+    class Forging(InProcessTransport):
         def arrivals(self, outgoing: Mapping[int, bytes], timeout: float | None = None) -> Any:
             for party, data in super().arrivals(outgoing, timeout):
                 message = Message.decode(data)
@@ -225,7 +225,7 @@ def test_a_forged_refusal_drops_one_client_and_neither_ends_the_run_nor_coarsens
 
 
 def test_a_refusal_of_ones_own_is_believed() -> None:
-    class Unplanned(InProcess):
+    class Unplanned(InProcessTransport):
         def arrivals(self, outgoing: Mapping[int, bytes], timeout: float | None = None) -> Any:
             return super().arrivals({party: self.altered(party, data) for party, data in outgoing.items()}, timeout)
 
@@ -257,7 +257,7 @@ def test_refusals_say_nothing_of_data_files_or_configuration() -> None:
 def test_a_sum_that_is_asked_for_anew_goes_on_behind_its_attempts() -> None:
     """In one process: a round after `RoundVoid`, and evaluations of one model after another."""
 
-    class Deaf(InProcess):
+    class Deaf(InProcessTransport):
         to = ""
 
         def arrivals(self, outgoing: Mapping[int, bytes], timeout: float | None = None) -> Any:

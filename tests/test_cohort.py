@@ -16,7 +16,7 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, RoundVoid
 from securefed.federation import Federation
 from securefed.node import REVEAL
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 
 def data(clients: int = 6) -> list[Dataset]:
@@ -96,8 +96,8 @@ def test_candidates_reveal_and_the_algorithm_chooses() -> None:
 
 
 def test_only_candidates_are_asked_and_those_that_answer_are_chosen_from() -> None:
-    def lossy(endpoints: Any) -> Lossy:
-        return Lossy(InProcess(endpoints), replies=lambda m: m.stage == REVEAL and m.sender == 5)
+    def lossy(endpoints: Any) -> LossyTransport:
+        return LossyTransport(InProcessTransport(endpoints), replies=lambda m: m.stage == REVEAL and m.sender == 5)
 
     result = Federation(Picky(candidates=6), data(), seed=0, cohort=2, transport=lossy).run(1)
     assert result.history[0].survivors == (3, 4)
@@ -107,8 +107,8 @@ def test_only_candidates_are_asked_and_those_that_answer_are_chosen_from() -> No
 
 
 def test_nobody_answers() -> None:
-    def silent(endpoints: Any) -> Lossy:
-        return Lossy(InProcess(endpoints), replies=lambda m: m.stage == REVEAL)
+    def silent(endpoints: Any) -> LossyTransport:
+        return LossyTransport(InProcessTransport(endpoints), replies=lambda m: m.stage == REVEAL)
 
     with pytest.raises(RoundVoid, match="no candidate revealed"):
         Federation(Picky(), data(), seed=0, cohort=2, transport=silent).run(1)

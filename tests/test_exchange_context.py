@@ -18,12 +18,12 @@ from securefed.defenses.base import Defense
 from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import Identities, channel, secure_aggregation
 from securefed.errors import RoundVoid
-from securefed.exchange_context import Counted, tensors_digest
+from securefed.exchange_context import CountedExchanges, tensors_digest
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
 from securefed.run_options import RunOptions
 from securefed.state import nest, unnest
-from securefed.transports.in_process import InProcess
+from securefed.transports.in_process import InProcessTransport
 
 RNG = np.random.default_rng(3)
 DATA = [Dataset(RNG.uniform(-1, 1, (8, 5)), np.arange(8) % 2) for _ in range(5)]
@@ -40,7 +40,7 @@ def defenses() -> dict[str, Defense]:
     }
 
 
-class Deviating(InProcess):
+class Deviating(InProcessTransport):
     """Sends the true basis to one client, and to all others another one; believes every upload."""
 
     def arrivals(self, outgoing: Mapping[int, bytes], timeout: float | None = None) -> Any:
@@ -97,7 +97,7 @@ def test_a_server_that_follows_the_protocol_drops_who_was_told_something_else_on
 def test_what_one_client_is_told_of_earlier_rounds_is_bound_too(lie: str) -> None:
     """Under sampling FedPG tells each client the mean that followed from its own last round."""
 
-    class Lying(InProcess):
+    class Lying(InProcessTransport):
         def arrivals(self, outgoing: Mapping[int, bytes], timeout: float | None = None) -> Any:
             return super().arrivals({party: self.altered(party, data) for party, data in outgoing.items()}, timeout)
 
@@ -107,8 +107,8 @@ def test_what_one_client_is_told_of_earlier_rounds_is_bound_too(lie: str) -> Non
             if message.stage != "upload" or party != VICTIM:
                 return data
             if lie == "followed":
-                if "settle/broadcast/basis" in body:
-                    body["settle/broadcast/basis"] = body["settle/broadcast/basis"] + 1
+                if "commit/broadcast/basis" in body:
+                    body["commit/broadcast/basis"] = body["commit/broadcast/basis"] + 1
             elif message.round == 2:  # not the exchange that counted it
                 own = body["session/cohort"].tolist().index(party) if "session/cohort" in body else party
                 counted = body["counted/exchange"].copy()
@@ -127,7 +127,7 @@ def test_what_one_client_is_told_of_earlier_rounds_is_bound_too(lie: str) -> Non
     assert any(words in text for text in refused)
 
 
-class Apart(InProcess):
+class Apart(InProcessTransport):
     """Lies to one client of the last round, beside the list that all clients read."""
 
     lie = ""
@@ -139,10 +139,10 @@ class Apart(InProcess):
         message = Message.decode(data)
         if party != VICTIM or (self.lie, message.stage) not in (
             ("in its request", "upload"),
-            ("by a settle", "settle"),
+            ("by a settle", "commit"),
         ):
             return data
-        lies = {"settle/round": np.asarray(-1)} if message.stage == "upload" else {"broadcast/basis": FAKE["basis"]}
+        lies = {"commit/round": np.asarray(-1)} if message.stage == "upload" else {"broadcast/basis": FAKE["basis"]}
         return replace(message, body={**message.body, **lies}).encode()
 
 
@@ -151,10 +151,13 @@ FAKE = {"basis": np.full((5, 2), 0.25)}
 
 @pytest.mark.parametrize("lie", ["", "in its request", "by a settle"])
 def test_nothing_beside_the_list_moves_a_client_to_another_state(lie: str) -> None:
-    """A request's own `settle/round` is not heeded; a broadcast that a settle told of is compared with the list."""
+    """A request's own `commit/round` is not heeded; a broadcast that a settle told of is compared with the list."""
     transport = type("Lying", (Apart,), {"lie": lie})
     method = FedPG(rank=2, tolerance=0.0, local_steps=2)
-    runs = [Federation(method, DATA, chain(secure_aggregation()), transport=t, seed=1) for t in (InProcess, transport)]
+    runs = [
+        Federation(method, DATA, chain(secure_aggregation()), transport=t, seed=1)
+        for t in (InProcessTransport, transport)
+    ]
     for federation in runs:
         federation.run(1)
     honest, deceived = (federation.run(3) for federation in runs)
@@ -172,14 +175,14 @@ def test_a_list_with_two_broadcasts_after_one_exchange_is_refused_by_everybody(m
     """Each client checks its own row alone, so the rows of one exchange have to agree."""
     listed, body = CountedClients.listed, CountedClients.body
 
-    def forged(self: CountedClients, cohort: Any) -> Counted:
+    def forged(self: CountedClients, cohort: Any) -> CountedExchanges:
         honest = listed(self, cohort)
         if self.followed:
             honest.followed[VICTIM] = np.frombuffer(tensors_digest(FAKE), np.uint8)
         return honest
 
     def told(self: CountedClients, client: int) -> dict[str, Any]:
-        return body(self, client) | (nest("settle/broadcast", FAKE) if client == VICTIM and self.followed else {})
+        return body(self, client) | (nest("commit/broadcast", FAKE) if client == VICTIM and self.followed else {})
 
     monkeypatch.setattr(CountedClients, "listed", forged)
     monkeypatch.setattr(CountedClients, "body", told)
@@ -192,13 +195,13 @@ def test_a_list_with_two_broadcasts_after_one_exchange_is_refused_by_everybody(m
 
 def test_the_list_of_who_was_counted_takes_at_most_48_bytes_a_member_and_is_read_back() -> None:
     followed = {4: tensors_digest({"x": np.ones(3)})}
-    listed = Counted.of((0, 2, 5), {0: 4, 5: 4}, followed)
+    listed = CountedExchanges.of((0, 2, 5), {0: 4, 5: 4}, followed)
     assert sum(value.nbytes for value in listed.body().values()) <= 48 * 3
     message = Message("0" * 32, 5, "upload", SERVER, 2, listed.body())
-    again = Counted.read(message, (0, 2, 5), followed=True)
+    again = CountedExchanges.read(message, (0, 2, 5), followed=True)
     assert again.digest == listed.digest
     assert again.exchanges.tolist() == [4, -1, 4]
-    assert Counted.of((0, 2, 5), {0: 4, 5: 3}, followed).digest != listed.digest
+    assert CountedExchanges.of((0, 2, 5), {0: 4, 5: 3}, followed).digest != listed.digest
 
 
 def test_digests_tell_names_types_shapes_and_entries_apart() -> None:

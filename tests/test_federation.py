@@ -28,7 +28,7 @@ from securefed.messages import SERVER, Message
 from securefed.public import Public
 from securefed.run_options import RunOptions
 from securefed.tensors import Layout, TensorSpec
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 
 def data(clients: int = 4, seed: int = 0) -> list[Dataset]:
@@ -93,7 +93,7 @@ def test_a_lost_request_and_a_lost_reply_lead_to_the_same_run() -> None:
     """The client that never heard and the client that was never counted both resume from their committed state."""
 
     def lossy(**kind: Any) -> Any:
-        return lambda endpoints: Lossy(InProcess(endpoints), **kind)
+        return lambda endpoints: LossyTransport(InProcessTransport(endpoints), **kind)
 
     def lost(message: Message) -> bool:
         party = message.receiver if message.sender == SERVER else message.sender
@@ -141,8 +141,8 @@ def test_a_client_that_sat_out_of_eight_exchanges_declines_all_others() -> None:
 
 
 def test_a_round_that_cannot_complete_is_named_and_leaves_the_state_alone(tmp_path) -> None:
-    def dead(endpoints: Any) -> Lossy:
-        return Lossy(InProcess(endpoints), replies=lambda m: m.round >= 2 and m.sender != 0)
+    def dead(endpoints: Any) -> LossyTransport:
+        return LossyTransport(InProcessTransport(endpoints), replies=lambda m: m.round >= 2 and m.sender != 0)
 
     path = tmp_path / "run"
     federation = Federation(
@@ -215,7 +215,7 @@ def test_a_killed_run_resumes_with_the_same_result(tmp_path, method, defense) ->
         pass
 
     def dies(endpoints: Any) -> Any:
-        inner = InProcess(endpoints)
+        inner = InProcessTransport(endpoints)
 
         class Dying:
             def exchange(self, outgoing: Any, timeout: Any = None) -> Any:
@@ -241,7 +241,7 @@ def test_a_run_interrupted_inside_an_exchange_resumes_with_every_client(tmp_path
     whole = Federation(method, data(), seed=4).run(6)
 
     def dies(endpoints: Any) -> Any:
-        inner = InProcess(endpoints)
+        inner = InProcessTransport(endpoints)
 
         class Dying:
             def exchange(self, outgoing: Any, timeout: Any = None) -> Any:
@@ -261,8 +261,8 @@ def test_a_run_interrupted_inside_an_exchange_resumes_with_every_client(tmp_path
 
 
 def test_a_failed_evaluation_does_not_lose_or_repeat_its_round(tmp_path) -> None:
-    def no_evaluation(endpoints: Any) -> Lossy:
-        return Lossy(InProcess(endpoints), replies=lambda m: m.round == 2)
+    def no_evaluation(endpoints: Any) -> LossyTransport:
+        return LossyTransport(InProcessTransport(endpoints), replies=lambda m: m.round == 2)
 
     method = SSI(rank=2, tolerance=0.0)
     arguments: dict[str, Any] = {"seed": 1, "options": RunOptions(checkpoint=tmp_path / "run")}

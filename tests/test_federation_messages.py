@@ -25,7 +25,7 @@ from securefed.errors import (
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
 from securefed.run_options import RunOptions
-from securefed.transports.in_process import InProcess
+from securefed.transports.in_process import InProcessTransport
 from tests.examples import examples
 
 
@@ -80,7 +80,7 @@ def test_mutated_messages_end_in_a_right_sum_or_a_named_refusal(name, data_) -> 
         mutated[position % length] = value
         return bytes(mutated)
 
-    class Tolerant(InProcess):
+    class Tolerant(InProcessTransport):
         """A channel on which an unreadable request is a lost one."""
 
         def arrivals(self, outgoing: Any, timeout: Any = None) -> Any:
@@ -115,7 +115,7 @@ def test_the_tampering_harness_does_change_sums_without_its_checks() -> None:
             return raw
         return replace(message, body=message.body | {"product": message.body["product"] + 1}).encode()
 
-    federation = Federation(SSI(rank=2), data(), transport=lambda e: Tampering(InProcess(e), pick))
+    federation = Federation(SSI(rank=2), data(), transport=lambda e: Tampering(InProcessTransport(e), pick))
     record = federation.run(1).transcript.records[0]
     exact = sum(d.x.T @ d.x @ record.broadcast["basis"] for d in data())
     assert np.abs(record.total["product"] - exact).max() > 1
@@ -151,7 +151,7 @@ def test_extreme_integers_in_an_upload_are_refused() -> None:
         SSI(rank=2),
         data(),
         chain(Quantise()),
-        transport=lambda e: Tampering(InProcess(e), pick),
+        transport=lambda e: Tampering(InProcessTransport(e), pick),
         options=RunOptions(max_void=1),
     )
     result = federation.run(1)
@@ -161,7 +161,7 @@ def test_extreme_integers_in_an_upload_are_refused() -> None:
 
 def test_range_refusals_without_end_stop_the_run_by_name() -> None:
     def refuses(endpoints: Any) -> Any:
-        inner = InProcess(endpoints)
+        inner = InProcessTransport(endpoints)
 
         class Refusing:
             def exchange(self, outgoing: Any, timeout: Any = None) -> Any:

@@ -19,7 +19,7 @@ from securefed.federation import Federation
 from securefed.messages import Aggregate
 from securefed.run_options import RunOptions
 from securefed.sealing import Seal
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 RNG = np.random.default_rng(4)
 
@@ -64,8 +64,8 @@ class Lying(SecureAggregation):
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_a_checked_run_is_the_run_without_the_check(pipelined: bool) -> None:
     def lossy(endpoints: Any) -> Any:
-        return Lossy(
-            InProcess(endpoints), replies=lambda m: m.sender == m.round % 4 and m.stage in ("upload", "unmask")
+        return LossyTransport(
+            InProcessTransport(endpoints), replies=lambda m: m.sender == m.round % 4 and m.stage in ("upload", "unmask")
         )
 
     runs = [
@@ -95,8 +95,8 @@ def test_a_lying_server_is_refused_by_every_client_it_counted(by: int) -> None:
 
 def test_the_last_sum_is_checked_when_the_run_ends() -> None:
     result = Federation(method(), DATA, chain(Lying(verify=True, at=3))).run(4)
-    assert result.unsettled == (0, 1, 2, 3)
-    assert Federation(method(), DATA, chain(Lying(verify=True, at=99))).run(4).unsettled == ()
+    assert result.uncommitted == (0, 1, 2, 3)
+    assert Federation(method(), DATA, chain(Lying(verify=True, at=99))).run(4).uncommitted == ()
 
 
 def test_a_server_that_announces_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

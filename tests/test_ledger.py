@@ -17,7 +17,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from securefed import storage
 from securefed.algorithms.pca.ssi import SSI
-from securefed.book import Book, Spent, _added, _holds
+from securefed.book import DataUsage, LedgerEntries, _added, _holds
 from securefed.defenses.base import Defense, Plan
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import (
@@ -36,7 +36,7 @@ from securefed.defenses.differential_privacy import (
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import BudgetSpent, ConfigError, ContradictionError, LedgerLost, RolledBackError, StorageError
 from securefed.ledger import Ledger, Limits
-from securefed.privacy_cost import Cost, GaussianLoss, Mechanism, StepsLoss, cost_of, epsilon_of_all
+from securefed.privacy_cost import DPSGDLoss, GaussianLoss, PrivacyCost, PrivacyMechanism, cost_of, epsilon_of_all
 from securefed.public import Public
 from securefed.sealing import Seal
 from securefed.tensors import Layout, TensorSpec
@@ -52,18 +52,18 @@ NOISY: dict[str, Defense] = {
     "local gaussian": chain(clip(1.0), local_gaussian(4.0)),
     "local laplace": chain(clip(1.0), local_laplace(4.0)),
 }
-GAUSSIAN = Cost((Mechanism(GaussianLoss(4.0)),))
-SKELLAM = Cost((Mechanism(SkellamLoss(64**2, 30, 256.0**2)),))
-DP_SGD = Cost((Mechanism(StepsLoss(1.0, 0.25, 4), "record"),))
+GAUSSIAN = PrivacyCost((PrivacyMechanism(GaussianLoss(4.0)),))
+SKELLAM = PrivacyCost((PrivacyMechanism(SkellamLoss(64**2, 30, 256.0**2)),))
+DP_SGD = PrivacyCost((PrivacyMechanism(DPSGDLoss(1.0, 0.25, 4), "record"),))
 
 
-def planned(defense: Defense, layout: Layout = LAYOUT, clients: int = 6) -> tuple[Plan, Cost]:
+def planned(defense: Defense, layout: Layout = LAYOUT, clients: int = 6) -> tuple[Plan, PrivacyCost]:
     plan = defense.plan(layout, clients)
     return plan, cost_of(defense, plan)
 
 
 def ledger_at(path: Path, limits: Limits | None = None, **settings: Any) -> Ledger:
-    return Ledger.create(path, limits or Limits(), spent=Spent(), **settings)
+    return Ledger.create(path, limits or Limits(), spent=DataUsage(), **settings)
 
 
 @pytest.mark.parametrize("name", NOISY)
@@ -73,10 +73,10 @@ def test_epsilon_is_the_plans_own(name: str) -> None:
     for exchanges, epsilon in plan.epsilon:
         assert cost.epsilon(exchanges) == pytest.approx(epsilon, rel=1e-9)
         assert abs(cost.epsilon(exchanges + 1) - epsilon) > 1e-3  # one exchange more is told apart
-        counted = Book()
+        counted = LedgerEntries()
         for number in range(exchanges):
             counted = counted.with_charge("run", number, cost)
-        assert counted.spent(DELTA, "client") == Spent(exchanges, cost.epsilon(exchanges), DELTA)
+        assert counted.spent(DELTA, "client") == DataUsage(exchanges, cost.epsilon(exchanges), DELTA)
 
 
 def test_epsilon_of_a_poisson_cohort_is_the_plans_own() -> None:
@@ -91,7 +91,7 @@ def test_epsilon_agrees_with_another_accountant(exchanges: int) -> None:
     exact = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     exact.compose(dp_accounting.GaussianDpEvent(4.0), exchanges)
     assert GAUSSIAN.epsilon(exchanges) == pytest.approx(exact.get_epsilon(DELTA), abs=0.01)
-    assert abs(Cost((Mechanism(GaussianLoss(3.6)),)).epsilon(exchanges) - exact.get_epsilon(DELTA)) > 0.02
+    assert abs(PrivacyCost((PrivacyMechanism(GaussianLoss(3.6)),)).epsilon(exchanges) - exact.get_epsilon(DELTA)) > 0.02
     # Noise in the ring is nearly Gaussian where a unit is small beside it: the same Renyi divergences.
     close = RdpAccountant([*range(2, 512)], dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     close.compose(dp_accounting.GaussianDpEvent(4.0), exchanges)
@@ -104,13 +104,13 @@ def test_epsilon_agrees_with_another_accountant(exchanges: int) -> None:
 
 
 def test_noises_of_one_family_compose_tightly_and_families_add_up() -> None:
-    both = {GAUSSIAN: 5, Cost((Mechanism(GaussianLoss(8.0)),)): 20}
+    both = {GAUSSIAN: 5, PrivacyCost((PrivacyMechanism(GaussianLoss(8.0)),)): 20}
     exact = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     exact.compose(dp_accounting.GaussianDpEvent(4.0), 5).compose(dp_accounting.GaussianDpEvent(8.0), 20)
     assert epsilon_of_all(both) == pytest.approx(exact.get_epsilon(DELTA), abs=0.01)
     assert epsilon_of_all(both) < sum(cost.epsilon(k, DELTA / 2) for cost, k in both.items()) - 0.5
     # Other terms, so another number of entries and another sensitivity, but noise in the ring all the same.
-    ring = {SKELLAM: 5, Cost((Mechanism(SkellamLoss(32**2, 40, 256.0**2)),)): 20}
+    ring = {SKELLAM: 5, PrivacyCost((PrivacyMechanism(SkellamLoss(32**2, 40, 256.0**2)),)): 20}
     assert epsilon_of_all(ring) == pytest.approx(SKELLAM.epsilon(10), rel=1e-3)
     different = {GAUSSIAN: 5, SKELLAM: 7}
     assert epsilon_of_all(different) == pytest.approx(GAUSSIAN.epsilon(5, DELTA / 2) + SKELLAM.epsilon(7, DELTA / 2))
@@ -125,10 +125,10 @@ def test_the_unit_of_privacy() -> None:
     assert DP_SGD.epsilon(0) == 0
     assert GAUSSIAN.epsilon(3, unit="record") == pytest.approx(GaussianLoss(2.0).epsilon(3))
     assert SKELLAM.epsilon(3, unit="record") == SkellamLoss(128**2, 30, 256.0**2).epsilon(3)
-    drawn = Cost((Mechanism(GaussianLoss(4.0, FixedSizeSampling(6, 60))),))
+    drawn = PrivacyCost((PrivacyMechanism(GaussianLoss(4.0, FixedSizeSampling(6, 60))),))
     assert drawn.epsilon(3, unit="record") == drawn.epsilon(3)  # for neighbours by replacement already
     # DP-SGD, noised once more on the way: each of the two protects the upload, so none is added to the other.
-    twice = Cost((*DP_SGD.mechanisms, *SKELLAM.mechanisms))
+    twice = PrivacyCost((*DP_SGD.mechanisms, *SKELLAM.mechanisms))
     assert twice.epsilon(3) == SKELLAM.epsilon(3)
     cheaper = min(DP_SGD.epsilon(3, unit="record"), SKELLAM.epsilon(3, unit="record"))
     assert twice.epsilon(3, unit="record") == cheaper
@@ -136,13 +136,13 @@ def test_the_unit_of_privacy() -> None:
 
 def test_exchanges_without_noise_have_no_finite_epsilon(tmp_path: Path) -> None:
     plan, cost = planned(chain(secure_aggregation()))
-    assert cost == Cost() and plan.epsilon == ()
+    assert cost == PrivacyCost() and plan.epsilon == ()
     seeded = chain(clip(1.0), InsecureGaussian(gaussian(4.0), 1), secure_aggregation())
-    assert planned(seeded)[1] == Cost()  # whoever knows the seed takes that noise off
+    assert planned(seeded)[1] == PrivacyCost()  # whoever knows the seed takes that noise off
     assert planned(chain(clip(1.0), gaussian(4.0), secure_aggregation()))[1] == GAUSSIAN
     free = ledger_at(tmp_path / "free")
     free.charge("run", 0, cost)
-    assert free.spent == Spent(1, math.inf, DELTA)
+    assert free.spent == DataUsage(1, math.inf, DELTA)
     limited = ledger_at(tmp_path / "limited", Limits(epsilon=1000.0))
     with pytest.raises(BudgetSpent, match="the exchange has no noise"):
         limited.charge("run", 0, cost)
@@ -164,14 +164,14 @@ def test_noise_that_is_not_known_is_refused() -> None:
         planned(defense)
 
 
-@pytest.mark.parametrize("cost", [Cost(), GAUSSIAN, SKELLAM, DP_SGD, *(planned(d)[1] for d in NOISY.values())])
-def test_costs_go_into_json_and_back_exactly(cost: Cost) -> None:
-    assert Cost.from_json(json.loads(json.dumps(cost.to_json()))) == cost
+@pytest.mark.parametrize("cost", [PrivacyCost(), GAUSSIAN, SKELLAM, DP_SGD, *(planned(d)[1] for d in NOISY.values())])
+def test_costs_go_into_json_and_back_exactly(cost: PrivacyCost) -> None:
+    assert PrivacyCost.from_json(json.loads(json.dumps(cost.to_json()))) == cost
 
 
 def test_what_is_no_cost_is_refused() -> None:
     good = GAUSSIAN.mechanisms[0].to_json()
-    assert Mechanism.from_json(good) == GAUSSIAN.mechanisms[0]
+    assert PrivacyMechanism.from_json(good) == GAUSSIAN.mechanisms[0]
     for change in (
         {"kind": "homemade"},
         {"unit": "galaxy"},
@@ -179,14 +179,14 @@ def test_what_is_no_cost_is_refused() -> None:
         {"parameters": {"noise_multiplier": -1}},
     ):
         with pytest.raises((KeyError, TypeError, ValueError)):
-            Mechanism.from_json(good | change)
+            PrivacyMechanism.from_json(good | change)
 
 
 def test_an_exchange_counts_once_in_each_run(tmp_path: Path) -> None:
     ledger = ledger_at(tmp_path / "ledger")
     assert [ledger.charge("one", number, GAUSSIAN) for number in (0, 1, 1, 0, 5)] == [True, True, False, False, True]
     assert [ledger.charge("two", number, GAUSSIAN) for number in (1, 1)] == [True, False]
-    assert ledger.spent == Spent(4, GAUSSIAN.epsilon(4), DELTA)
+    assert ledger.spent == DataUsage(4, GAUSSIAN.epsilon(4), DELTA)
     with pytest.raises(ContradictionError, match="another cost"):
         ledger.charge("one", 5, SKELLAM)
     assert ledger.charge("one", 6, SKELLAM)
@@ -257,23 +257,23 @@ def test_a_lost_ledger_is_refused_until_the_operator_says_what_is_spent(tmp_path
     for number in range(3):
         ledger.charge("run", number, GAUSSIAN)
     with pytest.raises(StorageError, match="there already"):
-        Ledger.create(path, limits, spent=Spent(), seal=seal)
+        Ledger.create(path, limits, spent=DataUsage(), seal=seal)
     assert Ledger.open(path, limits, seal).spent.exchanges == 3
     path.unlink()
     with pytest.raises(LedgerLost):
         ledger.charge("run", 3, GAUSSIAN)
     with pytest.raises(LedgerLost):
         Ledger.open(path, limits, seal)
-    again = Ledger.create(path, limits, spent=Spent(exchanges=9, epsilon=0.5, delta=DELTA / 2), seal=seal)
+    again = Ledger.create(path, limits, spent=DataUsage(exchanges=9, epsilon=0.5, delta=DELTA / 2), seal=seal)
     again.charge("run", 3, GAUSSIAN)
     with pytest.raises(BudgetSpent, match="allows 10"):
         again.charge("run", 4, GAUSSIAN)
     spent = Ledger.open(path, limits, seal).spent
-    assert spent == Spent(10, 0.5 + GAUSSIAN.epsilon(1, DELTA / 2), DELTA)
+    assert spent == DataUsage(10, 0.5 + GAUSSIAN.epsilon(1, DELTA / 2), DELTA)
     path.unlink()
     with pytest.raises(ConfigError, match="leaves nothing"):
-        Ledger.create(path, limits, spent=Spent(1, 1.0, DELTA), seal=seal)
-    unknown = Ledger.create(path, limits, spent=Spent(1, math.inf), seal=seal)
+        Ledger.create(path, limits, spent=DataUsage(1, 1.0, DELTA), seal=seal)
+    unknown = Ledger.create(path, limits, spent=DataUsage(1, math.inf), seal=seal)
     with pytest.raises(BudgetSpent, match="epsilon inf"):
         Ledger.open(path, limits, seal).charge("run", 9, GAUSSIAN)
     assert unknown.spent.epsilon == math.inf
@@ -388,7 +388,7 @@ def test_in_memory_it_counts_the_same(tmp_path: Path) -> None:
         disk.charge("run", number, cost)
         memory.charge("run", number, cost)
     assert disk.book == memory.book
-    kept = Book.from_json(json.loads(json.dumps(memory.book.to_json())))
+    kept = LedgerEntries.from_json(json.loads(json.dumps(memory.book.to_json())))
     resumed = Ledger.in_memory(Limits(exchanges=5), kept)
     assert resumed.spent == memory.spent
     resumed.charge("run", 4, GAUSSIAN)
@@ -416,6 +416,6 @@ def test_limits_outside_their_domain(settings: Any, says: str) -> None:
 
 @pytest.mark.parametrize(("values", "says"), [((-1,), "exchanges"), ((0, -1.0), "epsilon"), ((0, 0.0, 1.0), "delta")])
 def test_spending_outside_its_domain(values: Any, says: str) -> None:
-    Spent(0, math.inf, 0.0)
+    DataUsage(0, math.inf, 0.0)
     with pytest.raises(ConfigError, match=f"^{says}"):
-        Spent(*values)
+        DataUsage(*values)

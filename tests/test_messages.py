@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securefed.errors import BindingError, MalformedError, ProtocolError, StorageError
-from securefed.messages import SERVER, Message, RoundRecord, Sent, Transcript
+from securefed.messages import SERVER, Message, RoundRecord, SentMessage, Transcript
 from securefed.tensors import encode
 
 RUN = "ab" * 16
@@ -66,7 +66,10 @@ def transcript() -> Transcript:
         released={"x": np.arange(3) / 2 + 1e-3},
     )
     contributions = {(4, 2): {"x": np.arange(3)}, (4, 12): {"x": np.arange(3) + 1}}
-    sent = [Sent(MESSAGE, len(MESSAGE.encode())), Sent(replace(MESSAGE, sender=SERVER, receiver=2, body={}), 10)]
+    sent = [
+        SentMessage(MESSAGE, len(MESSAGE.encode())),
+        SentMessage(replace(MESSAGE, sender=SERVER, receiver=2, body={}), 10),
+    ]
     return Transcript(RUN, {"algorithm": "x"}, sent, [record], contributions, {"z": np.zeros(2)})
 
 

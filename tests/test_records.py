@@ -29,7 +29,7 @@ from securefed.privacy_cost import cost_of
 from securefed.problems.torch_module import TorchModule
 from securefed.records import PrivateFedAvg, _quiet, named_like
 from securefed.run_options import RunOptions
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 
 def network(features: int = 4, classes: int = 3) -> nn.Module:
@@ -165,7 +165,9 @@ def test_what_was_spent_survives_a_process_and_a_lost_upload(tmp_path: Any) -> N
     def lost(message: Any) -> bool:  # client 1's upload of exchange 1: trained, sent, not counted
         return message.stage == "upload" and message.round == 1 and message.sender == 1
 
-    lossy = Federation(private(), data(), transport=lambda ends: Lossy(InProcess(ends), replies=lost), **arguments)
+    lossy = Federation(
+        private(), data(), transport=lambda ends: LossyTransport(InProcessTransport(ends), replies=lost), **arguments
+    )
     history = lossy.run(2).history
     assert history[1].survivors == (0, 2)
     assert spent(lossy) == pytest.approx([renyi(1.0, 0.25, 8)] * 3, abs=0.01)

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.schema.deviating_server import RUN, OldOrder, World, compare, terms_of
+from tests.schema.deviations import CLASSES, CLIENTS, FEATURES, HONEST, PUBLIC, ROWS, VICTIM, Event
+from tests.schema.settings import make
 
 from securefed import node as node_module
 from securefed.algorithms.optimization import FedAvg
@@ -20,17 +23,14 @@ from securefed.defenses.compose import chain, identity
 from securefed.defenses.differential_privacy import clip, local_gaussian, skellam
 from securefed.defenses.secure_aggregation import Identities, secure_aggregation
 from securefed.errors import ClientOut, TooFewSurvivors
-from securefed.exchange_context import Counted
+from securefed.exchange_context import CountedExchanges
+from securefed.opening import EVALUATE, TRAIN, ExchangeHeader
 from securefed.messages import REFUSAL, SERVER, Message
 from securefed.node import ClientNode
-from securefed.opening import EVALUATE, TRAIN, Opening
 from securefed.public import Public
 from securefed.state import nest
 from securefed.tensors import Tensors
 from securefed.terms import Terms
-from tests.contract.deviating_server import RUN, OldOrder, World, compare, terms_of
-from tests.contract.deviations import CLASSES, CLIENTS, FEATURES, HONEST, PUBLIC, ROWS, VICTIM, Event
-from tests.contract.settings import make
 
 DATA = Dataset(np.random.default_rng(2).uniform(-0.3, 0.3, (ROWS, FEATURES)), np.arange(ROWS) % CLASSES)
 GRAM = DATA.x.T @ DATA.x
@@ -62,8 +62,8 @@ class Oracle:
 
     def beyond(self, broadcast: Tensors) -> bool:
         """Whether the client says that it is out of range."""
-        body = Opening(COHORT, self.kind, 0).body() | nest("broadcast", broadcast)
-        body |= Counted.of(COHORT, {}, None).body()
+        body = ExchangeHeader(COHORT, self.kind, 0).body() | nest("broadcast", broadcast)
+        body |= CountedExchanges.of(COHORT, {}, None).body()
         reply = self.node.handle(Message(RUN, 0, "upload", SERVER, VICTIM, body))
         self.sent += 1
         self.uploads += reply.stage != REFUSAL
@@ -96,7 +96,7 @@ def gram_of(forms: dict[tuple[int, int], float]) -> np.ndarray:
 
 def client(order: type[ClientNode], terms: Terms, data: Dataset = DATA) -> ClientNode:
     return order(
-        VICTIM, RUN, terms.contract, data, terms.defense, terms.seed, keep=False, exchanges=terms.exchanges
+        VICTIM, RUN, terms.schema, data, terms.defense, terms.seed, keep=False, exchanges=terms.exchanges
     )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_1171_messages_to_one_client_do_not_show_its_gram_matrix(order: type[Cli
     """Binary search for the scale at which the captured energy c^2 v' S v of a basis c v leaves its bound."""
     terms = Terms.of(AnyBasis(rank=1, tolerance=0.0), PUBLIC, ACTIVE)
     oracle = Oracle(client(order, terms), TRAIN)
-    bound = next(spec.bound for spec in terms.contract.layouts[TRAIN] if spec.name == "captured")
+    bound = next(spec.bound for spec in terms.schema.layouts[TRAIN] if spec.name == "captured")
     assert bound is not None
     forms = {
         pair: bound / bisect(lambda c, v=v: oracle.beyond({"basis": c * v[:, None]}), 0, 26, 55) ** 2
@@ -122,7 +122,7 @@ def test_evaluations_that_nobody_planned_do_not_show_the_loss(order: type[Client
     algorithm = FedAvg(learning_rate=0.02, local_steps=2)
     terms = Terms.of(algorithm, PUBLIC, ACTIVE)
     oracle = Oracle(client(order, terms), EVALUATE)
-    bound = next(spec.bound for spec in terms.contract.layouts[EVALUATE] if spec.name == "loss")
+    bound = next(spec.bound for spec in terms.schema.layouts[EVALUATE] if spec.name == "loss")
     assert bound is not None
     rng = np.random.default_rng(3)
     model = {"weight": rng.normal(size=(CLASSES, FEATURES)), "bias": np.zeros(CLASSES)}
@@ -144,10 +144,10 @@ class Indicator:
     def beyond(self, broadcast: Tensors) -> bool:
         """Whether the sum, less what the colluding clients know of it, is noise."""
         number, self.exchanges = self.exchanges, self.exchanges + 1
-        opening = Opening(COHORT, TRAIN, 0, (), number // 8, number % 8)
+        header = ExchangeHeader(COHORT, TRAIN, 0, (), number // 8, number % 8)
         try:
             summed = self.world.coordinator.exchange(
-                number, opening, broadcast, Counted.of(COHORT, {}, None), (), lambda _: {}
+                number, header, broadcast, CountedExchanges.of(COHORT, {}, None), (), lambda _: {}
             )
         except ClientOut:
             self.out += 1
@@ -167,7 +167,7 @@ def test_void_exchanges_read_with_all_other_clients_end_after_eight_absences(
     monkeypatch.setattr(node_module, "MOST_OUT", limit)
     terms = Terms.of(AnyBasis(rank=1, tolerance=0.0), PUBLIC, chain(secure_aggregation()))
     server = Indicator(terms)
-    bound = next(spec.bound for spec in terms.contract.layouts[TRAIN] if spec.name == "captured")
+    bound = next(spec.bound for spec in terms.schema.layouts[TRAIN] if spec.name == "captured")
     assert bound is not None
     vectors = directions()
     brackets = dict.fromkeys(vectors, (0.0, 10.0))
@@ -213,7 +213,7 @@ def test_under_noise_no_refusal_depends_on_the_data(order: type[ClientNode], rea
     for x in (np.zeros_like(DATA.x), np.ones_like(DATA.x)):
         world = World(terms, Dataset(x, DATA.y), order)
         broadcast = {"basis": np.full((FEATURES, 1), 1e308)}
-        world.play(0, Opening(COHORT, TRAIN, 0), broadcast, Counted.of(COHORT, {}, None), {})
+        world.play(0, ExchangeHeader(COHORT, TRAIN, 0), broadcast, CountedExchanges.of(COHORT, {}, None), {})
         shown.append(world.wire.seen)
     assert (shown[0] != shown[1]) is reads
 
@@ -228,7 +228,7 @@ def test_a_private_method_in_the_clear_refuses_no_row(scale: float, stage: str) 
     shown = []
     for x in (np.zeros_like(DATA.x), np.ones_like(DATA.x), np.sign(DATA.x)):
         world = World(terms, Dataset(x, DATA.y))
-        world.play(0, Opening(COHORT, TRAIN, 0), broadcast, Counted.of(COHORT, {}, None), {})
+        world.play(0, ExchangeHeader(COHORT, TRAIN, 0), broadcast, CountedExchanges.of(COHORT, {}, None), {})
         shown.append(world.wire.seen)
     assert shown[0] == shown[1] == shown[2]
     assert [reply[2] for reply in shown[0]] == [stage]
@@ -244,7 +244,7 @@ OUT = replace(HONEST, broadcast="random", power=-6)
 CLAIMS = [
     replace(HONEST, counted="the last exchange"),
     replace(HONEST, counted="the last exchange", announced="nothing"),
-    replace(HONEST, counted="the last exchange", stage="settle"),
+    replace(HONEST, counted="the last exchange", stage="commit"),
 ]
 
 
@@ -277,11 +277,11 @@ def test_settling_fails_without_a_word_under_noise_alone() -> None:
     """Local noise hides nothing else: what raises while a client settles its last round must not be seen either."""
 
     class Unsettled(type(make("optimization/scaffold"))):  # type: ignore[misc]
-        def settle(self, client, outcome):
+        def commit(self, client, outcome):
             if np.abs(client.data.x).max() > 0:
                 raise np.linalg.LinAlgError("of this client's data")
-            return super().settle(client, outcome)
+            return super().commit(client, outcome)
 
     terms = terms_of(Unsettled(**vars(make("optimization/scaffold"))), NOISED["local noise"])
-    for second in (replace(HONEST, stage="settle"), HONEST):
+    for second in (replace(HONEST, stage="commit"), HONEST):
         compare(terms, ("zeros", "uniform"), [HONEST, second])

@@ -23,7 +23,7 @@ from securefed.messages import Message
 from securefed.public import Public
 from securefed.run_options import RunOptions
 from securefed.tensors import Layout
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 RNG = np.random.default_rng(5)
 DATA = [Dataset(RNG.uniform(-1, 1, (8, 5)), np.arange(8) % 2) for _ in range(6)]
@@ -42,9 +42,9 @@ class Narrow(SSI):
         return Layout(tuple(replace(spec, bound=largest) for spec in super().layout(public)))
 
 
-def without(party: int, when: Callable[[Message], bool]) -> Callable[[Any], Lossy]:
-    return lambda endpoints: Lossy(
-        InProcess(endpoints), replies=lambda m: m.sender == party and m.stage == "upload" and when(m)
+def without(party: int, when: Callable[[Message], bool]) -> Callable[[Any], LossyTransport]:
+    return lambda endpoints: LossyTransport(
+        InProcessTransport(endpoints), replies=lambda m: m.sender == party and m.stage == "upload" and when(m)
     )
 
 

@@ -16,7 +16,7 @@ from securefed.cli import app
 from securefed.datasets.loaders import digits
 from securefed.datasets.named_partitions import PARTITIONS, partitioned
 from securefed.errors import ConfigError
-from securefed.running import Run, build, execute, measures, parse_settings, prepare
+from securefed.running import NamedRun, build, execute, measures, parse_settings, prepare
 
 RUNNER = CliRunner()
 
@@ -41,16 +41,16 @@ def test_a_seed_that_is_none_is_refused_in_one_line() -> None:
 
 
 def test_the_same_run_under_secure_aggregation_gives_the_same_result() -> None:
-    plain = execute(Run("ssi", {"rank": 3}, rounds=4, clients=4))
-    masked = execute(Run("ssi", {"rank": 3}, "secure_aggregation", rounds=4, clients=4))
+    plain = execute(NamedRun("ssi", {"rank": 3}, rounds=4, clients=4))
+    masked = execute(NamedRun("ssi", {"rank": 3}, "secure_aggregation", rounds=4, clients=4))
     np.testing.assert_allclose(masked.result.output["basis"], plain.result.output["basis"], atol=1e-9)
     assert masked.result.plan.stages != plain.result.plan.stages
 
 
 def test_a_killed_run_resumes_from_its_checkpoint(tmp_path) -> None:
     path = tmp_path / "run.checkpoint"
-    run = Run("optimization/fedavg", {"learning_rate": 0.1}, rounds=4, clients=3)
-    execute(Run("optimization/fedavg", {"learning_rate": 0.1}, rounds=2, clients=3), checkpoint=path)
+    run = NamedRun("optimization/fedavg", {"learning_rate": 0.1}, rounds=4, clients=3)
+    execute(NamedRun("optimization/fedavg", {"learning_rate": 0.1}, rounds=2, clients=3), checkpoint=path)
     resumed, whole = execute(run, checkpoint=path), execute(run)
     assert len(resumed.result.history) == 4
     np.testing.assert_array_equal(resumed.result.output["weight"], whole.result.output["weight"])
@@ -92,11 +92,11 @@ def test_every_partition_has_a_name(how: str) -> None:
 
 
 def test_groups_follow_their_rows_past_the_held_out_ones(tmp_path) -> None:
-    _, clients, test = prepare(Run("ssi", clients=8, partition="by_feature=20", held_out=0.25))
+    _, clients, test = prepare(NamedRun("ssi", clients=8, partition="by_feature=20", held_out=0.25))
     assert test is not None and test.rows == 449
     ends = [(part.x[:, 20].min(), part.x[:, 20].max()) for part in clients]
     assert all(left[1] <= right[0] for left, right in pairwise(ends))
-    assert prepare(Run("ssi", held_out=0.0))[2] is None
+    assert prepare(NamedRun("ssi", held_out=0.0))[2] is None
 
 
 def test_settings_are_json_or_text() -> None:

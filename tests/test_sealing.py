@@ -16,7 +16,7 @@ from securefed.errors import ConfigError, RolledBackError, RoundVoid, StorageErr
 from securefed.federation import Federation
 from securefed.run_options import RunOptions
 from securefed.sealing import Seal
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 SECRET = b"a client's state, to be found nowhere" * 3
@@ -206,7 +206,9 @@ def test_a_resumed_client_knows_what_it_let_out_and_refuses_another_sum_of_it(tm
 
     def run(path: Path, drop: bool, rounds: int) -> Federation:
         def lossy(endpoints: Any) -> Any:
-            return Lossy(InProcess(endpoints), replies=lambda m: drop and m.stage == "upload" and m.sender == 3)
+            return LossyTransport(
+                InProcessTransport(endpoints), replies=lambda m: drop and m.stage == "upload" and m.sender == 3
+            )
 
         method = catalogue.algorithms.make("optimization/dsgd", learning_rate=0.1)
         found = Federation(

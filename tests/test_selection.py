@@ -32,7 +32,7 @@ from securefed.errors import ConfigError, SecureFedError
 from securefed.federation import Federation
 from securefed.messages import Aggregate
 from securefed.public import Public
-from securefed.secret_cohorts import check_blind
+from securefed.secret_cohorts import check_cohort_secrecy
 from securefed.selection import check_sampler, uniform, unpredictable
 from securefed.terms import Terms
 
@@ -119,7 +119,7 @@ def test_every_algorithm_that_passes_shows_the_same_whoever_took_part_and_some_a
         settings = {"rank": 2} if name.startswith("pca/") else {"widths": (6, 3)} if name == "private/fedavg" else {}
         algorithm = catalogue.algorithms.make(name, **settings)
         try:
-            check_blind(algorithm, here)
+            check_cohort_secrecy(algorithm, here)
         except ConfigError:
             refused.append(name)
             continue
@@ -136,9 +136,9 @@ def test_every_algorithm_that_passes_shows_the_same_whoever_took_part_and_some_a
 def test_a_stop_rule_that_compares_rounds_of_the_same_survivors_is_found_and_may_be_turned_off() -> None:
     here = Public.of(uneven([6] * 6), cohort=3)
     with pytest.raises(ConfigError, match="stop rule"):
-        check_blind(SSI(rank=1), here)
-    check_blind(SSI(rank=1, tolerance=0.0), here)
-    check_blind(SSI(rank=1), Public.of(uneven([6] * 6), cohort=6))  # everybody takes part: nothing to tell
+        check_cohort_secrecy(SSI(rank=1), here)
+    check_cohort_secrecy(SSI(rank=1, tolerance=0.0), here)
+    check_cohort_secrecy(SSI(rank=1), Public.of(uneven([6] * 6), cohort=6))  # everybody takes part: nothing to tell
 
 
 def test_an_algorithm_that_cannot_be_tried_out_is_refused() -> None:
@@ -147,7 +147,7 @@ def test_an_algorithm_that_cannot_be_tried_out_is_refused() -> None:
             raise SecureFedError("not like this")
 
     with pytest.raises(ConfigError, match="could not be tried out"):
-        check_blind(Fragile(), Public.of(uneven([6] * 6), cohort=3))
+        check_cohort_secrecy(Fragile(), Public.of(uneven([6] * 6), cohort=3))
 
 
 # Scalars beside noise

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securefed.attacks.aggregates.participation import ParticipationMatrix
-from securefed.attacks.base import Observation, Observed
+from securefed.attacks.base import RoundView, View
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
 from securefed.public import require
@@ -51,7 +51,7 @@ class Disaggregation:
     residual: float
 
 
-def disaggregate(observed: Observed, *, components: int = 6) -> Disaggregation:
+def disaggregate(observed: View, *, components: int = 6) -> Disaggregation:
     """Fit all clients' messages jointly to all sums, and return the target's.
 
     Args:
@@ -76,12 +76,12 @@ def disaggregate(observed: Observed, *, components: int = 6) -> Disaggregation:
     return replace(found, absences=participation.absences(observed.target), noise=participation.noise(observed.target))
 
 
-def _window(rounds: tuple[Observation, ...], target: ClientId, components: int) -> tuple[float, Disaggregation] | None:
+def _window(rounds: tuple[RoundView, ...], target: ClientId, components: int) -> tuple[float, Disaggregation] | None:
     """Return the best fit to these rounds and its expected error; `None` if no sums differ by the target.
 
     Later rounds alone often fit better, because the first steps of a run are the largest.
     """
-    observed = Observed("", target, rounds, {})
+    observed = View("", target, rounds, {})
     if target not in observed.members or len({o.members for o in rounds}) < 2:
         return None
     participation = ParticipationMatrix.of(observed)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from securefed.attacks.base import Observed
+from securefed.attacks.base import View
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
 from securefed.tensors import Array
@@ -29,7 +29,7 @@ class ParticipationMatrix:
     present: Array
 
     @classmethod
-    def of(cls, observed: Observed) -> ParticipationMatrix:
+    def of(cls, observed: View) -> ParticipationMatrix:
         """Read the matrix from the members of each observed sum.
 
         Raises:

@@ -10,7 +10,7 @@ import numpy as np
 
 from securefed.algorithms.graph.method import GraphMethod, edges_of
 from securefed.algorithms.graph.ppgl import PPGL
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.distances.distance_completion import complete_undetermined
 from securefed.attacks.distances.graph_simulation import GraphSimulation
 from securefed.attacks.distances.posterior_mode import posterior_mode
@@ -80,7 +80,7 @@ class DistanceFit:
     name: ClassVar[str] = "distances/fit"
     secret: ClassVar[str] = "distances"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None` if it can."""
         if not isinstance(target.algorithm, GraphMethod):
             return "It inverts steps of graph learning, and this algorithm learns none."
@@ -102,7 +102,7 @@ class DistanceFit:
             f"limit is {self.limit}: raise `limit`, at a cost that grows with its cube."
         )
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Recover the distances of all members.
 
         Raises:

@@ -16,7 +16,7 @@ import numpy as np
 from securefed.algorithms.graph.igl import IGL
 from securefed.algorithms.graph.method import OBJECTIVE, GraphMethod, LocalGraphData, edges_of
 from securefed.algorithms.graph.ppgl import PPGL
-from securefed.attacks.base import Observation, Observed, Target
+from securefed.attacks.base import RoundView, Target, View
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
 from securefed.public import Public
@@ -44,7 +44,7 @@ class GraphRound:
     noise: Array = field(default_factory=lambda: np.zeros(()))
 
     @classmethod
-    def of(cls, item: Observation, consensus: Array, names: Sequence[str]) -> GraphRound:
+    def of(cls, item: RoundView, consensus: Array, names: Sequence[str]) -> GraphRound:
         """Read a round from an observation.
 
         Raises:
@@ -106,7 +106,7 @@ class GraphSimulation:
     members: tuple[ClientId, ...]
 
     @classmethod
-    def of(cls, observed: Observed, target: Target) -> GraphSimulation:
+    def of(cls, observed: View, target: Target) -> GraphSimulation:
         """Read the rounds of a view.
 
         Raises:

@@ -14,13 +14,13 @@ import numpy as np
 from securefed.algorithms.pca.consensus import POINT
 from securefed.algorithms.pca.operators import orth
 from securefed.algorithms.pca.server import BASIS
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.tensors import Array
 
 _CLOSE = 1e-6
 
 
-def undo_clipping(rounds: Sequence[Observation]) -> tuple[Sequence[Observation], bool]:
+def undo_clipping(rounds: Sequence[RoundView]) -> tuple[Sequence[RoundView], bool]:
     """Return the rounds with their messages before clipping, and whether any message was clipped.
 
     The result is exact for one client. Rounds with noise are returned as they are, since noise would add to the norm.
@@ -48,7 +48,7 @@ def undo_clipping(rounds: Sequence[Observation]) -> tuple[Sequence[Observation],
     return (out, True) if found else (rounds, False)
 
 
-def _limit(observation: Observation) -> float:
+def _limit(observation: RoundView) -> float:
     return min((norm for names, norm in observation.clips if POINT in names), default=np.inf)
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar, cast
 import numpy as np
 
 from securefed.algorithms.pca.consensus import ConsensusPCA
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.duals.clip_reversal import undo_clipping
 from securefed.attacks.duals.observed_steps import ObservedStep, observed_steps
 from securefed.attacks.requirements import MEMORY, too_large, untold
@@ -79,7 +79,7 @@ class DualAttack(ABC):
     def fitted(self, steps: Sequence[ObservedStep], algorithm: ConsensusPCA) -> GramEstimate:
         """Fit S to rounds of several local steps."""
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None` if it can."""
         if not isinstance(target.algorithm, self.algorithm):
             return f"The messages hold no dual variables of {self.algorithm.__name__}."
@@ -93,7 +93,7 @@ class DualAttack(ABC):
             target.algorithm.rank, target.public.features, len(observed.rounds), self.memory
         )
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of the view's members.
 
         Raises:

@@ -20,7 +20,7 @@ from securefed.algorithms.pca.fedpe import FedPE
 from securefed.algorithms.pca.fedpg import FedPG
 from securefed.algorithms.pca.operators import orth
 from securefed.algorithms.pca.server import BASIS
-from securefed.attacks.base import Observation, Observed, Target
+from securefed.attacks.base import RoundView, Target, View
 from securefed.attacks.duals.dual_attack import CONSTANT_DIAGONAL
 from securefed.attacks.duals.local_steps import LocalStart, LocalSteps, StartTangents, local_steps_of
 from securefed.attacks.duals.observed_steps import excess
@@ -51,7 +51,7 @@ class JointDuals(JointAttack):
         algorithm, features = cast("FedPG | FedPE", target.algorithm), target.public.features
         return features * (features + 1) // 2 - local_steps_of(algorithm).blind, rounds * features * algorithm.rank
 
-    def sums(self, observed: Observed, target: Target) -> JointFitProblem:
+    def sums(self, observed: View, target: Target) -> JointFitProblem:
         """Return the observed sums and the simulated client."""
         sender = SimulatedConsensusClient.of(observed, target)
         seen = np.concatenate([o.message[POINT].reshape(-1) for o in observed.rounds])
@@ -77,14 +77,14 @@ def _shifted(gram: Array) -> Array:
 class SimulatedConsensusClient:
     """Messages of one client of FedPG or FedPE over all rounds, as a function of the coordinates of its S."""
 
-    rounds: Sequence[Observation]
+    rounds: Sequence[RoundView]
     followed: Sequence[Array]
     rho: float
     motion: LocalSteps
     coordinates: SymmetricMatrices
 
     @classmethod
-    def of(cls, observed: Observed, target: Target) -> SimulatedConsensusClient:
+    def of(cls, observed: View, target: Target) -> SimulatedConsensusClient:
         """Read the rounds that the client is simulated in."""
         algorithm = cast("FedPG | FedPE", target.algorithm)
         rounds = observed.rounds

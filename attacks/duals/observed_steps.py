@@ -10,7 +10,7 @@ import numpy as np
 from securefed.algorithms.pca.consensus import POINT
 from securefed.algorithms.pca.operators import orth
 from securefed.algorithms.pca.server import BASIS
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.precision import rounding
 from securefed.tensors import Array
 
@@ -36,7 +36,7 @@ class ObservedStep:
     error: float
 
 
-def observed_steps(rounds: Sequence[Observation], rho: float, *, orthonormal: bool = True) -> list[ObservedStep]:
+def observed_steps(rounds: Sequence[RoundView], rho: float, *, orthonormal: bool = True) -> list[ObservedStep]:
     """Return the steps of one client, from its first participation on.
 
     Y_i after a participation is rho (M_i - Z+), with Z+ the broadcast that followed from that round. A step whose U_i

@@ -16,7 +16,7 @@ import numpy as np
 from securefed.algorithms.pca.consensus import POINT
 from securefed.algorithms.pca.fedpg import FedPG
 from securefed.algorithms.pca.operators import orth
-from securefed.attacks.base import Observation, Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, RoundView, Target, View
 from securefed.attacks.duals.clip_reversal import undo_clipping
 from securefed.attacks.duals.dual_attack import elimination_too_large
 from securefed.attacks.duals.fedpg import gradient_block
@@ -55,7 +55,7 @@ class PooledDuals:
     name: ClassVar[str] = "duals/pooled"
     secret: ClassVar[str] = "gram"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None` if it can."""
         algorithm = target.algorithm
         if not isinstance(algorithm, FedPG):
@@ -73,7 +73,7 @@ class PooledDuals:
             algorithm.rank, target.public.features, len(observed.rounds), self.memory
         )
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of the view's members.
 
         Raises:
@@ -106,7 +106,7 @@ class PooledDuals:
         )
 
 
-def mean_steps(rounds: Sequence[Observation], algorithm: FedPG) -> list[ObservedStep]:
+def mean_steps(rounds: Sequence[RoundView], algorithm: FedPG) -> list[ObservedStep]:
     """Return the steps of the mean client."""
     count = len(rounds[0].members)
     means = [replace(o, message={POINT: o.message[POINT] / count}) for o in rounds]
@@ -139,7 +139,7 @@ def mean_gram(
     )
 
 
-def _error(rounds: Sequence[Observation], algorithm: FedPG) -> float:
+def _error(rounds: Sequence[RoundView], algorithm: FedPG) -> float:
     """Return the standard deviation of a block's entry: half a second difference of means over the step size."""
     noise = max(o.noise.get(POINT, 0.0) / len(o.members) for o in rounds)
     return float(np.sqrt(6) * noise / (2 * algorithm.step_size))

@@ -1,7 +1,7 @@
 """Compute what hypothetical clients would have sent in the observed rounds, by running the client step again.
 
 The attacker knows the algorithm, its public hyper-parameters, every broadcast and each client's number of rows, so that
-it can run `enroll`, `contribute` and `settle` on rows of its own. Generic attacks need no more.
+it can run `enroll`, `contribute` and `commit` on rows of its own. Generic attacks need no more.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome
-from securefed.attacks.base import Observed, Target
+from securefed.algorithms.base import RoundOutcome
+from securefed.attacks.base import Target, View
 from securefed.attacks.generic.message_units import MessageUnits
 from securefed.datasets.base import Dataset
 from securefed.defenses.differential_privacy.clip import clipped
@@ -92,7 +92,7 @@ class Replay:
         budget: time for all client steps together.
     """
 
-    observed: Observed
+    observed: View
     target: Target
     labels: Array | None = None
     seed: int = 0
@@ -172,7 +172,7 @@ class Replay:
             likely, drawn, one = [self.seen], [], self.seen
         return MessageUnits.of(self.seen, list(self.blocks()), likely, drawn, one, self.noise)
 
-    def with_messages(self, message: Array) -> Observed:
+    def with_messages(self, message: Array) -> View:
         """Return the view with the observed messages replaced by these entries (equations,)."""
         rounds, begin = [], 0
         for observation in self.observed.rounds:
@@ -229,7 +229,7 @@ class Replay:
                 if state is None:
                     state = algorithm.enroll(data, public, rng)
                 tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
-                state = algorithm.settle(tentative, Outcome(True, observation.followed or None))
+                state = algorithm.commit(tentative, RoundOutcome(True, observation.followed or None))
                 passed = sent if self.through is None else self.through(sent, observation.round)
                 for names, norm in observation.clips if self.through is None else ():
                     passed = {**passed, **clipped({name: passed[name] for name in names if name in passed}, norm)}

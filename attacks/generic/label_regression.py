@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.generic.client_replay import Replay
 from securefed.attacks.generic.row_regression import KernelRidge, RegressRows
 from securefed.errors import TranscriptError
@@ -77,7 +77,7 @@ class LearnedCounts:
     name: ClassVar[str] = RegressCounts.name
     secret: ClassVar[str] = RegressCounts.secret
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return `None`: it always applies."""
         return None
 

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.generic.client_replay import Replay
 from securefed.attacks.generic.row_regression import KernelRidge
 from securefed.errors import TranscriptError
@@ -85,7 +85,7 @@ class LowDigits:
             raise TranscriptError("no last digits of the messages move with the rows")
         return cls(KernelRidge.of(best[1](sent), rows), best[1])
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return `None`: it always applies."""
         return None
 

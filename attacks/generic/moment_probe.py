@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import ive
 
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.generic.client_replay import Replay
 from securefed.attacks.generic.moment_map import LINEAR, MomentSystem, ScaledClientStep
 from securefed.attacks.gram.linear import nearest_psd
@@ -53,7 +53,7 @@ class ProbeGram:
     def __post_init__(self) -> None:
         require(self.sweeps >= 0, f"sweeps cannot be negative, not {self.sweeps}")
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None` if it can."""
         if not observed.rounds:
             return "The view holds no round."
@@ -62,7 +62,7 @@ class ProbeGram:
             return f"{unknowns} unknowns are more than the {_MOST} that are probed; project the columns."
         return None
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of the view's members.
 
         Raises:

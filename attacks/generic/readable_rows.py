@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.generic.client_replay import Replay
 from securefed.errors import TranscriptError
 from securefed.tensors import Array, Tensors
@@ -28,7 +28,7 @@ class ClearRows:
     name: ClassVar[str] = "generic/clear"
     secret: ClassVar[str] = "samples"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None` if it can."""
         if not observed.rounds:
             return "The view holds no round."
@@ -36,7 +36,7 @@ class ClearRows:
             return f"No tensor of the messages is {target.public.features} wide."
         return None
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of the view's members.
 
         Raises:

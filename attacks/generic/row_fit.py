@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.generic.client_replay import Replay
 from securefed.attacks.generic.readable_rows import candidates
 from securefed.attacks.levenberg_marquardt import LeastSquaresFit, StallLimit, levenberg_marquardt
@@ -70,7 +70,7 @@ class FitRows:
         require(self.most >= 1, f"most must be at least 1, not {self.most}")
         require(0 < self.goal < 1, f"goal must lie between 0 and 1, not {self.goal}")
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None` if it can."""
         if not observed.rounds:
             return "The view holds no round."
@@ -79,7 +79,7 @@ class FitRows:
             return f"{unknowns} unknowns are more than the {self.most} that are fitted; audit smaller clients."
         return None
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of the view's members.
 
         Raises:

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.generic.client_replay import Replay
 from securefed.attacks.gram.linear import nearest_psd
 from securefed.errors import SecureFedError, TranscriptError
@@ -63,11 +63,11 @@ class RegressRows:
         )
         require(self.calls >= 1, f"calls must be at least 1, not {self.calls}")
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None` if it can."""
         return None if observed.rounds else "The view holds no round."
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of the view's members.
 
         Raises:
@@ -134,7 +134,7 @@ class LearnedRows:
     name: ClassVar[str] = RegressRows.name
     secret: ClassVar[str] = RegressRows.secret
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return `None`: it always applies."""
         return None
 
@@ -164,7 +164,7 @@ class LearnedGram:
         i, j = np.triu_indices(features)
         return cls(KernelRidge.of(sent, np.einsum("kri,krj->kij", x, x)[:, i, j]))
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return `None`: it always applies."""
         return None
 

@@ -14,7 +14,7 @@ from securefed.algorithms.optimization.local_steps import BatchDraw, LocalTraini
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.mimesvrg import GRADIENT, PHASE, MimeSVRG
 from securefed.algorithms.optimization.model import Model, label
-from securefed.attacks.base import Observation, Observed, Target
+from securefed.attacks.base import RoundView, Target, View
 from securefed.attacks.gradient_inversion.contribution_clipping import ContributionClip
 from securefed.attacks.gradient_inversion.linear_model import LinearModel
 from securefed.attacks.gradient_inversion.proximal_derivatives import differentiable, is_proximal
@@ -85,7 +85,7 @@ class GradientEstimate:
     error: float = 0.0
 
 
-def why_not_invertible(target: Target, observed: Observed) -> str | None:
+def why_not_invertible(target: Target, observed: View) -> str | None:
     """Return why rows cannot be recovered from this view by gradient inversion, or `None` if they can."""
     method = target.algorithm
     if not isinstance(method, GradientMethod):
@@ -100,7 +100,7 @@ def why_not_invertible(target: Target, observed: Observed) -> str | None:
     )
 
 
-def _too_large(target: Target, observed: Observed) -> str | None:
+def _too_large(target: Target, observed: View) -> str | None:
     """Return why the rounds' vectors and the unknown rows do not fit into memory, or `None`."""
     model, rounds, public = LinearModel.of(target), len(observed.rounds), target.public
     assert model is not None  # `why_not_invertible` refuses other models
@@ -139,14 +139,14 @@ def method_of(target: Target) -> GradientMethod:
     return differentiable(target.algorithm) or target.algorithm
 
 
-def _gradient_observations(observed: Observed, method: object) -> list[Observation]:
+def _gradient_observations(observed: View, method: object) -> list[RoundView]:
     """Select the rounds to read: all, or MimeSVRG's first phases, which send gradients at the broadcast model."""
     if not isinstance(method, MimeSVRG):
         return list(observed.rounds)
     return [item for item in observed.rounds if int(item.broadcast[PHASE]) == GRADIENT]
 
 
-def read_rounds(observed: Observed, target: Target) -> tuple[GradientRound, ...]:
+def read_rounds(observed: View, target: Target) -> tuple[GradientRound, ...]:
     """Read the view's rounds.
 
     Raises:
@@ -162,7 +162,7 @@ def read_rounds(observed: Observed, target: Target) -> tuple[GradientRound, ...]
     names = {"delta": "direction"} if mime else {part: part for part in method.sent}
     sign = -1 if mime else 1
 
-    def converted(item: Observation) -> GradientRound:
+    def converted(item: RoundView) -> GradientRound:
         rounding = math.sqrt(len(item.members) / 12)  # standard deviation for a grid of step 1
         return GradientRound(
             method.read(model, item.broadcast),
@@ -185,7 +185,7 @@ def _root_mean_square(model: Model, part: str, by_tensor: Mapping[str, float]) -
     return float(np.sqrt(sum(squares) / model.layout.size))
 
 
-def _clips(model: Model, names: Mapping[str, str], item: Observation) -> tuple[ContributionClip, ...]:
+def _clips(model: Model, names: Mapping[str, str], item: RoundView) -> tuple[ContributionClip, ...]:
     """Return the clips of a round; none if one of them covers tensors that are not read."""
     weights, *bias = model.layout
     cut = -sum(spec.size for spec in bias) or None  # counted from the end, places hold in any coordinates of the rows

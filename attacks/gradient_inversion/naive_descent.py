@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.gradient_inversion.gradient_rounds import (
     GradientEstimate,
     estimate_gradients,
@@ -43,11 +43,11 @@ class NaiveDescent:
     name: ClassVar[str] = "gradient_inversion/naive"
     secret: ClassVar[str] = "samples"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack does not apply, or `None` if it does."""
         return why_not_invertible(target, observed)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Recover the rows of data.
 
         Raises:

@@ -11,7 +11,7 @@ from securefed.algorithms.optimization.fedavg import FedAvg
 from securefed.algorithms.optimization.losac import LoSAC
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.optimization.scaffold import Scaffold
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.attacks.gradient_inversion.gradient_rounds import (
     GradientEstimate,
     GradientRound,
@@ -57,7 +57,7 @@ class RowFitProblem:
 
 
 def problem_from_view(
-    observed: Observed, target: Target, *, rounds: int, telescope: bool = False, running_sums: bool = False
+    observed: View, target: Target, *, rounds: int, telescope: bool = False, running_sums: bool = False
 ) -> RowFitProblem:
     """Read a view.
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from securefed.algorithms.optimization.local_steps import BatchDraw
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.gradient_inversion.batch_search import BatchSearch, number_of_draws
 from securefed.attacks.gradient_inversion.fitting_attack import FittingAttack, reconstruction
 from securefed.attacks.gradient_inversion.gradient_rounds import why_not_invertible
@@ -35,11 +35,11 @@ class SampleFit(FittingAttack):
 
     name: ClassVar[str] = "gradient_inversion/fit"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack does not apply, or `None` if it does."""
         return why_not_invertible(target, observed)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Recover the rows of data.
 
         Raises:
@@ -72,7 +72,7 @@ class SampleFit(FittingAttack):
             return f"not searched for: a round has {options:.3g}, the limit is {self.batch_search.options}"
         return None
 
-    def _with_draws(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def _with_draws(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         rounds = self.batch_search.rounds
         problem = problem_from_view(observed, target, rounds=rounds)
         starts = problem_from_view(observed, target, rounds=rounds, running_sums=True).starts

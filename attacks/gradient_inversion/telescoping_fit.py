@@ -9,7 +9,7 @@ import numpy as np
 
 from securefed.algorithms.optimization.losac import LoSAC
 from securefed.algorithms.optimization.scaffold import Scaffold
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.gradient_inversion.fitting_attack import FittingAttack
 from securefed.attacks.gradient_inversion.gradient_rounds import why_not_invertible
 from securefed.attacks.gradient_inversion.row_fit_problem import problem_from_view
@@ -29,13 +29,13 @@ class TelescopingFit(FittingAttack):
 
     name: ClassVar[str] = "gradient_inversion/telescoping"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack does not apply, or `None` if it does."""
         if not isinstance(target.algorithm, Scaffold | LoSAC):
             return "It sums up changes of stored gradients, which only SCAFFOLD and LoSAC send."
         return why_not_invertible(target, observed)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Recover the rows of data.
 
         Raises:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from securefed.algorithms.pca.server import BASIS, CAPTURED, GRAM_PRODUCT, PRODUCT
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.diagnosis import EXPLAINED
 from securefed.attacks.gram.clipped_sums import ClippedSums, clip_limit
 from securefed.attacks.gram.linear import solve
@@ -72,7 +72,7 @@ class PerturbedProducts:
     clips: ClippedSums
 
     @classmethod
-    def of(cls, rounds: Sequence[Observation], public: Public, name: str = "") -> PerturbedProducts:
+    def of(cls, rounds: Sequence[RoundView], public: Public, name: str = "") -> PerturbedProducts:
         """Read the tensor `name` of these rounds, by default the one that shows S Z; of very many rounds, of some."""
         name = name or gram_product_name(rounds[0])
         rounds = [
@@ -198,12 +198,12 @@ class PerturbedProducts:
         )
 
 
-def gram_product_name(observation: Observation) -> str:
+def gram_product_name(observation: RoundView) -> str:
     """Return the name of the tensor that holds S Z."""
     return GRAM_PRODUCT if GRAM_PRODUCT in observation.message else PRODUCT
 
 
-def is_perturbed(rounds: Sequence[Observation]) -> bool:
+def is_perturbed(rounds: Sequence[RoundView]) -> bool:
     """Return whether a defence states that it clipped the products or added noise to them."""
     return any(o.noise.get(gram_product_name(o), 0.0) > 0 or o.clips for o in rounds)
 

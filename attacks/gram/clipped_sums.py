@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.gram.observed_rounds import Members
 from securefed.public import Public
 from securefed.tensors import Array
@@ -74,7 +74,7 @@ class ClippedSums:
         return scale, np.minimum(self.shares, (self.limits / (scale * sizes))[:, None])
 
 
-def clip_limit(observation: Observation, looked_at: Sequence[str]) -> float:
+def clip_limit(observation: RoundView, looked_at: Sequence[str]) -> float:
     """Return C of these tensors together; infinite without a clip.
 
     C is less than the clip's norm where the clip covers more tensors.
@@ -87,5 +87,5 @@ def clip_limit(observation: Observation, looked_at: Sequence[str]) -> float:
     return min(norms, default=np.inf)
 
 
-def _norm(observation: Observation, names: Sequence[str]) -> float:
+def _norm(observation: RoundView, names: Sequence[str]) -> float:
     return float(np.sqrt(sum(np.sum(np.square(observation.message[name])) for name in names)))

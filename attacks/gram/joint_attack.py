@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.gram.joint_fit import ClientSimulation, fit_jointly
 from securefed.attacks.requirements import untold
 from securefed.errors import TranscriptError
@@ -66,14 +66,14 @@ class JointAttack(ABC):
         """Return the unknowns of one client, and the entries of so many rounds' sums."""
 
     @abstractmethod
-    def sums(self, observed: Observed, target: Target) -> JointFitProblem:
+    def sums(self, observed: View, target: Target) -> JointFitProblem:
         """Return the inputs of the fit, for a view that `applies` accepts."""
 
     def finished(self, grams: Array, target: Target, members: Sequence[int]) -> tuple[Array, float]:
         """Return the matrices as they are reported one by one, and the factor from their sum to the pooled matrix."""
         return grams, 1.0
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         reason = self.foreign(target.algorithm) or untold(observed.rounds) or _noised(observed)
         if reason is not None:
@@ -91,7 +91,7 @@ class JointAttack(ABC):
             return f"{unknowns} unknowns; the limit is {self.fit_unknowns}: raise `fit_unknowns`."
         return None
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Fit the clients' matrices and report their sum."""
         reason = self.applies(target, observed)
         if reason is not None:
@@ -117,7 +117,7 @@ class JointAttack(ABC):
         )
 
 
-def _noised(observed: Observed) -> str | None:
+def _noised(observed: View) -> str | None:
     """Return a reason not to try where noise was added: a fit cannot tell single clients apart in noise."""
     if any(o.noise.get(name) for o in observed.rounds for name in o.message):
         return "Noise was added to the messages, which hides by what single clients differ."

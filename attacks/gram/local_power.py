@@ -10,7 +10,7 @@ import numpy as np
 
 from securefed.algorithms.pca.localpower import LOCAL_STEPS, LocalPower
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
-from securefed.attacks.base import Observation, Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, RoundView, Target, View
 from securefed.attacks.gram.observed_rounds import most_frequent_members, rounds_by_members, rows_of
 from securefed.attacks.gram.repeated_products import LocalPowerRound, RepeatedProductsFit, polish, root
 from securefed.attacks.requirements import MEMORY, too_large, untold
@@ -45,7 +45,7 @@ class LocalPowerGram:
         require(self.fit_features >= 0, f"fit_features must be at least 0, not {self.fit_features}")
         require(self.jacobians >= 1, f"jacobians must be at least 1, not {self.jacobians}")
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         if not isinstance(target.algorithm, LocalPower) or target.algorithm.contributes_gram_product:
             return "The messages hold no repeated products S V: this attack is for LocalPower with several local steps."
@@ -67,7 +67,7 @@ class LocalPowerGram:
         what = f"Eliminating S^q of {features} features from {len(same)} rounds of rank {rank}"
         return too_large(24 * unknowns * equations, self.memory, what)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the target's Gram matrix."""
         reason = self.applies(target, observed)
         if reason is not None:
@@ -105,18 +105,18 @@ class LocalPowerGram:
         return frame @ found.gram @ frame.T, found
 
 
-def _members(observed: Observed) -> frozenset[int] | None:
+def _members(observed: View) -> frozenset[int] | None:
     """Return the most frequent set of clients that holds the target, among rounds whose broadcast is known."""
     return most_frequent_members(rounds_by_members(o for o in observed.rounds if o.broadcast), observed.target)
 
 
-def _rounds(observed: Observed, members: frozenset[int], target: Target) -> list[LocalPowerRound]:
+def _rounds(observed: View, members: frozenset[int], target: Target) -> list[LocalPowerRound]:
     """Return the client's messages, without the columns beyond its rank: those are orthonormalised round-off."""
     rows = rows_of(members, target.public)
     return [_round(o, rows) for o in observed.rounds if o.broadcast and o.members == members]
 
 
-def _round(observation: Observation, rows: int) -> LocalPowerRound:
+def _round(observation: RoundView, rows: int) -> LocalPowerRound:
     return LocalPowerRound(
         observation.broadcast[BASIS],
         observation.message[PRODUCT][:, :rows],

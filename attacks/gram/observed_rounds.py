@@ -10,7 +10,7 @@ from securefed.algorithms.pca.guarded_faps import BLOCK, GuardedFAPS
 from securefed.algorithms.pca.localpower import LOCAL_STEPS
 from securefed.algorithms.pca.server import BASIS, GRAM_PRODUCT, PRODUCT, SubspaceMethod
 from securefed.algorithms.pca.ssi import SSI
-from securefed.attacks.base import Observation, Observed
+from securefed.attacks.base import RoundView, View
 from securefed.attacks.precision import rounding
 from securefed.attacks.requirements import too_large
 from securefed.messages import ClientId
@@ -30,7 +30,7 @@ def shows_products(algorithm: object) -> bool:
     return isinstance(algorithm, SubspaceMethod) and algorithm.sends_gram_product
 
 
-def linear_rounds(observed: Observed) -> list[Observation]:
+def linear_rounds(observed: View) -> list[RoundView]:
     """Return the rounds that show S Z exactly.
 
     These are all rounds of SSI and of a KKT stop, LocalPower's with one local step, and guarded FAPS' outside its
@@ -39,7 +39,7 @@ def linear_rounds(observed: Observed) -> list[Observation]:
     return [o for o in observed.rounds if o.broadcast and gram_product(o) is not None]
 
 
-def gram_product(observation: Observation) -> Array | None:
+def gram_product(observation: RoundView) -> Array | None:
     """Return S Z of a round of an algorithm that `shows_products`, or `None` where this round does not show it."""
     message, broadcast = observation.message, observation.broadcast
     if GRAM_PRODUCT in message:
@@ -48,15 +48,15 @@ def gram_product(observation: Observation) -> Array | None:
     return message[PRODUCT] if plain else None
 
 
-def rounds_by_members(rounds: Iterable[Observation]) -> dict[Members, list[Observation]]:
+def rounds_by_members(rounds: Iterable[RoundView]) -> dict[Members, list[RoundView]]:
     """Group rounds by the clients whose sum they show, in order of first appearance."""
-    groups: dict[Members, list[Observation]] = {}
+    groups: dict[Members, list[RoundView]] = {}
     for observation in rounds:
         groups.setdefault(observation.members, []).append(observation)
     return groups
 
 
-def most_frequent_members(groups: dict[Members, list[Observation]], target: ClientId | None) -> Members | None:
+def most_frequent_members(groups: dict[Members, list[RoundView]], target: ClientId | None) -> Members | None:
     """Return the set of clients with most rounds among those that hold the target (any, without a target).
 
     Ties go to the smaller set; `None` where no set holds the target.
@@ -65,13 +65,13 @@ def most_frequent_members(groups: dict[Members, list[Observation]], target: Clie
     return min(fits, key=lambda members: (-len(groups[members]), len(members)), default=None)
 
 
-def stacked_products(rounds: Iterable[Observation]) -> tuple[Array, Array]:
+def stacked_products(rounds: Iterable[RoundView]) -> tuple[Array, Array]:
     """Return [Z_1 .. Z_K] and [S Z_1 .. S Z_K] of the rounds that show them, each (features, K rank)."""
     pairs = [(o.broadcast[BASIS], product) for o in rounds if (product := gram_product(o)) is not None]
     return np.hstack([Z for Z, _ in pairs]), np.hstack([Y for _, Y in pairs])
 
 
-def rounding_of_products(rounds: Iterable[Observation]) -> Array:
+def rounding_of_products(rounds: Iterable[RoundView]) -> Array:
     """Estimate the rounding of each column of `stacked_products` from the numbers themselves.
 
     Returns:
@@ -83,7 +83,7 @@ def rounding_of_products(rounds: Iterable[Observation]) -> Array:
     return np.asarray(np.sqrt(squares.mean(axis=1)).reshape(-1))
 
 
-def _unit(observation: Observation) -> float:
+def _unit(observation: RoundView) -> float:
     """Return the fixed-point unit of the sum, 0 where it is unknown.
 
     The members' roundings add up; this is the unit of one rounding of the same variance.
@@ -97,7 +97,7 @@ def rows_of(members: Members, public: Public) -> int:
     return sum(public.rows[client] for client in members)
 
 
-def memory_for(features: int, rounds: Sequence[Observation], groups: int, limit: int) -> str | None:
+def memory_for(features: int, rounds: Sequence[RoundView], groups: int, limit: int) -> str | None:
     """Return why a solve for `groups` Gram matrices from these rounds does not fit into `limit` bytes, or `None`."""
     columns = sum(np.shape(o.broadcast[BASIS])[1] for o in rounds)
     needed = 8 * groups * (8 * features**2 + 6 * features * columns)

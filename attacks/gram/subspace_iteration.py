@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.attacks.base import Observation, Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, RoundView, Target, View
 from securefed.attacks.diagnosis import EXPLAINED
 from securefed.attacks.gram.clipped_products import PerturbedProducts, PerturbedSolution, is_perturbed
 from securefed.attacks.gram.linear import ESTIMATORS, TAU, Estimator, GramSolution, solve
@@ -39,7 +39,7 @@ class PowerGram:
     rows / rank rounds. Directions that rounding or noise hides are recognised by their asymmetry, left out and counted
     (`diagnostics["directions lost to noise"]`).
 
-    Where the view knows of noise or clips (`Observation.noise`, `clips`) and the estimator is `psd`, S is shrunk by
+    Where the view knows of noise or clips (`RoundView.noise`, `clips`) and the estimator is `psd`, S is shrunk by
     what the noise may be (`shrinkage`) and the clip undone (`clipped_products`): exactly for one client with an
     unclipped round, else for clients that hold shares of S by their rows. `diagnostics["clipped to"]` is the mean part
     of the sums that remained.
@@ -60,7 +60,7 @@ class PowerGram:
         require(self.estimator in ESTIMATORS, f"estimator is one of {', '.join(ESTIMATORS)}, not {self.estimator!r}")
         require(0 < self.tau < 1, f"tau must lie in (0, 1), not {self.tau}")
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         if not shows_products(target.algorithm):
             return "The messages are no products S Z: this attack is for SSI and LocalPower, or a KKT stop."
@@ -73,7 +73,7 @@ class PowerGram:
             return f"No observed sum holds client {observed.target}."
         return memory_for(target.public.features, rounds, 1, self.memory)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the Gram matrix of the target, or of the most frequent set of clients."""
         reason = self.applies(target, observed)
         if reason is not None:
@@ -110,7 +110,7 @@ class PowerGram:
         )
 
     def _private(
-        self, rounds: Sequence[Observation], target: Target, rows: int, plain: GramSolution
+        self, rounds: Sequence[RoundView], target: Target, rows: int, plain: GramSolution
     ) -> PerturbedSolution | None:
         """Solve with noise and clips taken into account; `None` where the defence did nothing."""
         if self.estimator != "psd" or not is_perturbed(rounds):

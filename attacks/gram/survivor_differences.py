@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from securefed.algorithms.pca.server import BASIS
-from securefed.attacks.base import Observation, Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, RoundView, Target, View
 from securefed.attacks.gram.client_deviations import deviations
 from securefed.attacks.gram.clipped_products import PerturbedProducts, is_perturbed
 from securefed.attacks.gram.linear import nearest_psd, solve
@@ -66,7 +66,7 @@ class DifferenceGram:
     def __post_init__(self) -> None:
         require(self.sweeps >= 1, f"sweeps must be at least 1, not {self.sweeps}")
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         if not shows_products(target.algorithm):
             return "The messages are no products S Z: this attack is for SSI and LocalPower, or a KKT stop."
@@ -84,7 +84,7 @@ class DifferenceGram:
             return "The same clients are in every sum: there is nothing to subtract."
         return memory_for(target.public.features, rounds, len(coming_together(rounds)), self.memory)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the Gram matrix of the target's group."""
         reason = self.applies(target, observed)
         if reason is not None:
@@ -95,7 +95,7 @@ class DifferenceGram:
         return self._private(rounds, groups, index, target) or self._exact(rounds, groups, index, target)
 
     def _exact(
-        self, rounds: Sequence[Observation], groups: Sequence[Members], index: int, target: Target
+        self, rounds: Sequence[RoundView], groups: Sequence[Members], index: int, target: Target
     ) -> Reconstruction:
         system = SurvivorSystem.of(rounds, groups, target.public)
         starts = system.differences(rounds, groups, target.public), system.shares()
@@ -112,7 +112,7 @@ class DifferenceGram:
         )
 
     def _private(
-        self, rounds: Sequence[Observation], groups: Sequence[Members], index: int, target: Target
+        self, rounds: Sequence[RoundView], groups: Sequence[Members], index: int, target: Target
     ) -> Reconstruction | None:
         """Estimate from perturbed sums; `None` where no defence did anything, or a clip left the sums as they are."""
         if not is_perturbed(rounds):
@@ -142,7 +142,7 @@ class DifferenceGram:
         )
 
 
-def coming_together(rounds: Sequence[Observation]) -> list[Members]:
+def coming_together(rounds: Sequence[RoundView]) -> list[Members]:
     """Group the clients that are in exactly the same observed rounds: differences of sums show nothing finer."""
     patterns: dict[tuple[bool, ...], set[int]] = {}
     for client in sorted(frozenset().union(*(o.members for o in rounds))):
@@ -179,7 +179,7 @@ class SurvivorSystem:
     noise: float
 
     @classmethod
-    def of(cls, rounds: Sequence[Observation], groups: Sequence[Members], public: Public) -> SurvivorSystem:
+    def of(cls, rounds: Sequence[RoundView], groups: Sequence[Members], public: Public) -> SurvivorSystem:
         """Return the equations of these rounds and groups."""
         probes, products = stacked_products(rounds)
         width = rounds[0].broadcast[BASIS].shape[1]
@@ -205,7 +205,7 @@ class SurvivorSystem:
         flat = ((self.products @ right.T) / weights) @ left.T
         return np.asarray(np.einsum("ab,xby->axy", factor, self._groups(flat)))
 
-    def differences(self, rounds: Sequence[Observation], groups: Sequence[Members], public: Public) -> Array:
+    def differences(self, rounds: Sequence[RoundView], groups: Sequence[Members], public: Public) -> Array:
         """Solve each set of members by itself, then for the groups by least squares weighted by the rounds."""
         sets = rounds_by_members(rounds)
         pooled = np.stack(
@@ -235,7 +235,7 @@ class SurvivorSystem:
         return np.asarray(flat.reshape(len(flat), len(self.ranks), -1))
 
 
-def round_noise(rounds: Sequence[Observation]) -> float:
+def round_noise(rounds: Sequence[RoundView]) -> float:
     """Estimate the standard deviation of an entry of Y: Z_k^T Y_k would be symmetric without noise."""
     pairs = [o.broadcast[BASIS].T @ product for o in rounds if (product := gram_product(o)) is not None]
     off_diagonal = sum(W.size - len(W) for W in pairs)

@@ -13,7 +13,7 @@ from torch import Tensor
 from securefed.algorithms.optimization.local_steps import LocalTraining
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.attacks.gradient_inversion.gradient_rounds import local_steps, method_of
 from securefed.attacks.networks.client_simulations import batch_slices, mean_weights
 from securefed.attacks.networks.flat_network import FlatNetwork
@@ -129,7 +129,7 @@ def network_of(problem: TorchProblem, public: Public) -> FlatNetwork:
     return FlatNetwork(problem.shapes(public), objective, getattr(torch, problem.precision))
 
 
-def read_first_round(observed: Observed, target: Target) -> FirstRoundView:
+def read_first_round(observed: View, target: Target) -> FirstRoundView:
     """Read the first round of a view.
 
     Raises:

@@ -9,7 +9,7 @@ import numpy as np
 
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.gradient_inversion.gradient_rounds import method_of
 from securefed.attacks.requirements import too_long, untold
 from securefed.errors import ConfigError, TranscriptError
@@ -49,7 +49,7 @@ class NetworkInversion:
     name: ClassVar[str] = "networks/inversion"
     secret: ClassVar[str] = "samples"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         method = target.algorithm
         if not isinstance(method, GradientMethod):
@@ -65,7 +65,7 @@ class NetworkInversion:
             return f"It looks for at most {self.largest} rows, and this sum holds {rows}; raise `largest`."
         return too_long(_VECTORS, Model(method.problem, target.public).layout.size)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Run the attack, as `Attack.run`.
 
         Raises:

@@ -11,7 +11,7 @@ from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.personalized.admm import ConsensusADMM
 from securefed.algorithms.personalized.flame import FLAME
 from securefed.algorithms.personalized.pfedme import PFedMe
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.personal.message_denoising import denoised, is_distorted, without_rows
 from securefed.attacks.requirements import too_long, untold
 from securefed.errors import TranscriptError
@@ -66,7 +66,7 @@ def recover_states(
     return ADMMStates(own, pi, personal)
 
 
-def states_of_view(observed: Observed, target: Target) -> ADMMStates:
+def states_of_view(observed: View, target: Target) -> ADMMStates:
     """Compute the states of the client of a view of FLAME or FedADMM, of the mean client where the view shows a sum.
 
     Raises:
@@ -87,7 +87,7 @@ def states_of_view(observed: Observed, target: Target) -> ADMMStates:
     return recover_states(method, share, received, sent, method.initial(model))
 
 
-def why_no_states(observed: Observed, target: Target) -> str | None:
+def why_no_states(observed: View, target: Target) -> str | None:
     """Return why the recursion cannot run on this view, or `None`."""
     method = target.algorithm
     if not isinstance(method, ConsensusADMM):
@@ -117,7 +117,7 @@ class ADMMRecursion:
     name: ClassVar[str] = "personal/recursion"
     secret: ClassVar[str] = "personal"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         if not isinstance(target.algorithm, PFedMe):
             return why_no_states(observed, target) or _too_long(observed, target)
@@ -125,7 +125,7 @@ class ADMMRecursion:
             return "Several updates of w_i a round hide theta_i in their sum; use personal/replay."
         return untold(observed.rounds) or _too_long(observed, target)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Run the attack, as `Attack.run`."""
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
@@ -146,13 +146,13 @@ class ADMMRecursion:
             guess=self._personal(without_rows(observed, target), target) if is_distorted(observed) else None,
         )
 
-    def _personal(self, observed: Observed, target: Target) -> Array:
+    def _personal(self, observed: View, target: Target) -> Array:
         if isinstance(target.algorithm, PFedMe):
             return self._pfedme(target.algorithm, observed, target)
         return np.asarray(states_of_view(observed, target).personal[-1])
 
     @staticmethod
-    def _pfedme(method: PFedMe, observed: Observed, target: Target) -> Array:
+    def _pfedme(method: PFedMe, observed: View, target: Target) -> Array:
         last = observed.rounds[-1]
         model = Model(method.problem, target.public)
         try:
@@ -163,7 +163,7 @@ class ADMMRecursion:
         return value
 
 
-def _too_long(observed: Observed, target: Target) -> str | None:
+def _too_long(observed: View, target: Target) -> str | None:
     """Return why the states of all rounds do not fit into memory, or `None`."""
     size = Model(target.algorithm.problem, target.public).layout.size  # type: ignore[attr-defined]
     return too_long(8 * (len(observed.rounds) + 1), size)

@@ -10,7 +10,7 @@ import numpy as np
 
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.personalized.flame import FLAME
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.gradient_inversion.gradient_rounds import stochastic
 from securefed.attacks.personal.admm_recursion import ADMMStates, states_of_view, why_no_states
 from securefed.attacks.personal.flame_row_fit import FLAMELocalSteps
@@ -51,7 +51,7 @@ class FLAMENetworkInversion:
     name: ClassVar[str] = "personal/network"
     secret: ClassVar[str] = "samples"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         method, public = target.algorithm, target.public
         if not isinstance(method, FLAME):
@@ -68,7 +68,7 @@ class FLAMENetworkInversion:
         vectors = 16 * len(observed.rounds) + rows * public.classes
         return too_long(vectors, Model(method.problem, public).layout.size)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Run the attack, as `Attack.run`.
 
         Raises:
@@ -101,7 +101,7 @@ class FLAMENetworkInversion:
         )
 
     def _find(
-        self, observed: Observed, target: Target, method: FLAME, states: ADMMStates, rng: np.random.Generator
+        self, observed: View, target: Target, method: FLAME, states: ADMMStates, rng: np.random.Generator
     ) -> RecoveredRows:
         import torch  # noqa: PLC0415 - loaded when a network is attacked
 
@@ -148,7 +148,7 @@ class FLAMENetworkInversion:
 
 
 def _paths(
-    observed: Observed, target: Target, method: FLAME, states: ADMMStates, network: Any, rows: int
+    observed: View, target: Target, method: FLAME, states: ADMMStates, network: Any, rows: int
 ) -> tuple[Any, Any]:
     """Return the simulation of the client's paths, and the mean gradients (rounds, parameters) along them."""
     import torch  # noqa: PLC0415

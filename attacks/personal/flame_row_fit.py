@@ -10,7 +10,7 @@ import numpy as np
 from securefed.algorithms.optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.personalized.flame import FLAME
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.gradient_inversion.fitting_attack import FittingAttack
 from securefed.attacks.gradient_inversion.gradient_rounds import GradientRound, why_not_invertible
 from securefed.attacks.gradient_inversion.linear_model import LinearModel
@@ -68,7 +68,7 @@ class FLAMERowFit(FittingAttack):
 
     name: ClassVar[str] = "personal/path"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         if not isinstance(target.algorithm, FLAME):
             return "It follows the personal models of FLAME, and this is another algorithm."
@@ -76,7 +76,7 @@ class FLAMERowFit(FittingAttack):
             return "It follows one client's personal model, and the view shows a sum of several."
         return why_no_states(observed, target) or why_not_invertible(target, observed)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Run the attack, as `Attack.run`."""
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)

@@ -24,7 +24,7 @@ from scipy.linalg import solve_triangular
 from securefed.algorithms.optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.algorithms.optimization.model import Model, label
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.errors import TranscriptError
 from securefed.public import Public
 from securefed.tensors import Array
@@ -41,7 +41,7 @@ _UNSURE = 0.1
 """Relative standard deviation of a clip's predicted factor: the unknown gradients lengthen messages, too."""
 
 
-def denoised(observed: Observed, target: Target) -> Observed:
+def denoised(observed: View, target: Target) -> View:
     """Return the view with estimates of the messages before clipping and noise; the view itself without a defence.
 
     Raises:
@@ -57,7 +57,7 @@ def denoised(observed: Observed, target: Target) -> Observed:
     return _with(observed, method, model, messages.denoised(steps.known(received), steps.response(received)))
 
 
-def without_rows(observed: Observed, target: Target) -> Observed:
+def without_rows(observed: View, target: Target) -> View:
     """Return the view with the messages of clients without rows, which follow from the broadcasts alone.
 
     Raises:
@@ -67,12 +67,12 @@ def without_rows(observed: Observed, target: Target) -> Observed:
     return _with(observed, method, model, steps.known(received))
 
 
-def is_distorted(observed: Observed) -> bool:
+def is_distorted(observed: View) -> bool:
     """Return whether a defence clipped a message or added noise to it."""
     return any(item.clips or any(item.noise.values()) for item in observed.rounds)
 
 
-def _read(observed: Observed, target: Target) -> tuple[GradientMethod, Model, list[Vectors], ConstantGradientModel]:
+def _read(observed: View, target: Target) -> tuple[GradientMethod, Model, list[Vectors], ConstantGradientModel]:
     method = target.algorithm
     assert isinstance(method, GradientMethod)
     model = Model(method.problem, target.public)
@@ -83,7 +83,7 @@ def _read(observed: Observed, target: Target) -> tuple[GradientMethod, Model, li
     return method, model, received, ConstantGradientModel.of(method, model, target.public, observed)
 
 
-def _with(observed: Observed, method: GradientMethod, model: Model, messages: Array) -> Observed:
+def _with(observed: View, method: GradientMethod, model: Model, messages: Array) -> View:
     """Return the view with these messages (rounds, parameters) of the mean member, and without a defence."""
     (part,) = method.sent
     rounds = tuple(
@@ -112,7 +112,7 @@ class ConstantGradientModel:
     start: Memory
 
     @classmethod
-    def of(cls, method: GradientMethod, model: Model, public: Public, observed: Observed) -> ConstantGradientModel:
+    def of(cls, method: GradientMethod, model: Model, public: Public, observed: View) -> ConstantGradientModel:
         """Return the model of the mean member of a view."""
         rows = [public.rows[client] for client in sorted(observed.members)]
         count = len(method.draw(rows[0], np.random.default_rng(0)).parts)
@@ -165,7 +165,7 @@ class DistortedMessages:
     alone: bool
 
     @classmethod
-    def of(cls, observed: Observed, method: GradientMethod, model: Model) -> DistortedMessages:
+    def of(cls, observed: View, method: GradientMethod, model: Model) -> DistortedMessages:
         """Read the messages of a view.
 
         Raises:

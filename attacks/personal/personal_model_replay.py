@@ -10,7 +10,7 @@ import numpy as np
 from securefed.algorithms.optimization.local_steps import LocalTraining
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.personalized.method import PersonalMethod
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.gradient_inversion.gradient_rounds import (
     GradientRound,
     estimate_gradients,
@@ -46,7 +46,7 @@ class PersonalModelReplay:
     name: ClassVar[str] = "personal/replay"
     secret: ClassVar[str] = "personal"
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         if not isinstance(target.algorithm, PersonalMethod):
             return "It replays personal models, and this algorithm has none."
@@ -54,7 +54,7 @@ class PersonalModelReplay:
             return "It replays the same clients in every round, and here they change."
         return why_not_invertible(target, observed)
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Run the attack, as `Attack.run`."""
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)

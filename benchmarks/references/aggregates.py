@@ -13,11 +13,11 @@ import numpy as np
 from benchmarks.references.figures import Cell, Figure, Measurement
 from benchmarks.references.scenes import CLIENTS, digits, scene
 from benchmarks.rows import RESULTS
-from securefed.algorithms.base import Outcome
+from securefed.algorithms.base import RoundOutcome
 from securefed.algorithms.graph import PPGL
 from securefed.algorithms.pca import FAPS, SSI, FedPG
 from securefed.attacks import views
-from securefed.attacks.base import Observation, Target
+from securefed.attacks.base import RoundView, Target
 from securefed.attacks.distances.graph_simulation import GraphSimulation
 from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.auditing.epsilon_noise import audit_noise
@@ -66,7 +66,7 @@ def gram_directions(algorithm: Any, blind: int, seed: int) -> Cell:
     return {"error": float(missing)}
 
 
-def _by_gram(algorithm: Any, data: Dataset, public: Public, rounds: Sequence[Observation], seed: int) -> Array:
+def _by_gram(algorithm: Any, data: Dataset, public: Public, rounds: Sequence[RoundView], seed: int) -> Array:
     """Derivative of all that a client sends by the coordinates of its Gram matrix, by central differences."""
     coordinates = SymmetricMatrices.of(FEATURES)
     S = data.x.T @ data.x
@@ -78,7 +78,7 @@ def _by_gram(algorithm: Any, data: Dataset, public: Public, rounds: Sequence[Obs
         client, out = algorithm.enroll(Dataset(factor), public, rng), []
         for seen in rounds:
             tentative, message = algorithm.contribute(client, seen.broadcast, rng)
-            client = algorithm.settle(tentative, Outcome(True, seen.followed))
+            client = algorithm.commit(tentative, RoundOutcome(True, seen.followed))
             out += [np.ravel(message[name]) for name in sorted(message)]
         return np.concatenate(out)
 

@@ -15,7 +15,7 @@ from benchmarks.references.scenes import Scene, digits, gram, scene
 from securefed.algorithms.pca import FAPS
 from securefed.algorithms.pca.server import BASIS, PRODUCT
 from securefed.attacks import views
-from securefed.attacks.base import Observed
+from securefed.attacks.base import View
 from securefed.attacks.gram.faps.client_fit import error_allowed
 from securefed.attacks.gram.faps.noise_weighted_fit import least_error
 from securefed.attacks.gram.faps.simulated_client import ReceivedRounds, rule_counts
@@ -59,7 +59,7 @@ def in_the_clear(setting: Setting, seed: int) -> Cell:
     return found.cell | counts | _allowed(setting, run.view, run)
 
 
-def _allowed(setting: Setting, view: Observed, run: Scene) -> dict[str, float | str]:
+def _allowed(setting: Setting, view: View, run: Scene) -> dict[str, float | str]:
     """The error that these messages' rounding or noise leaves at best; of those that are fitted."""
     if setting.steps == 0:
         return {}
@@ -102,7 +102,7 @@ def noised(setting: Setting, size: float, own: bool, seed: int) -> Cell:
     return found.cell | pooled | _least(view, run)
 
 
-def _least(view: Observed, run: Scene) -> dict[str, float | str]:
+def _least(view: View, run: Scene) -> dict[str, float | str]:
     """The error below which these messages let no unbiased attack get."""
     rows = run.clients[run.client].rows
     return {"allowed": least_error(view.rounds, run.target.algorithm, rows, run.truth)}
@@ -115,7 +115,7 @@ def shuffled(setting: Setting, seed: int) -> Cell:
     return strongest("gram", nothing, run.target, run.truth, seed).cell
 
 
-def _changed(observed: Observed, change: Callable[[Array], Array]) -> Observed:
+def _changed(observed: View, change: Callable[[Array], Array]) -> View:
     rounds = tuple(replace(o, message={**o.message, PRODUCT: change(o.message[PRODUCT])}) for o in observed.rounds)
     return replace(observed, rounds=rounds)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.scores import relative_error
 from securefed.catalogue import attacks
 from securefed.errors import TranscriptError
@@ -48,7 +48,7 @@ class Strongest:
         }
 
 
-def strongest(secret: str, observed: Observed, target: Target, truth: Array, seed: int) -> Strongest:
+def strongest(secret: str, observed: View, target: Target, truth: Array, seed: int) -> Strongest:
     """Run every registered attack on `secret` that applies, with its own settings."""
     best = Strongest(float("inf"), 0.0, "no attack applies", None)
     for name in attacks.names:

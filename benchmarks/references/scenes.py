@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from securefed.attacks import views
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.auditing.cases.data import most_varied
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
@@ -54,7 +54,7 @@ class Scene:
     client: int
 
     @property
-    def view(self) -> Observed:
+    def view(self) -> View:
         """That client's messages in the clear."""
         return views.server(self.result.transcript, self.client)
 

@@ -22,7 +22,7 @@ from securefed.defenses.differential_privacy.clip import clipped, finite, norm_o
 from securefed.defenses.plan import Plan, PrivacyPlan, TensorPlan
 from securefed.defenses.transform import AdaptiveTransform, ChainStage
 from securefed.errors import ConfigError
-from securefed.messages import Distortion
+from securefed.messages import ClippingNoiseRecord
 from securefed.tensors import Array, Layout, Tensors
 
 BELOW = "clip.below"
@@ -132,10 +132,10 @@ class AdaptiveClip(AdaptiveTransform):
         moved = np.clip(np.asarray(plan.learned) * np.exp(-steps), _SMALLEST, _LARGEST)  # their algorithm 1
         return tuple(float(clip) for clip in moved)
 
-    def distortion(self, plan: Plan, count: int) -> Distortion:
+    def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
         """State the clipping and the noise of an exchange, for the recorded transcript."""
         groups = self._groups(plan)
-        return Distortion(clips=tuple(groups), units={name: clip for names, clip in groups for name in names})
+        return ClippingNoiseRecord(clips=tuple(groups), units={name: clip for names, clip in groups for name in names})
 
     def _groups(self, plan: Plan) -> list[tuple[tuple[str, ...], float]]:
         """Return the names of the tensors that are clipped together, each with its C."""

@@ -13,7 +13,7 @@ import numpy as np
 from securefed.defenses.plan import Plan, PrivacyPlan
 from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import ConfigError, DataError, PlanError
-from securefed.messages import Distortion
+from securefed.messages import ClippingNoiseRecord
 from securefed.tensors import Array, Tensors
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -58,9 +58,9 @@ class Clip(Transform):
         """Clip the contribution."""
         return clipped(finite(contribution, plan), self.norm)
 
-    def distortion(self, plan: Plan, count: int) -> Distortion:
+    def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
         """State the clipping and the noise of an exchange, for the recorded transcript."""
-        return Distortion(clips=((plan.own.names, self.norm),))
+        return ClippingNoiseRecord(clips=((plan.own.names, self.norm),))
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ class ClipEach(Transform):
         parts = ((name, finite({name: value}, plan)) for name, value in contribution.items())
         return {name: clipped(part, self._limit(name))[name] for name, part in parts}
 
-    def distortion(self, plan: Plan, count: int) -> Distortion:
+    def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
         """State the clipping and the noise of an exchange, for the recorded transcript."""
-        return Distortion(clips=tuple(((name,), self._limit(name)) for name in plan.own.names))
+        return ClippingNoiseRecord(clips=tuple(((name,), self._limit(name)) for name in plan.own.names))
 
 
 def clip(norm: float) -> Clip:

@@ -35,7 +35,7 @@ from securefed.defenses.fixed_point import check_ring
 from securefed.defenses.plan import Plan, PrivacyPlan
 from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import ConfigError, PlanError
-from securefed.messages import Distortion
+from securefed.messages import ClippingNoiseRecord
 from securefed.sampling import discrete_distributions as distributions
 from securefed.sampling.random_stream import SecureRandomStream
 from securefed.tensors import Array, Ring, Tensors
@@ -240,11 +240,11 @@ class DistributedNoise(Transform):
         units = Rotation(layout.size, plan.exchange).inverse(layout.flatten(total))
         return layout.unflatten(units * self.sizes(plan).step)
 
-    def distortion(self, plan: Plan, count: int) -> Distortion:
+    def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
         """State the clipping and the noise of an exchange, for the recorded transcript."""
         sizes = self.sizes(plan)
         noise = dict.fromkeys(plan.wanted_rings, math.sqrt(count * sizes.share) * sizes.step)
-        return Distortion(noise=noise, released=noise)
+        return ClippingNoiseRecord(noise=noise, released=noise)
 
 
 def skellam(

@@ -31,7 +31,7 @@ from securefed.defenses.differential_privacy.budget import Budget
 from securefed.defenses.plan import Plan, PrivacyPlan, TensorPlan
 from securefed.defenses.transform import ChainStage, Transform
 from securefed.errors import ConfigError, PlanError
-from securefed.messages import Distortion
+from securefed.messages import ClippingNoiseRecord
 from securefed.sampling.random_stream import SecureRandomStream
 from securefed.sampling.rounded_normal import GRID_BITS, grid_for, rounded_normal_draws
 from securefed.tensors import Array, Tensors
@@ -141,9 +141,9 @@ class CentralGaussian(Transform):
         stream = SecureRandomStream()
         return _release(total, plan, lambda deviation, count: rounded_normal_draws(deviation, count, stream))
 
-    def distortion(self, plan: Plan, count: int) -> Distortion:
+    def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
         """State the clipping and the noise of an exchange, for the recorded transcript."""
-        return Distortion(released=dict.fromkeys(plan.wanted_rings, _deviation(plan)))
+        return ClippingNoiseRecord(released=dict.fromkeys(plan.wanted_rings, _deviation(plan)))
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class InsecureGaussian(Transform):
         rng = np.random.default_rng([self.seed, *np.frombuffer(digest, np.uint32).tolist()])
         return _release(total, plan, seeded(rng))
 
-    def distortion(self, plan: Plan, count: int) -> Distortion:
+    def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
         """State the clipping and the noise of an exchange, for the recorded transcript."""
         return self.mechanism.distortion(plan, count)
 

@@ -27,7 +27,7 @@ ClientState = TypeVar("ClientState")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoundOutcome:
     """What a client learns of the round it contributed to.
 
     Attributes:
@@ -58,7 +58,7 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
     """
 
     needs_outcome: ClassVar[bool] = False
-    """Whether `settle` needs the broadcast that followed from the round contributed to (dual updates do)."""
+    """Whether `commit` needs the broadcast that followed from the round contributed to (dual updates do)."""
 
     test_settings: ClassVar[Mapping[str, Any]] = {}
     """Small, quick hyper-parameters with which the published checks (`securefed.testing`) run the algorithm."""
@@ -100,7 +100,7 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
         """Compute one client's contribution.
 
         Returns:
-            A TENTATIVE next state of the client, and the contribution. The state is committed by `settle` where the
+            A TENTATIVE next state of the client, and the contribution. The state is committed by `commit` where the
             sum counted the contribution, and forgotten otherwise.
         """
 
@@ -108,7 +108,7 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
     def combine(self, server: ServerState, aggregate: Aggregate) -> ServerState:
         """Return the server's next state from the sum of the contributions."""
 
-    def settle(self, client: ClientState, outcome: Outcome) -> ClientState:
+    def commit(self, client: ClientState, outcome: RoundOutcome) -> ClientState:
         """Return the committed state for a tentative one whose contribution the sum counted."""
         return client
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from securefed.attacks import views
-from securefed.attacks.base import Attack, Observed, Reconstruction, Target, attacks
+from securefed.attacks.base import Attack, Reconstruction, Target, View, attacks
 from securefed.errors import TranscriptError
 from securefed.messages import ClientId
 
@@ -62,7 +62,7 @@ class Attacker:
         self._known: dict[tuple[str, bytes], Attempt] = {}
         self._nulls: dict[tuple[str, bool, frozenset[Members]], Reconstruction | None] = {}
 
-    def attempts(self, observed: Observed) -> tuple[list[Attempt], list[str]]:
+    def attempts(self, observed: View) -> tuple[list[Attempt], list[str]]:
         """What every attack made of a view, and why others did not run."""
         done, refused = [], []
         for name, attack in self._applicable(observed):
@@ -77,7 +77,7 @@ class Attacker:
         return done, refused
 
     def prefixes(
-        self, observed: Observed, rounds: Sequence[int], left_out: Sequence[str]
+        self, observed: View, rounds: Sequence[int], left_out: Sequence[str]
     ) -> Iterator[tuple[str, list[Reconstruction | None]]]:
         """Each attack on the first `rounds[i]` rounds; `None` where it does not apply, or not yet."""
         for name, attack in self._applicable(observed):
@@ -88,7 +88,7 @@ class Attacker:
             if any(item is not None for item in found):
                 yield name, found
 
-    def _on_prefix(self, name: str, attack: Attack, part: Observed) -> Reconstruction | None:
+    def _on_prefix(self, name: str, attack: Attack, part: View) -> Reconstruction | None:
         if attack.applies(self._target, part) is not None:
             return None
         if (known := self._known.get((name, _digest(part)))) is not None:  # all rounds: attacked as a view
@@ -98,7 +98,7 @@ class Attacker:
         except TranscriptError:  # seen only once it had begun: the audit goes on
             return None
 
-    def _applicable(self, observed: Observed) -> Iterator[tuple[str, Attack]]:
+    def _applicable(self, observed: View) -> Iterator[tuple[str, Attack]]:
         changing = observed.view == CHANGING_SURVIVORS
         derived = observed.view != views.SERVER_VIEW and any(name == JOINT_FIT for name, _ in self._chosen)
         for name, attack in self._chosen:
@@ -106,17 +106,17 @@ class Attacker:
             if attack.secret in self._secrets and (name == DIFFERENCE) == changing and not left_out:
                 yield name, attack
 
-    def _once(self, name: str, attack: Attack, observed: Observed) -> Attempt:
+    def _once(self, name: str, attack: Attack, observed: View) -> Attempt:
         key = (name, _digest(observed))
         if key not in self._known:
             null = self._null(name, attack, observed) if self._with_nulls else None
             self._known[key] = Attempt(name, self._run(attack, observed), null)
         return self._known[key]
 
-    def _run(self, attack: Attack, observed: Observed) -> Reconstruction:
+    def _run(self, attack: Attack, observed: View) -> Reconstruction:
         return attack.run(observed, self._target, np.random.default_rng([self._seed, 1]))
 
-    def _null(self, name: str, attack: Attack, observed: Observed) -> Reconstruction | None:
+    def _null(self, name: str, attack: Attack, observed: View) -> Reconstruction | None:
         """What chance gives this attack: shuffled once for each set of clients in a sum, and apart for noised sums."""
         noised = observed.view == views.RELEASED
         key = (name, noised, frozenset((o.members, o.survivors) for o in observed.rounds))
@@ -140,7 +140,7 @@ def finite(value: float) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def _digest(observed: Observed) -> bytes:
+def _digest(observed: View) -> bytes:
     """Of everything an attack can read."""
     digest = hashlib.sha256(repr((observed.target, [(o.members, o.survivors) for o in observed.rounds])).encode())
     for observation in observed.rounds:

@@ -21,8 +21,8 @@ from securefed.datasets.loaders import load
 from securefed.defenses.base import Defense, Plan
 from securefed.errors import ConfigError, DataError, StorageError
 from securefed.messages import Transcript
-from securefed.running import Run, build, federation
-from securefed.selection import disclose
+from securefed.running import NamedRun, build, federation
+from securefed.selection import with_disclosures
 
 UNFINISHED = "unfinished"
 """The folder in which an audit that is cut off leaves what it found."""
@@ -60,7 +60,7 @@ def plan_for(
     entry, defended, own = catalogue.algorithms[algorithm], catalogue.defenses[defense].name, defense_settings or {}
     audited = entry.audit_case is not None and not settings
     if not audited:
-        made = federation(Run(entry.name, settings, defended, own, data=data, clients=clients))
+        made = federation(NamedRun(entry.name, settings, defended, own, data=data, clients=clients))
         return made.defense, made.plan
     what = case(entry.name)
     prepared = what.prepare(load(data), clients, 0)
@@ -68,7 +68,7 @@ def plan_for(
         catalogue.defenses, defended, {"clip_norm": what.clip, **own} if defended == "dp" else own
     )
     plan = protected.plan(what.build().layout(prepared.public), clients)
-    return protected, disclose(plan, what.build(), prepared.public)
+    return protected, with_disclosures(plan, what.build(), prepared.public)
 
 
 def attack_file(

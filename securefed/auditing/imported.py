@@ -12,7 +12,7 @@ import numpy as np
 from securefed import catalogue
 from securefed.algorithms.base import Algorithm
 from securefed.attacks import views
-from securefed.attacks.base import Attack, Observed, Reconstruction, Target
+from securefed.attacks.base import Attack, Reconstruction, Target, View
 from securefed.attacks.diagnosis import diagnose, explained
 from securefed.attacks.generic import ClearRows, FitRows, ProbeGram
 from securefed.attacks.recording import check, public_of
@@ -256,7 +256,7 @@ class _Run:
                 return f"the {what} are {_said(theirs)}; those of {self.algorithm!r} are {_said(ours)}"
         return None
 
-    def _attack(self, attack: Attack, observed: Observed, see: Look) -> None:
+    def _attack(self, attack: Attack, observed: View, see: Look) -> None:
         where = f"{observed.view}, {attack.name}"
         used, lacks = observed, list[str]()
         if (reason := attack.applies(self.assumed, observed)) is not None:
@@ -276,14 +276,14 @@ class _Run:
             ImportedFinding(used.view, attack.name, len(used.rounds), found, known, control, tuple(lacks), score)
         )
 
-    def _run(self, attack: Attack, observed: Observed, where: str) -> Reconstruction | None:
+    def _run(self, attack: Attack, observed: View, where: str) -> Reconstruction | None:
         try:
             return attack.run(observed, self.assumed, np.random.default_rng([self.seed, 1]))
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self.skipped.append(f"{where}: {refusal}")
             return None
 
-    def _control(self, attack: Attack, observed: Observed, see: Look) -> bool | None:
+    def _control(self, attack: Attack, observed: View, see: Look) -> bool | None:
         """Whether the attack explains a run with the hyper-parameters given, in the same rounds and types."""
         try:
             own = see(self._own_run(), self.target)
@@ -310,7 +310,7 @@ class _Run:
             self._own = federation.run(len(present)).transcript
         return self._own
 
-    def _score(self, observed: Observed, found: Reconstruction) -> float:
+    def _score(self, observed: View, found: Reconstruction) -> float:
         if self.clients is None or found.secret == "personal" or not np.isfinite(found.value).all():
             return math.nan
         everyone = Dataset(np.concatenate([data.x for data in self.clients]))
@@ -319,7 +319,7 @@ class _Run:
         return leakage(judged[0].error, judged[0].baseline)
 
 
-Look = Callable[[Transcript, ClientId], Observed]
+Look = Callable[[Transcript, ClientId], View]
 _LOOKS: Final[Mapping[str, Look]] = {views.SERVER_VIEW: views.server, views.SUM_ONLY: views.sum_only}
 
 
@@ -328,7 +328,7 @@ def _random_rows(rows: int, public: Public, rng: np.random.Generator) -> Dataset
     return Dataset(x, rng.integers(0, public.classes, rows) if public.classes else None)
 
 
-def _as_seen(own: Sequence[Any], observed: Observed) -> Iterator[Any]:
+def _as_seen(own: Sequence[Any], observed: View) -> Iterator[Any]:
     """Our rounds with the types of the observed ones."""
     for mine, theirs in zip(own, observed.rounds, strict=False):
         kinds = {name: np.asarray(value).dtype for name, value in theirs.message.items()}

@@ -19,7 +19,7 @@ from securefed.auditing.finding import ACCEPTABLE
 from securefed.auditing.members import MembershipRow, Play, client_canaries, play, record_canaries
 from securefed.auditing.members import gather as gather_plays
 from securefed.auditing.missing import missing
-from securefed.auditing.outcome import Outcome, Settings, Task
+from securefed.auditing.outcome import Settings, Task, TaskResult
 from securefed.auditing.processes import run_all
 from securefed.auditing.runs import COVERED, DEFENSES, DP, run_task
 from securefed.auditing.statistics import interval
@@ -39,7 +39,7 @@ class AuditResult:
     """A report and what its pictures are made of."""
 
     report: Report
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TaskResult, ...]
 
 
 def audit(
@@ -144,7 +144,7 @@ def audit(
     return AuditResult(report, tuple(outcomes))
 
 
-def _tradeoffs(outcomes: Iterable[Outcome]) -> Iterator[Mapping[str, Any]]:
+def _tradeoffs(outcomes: Iterable[TaskResult]) -> Iterator[Mapping[str, Any]]:
     """For each algorithm: epsilons, and the interval of leakage and the mean utility at each."""
     points = [point for outcome in outcomes for point in outcome.tradeoffs if math.isfinite(point.leakage)]
     for name in dict.fromkeys(point.algorithm for point in points):
@@ -161,12 +161,12 @@ def _tradeoffs(outcomes: Iterable[Outcome]) -> Iterator[Mapping[str, Any]]:
 
 def _run(
     tasks: Sequence[Task], workers: int, progress: Progress | None, unfinished: Unfinished | None
-) -> list[Outcome]:
+) -> list[TaskResult]:
     """All tasks, in their own order whatever order they end in; those that `unfinished` knows are not run again."""
     known = [] if unfinished is None else [(task, unfinished.find(task)) for task in tasks]
     done = {_key(task): outcome for task, outcome in known if outcome is not None}
 
-    def finished(task: Task, outcome: Outcome) -> None:
+    def finished(task: Task, outcome: TaskResult) -> None:
         done[_key(task)] = outcome
         if unfinished is not None:
             unfinished.keep(task, outcome)

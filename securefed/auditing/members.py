@@ -21,7 +21,7 @@ import numpy as np
 from securefed.algorithms.pca import SSI
 from securefed.algorithms.record_level import record_level
 from securefed.attacks import views
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.attacks.generic import Replay
 from securefed.attacks.membership import Canaries, CanaryGame, plant, pooled_rates
 from securefed.auditing.cases import Prepared, case
@@ -277,7 +277,7 @@ def _scored(
 
 
 def _game(
-    observed: Observed,
+    observed: View,
     target: Target,
     clients: Sequence[Dataset],
     canaries: Canaries,
@@ -308,7 +308,7 @@ def _clipped(defense: Defense, plans: Mapping[int, Plan], sent: Tensors, exchang
     return clip.release(clip.encode(sent, plans[exchange]), plans[exchange])
 
 
-def _scales(defense: Defense, observed: Observed, plans: Mapping[int, Plan]) -> Array:
+def _scales(defense: Defense, observed: View, plans: Mapping[int, Plan]) -> Array:
     """(numbers,) what every number's noise is multiplied by on its way out."""
     out = []
     for observation in observed.rounds:

@@ -8,14 +8,14 @@ from typing import Final
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction
+from securefed.attacks.base import Reconstruction, View
 from securefed.attacks.diagnosis import EXPLAINED, amplified, resolution
 
 _ROUNDINGS: Final = 100
 _STEPS, _NOISES = 3.0, 1.5
 
 
-def precision(observed: Observed) -> float:
+def precision(observed: View) -> float:
     """Relative misfit that the right secret may leave: of the numbers' type, of fixed point, of noise.
 
     Of the noise the attacker knows the distribution; over as many numbers as a run sends its norm is that of the noise

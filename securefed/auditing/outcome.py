@@ -117,7 +117,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskResult:
     """What a task found."""
 
     scores: tuple[Score, ...]

@@ -9,7 +9,7 @@ import numpy as np
 
 from securefed.algorithms.base import Algorithm
 from securefed.attacks import views
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.attacks.generic import FitRows, Replay, TimeBudget
 from securefed.attacks.membership import ConfirmationAttack, ShadowMembership, membership_rates
 from securefed.attacks.membership.likelihood_ratio import CandidateRecord, MembershipAttack
@@ -77,7 +77,7 @@ class OwnRun:
     def look(self, what: str, budget: TimeBudget | None = None) -> None:
         """Attack one view, in as many seconds as the budget has left."""
         transcript = self.result.transcript
-        see: Mapping[str, Callable[[], Observed]] = {
+        see: Mapping[str, Callable[[], View]] = {
             views.SERVER_VIEW: lambda: views.server(transcript, self.target),
             views.SUM_ONLY: lambda: views.sum_only(transcript, self.target),
         }
@@ -86,7 +86,7 @@ class OwnRun:
             self._attack(Subject(self.data, self.public, None, self.seed), observed, budget)
         self._attack(Subject(self.data, self.public, self.target, self.seed), observed, budget)
 
-    def _attack(self, subject: Subject, observed: Observed, budget: TimeBudget | None) -> None:
+    def _attack(self, subject: Subject, observed: View, budget: TimeBudget | None) -> None:
         """Attack one view for the data of one client, or of all together."""
         if (reason := subject.nothing_to_leak(observed.members)) is not None:
             self.tally.skip(f"{observed.view}, {subject.named('every attack')}", reason)
@@ -105,7 +105,7 @@ class OwnRun:
         except SecureFedError as refusal:
             scene.skip("what is left", str(refusal))
 
-    def _replay(self, subject: Subject, observed: Observed, budget: TimeBudget | None) -> Replay:
+    def _replay(self, subject: Subject, observed: View, budget: TimeBudget | None) -> Replay:
         labels = [self.data[client].y for client in sorted(observed.members)]
         known = [y for y in labels if y is not None]
         return Replay(

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from securefed.attacks import views
-from securefed.attacks.base import Observation, Observed, Target
+from securefed.attacks.base import RoundView, Target, View
 from securefed.attacks.scores import leakage
 from securefed.auditing.attacking import CHANGING_SURVIVORS, DIFFERENCE, Attacker, Attempt, finite, prefix_lengths
 from securefed.auditing.cases import Case, Preparation, Prepared, WideCase, case
 from securefed.auditing.cells import CLIENT, RunFacts, Score
 from securefed.auditing.misfit import explains, precision
-from securefed.auditing.outcome import Artifact, Gap, Outcome, Task, Trace, Tradeoff
+from securefed.auditing.outcome import Artifact, Gap, Task, TaskResult, Trace, Tradeoff
 from securefed.auditing.scoring import Assessment, assess
 from securefed.datasets.loaders import LoadedDataset, load
 from securefed.defenses.base import Aggregation, Defense
@@ -53,7 +53,7 @@ COVERED = {DP: views.RELEASED}
 """The one view that a defence's epsilon covers."""
 
 
-def run_task(task: Task) -> Outcome:
+def run_task(task: Task) -> TaskResult:
     """Run one task; deterministic in its seed, save for keys and noise, which the operating system draws."""
     what, source = case(task.algorithm), _source(task.settings.data)
     prepared = what.prepare(source, task.settings.clients, task.seed)
@@ -99,7 +99,7 @@ class _Seed:
         self._runs: dict[tuple[str, str], Result] = {}
         self._absence: dict[str, Attacker] = {}
 
-    def run(self) -> Outcome:
+    def run(self) -> TaskResult:
         steps: dict[str, Callable[[], None]] = {
             PLAIN: self._plain,
             SECURE_AGGREGATION: self._secure_aggregation,
@@ -112,7 +112,7 @@ class _Seed:
             except DivergenceError as error:
                 self.skipped.append(f"{self.case.name}, {name}, seed {self.task.seed}: {error}")
                 self.gaps.append(Gap(self.case.name, name, "", "", self.task.seed, str(error)))
-        return Outcome(
+        return TaskResult(
             tuple(self.scores),
             tuple(self.facts),
             tuple(self.artifacts),
@@ -155,9 +155,7 @@ class _Seed:
         target = Target(self.case.build(), self.prepared.public)
         return Attacker(self.settings.attacks, self.case.secrets, target, self.task.seed)
 
-    def _trace(
-        self, attacker: Attacker, setting: str, observed: Observed, result: Result, rounds: tuple[int, ...]
-    ) -> None:
+    def _trace(self, attacker: Attacker, setting: str, observed: View, result: Result, rounds: tuple[int, ...]) -> None:
         for name, found in attacker.prefixes(observed, rounds, UNTRACED):
             errors, conditions = [], []
             for item in found:
@@ -320,7 +318,7 @@ class _Seed:
             )
         )
 
-    def _look(self, defense: str, result: Result, observed: Observed, attacker: Attacker | None = None) -> None:
+    def _look(self, defense: str, result: Result, observed: View, attacker: Attacker | None = None) -> None:
         """Run every attack that applies to this view, and its null."""
         done, refused = (attacker or self.attacker).attempts(observed)
         place = self.case.name, defense, observed.view
@@ -332,7 +330,7 @@ class _Seed:
             where = f"{self.case.name}, {defense}, {observed.view}"
             self.skipped.append(f"{where}: no attack applies ({'; '.join(refused) or 'none chosen'})")
 
-    def _score(self, defense: str, result: Result, observed: Observed, attempt: Attempt, level: float) -> None:
+    def _score(self, defense: str, result: Result, observed: View, attempt: Attempt, level: float) -> None:
         found = attempt.found
         genuine = assess(self.prepared, observed, found, result, TARGET)
         nothing: dict[str, float] = {}
@@ -378,7 +376,7 @@ class _Seed:
         )
 
 
-def _opened(result: Result, federation: Federation) -> tuple[Observation, ...]:
+def _opened(result: Result, federation: Federation) -> tuple[RoundView, ...]:
     """The target's uploads of a run under Paillier, decrypted."""
     holder, plan = federation.helper, result.plan
     assert isinstance(holder, KeyHolder)

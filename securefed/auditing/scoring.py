@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from securefed.attacks.base import Observed, Reconstruction
+from securefed.attacks.base import Reconstruction, View
 from securefed.attacks.scores import match, relative_error, subspace_baseline
 from securefed.auditing.cases import Prepared
 from securefed.auditing.cases.data import pooled_gram
@@ -45,7 +45,7 @@ class Assessment:
 
 
 def assess(
-    prepared: Prepared, observed: Observed, found: Reconstruction, result: Known, target: ClientId
+    prepared: Prepared, observed: View, found: Reconstruction, result: Known, target: ClientId
 ) -> list[Assessment]:
     """The client's secret always; the federation's where the view holds everybody's sum.
 

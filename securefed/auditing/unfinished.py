@@ -22,7 +22,7 @@ import securefed.attacks
 import securefed.defenses
 from securefed import storage
 from securefed.auditing.cells import RunFacts, Score
-from securefed.auditing.outcome import Artifact, Gap, Outcome, Settings, Task, Trace, Tradeoff
+from securefed.auditing.outcome import Artifact, Gap, Settings, Task, TaskResult, Trace, Tradeoff
 from securefed.datasets.loaders import load
 from securefed.errors import StorageError
 
@@ -49,7 +49,7 @@ class Unfinished:
             f"{settings}{_code()}{_rows(settings.data)}".encode()  # a dataclass prints all its fields
         ).hexdigest()
 
-    def find(self, task: Task) -> Outcome | None:
+    def find(self, task: Task) -> TaskResult | None:
         """What the task found in an earlier run; `None` where that is unknown, of another audit, or unreadable."""
         with suppress(StorageError):
             meta, tensors = storage.load(self._path(task), KIND)
@@ -57,7 +57,7 @@ class Unfinished:
                 return _outcome(json.loads(meta["found"]), tensors)
         return None
 
-    def keep(self, task: Task, outcome: Outcome) -> None:
+    def keep(self, task: Task, outcome: TaskResult) -> None:
         """Write what a task found.
 
         Raises:
@@ -77,7 +77,7 @@ class Unfinished:
         return self._folder / f"{task.algorithm.replace('/', '-')}-{task.seed}.task"
 
 
-def _plain(outcome: Outcome) -> tuple[dict[str, Any], dict[str, Any]]:
+def _plain(outcome: TaskResult) -> tuple[dict[str, Any], dict[str, Any]]:
     found: dict[str, Any] = {name: [asdict(item) for item in getattr(outcome, name)] for name in _LISTS}
     found["skipped"] = list(outcome.skipped)
     found["artifacts"], tensors = [], {}
@@ -89,13 +89,13 @@ def _plain(outcome: Outcome) -> tuple[dict[str, Any], dict[str, Any]]:
     return found, tensors
 
 
-def _outcome(found: Mapping[str, Any], tensors: Mapping[str, Any]) -> Outcome:
+def _outcome(found: Mapping[str, Any], tensors: Mapping[str, Any]) -> TaskResult:
     lists = {name: tuple(kind(**_tuples(item)) for item in found[name]) for name, kind in _LISTS.items()}
     artifacts = tuple(
         Artifact(truth=tensors[f"{index}/truth"], estimate=tensors[f"{index}/estimate"], **_tuples(facts))
         for index, facts in enumerate(found["artifacts"])
     )
-    return Outcome(artifacts=artifacts, skipped=tuple(found["skipped"]), **lists)
+    return TaskResult(artifacts=artifacts, skipped=tuple(found["skipped"]), **lists)
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:

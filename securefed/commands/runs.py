@@ -75,7 +75,7 @@ def run(
         seal = _seal(seal_key_file, seal_anchor, checkpoint)
         from securefed import running  # noqa: PLC0415 - heavy, and not needed for --help
 
-        what = running.Run(
+        what = running.NamedRun(
             algorithm,
             running.parse_settings(settings or []),
             defense,

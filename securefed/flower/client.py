@@ -16,20 +16,20 @@ from securefed.coordinator import HelperNode
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused
 from securefed.flower import enrolment
-from securefed.flower.enrolment import Enrolled, Invitation, check_apart
-from securefed.flower.folder import Folder, Standing, recall
+from securefed.flower.enrolment import EnrolmentReply, Invitation, check_apart
+from securefed.flower.folder import ClientFolder, RunProgress, recall
 from securefed.ledger import Ledger
 from securefed.messages import KEY_HOLDER, SERVER, PartyId
 from securefed.messages import Message as Inner
-from securefed.node import SETTLE, ClientNode
+from securefed.node import COMMIT, ClientNode
 from securefed.opening import TRAIN
-from securefed.privacy import check_forgetful
+from securefed.privacy import check_stateless_clients
 from securefed.sealing import Seal
 from securefed.tensors import Tensors
 from securefed.terms import Terms
 from securefed.transports.flower import ACTION, from_content, from_record, to_content, to_record
 
-_STATE: Final = "securefed.state"
+_STATE: Final = "securefed.frozen"
 _RUN: Final = "securefed.run"
 _LOG = logging.getLogger("securefed.flower")
 
@@ -109,7 +109,7 @@ class _Desk:
     personal: Callable[[Context, Tensors], None] | None
     ledger: Callable[[Context], Ledger] | None
 
-    def enrol(self, message: Message, context: Context) -> Enrolled:
+    def enrol(self, message: Message, context: Context) -> EnrolmentReply:
         """Agree to a run, or refuse; errors about this party's data or disk appear only in its own log."""
         party = self.party(context)
         try:
@@ -117,8 +117,8 @@ class _Desk:
         except Exception as error:
             _LOG.exception("not enrolled")
             public = isinstance(error, ConfigError | ContradictionError)
-            return Enrolled(party, str(error) if public else f"{type(error).__name__}; its own log says more")
-        return Enrolled(party)
+            return EnrolmentReply(party, str(error) if public else f"{type(error).__name__}; its own log says more")
+        return EnrolmentReply(party)
 
     def _enrol(self, invitation: Invitation, party: PartyId, context: Context) -> None:
         terms = self.terms(context)
@@ -137,7 +137,7 @@ class _Desk:
             helper = aggregation.helper(terms.public.cohort) if party in aggregation.beside else None
             if helper is None:
                 raise ConfigError(f"{terms.defense.name} has no use for party {party} here; stop this SuperNode")
-            _keep(context, helper.freeze(), Standing(invitation.run))
+            _keep(context, helper.freeze(), RunProgress(invitation.run))
             return
         self._check_seal(terms)
         if self.ledger is not None:
@@ -145,7 +145,7 @@ class _Desk:
         rows = self._own(context)
         terms.check_rows(party, rows)
         node = terms.node(party, invitation.run, rows)
-        check_forgetful(terms.defense, node.state.committed)
+        check_stateless_clients(terms.defense, node.state.committed)
         folder = self._folder(terms, party, context)
         self._save(node, folder, recall(folder, node, invitation.run, invitation.resumes), context)
 
@@ -190,18 +190,18 @@ class _Desk:
         thaw(node, frozen)
         reply = node.handle(inner)
         self._save(node, folder, standing.next, context)  # before the reply leaves
-        if reply.stage == SETTLE and self.personal is not None and (result := node.personal()) is not None:
+        if reply.stage == COMMIT and self.personal is not None and (result := node.personal()) is not None:
             self.personal(context, result)
         return reply
 
-    def _save(self, node: ClientNode, folder: Folder | None, standing: Standing, context: Context) -> None:
+    def _save(self, node: ClientNode, folder: ClientFolder | None, standing: RunProgress, context: Context) -> None:
         if folder is not None:
             folder.write(standing, freeze(node, learned=True))
         _keep(context, freeze(node), standing)
 
     def _check_seal(self, terms: Terms) -> None:
         """Raise `ConfigError` where a client's file would hold, in clear, a key that checks sums."""
-        plan = terms.defense.plan(terms.contract.layouts[TRAIN], terms.public.cohort)
+        plan = terms.defense.plan(terms.schema.layouts[TRAIN], terms.public.cohort)
         if plan.verified and self.folder is not None and self.seal is None:
             raise ConfigError(
                 "verify=True has clients keep a key between rounds, which a file must not hold in clear: give "
@@ -215,18 +215,18 @@ class _Desk:
         except Exception as error:
             raise DataError("this party's rows cannot be read") from error
 
-    def _folder(self, terms: Terms, party: PartyId, context: Context) -> Folder | None:
+    def _folder(self, terms: Terms, party: PartyId, context: Context) -> ClientFolder | None:
         if self.folder is None:
             return None
         path = Path(self.folder(context)) / f"client-{party}-{terms.digest[:16]}.state"
-        return Folder(path, None if self.seal is None else self.seal(context))
+        return ClientFolder(path, None if self.seal is None else self.seal(context))
 
 
-def _standing(context: Context) -> Standing | None:
+def _standing(context: Context) -> RunProgress | None:
     record = context.state.config_records.get(_RUN)
-    return None if record is None else Standing.of(record)
+    return None if record is None else RunProgress.of(record)
 
 
-def _keep(context: Context, frozen: bytes, standing: Standing) -> None:
+def _keep(context: Context, frozen: bytes, standing: RunProgress) -> None:
     context.state[_STATE] = to_record(frozen)
     context.state[_RUN] = ConfigRecord(dict(standing.fields()))

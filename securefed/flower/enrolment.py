@@ -47,7 +47,7 @@ class Invitation:
 
 
 @dataclass(frozen=True)
-class Enrolled:
+class EnrolmentReply:
     """A SuperNode's answer to an invitation.
 
     Attributes:
@@ -63,7 +63,7 @@ class Enrolled:
         return _content({"party": self.party, "refusal": self.refusal})
 
     @classmethod
-    def read(cls, content: RecordDict) -> Enrolled:
+    def read(cls, content: RecordDict) -> EnrolmentReply:
         """Raises `DataError` for another content."""
         fields = _fields(content, ("party", "refusal"))
         if type(fields["party"]) is not int:

@@ -18,7 +18,7 @@ from securefed.client_state import thaw
 from securefed.errors import ConfigError, ContradictionError, StorageError
 from securefed.messages import SERVER
 from securefed.node import ClientNode
-from securefed.privacy import remembers
+from securefed.privacy import has_memory
 from securefed.sealing import Seal
 from securefed.state import from_bytes
 
@@ -26,7 +26,7 @@ _KIND: Final = "client's state"
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunProgress:
     """Progress of a client in a run.
 
     Attributes:
@@ -40,7 +40,7 @@ class Standing:
     step: int = 0
 
     @property
-    def next(self) -> Standing:
+    def next(self) -> RunProgress:
         """After one more answer."""
         return replace(self, step=self.step + 1)
 
@@ -49,31 +49,31 @@ class Standing:
         return {"run": self.run, "before": " ".join(self.before), "step": self.step}
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Standing:
+    def of(cls, fields: Mapping[str, Any]) -> RunProgress:
         """Read the fields that `fields` wrote; raise `KeyError` where one is missing."""
         return cls(str(fields["run"]), tuple(str(fields["before"]).split()), int(fields["step"]))
 
 
 @dataclass(frozen=True)
-class Folder:
+class ClientFolder:
     """One client's file. Not promised: that it is the newest one, without a seal that has an anchor."""
 
     path: Path
     seal: Seal | None = None
 
-    def write(self, standing: Standing, learned: bytes) -> None:
+    def write(self, standing: RunProgress, learned: bytes) -> None:
         """Raises `StorageError` where that cannot be done."""
         storage.save(self.path, _KIND, standing.fields(), {"state": from_bytes(learned)}, self.seal)
 
-    def read(self) -> tuple[Standing, bytes]:
+    def read(self) -> tuple[RunProgress, bytes]:
         """Read the newest state; raise `StorageError` as `storage.load` does, and where a field is missing."""
         meta, tensors = storage.load(self.path, _KIND, self.seal)
         try:
-            return Standing.of(meta), tensors["state"].tobytes()
+            return RunProgress.of(meta), tensors["state"].tobytes()
         except KeyError as error:
             raise StorageError(f"the file of this client's state lacks {error}; restore it from a copy") from error
 
-    def ahead_of(self, standing: Standing) -> tuple[Standing, bytes] | None:
+    def ahead_of(self, standing: RunProgress) -> tuple[RunProgress, bytes] | None:
         """As `read`, where Flower's `standing` is behind the file; `None` where it is not.
 
         Raises:
@@ -88,7 +88,7 @@ class Folder:
         return (kept, learned) if kept.step > standing.step else None
 
 
-def recall(folder: Folder | None, node: ClientNode, run: str, resumes: str) -> Standing:
+def recall(folder: ClientFolder | None, node: ClientNode, run: str, resumes: str) -> RunProgress:
     """Where a client stands that enrols in `run`, with what it kept laid over its fresh `node`.
 
     A run that goes on from `resumes` finds what the client learned in it; every run, what the client let out in those
@@ -101,7 +101,7 @@ def recall(folder: Folder | None, node: ClientNode, run: str, resumes: str) -> S
         ContradictionError: the run's identifier is not new.
         StorageError: the file cannot be read, or is of none of those runs.
     """
-    needed = bool(resumes) and remembers(node.state.committed)
+    needed = bool(resumes) and has_memory(node.state.committed)
     if run == resumes:
         raise ContradictionError(SERVER, "a run that goes on has an identifier of its own")
     if folder is None or not folder.path.exists():
@@ -110,7 +110,7 @@ def recall(folder: Folder | None, node: ClientNode, run: str, resumes: str) -> S
                 f"the run goes on from run {resumes}, and this client kept nothing of it; give client_app a folder "
                 "before the first run, or start without the server's checkpoint"
             )
-        return Standing(run, (resumes,) if resumes else ())
+        return RunProgress(run, (resumes,) if resumes else ())
     kept, learned = folder.read()
     runs = (kept.run, *kept.before)
     if run in runs:
@@ -120,6 +120,6 @@ def recall(folder: Folder | None, node: ClientNode, run: str, resumes: str) -> S
     fresh = node.state
     thaw(node, learned, resumes=kept.run)
     if resumes in runs:
-        return Standing(run, runs)
+        return RunProgress(run, runs)
     node.state = replace(fresh, memory=node.state.memory)
-    return Standing(run)
+    return RunProgress(run)

@@ -10,7 +10,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from securefed.errors import ConfigError, DataError, TooFewSurvivors
-from securefed.flower.enrolment import ACTION, Enrolled, Invitation, check_apart
+from securefed.flower.enrolment import ACTION, EnrolmentReply, Invitation, check_apart
 from securefed.history import RoundHistory
 from securefed.messages import PartyId
 from securefed.run_options import RunOptions
@@ -126,7 +126,7 @@ def _ask(grid: Grid, invitation: Invitation, nodes: Sequence[int]) -> dict[str, 
     return {number: node for number, node in zip(numbers, nodes, strict=True) if number}
 
 
-def _answers(grid: Grid, waiting: dict[str, int]) -> Iterator[tuple[int, Enrolled]]:
+def _answers(grid: Grid, waiting: dict[str, int]) -> Iterator[tuple[int, EnrolmentReply]]:
     """Answers that have arrived; their nodes are removed from `waiting`."""
     for reply in grid.pull_messages(list(waiting)) if waiting else ():
         node = waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -136,6 +136,6 @@ def _answers(grid: Grid, waiting: dict[str, int]) -> Iterator[tuple[int, Enrolle
             _LOG.warning("SuperNode %d does not enrol: %.300r", node, reply.error.reason)
             continue
         try:
-            yield node, Enrolled.read(reply.content)
+            yield node, EnrolmentReply.read(reply.content)
         except DataError as error:
             _LOG.warning("SuperNode %d does not enrol: %s", node, error)

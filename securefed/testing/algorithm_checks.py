@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Outcome
+from securefed.algorithms.base import Algorithm, RoundOutcome
 from securefed.algorithms.capabilities import SupportsBatches
 from securefed.algorithms.validation import check_contribution, check_object, check_packable, contribution_layout
 from securefed.datasets.base import Dataset
@@ -30,7 +30,7 @@ from securefed.run_options import RunOptions
 from securefed.server import Result
 from securefed.state import pack, restore
 from securefed.tensors import Tensors, add
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 CLIENTS, FEATURES, CLASSES = 5, 6, 3
 ROUNDS = 3
@@ -275,8 +275,8 @@ def run_with_losses(algorithm: Method, clients: Sequence[Dataset], losses: Round
         The run under secure aggregation; it goes on until every loss was met.
     """
 
-    def lossy(drop: Callable[[Message], bool], way: str, endpoints: Any) -> Lossy:
-        return Lossy(InProcess(endpoints), **{way: drop})
+    def lossy(drop: Callable[[Message], bool], way: str, endpoints: Any) -> LossyTransport:
+        return LossyTransport(InProcessTransport(endpoints), **{way: drop})
 
     met = partial(lossy, partial(is_lost, losses), lose)
     settings: dict[str, Any] = {
@@ -339,7 +339,7 @@ def _rounds(algorithm: Method) -> Iterator[_Round]:
             total = add(total, tensors)
         server = algorithm.combine(server, Aggregate(total, tuple(range(CLIENTS))))
         followed = algorithm.broadcast(server) if algorithm.needs_outcome else None
-        states = [algorithm.settle(tentative, Outcome(True, followed)) for tentative, _ in computed]
+        states = [algorithm.commit(tentative, RoundOutcome(True, followed)) for tentative, _ in computed]
 
 
 def is_lost(losses: Rounds, message: Message) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from securefed.attacks import views
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.auditing.cases import case, case_names
 from securefed.auditing.scoring import SCORES
 from securefed.datasets.loaders import LoadedDataset, digits
@@ -26,7 +26,7 @@ CLIENTS, ROUNDS = 4, 5
 
 
 @cache
-def views_of(algorithm: str) -> tuple[Target, dict[str, Observed]]:
+def views_of(algorithm: str) -> tuple[Target, dict[str, View]]:
     """Views of one short run of an algorithm, and of a second one in which clients change.
 
     Args:
@@ -122,7 +122,7 @@ def check_views_of(attack: Any, algorithm: str) -> None:
         assert (found[0].members or observed.members) <= set(range(CLIENTS)), f"{where}: unknown clients"
 
 
-def _check_refuses(attack: Any, target: Target, observed: Observed) -> None:
+def _check_refuses(attack: Any, target: Target, observed: View) -> None:
     try:
         attack.run(observed, target, np.random.default_rng(0))
     except TranscriptError:

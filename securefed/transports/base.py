@@ -17,7 +17,7 @@ class Transport(Protocol):
 
 
 @runtime_checkable
-class Streaming(Protocol):
+class StreamingTransport(Protocol):
     """A transport that hands over replies as they arrive, so that the server need not hold all of them."""
 
     def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
@@ -29,7 +29,7 @@ def arrivals(
     transport: Transport, outgoing: Mapping[PartyId, bytes], timeout: float | None
 ) -> Iterator[tuple[PartyId, bytes]]:
     """Iterate over the replies: as they arrive if the transport streams, else in the parties' order."""
-    if isinstance(transport, Streaming):
+    if isinstance(transport, StreamingTransport):
         return transport.arrivals(outgoing, timeout)
     return iter(sorted(transport.exchange(outgoing, timeout).items()))
 
@@ -42,8 +42,8 @@ class Endpoint(Protocol):
         ...
 
 
-class Crew(Protocol):
-    """Simulated parties that answer a stage together. An endpoint with an attribute `crew` belongs to one."""
+class BatchEndpoint(Protocol):
+    """Simulated parties that answer a stage together. An endpoint with an attribute `batch` belongs to one."""
 
     def handle_all(self, messages: Mapping[PartyId, Message]) -> Mapping[PartyId, Message]:
         """The reply of every party, as its own `handle` would give it (up to rounding)."""

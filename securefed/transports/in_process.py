@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from securefed.messages import SERVER, Message, PartyId
-from securefed.transports.base import Crew, Endpoint, Transport, arrivals
+from securefed.transports.base import BatchEndpoint, Endpoint, Transport, arrivals
 
 Drops = Callable[[Message], bool]
 """Rule that tells whether a message is lost."""
 
 
-class InProcess:
+class InProcessTransport:
     """Encodes every message, hands it to the endpoint that is registered for its receiver, encodes the reply.
 
     Messages are really encoded and decoded, so that sizes are exact and nothing is shared by reference.
@@ -28,25 +28,25 @@ class InProcess:
         self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None
     ) -> Iterator[tuple[PartyId, bytes]]:
         """The replies one at a time: a party is asked once the reply before it was taken. Batches answer last."""
-        crews: dict[int, tuple[Crew, dict[PartyId, Message]]] = {}
+        batches: dict[int, tuple[BatchEndpoint, dict[PartyId, Message]]] = {}
         for party, data in outgoing.items():
             if party not in self.endpoints:
                 continue
             endpoint, message = self.endpoints[party], Message.decode(data, claimed_sender=SERVER)
-            crew = getattr(endpoint, "crew", None)
-            if crew is None:
+            batch = getattr(endpoint, "batch", None)
+            if batch is None:
                 yield party, endpoint.handle(message).encode()
             else:
-                crews.setdefault(id(crew), (crew, {}))[1][party] = message
-        for crew, messages in crews.values():
-            for party, reply in crew.handle_all(messages).items():
+                batches.setdefault(id(batch), (batch, {}))[1][party] = message
+        for batch, messages in batches.values():
+            for party, reply in batch.handle_all(messages).items():
                 yield party, reply.encode()
 
 
-class Lossy:
+class LossyTransport:
     """Loses the messages that a rule picks, on the way to the client or on the way back.
 
-    For tests and simulations: `Lossy(transport, requests=lambda m: m.round == 3 and m.receiver == 0)`.
+    For tests and simulations: `LossyTransport(transport, requests=lambda m: m.round == 3 and m.receiver == 0)`.
     """
 
     def __init__(self, inner: Transport, *, requests: Drops | None = None, replies: Drops | None = None) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.optimize import minimize
 
-from securefed.algorithms.base import Outcome
+from securefed.algorithms.base import RoundOutcome
 from securefed.datasets.base import Dataset
 from securefed.messages import Aggregate
 from securefed.problems import SoftmaxRegression
@@ -56,7 +56,7 @@ class Loop:
                 total = sent if total is None else add(total, sent)
             elif k % 2:
                 state = self.clients[k]  # never heard: the tentative state is forgotten
-            self.clients[k] = self.method.settle(state, Outcome(k in survivors, None))
+            self.clients[k] = self.method.commit(state, RoundOutcome(k in survivors, None))
         if total is not None:
             self.server = self.method.combine(self.server, Aggregate(total, tuple(survivors)))
 

@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Outcome
+from securefed.algorithms.base import RoundOutcome
 from securefed.algorithms.pca.operators import off, orth
 from securefed.datasets.base import Dataset
 from securefed.messages import Aggregate
@@ -57,7 +57,7 @@ class Loop:
         self.server = self.algorithm.combine(self.server, Aggregate(total, ids))
         followed = self.algorithm.broadcast(self.server) if self.algorithm.needs_outcome else None
         for i in ids:
-            self.clients[i] = self.algorithm.settle(steps[i][0], Outcome(True, followed))
+            self.clients[i] = self.algorithm.commit(steps[i][0], RoundOutcome(True, followed))
         return broadcast
 
     def run(self, rounds):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefed import catalogue
-from securefed.algorithms.base import Outcome
+from securefed.algorithms.base import RoundOutcome
 from securefed.algorithms.optimization import FedAvg, Scaffold
 from securefed.algorithms.optimization import cohort as cohorts
 from securefed.algorithms.optimization.array_pool import ArrayPool
@@ -97,8 +97,8 @@ def compare(algorithm: GradientMethod, clients: list[Dataset], rounds: int = 3, 
         for _, sent in together[1:]:
             total = add(total, sent)
         server = algorithm.combine(server, Aggregate(total, tuple(range(len(clients)))))
-        outcome = Outcome(True, algorithm.broadcast(server) if algorithm.needs_outcome else None)
-        states = [algorithm.settle(state, outcome) for state, _ in together]
+        outcome = RoundOutcome(True, algorithm.broadcast(server) if algorithm.needs_outcome else None)
+        states = [algorithm.commit(state, outcome) for state, _ in together]
     return largest
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Outcome
+from securefed.algorithms.base import RoundOutcome
 from securefed.algorithms.pca import FedPE, FedPG, centralised, reconstruction_loss
 from securefed.algorithms.pca.consensus import BLOWN_UP, ConsensusPCA
 from securefed.algorithms.pca.fedpe import lagrangian_gradient
@@ -158,7 +158,7 @@ def test_the_pooled_subspace_is_a_fixed_point(method):
     after = method.combine(server, Aggregate({"point": sum(sent["point"] for _, sent in steps)}, (0, 1, 2, 3)))
     np.testing.assert_allclose(after.mean, V, atol=1e-12)
     for (tentative, _), dual in zip(steps, expected, strict=True):
-        settled = method.settle(tentative, Outcome(True, {"basis": after.mean}))
+        settled = method.commit(tentative, RoundOutcome(True, {"basis": after.mean}))
         np.testing.assert_allclose(settled.basis, V, atol=1e-12)
         np.testing.assert_allclose(settled.dual, dual, atol=1e-11)
 
@@ -232,7 +232,7 @@ def test_settling_needs_the_rounds_own_result():
     loop = Loop(FEDPG, digits())
     tentative, _ = FEDPG.contribute(loop.clients[0], FEDPG.broadcast(loop.server), RNG)
     with pytest.raises(ConfigError, match="followed"):
-        FEDPG.settle(tentative, Outcome(True, None))
+        FEDPG.commit(tentative, RoundOutcome(True, None))
 
 
 @pytest.mark.parametrize(

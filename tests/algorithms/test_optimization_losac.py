@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Outcome
+from securefed.algorithms.base import RoundOutcome
 from securefed.algorithms.optimization import LoSAC
 from securefed.defenses.compose import chain
 from securefed.defenses.fixed_point import Quantise
@@ -72,7 +72,7 @@ def test_without_roll_back_losac_ends_elsewhere() -> None:
             broadcast = self.method.broadcast(self.server)
             for k in lost:
                 state, _ = self.method.contribute(self.clients[k], broadcast, self.rng)
-                self.clients[k] = self.method.settle(state, Outcome(True, None))
+                self.clients[k] = self.method.commit(state, RoundOutcome(True, None))
             super().round(survivors)
 
     loop = Careless(method, data)
@@ -97,7 +97,7 @@ def test_fixed_point_does_not_make_phi_drift_from_the_stored_gradients(ring, dri
             for k in survivors:
                 state, sent = method.contribute(self.clients[k], method.broadcast(server), self.rng)
                 clients.append(defence.decode(defence.encode(sent, self.plan), self.plan, 1))
-                self.clients[k] = method.settle(state, Outcome(True, None))
+                self.clients[k] = method.commit(state, RoundOutcome(True, None))
             total = {name: np.sum([sent[name] for sent in clients], axis=0) for name in clients[0]}
             self.server = method.combine(server, Aggregate(total, tuple(survivors)))
 

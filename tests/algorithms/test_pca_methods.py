@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed.algorithms.base import Outcome
+from securefed.algorithms.base import RoundOutcome
 from securefed.algorithms.pca import FAPS, SSI, FedPE, FedPG, GuardedFAPS, LocalPower
 from securefed.algorithms.pca.consensus import ConsensusPCA
 from securefed.algorithms.pca.operators import Gram, off, orth
@@ -150,7 +150,7 @@ def test_contributions_keep_the_public_bounds(method, seed, rows, kind):
             value = sent.get(spec.name, evaluation.get(spec.name))
             assert np.abs(value).max() <= spec.bound
         server = method.combine(server, Aggregate(sent, (0,)))
-        client = method.settle(tentative, Outcome(True, method.broadcast(server)))
+        client = method.commit(tentative, RoundOutcome(True, method.broadcast(server)))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)

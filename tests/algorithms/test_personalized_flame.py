@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from securefed.algorithms.base import Algorithm, Outcome
+from securefed.algorithms.base import Algorithm, RoundOutcome
 from securefed.algorithms.capabilities import SupportsClientSelection
 from securefed.algorithms.personalized import FLAME
 from securefed.datasets.base import Dataset
@@ -110,7 +110,7 @@ def test_committing_lost_contributions_breaks_the_mean() -> None:
     for _ in range(3):
         state, _ = method.contribute(loop.clients[2], method.broadcast(loop.server), None)
         loop.round((0, 1))
-        loop.clients[2] = method.settle(state, Outcome(True, None))
+        loop.clients[2] = method.commit(state, RoundOutcome(True, None))
     z = [client.memory[1] + client.memory[2] / method.penalty for client in loop.clients]
     assert np.abs(loop.server.vectors["x"] - np.mean(z, axis=0)).max() > 1e-2
 

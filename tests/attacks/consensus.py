@@ -3,8 +3,8 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Outcome
-from securefed.attacks.base import Observation, Observed, Target
+from securefed.algorithms.base import RoundOutcome
+from securefed.attacks.base import RoundView, Target, View
 from securefed.datasets.base import Dataset
 from securefed.messages import Aggregate
 from securefed.public import Public
@@ -38,11 +38,11 @@ def observe(algorithm, clients, rounds, seed=0, schedule=None):
         server = algorithm.combine(server, Aggregate(first, survivors))
         followed = algorithm.broadcast(server)
         for i, (tentative, sent) in steps.items():
-            seen[i].append(Observation(k, broadcast, sent, frozenset({i}), frozenset(survivors), followed))
+            seen[i].append(RoundView(k, broadcast, sent, frozenset({i}), frozenset(survivors), followed))
             truth[i].append((states[i], tentative))
-            states[i] = algorithm.settle(tentative, Outcome(True, followed))
+            states[i] = algorithm.commit(tentative, RoundOutcome(True, followed))
     output = algorithm.broadcast(server)
-    return {i: Observed("server", i, tuple(o), output) for i, o in seen.items()}, Target(algorithm, public), truth
+    return {i: View("server", i, tuple(o), output) for i, o in seen.items()}, Target(algorithm, public), truth
 
 
 def gram(data):

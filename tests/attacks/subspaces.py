@@ -3,8 +3,8 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import Outcome
-from securefed.attacks.base import Observation, Observed, Target
+from securefed.algorithms.base import RoundOutcome
+from securefed.attacks.base import RoundView, Target, View
 from securefed.datasets.base import Dataset
 from securefed.messages import Aggregate
 from securefed.public import Public
@@ -27,15 +27,15 @@ def observe(algorithm, clients, rounds, members=(0,), *, noise=0.0, seed=0):
     for k in range(rounds):
         broadcast = algorithm.broadcast(server)
         steps = [algorithm.contribute(state, broadcast, rng) for state in states]
-        states = [algorithm.settle(tentative, Outcome(True, None)) for tentative, _ in steps]
+        states = [algorithm.commit(tentative, RoundOutcome(True, None)) for tentative, _ in steps]
         total = {name: sum(sent[name] for _, sent in steps) for name in steps[0][1]}
         shown = {name: sum(steps[i][1][name] for i in members) for name in total}
         spread = noise * np.abs(shown["product"]).max()
         shown["product"] = shown["product"] + spread * rng.normal(size=shown["product"].shape)
-        seen.append(Observation(k, broadcast, shown, frozenset(members), frozenset(everybody)))
+        seen.append(RoundView(k, broadcast, shown, frozenset(members), frozenset(everybody)))
         server = algorithm.combine(server, Aggregate(total, everybody))
     target = members[0] if len(members) == 1 else None
-    return Observed("test", target, tuple(seen), algorithm.broadcast(server)), Target(algorithm, public)
+    return View("test", target, tuple(seen), algorithm.broadcast(server)), Target(algorithm, public)
 
 
 def gram(*clients):

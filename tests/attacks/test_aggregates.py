@@ -10,7 +10,7 @@ import pytest
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
 from securefed.attacks.aggregates import ParticipationMatrix, disaggregate, isolate
-from securefed.attacks.base import Observation, Observed
+from securefed.attacks.base import RoundView, View
 from securefed.catalogue import algorithms
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
@@ -34,8 +34,8 @@ def synthetic(present, *, drift=0.0, seed=0, target=0):
     rounds = []
     for k, row in enumerate(present):
         who = frozenset(np.flatnonzero(row).tolist())
-        rounds.append(Observation(k, {"z": z[k]}, {"m": np.einsum("i,ij->j", row, own[k])}, who, who))
-    return Observed("sum only", target, tuple(rounds), {}), own
+        rounds.append(RoundView(k, {"z": z[k]}, {"m": np.einsum("i,ij->j", row, own[k])}, who, who))
+    return View("sum only", target, tuple(rounds), {}), own
 
 
 def away(absences, rounds=30):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Outcome
+from securefed.algorithms.base import RoundOutcome
 from securefed.algorithms.pca import FAPS
 from securefed.algorithms.pca.operators import off
 from securefed.attacks.gram import ConsensusGram
@@ -30,7 +30,7 @@ def subspaces(algorithm, target, data, rounds):
     out = []
     for observation in rounds:
         client, _ = algorithm.contribute(client, observation.broadcast, RNG)
-        client = algorithm.settle(client, Outcome(True, None))
+        client = algorithm.commit(client, RoundOutcome(True, None))
         out.append(client.basis)
     return out
 

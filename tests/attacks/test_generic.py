@@ -8,7 +8,7 @@ import torch
 
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, Replay
 from securefed.attacks.generic.moment_map import pack, unpack
 from securefed.attacks.generic.moment_probe import departure
@@ -185,7 +185,7 @@ def test_what_cannot_be_attacked_is_refused_with_its_size() -> None:
     with pytest.raises(TranscriptError, match="client steps"):
         FitRows(calls=10).attack(replay(shifted, Z), RNG)
     with pytest.raises(TranscriptError, match="no round"):
-        Replay(Observed("output only", 0, (), {}), again.target)
+        Replay(View("output only", 0, (), {}), again.target)
     for bad in ({"starts": 0}, {"steps": 0}, {"calls": 0}, {"most": 0}, {"goal": 1.0}):
         with pytest.raises(ConfigError, match=next(iter(bad))):
             FitRows(**bad)

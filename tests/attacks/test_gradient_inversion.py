@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
-from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
+from securefed.attacks.base import Attack, RoundView, Target, View, attacks
 from securefed.attacks.gradient_inversion import DLG, NaiveDescent, SampleFit, TelescopingFit
 from securefed.attacks.gradient_inversion.gradient_rounds import read_rounds
 from securefed.attacks.gradient_inversion.linear_model import LinearModel
@@ -228,12 +228,12 @@ def true_system(method):
 # ------------------------------------------------------------------------------------------------ what cannot be had
 
 
-def changed(observed: Observed, change) -> Observed:
+def changed(observed: View, change) -> View:
     rounds = tuple(
-        Observation(o.round, o.broadcast, {k: change(v) for k, v in o.message.items()}, o.members, o.survivors)
+        RoundView(o.round, o.broadcast, {k: change(v) for k, v in o.message.items()}, o.members, o.survivors)
         for o in observed.rounds
     )
-    return Observed(observed.view, observed.target, rounds, observed.output)
+    return View(observed.view, observed.target, rounds, observed.output)
 
 
 @pytest.mark.parametrize("attack", [SampleFit(), DLG(), TelescopingFit(), NaiveDescent()], ids=lambda a: a.name)

@@ -20,7 +20,7 @@ from securefed.algorithms.optimization import (
 )
 from securefed.algorithms.personalized import FLAME, Ditto, PFedMe
 from securefed.attacks import views
-from securefed.attacks.base import Observation, Observed, Target
+from securefed.attacks.base import RoundView, Target, View
 from securefed.attacks.gradient_inversion import DLG, NaiveDescent, SampleFit, TelescopingFit
 from securefed.attacks.gradient_inversion.dual_numbers import DualNumber
 from securefed.attacks.gradient_inversion.gradient_rounds import method_of, read_rounds
@@ -187,7 +187,7 @@ def found_in_fixed_point(method, seed, told):
     defence = chain(Quantise(10), Plain())
     plan = defence.plan(method.layout(public), 2)
     message, step = defence.decode(defence.encode(message, plan), plan, 1), plan.steps if told else {}
-    observed = Observed("server", 0, (Observation(0, point, message, one, one, step=step),), point)
+    observed = View("server", 0, (RoundView(0, point, message, one, one, step=step),), point)
     tried = problem_from_view(observed, Target(method, public), rounds=1).starts.label_counts
     return any((counts == np.bincount(client.y, minlength=10)).all() for counts in tried)
 

@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from securefed.algorithms.pca import SSI, FedPG, LocalPower
-from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
+from securefed.attacks.base import Attack, RoundView, Target, View, attacks
 from securefed.attacks.gram import DifferenceGram
 from securefed.attacks.gram.survivor_differences import SurvivorSystem, coming_together, round_noise
 from securefed.attacks.scores import relative_error
@@ -40,8 +40,8 @@ def sums(algorithm, clients, rounds, schedule, *, target=0, noise=0.0, seed=0):
         server = algorithm.combine(server, Aggregate(total, survivors))
         spread = noise * np.abs(total["product"]).max()
         noisy = {**total, "product": total["product"] + spread * rng.normal(size=total["product"].shape)}
-        seen.append(Observation(k, broadcast, noisy, frozenset(survivors), frozenset(survivors)))
-    return Observed("sum only", target, tuple(seen), {}), Target(algorithm, public)
+        seen.append(RoundView(k, broadcast, noisy, frozenset(survivors), frozenset(survivors)))
+    return View("sum only", target, tuple(seen), {}), Target(algorithm, public)
 
 
 def every_second(parts):
@@ -122,19 +122,19 @@ def test_where_the_attack_cannot_run_it_says_why():
     assert attack.applies(target, observed) is None
     same, _ = sums(SSI(3), clients, 4, lambda k, rng: range(4))
     never, _ = sums(SSI(3), clients, 4, lambda k, rng: range(1, 4) if k % 2 else range(2, 4))
-    alone = Observed(
+    alone = View(
         "server",
         0,
-        tuple(Observation(o.round, o.broadcast, o.message, frozenset({0}), o.survivors) for o in observed.rounds),
+        tuple(RoundView(o.round, o.broadcast, o.message, frozenset({0}), o.survivors) for o in observed.rounds),
         {},
     )
     cases = [
         (Target(FedPG(3), target.public), observed, "SSI and LocalPower"),
-        (target, Observed("sum only", None, observed.rounds, {}), "one client"),
+        (target, View("sum only", None, observed.rounds, {}), "one client"),
         (target, same, "nothing to subtract"),
         (target, never, "holds client 0"),
         (target, alone, "alone"),
-        (target, Observed("output only", 0, (), {}), "holds no messages"),
+        (target, View("output only", 0, (), {}), "holds no messages"),
     ]
     for aim, view, words in cases:
         assert words in attack.applies(aim, view)

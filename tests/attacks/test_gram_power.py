@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 
 from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS, LocalPower
 from securefed.algorithms.pca.operators import orth
-from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
+from securefed.attacks.base import Attack, RoundView, Target, View, attacks
 from securefed.attacks.gram import PowerGram
 from securefed.attacks.gram.linear import solve
 from securefed.attacks.scores import relative_error
@@ -48,12 +48,12 @@ def observe(algorithm, clients, rounds, members, *, schedule=None, noise=0.0, ta
                 first = add(first, other)
             scale = noise * np.abs(first["product"]).max()
             noisy = {**first, "product": first["product"] + scale * rng.normal(size=first["product"].shape)}
-            seen.append(Observation(k, broadcast, noisy, shown, frozenset(survivors)))
+            seen.append(RoundView(k, broadcast, noisy, shown, frozenset(survivors)))
         total, *rest = sent.values()
         for other in rest:
             total = add(total, other)
         server = algorithm.combine(server, Aggregate(total, tuple(survivors)))
-    observed = Observed("test", target, tuple(seen), algorithm.broadcast(server))
+    observed = View("test", target, tuple(seen), algorithm.broadcast(server))
     return observed, Target(algorithm, public)
 
 
@@ -145,7 +145,7 @@ def test_the_most_seen_member_set_that_holds_the_target_is_used():
     )
     got = PowerGram().run(observed, target, RNG)
     assert got.members == {0, 1, 2, 3} and got.diagnostics["rounds"] == 5
-    whole = Observed("test", None, observed.rounds, observed.output)
+    whole = View("test", None, observed.rounds, observed.output)
     assert PowerGram().run(whole, target, RNG).members == {0, 2, 3}
 
 
@@ -172,10 +172,10 @@ def test_a_shuffled_transcript_gives_nothing():
     observed, target = observe(SSI(5), clients, 12, {0})
     messages = [o.message for o in observed.rounds]
     mixed = [
-        Observation(o.round, {"basis": orth(RNG.normal(size=(64, 5)))}, m, o.members, o.survivors)
+        RoundView(o.round, {"basis": orth(RNG.normal(size=(64, 5)))}, m, o.members, o.survivors)
         for o, m in zip(observed.rounds, messages, strict=True)
     ]
-    got = PowerGram().run(Observed("null", None, tuple(mixed), observed.output), target, RNG)
+    got = PowerGram().run(View("null", None, tuple(mixed), observed.output), target, RNG)
     assert relative_error(got.value, gram(clients[0])) > 0.5
     assert got.residual > 0.1  # and the attack says so
 
@@ -184,8 +184,8 @@ def test_where_the_attack_cannot_run_it_says_why():
     clients = digits(3)
     observed, target = observe(SSI(2), clients, 2, {0}, target=0)
     assert PowerGram().applies(target, observed) is None
-    empty = Observed("output only", 0, (), observed.output)
-    other = Observed("sum only", 2, observed.rounds, observed.output)
+    empty = View("output only", 0, (), observed.output)
+    other = View("sum only", 2, observed.rounds, observed.output)
     faps = Target(FAPS(2), target.public)
     for view, aim, words in ((empty, target, "no messages"), (other, target, "client 2"), (observed, faps, "SSI")):
         assert words in PowerGram().applies(aim, view)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.gram.linear import ProbeSpan, _assemble, solve
 from securefed.attacks.gram.observed_rounds import rounding_of_products, stacked_products
 from securefed.attacks.precision import rounding
@@ -22,7 +22,7 @@ def seen(seed, sent):
     S, basis, rounds = mine.T @ mine, np.linalg.qr(rng.normal(size=(64, RANK)))[0], []
     for k in range(ROUNDS):
         message = {"product": sent(S @ basis, rng)}
-        rounds.append(Observation(k, {"basis": basis}, message, frozenset({0}), frozenset({0})))
+        rounds.append(RoundView(k, {"basis": basis}, message, frozenset({0}), frozenset({0})))
         basis = np.linalg.qr(pooled.T @ (pooled @ basis))[0]
     return S, rounds
 

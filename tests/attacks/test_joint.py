@@ -7,7 +7,7 @@ import pytest
 
 from securefed.algorithms.pca import FAPS, SSI, FedPE, FedPG
 from securefed.algorithms.pca.operators import orth
-from securefed.attacks.base import Attack, Observation, Observed, Target, attacks
+from securefed.attacks.base import Attack, RoundView, Target, View, attacks
 from securefed.attacks.duals import FedPGDuals, JointDuals, PooledDuals
 from securefed.attacks.duals.joint_fit import SimulatedConsensusClient
 from securefed.attacks.gram import JointGram
@@ -24,7 +24,7 @@ def summed(views, target):
     """Everybody's sum of each round."""
     everybody = frozenset(views)
     rounds = [
-        Observation(
+        RoundView(
             o.round,
             o.broadcast,
             {"point": sum(view.rounds[k].message["point"] for view in views.values())},
@@ -34,7 +34,7 @@ def summed(views, target):
         )
         for k, o in enumerate(views[0].rounds)
     ]
-    return Observed("sum only", None, tuple(rounds), views[0].output), target
+    return View("sum only", None, tuple(rounds), views[0].output), target
 
 
 def consensus_sums(algorithm, clients, rounds, seed=0):

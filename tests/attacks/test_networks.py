@@ -14,7 +14,7 @@ from torch import nn
 from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
 from securefed.algorithms.optimization.method import GradientMethod
 from securefed.attacks import views
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.attacks.networks import InversionEffort, LocalSteps, NetworkInversion, invert, psnr, tabular_accuracy
 from securefed.attacks.networks.client_simulations import OneGradient
 from securefed.attacks.networks.flat_network import FlatNetwork
@@ -239,7 +239,7 @@ def test_plain_autograd_and_the_transformed_gradient_are_the_same() -> None:
 
 
 @cache
-def seen(method: GradientMethod, count: int) -> tuple[Target, Observed, Observed, tuple[Dataset, ...]]:
+def seen(method: GradientMethod, count: int) -> tuple[Target, View, View, tuple[Dataset, ...]]:
     """The target's and the sum's view of one round of 2 clients."""
     generator = np.random.default_rng(0)
     clients = tuple(Dataset(generator.random((count, 16)), np.arange(count) % 3) for _ in range(2))
@@ -307,7 +307,7 @@ def test_a_view_that_lacks_what_is_needed_is_named() -> None:
     assert "linear models" in str(attack.applies(linear, server))
 
 
-def _of(found: tuple[Target, Observed, Observed, tuple[Dataset, ...]]) -> tuple[Observed, Target]:
+def _of(found: tuple[Target, View, View, tuple[Dataset, ...]]) -> tuple[View, Target]:
     return found[1], found[0]
 
 

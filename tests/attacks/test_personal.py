@@ -7,7 +7,7 @@ from securefed.algorithms.optimization import FedAvg
 from securefed.algorithms.optimization.model import Model
 from securefed.algorithms.personalized import FLAME, Ditto, FedADMM, PFedMe
 from securefed.attacks import views
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.attacks.personal import ADMMRecursion, FLAMERowFit, PersonalModelReplay
 from securefed.attacks.personal.admm_recursion import recover_states
 from securefed.attacks.scores import relative_error, sample_error
@@ -126,7 +126,7 @@ def test_views_that_do_not_fit_are_refused_in_words() -> None:
     federation, _, target = scene(FLAME())
     observed = views.server(federation.transcript, 1)
     nothing = views.output_only(federation.transcript, 1)
-    blind = Observed(
+    blind = View(
         observed.view,
         1,
         tuple(type(o)(o.round, {}, o.message, o.members, o.survivors) for o in observed.rounds),

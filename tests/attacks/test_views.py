@@ -8,7 +8,7 @@ import pytest
 
 from securefed.algorithms.pca import SSI
 from securefed.attacks import views
-from securefed.attacks.base import Observation, Observed
+from securefed.attacks.base import RoundView, View
 from securefed.datasets.base import Dataset
 from securefed.defenses.compose import chain
 from securefed.defenses.differential_privacy import clip, gaussian
@@ -102,7 +102,7 @@ def test_share_holders_hold_the_plain_view_from_the_threshold_on_and_sums_below(
     plain, _ = run(chain(Quantise()))
     assert "any 5 of the 8 share holders" in result.plan.open_to
 
-    def seen(colluders: tuple[int, ...]) -> Observed:
+    def seen(colluders: tuple[int, ...]) -> View:
         theirs = replace(keys, shares={i: keys.shares[i] for i in colluders})
         return views.holders_collusion(
             result.transcript,
@@ -173,11 +173,11 @@ def test_the_null_keeps_no_message_in_its_round() -> None:
 
 
 def test_the_null_does_not_hang_on_the_order_of_a_messages_tensors() -> None:
-    def observed(*names: str) -> Observed:
+    def observed(*names: str) -> View:
         values = {name: np.arange(9.0) + ord(name) for name in names}
         everybody = frozenset(range(2))
-        observation = Observation(0, {}, values, everybody, everybody)
-        return Observed("server", 0, (observation, replace(observation, round=1)), {})
+        observation = RoundView(0, {}, values, everybody, everybody)
+        return View("server", 0, (observation, replace(observation, round=1)), {})
 
     one, other = (views.shuffled(item, np.random.default_rng(3)) for item in (observed("a", "b"), observed("b", "a")))
     for a, b in zip(one.rounds, other.rounds, strict=True):

@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 from securefed.algorithms.optimization import DSGD, FedAvg
 from securefed.algorithms.pca import SSI
-from securefed.attacks.base import Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, Target, View
 from securefed.attacks.diagnosis import EXPLAINED, diagnose, explained
 from securefed.attacks.recording import Recording, public_of
 from securefed.auditing.imported import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, ImportedFinding, audit_transcript
@@ -216,7 +216,7 @@ def test_what_rounding_leaves_at_a_high_condition_is_not_blamed_on_hyper_paramet
     transcript = run(SSI(rank=5), clients, chain(secure_aggregation()), rounds=10)
     (found,) = audit_transcript(transcript, SSI(rank=5), attacks=["gram/power"]).findings
     assert (found.word, found.control) == (OPEN_DIRECTIONS, None)  # the misfit is 1.6e-6, which alone said otherwise
-    exact, target = Observed("server", 0, (), {}), Target(SSI(rank=5), public_of(transcript))
+    exact, target = View("server", 0, (), {}), Target(SSI(rank=5), public_of(transcript))
     cases = ((1e12, 9e-5, True), (1e30, 2e-4, False), (1e9, 2e-6, False), (np.nan, 2e-6, False), (1e12, 1e-7, True))
     for condition, misfit, known in cases:
         estimate = Reconstruction("gram", np.eye(2), residual=misfit, condition=condition)

@@ -10,7 +10,7 @@ import pytest
 from securefed.algorithms.graph import PPGL
 from securefed.algorithms.pca import SSI
 from securefed.auditing import runs
-from securefed.auditing.outcome import Outcome, Settings, Task
+from securefed.auditing.outcome import Settings, Task, TaskResult
 from securefed.auditing.runs import DP, PAILLIER, PLAIN, QUANTISED, SECURE_AGGREGATION, _identical, run_task
 from securefed.datasets.base import Dataset
 from securefed.defenses.homomorphic import KeyHolder
@@ -24,7 +24,7 @@ NOISE = {(8.0, 6): 1e-3, (8.0, 10): 1e-3}
 
 def outcome(
     algorithm: str, *defenses: str, attacks: tuple[str, ...] = (), seed: int = 5, first: bool = False
-) -> Outcome:
+) -> TaskResult:
     settings = Settings("digits", 4, defenses, attacks, 8.0, 1e-5, NOISE, (), False)
     return run_task(Task(algorithm, seed, first, settings))
 

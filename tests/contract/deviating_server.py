@@ -14,46 +14,46 @@ from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
+from tests.schema.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event
 
-from securefed.coordinator import Coordinator, HelperNode, Summed
+from securefed.coordinator import Coordinator, ExchangeResult, HelperNode
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
 from securefed.errors import ConfigError, SecureFedError
-from securefed.exchange_context import Counted, tensors_digest
+from securefed.exchange_context import CountedExchanges, tensors_digest
+from securefed.opening import EVALUATE, TRAIN, ExchangeHeader
 from securefed.messages import REFUSAL, SERVER, Message, Transcript
 from securefed.node import ClientNode
-from securefed.opening import EVALUATE, TRAIN, Opening
-from securefed.schema import Contract
+from securefed.schema import MessageSchema
 from securefed.state import nest
 from securefed.tensors import Tensors
 from securefed.terms import Terms
-from tests.contract.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event
 from tests.defenses.secure_aggregation.faults import another_body, another_header
 
 RUN: Final = "0123456789abcdef" * 2
 
 
-class _Lenient(Contract):
+class _Lenient(MessageSchema):
     def check_broadcast(self, sender: int, broadcast: Tensors) -> None:
         """Believe everything."""
 
 
 class _AnyExchange:
-    def check(self, last: Any, opening: Opening) -> Any:
-        return opening.round, int(opening.kind == TRAIN), opening.attempt
+    def check(self, last: Any, header: ExchangeHeader) -> Any:
+        return header.round, int(header.kind == TRAIN), header.attempt
 
 
 class Partner(ClientNode):
     """An honest party of the protocol that contributes zeros to whatever it is asked."""
 
     def __init__(self, terms: Terms, client: int) -> None:
-        contract = _Lenient(**vars(terms.contract))
+        contract = _Lenient(**vars(terms.schema))
         super().__init__(client, RUN, contract, DATA["uniform"], terms.defense, terms.seed, keep=False)
         self.exchanges = _AnyExchange()  # type: ignore[assignment]
 
     def compute(self, pending: Any) -> Any:
-        kind = pending.state.opening.kind
-        return pending.state.committed, {s.name: np.zeros(s.shape) for s in self._contract.layouts[kind]}
+        kind = pending.state.header.kind
+        return pending.state.committed, {s.name: np.zeros(s.shape) for s in self._schema.layouts[kind]}
 
     def _check_counted(self, state: Any, message: Message, counted: int) -> None:
         return None
@@ -61,7 +61,7 @@ class Partner(ClientNode):
     def _followed(self, message: Message, broadcast: Tensors) -> None:
         return None
 
-    def _settle(self, state: Any, message: Message) -> Any:
+    def _commit(self, state: Any, message: Message) -> Any:
         return state
 
 
@@ -74,8 +74,8 @@ class OldOrder(ClientNode):
 
     def _accept(self, state: Any, message: Message) -> Any:
         broadcast = {name[10:]: value for name, value in message.body.items() if name.startswith("broadcast/")}
-        self._contract.broadcast.check(broadcast, where="broadcast")
-        if state.opening.kind == EVALUATE:
+        self._schema.broadcast.check(broadcast, where="broadcast")
+        if state.header.kind == EVALUATE:
             raw = self.algorithm.evaluate(state.committed, broadcast)
         else:
             _, raw = self.algorithm.contribute(state.committed, broadcast, self._rng(1))
@@ -195,7 +195,7 @@ class World:
     def __post_init__(self) -> None:
         terms = self.terms
         victim = self.node(
-            VICTIM, RUN, terms.contract, self.data, terms.defense, terms.seed, keep=False, reveal=terms.reveals,
+            VICTIM, RUN, terms.schema, self.data, terms.defense, terms.seed, keep=False, reveal=terms.reveals,
             exchanges=terms.exchanges,
         )  # fmt: skip
         nodes: dict[int, Any] = {VICTIM: victim} | {i: Partner(terms, i) for i in range(1, CLIENTS)}
@@ -205,13 +205,15 @@ class World:
         self.wire = Wire(nodes)
         transcript = Transcript(RUN)
         self.coordinator = Coordinator(
-            self.wire, terms.defense, terms.contract.layouts, PUBLIC.cohort, transcript, keep=False
+            self.wire, terms.defense, terms.schema.layouts, PUBLIC.cohort, transcript, keep=False
         )
 
-    def play(self, number: int, opening: Opening, broadcast: Tensors, counted: Counted, body: Tensors) -> Summed | None:
+    def play(
+        self, number: int, header: ExchangeHeader, broadcast: Tensors, counted: CountedExchanges, body: Tensors
+    ) -> ExchangeResult | None:
         """One exchange to its end; `None` where it was void."""
         try:
-            return self.coordinator.exchange(number, opening, broadcast, counted, (), lambda client: body)
+            return self.coordinator.exchange(number, header, broadcast, counted, (), lambda client: body)
         except SecureFedError:
             return None
 
@@ -244,7 +246,7 @@ class Server:
         if ask.stage == "exchange":
             self._exchange(ask, number, broadcast)
         else:
-            body = nest("broadcast", broadcast) | {"settle/round": np.asarray(self._claim(ask), np.int64)}
+            body = nest("broadcast", broadcast) | {"commit/round": np.asarray(self._claim(ask), np.int64)}
             for world, told in zip(self.worlds, self._announcements(ask), strict=True):
                 world.outside(number, ask.stage, body | told)
         self.number, self.last = max(self.number, number + 1), broadcast
@@ -252,32 +254,32 @@ class Server:
         assert first == second
 
     def _exchange(self, ask: Ask, number: int, broadcast: Tensors) -> None:
-        opening = self._opening(ask)
+        header = self._opening(ask)
         claims = {
-            client: self._claim(ask) if client == VICTIM else self.counted.get(client, -1) for client in opening.cohort
+            client: self._claim(ask) if client == VICTIM else self.counted.get(client, -1) for client in header.cohort
         }
         needs = self.terms.algorithm.needs_outcome
         digest = tensors_digest(broadcast)
-        counted = Counted.of(opening.cohort, claims, dict.fromkeys(claims.values(), digest) if needs else None)
+        counted = CountedExchanges.of(header.cohort, claims, dict.fromkeys(claims.values(), digest) if needs else None)
         instead = self._variant("scaled", ask.power + 1, ask.salt) if ask.split else None
         at_once = nest("broadcast", broadcast) | counted.body()
         ended = []
         for world, told in zip(self.worlds, self._announcements(ask), strict=True):
             world.wire.begin(ask, instead, at_once | told)
-            ended.append(world.play(number, opening, broadcast, counted, told))
+            ended.append(world.play(number, header, broadcast, counted, told))
         first, second = ended
         if first is None or second is None:
             self.attempt += 1
             return
         if ask.kind == TRAIN:
-            self.round, self.attempt = max(self.round, opening.round) + 1, 0
+            self.round, self.attempt = max(self.round, header.round) + 1, 0
             self.counted |= dict.fromkeys(first.record.survivors, number)
             self.announced[number] = first.announced, second.announced
 
     def _number(self, ask: Ask) -> int:
         return {"next": self.number, "again": max(self.number - 1, 0), "jump": self.number + 9}[ask.number]
 
-    def _opening(self, ask: Ask) -> Opening:
+    def _opening(self, ask: Ask) -> ExchangeHeader:
         place = {
             "next": (self.round, self.attempt),
             "again": (max(self.round - 1, 0), 0),
@@ -289,10 +291,10 @@ class Server:
             "all": tuple(range(CLIENTS)), "one less": (VICTIM, 2), "without the victim": (1, 2),
             "a stranger": (VICTIM, 1, CLIENTS),
         }[ask.cohort]  # fmt: skip
-        learned = self.terms.defense.start(self.terms.contract.layouts[TRAIN])
+        learned = self.terms.defense.start(self.terms.schema.layouts[TRAIN])
         if ask.salt % 3 == 0:
             learned = tuple(number * 2.0 ** (ask.power / 16) for number in learned)
-        return Opening(cohort, ask.kind, ask.doublings, learned, *place)
+        return ExchangeHeader(cohort, ask.kind, ask.doublings, learned, *place)
 
     def _claim(self, ask: Ask) -> int:
         true = self.counted.get(VICTIM, -1)
@@ -310,7 +312,7 @@ class Server:
             return {}, {}
         if ask.announced == "false":
             both = tuple({name: np.array(value) + 1 for name, value in one.items()} for one in both)  # type: ignore[assignment]
-        return nest("settle/announced", both[0]), nest("settle/announced", both[1])
+        return nest("commit/announced", both[0]), nest("commit/announced", both[1])
 
     def _broadcast(self, ask: Ask) -> Tensors:
         return self._variant(ask.broadcast, ask.power, ask.salt)

@@ -86,7 +86,7 @@ DEVIATIONS: tuple[tuple[str, Any], ...] = (
     *(("doublings", doublings) for doublings in (1, 7, MAX_DOUBLINGS, MAX_DOUBLINGS + 1, -1)),
     *(("cohort", cohort) for cohort in ("one less", "one less", "without the victim", "a stranger")),
     *(("announced", what) for what in ("nothing", "false")),
-    *(("stage", stage) for stage in ("settle", "settle", "reveal")),
+    *(("stage", stage) for stage in ("commit", "commit", "reveal")),
     ("kind", EVALUATE), ("kind", EVALUATE), ("split", True), ("split", True),
 )  # fmt: skip
 

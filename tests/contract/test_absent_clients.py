@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.schema.settings import CLIENTS, data, make
+from tests.schema.test_parity import EXACT, NAMES, QUANTISED
 
 from securefed.defenses.base import Defense
 from securefed.errors import RangeRefused
@@ -13,10 +15,8 @@ from securefed.federation import Federation
 from securefed.messages import Message
 from securefed.server import Result
 from securefed.testing.algorithm_checks import assert_same_run
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 from tests.combinations import sampled
-from tests.contract.settings import CLIENTS, data, make
-from tests.contract.test_parity import EXACT, NAMES, QUANTISED
 
 ROUNDS = 3
 
@@ -65,7 +65,7 @@ def run(name: str, defense: Defense, fails: Any, lost: Any = None) -> Result:
     """Three rounds; the exchanges 0 and 2 are void."""
 
     def lossy(endpoints: Any) -> Any:
-        return Lossy(InProcess(endpoints), replies=lost or (lambda message: False))
+        return LossyTransport(InProcessTransport(endpoints), replies=lost or (lambda message: False))
 
     federation = Federation(make(name), data(), defense, seed=3, batched=False, transport=lossy)
     for client, calls in CALLS.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.schema.test_pipelined_runs import CLIENTS, data, make, same_sums
 
 from securefed import catalogue
 from securefed.defenses.compose import chain
@@ -14,8 +15,7 @@ from securefed.errors import RoundVoid
 from securefed.federation import Federation
 from securefed.messages import SERVER, Message
 from securefed.run_options import RunOptions
-from securefed.transports.in_process import InProcess, Lossy
-from tests.contract.test_pipelined_runs import CLIENTS, data, make, same_sums
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 FULL, SHORT = ("keys", "shares", "upload", "confirm", "unmask"), ("upload", "confirm", "unmask")
 IDENTITIES = Identities.generate(CLIENTS)
@@ -63,14 +63,19 @@ def test_clients_lost_at_every_stage_of_both_openings(lose: str) -> None:
     algorithm = catalogue.algorithms.make("optimization/fedavg", learning_rate=0.02, local_epochs=1, batch_size=2)
     rounds = sum(len(clients) < 3 for _, clients in events)
     result = Federation(
-        algorithm, data(), DEFENSE, transport=lambda ends: Lossy(InProcess(ends), **{lose: lost}), **settings
+        algorithm,
+        data(),
+        DEFENSE,
+        transport=lambda ends: LossyTransport(InProcessTransport(ends), **{lose: lost}),
+        **settings,
     ).run(rounds)
     survivors = {record.round: record.survivors for record in result.transcript.records}
     assert sum(len(entry.void) for entry in result.history) == len(events) - rounds
 
-    def same_survivors(endpoints: Any) -> Lossy:
-        return Lossy(
-            InProcess(endpoints), replies=lambda m: m.stage == "upload" and m.sender not in survivors.get(m.round, ())
+    def same_survivors(endpoints: Any) -> LossyTransport:
+        return LossyTransport(
+            InProcessTransport(endpoints),
+            replies=lambda m: m.stage == "upload" and m.sender not in survivors.get(m.round, ()),
         )
 
     same_sums(result, Federation(algorithm, data(), CLEAR, transport=same_survivors, **settings).run(rounds))
@@ -86,7 +91,11 @@ def test_a_round_that_failed_after_a_release_is_repeated_with_the_same_survivors
             return gone_for_good and message.round > 2 and message.stage == "upload" and message.sender == 4
 
         return Federation(
-            make("pca/ssi"), data(), DEFENSE, seed=5, transport=lambda ends: Lossy(InProcess(ends), replies=lost)
+            make("pca/ssi"),
+            data(),
+            DEFENSE,
+            seed=5,
+            transport=lambda ends: LossyTransport(InProcessTransport(ends), replies=lost),
         ).run(5)
 
     result = run(gone_for_good=False)

@@ -16,7 +16,7 @@ from securefed import catalogue
 from securefed.algorithms.optimization import DSGD
 from securefed.algorithms.pca import FAPS, FedPG, LocalPower
 from securefed.attacks import views
-from securefed.attacks.base import Attack, Observed, Target
+from securefed.attacks.base import Attack, Target, View
 from securefed.attacks.diagnosis import diagnose, explained, resolution
 from securefed.attacks.gradient_inversion.multistart_search import MultiStartSearch
 from securefed.attacks.requirements import unbroken
@@ -64,7 +64,7 @@ WEAK = ("gradient_inversion/naive", "gradient_inversion/dlg", "gradient_inversio
 
 
 @cache
-def scene(algorithm: str) -> tuple[Target, dict[str, Observed]]:
+def scene(algorithm: str) -> tuple[Target, dict[str, View]]:
     """Views of one short run: of the audit's case, or of a setting that only some attack is for."""
     if algorithm in case_names():
         return views_of(algorithm)
@@ -76,7 +76,7 @@ def scene(algorithm: str) -> tuple[Target, dict[str, Observed]]:
     return Target(SETTINGS[algorithm], public), looks | {"changing": views.output_only(transcript, 0)}
 
 
-def attacked(algorithm: str, *, quick: bool = False) -> Iterator[tuple[Attack, Target, Observed]]:
+def attacked(algorithm: str, *, quick: bool = False) -> Iterator[tuple[Attack, Target, View]]:
     """Every attack that applies, on the strongest view that it applies to; where it runs to its end, the quick ones."""
     target, looks = scene(algorithm)
     for name in NAMES:
@@ -89,7 +89,7 @@ def attacked(algorithm: str, *, quick: bool = False) -> Iterator[tuple[Attack, T
                 break
 
 
-def silenced(observed: Observed, *places: int) -> Observed:
+def silenced(observed: View, *places: int) -> View:
     """The same view without the broadcasts of these rounds."""
     rounds = list(observed.rounds)
     for place in places:
@@ -136,7 +136,7 @@ def test_a_gap_is_named_or_left_out_and_the_rounds_before_it_are_attacked(algori
         assert attack.applies(target, before) is None
 
 
-def recast(observed: Observed, kind: type) -> Observed:
+def recast(observed: View, kind: type) -> View:
     """The same view with messages of another type."""
     return replace(
         observed,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.schema.settings import data, make
 from typer.testing import CliRunner
 
 from securefed import catalogue
@@ -19,7 +20,6 @@ from securefed.errors import DataError, SecureFedError
 from securefed.federation import Federation
 from securefed.run_options import RunOptions
 from tests.combinations import sampled
-from tests.contract.settings import data, make
 
 COLUMNS = {"all": slice(None), "one": slice(2, 3)}
 

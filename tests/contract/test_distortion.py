@@ -24,7 +24,7 @@ from securefed.defenses.differential_privacy.clip import clipped, norm_of
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import DataError, StorageError
 from securefed.federation import Federation
-from securefed.messages import Distortion, Transcript
+from securefed.messages import ClippingNoiseRecord, Transcript
 
 FEATURES, RANK, CLIENTS = 60, 50, 4
 NORM = 0.5
@@ -76,7 +76,7 @@ def test_own_noise_of_the_clients_is_shared_by_those_behind_a_message() -> None:
 
 
 def test_the_clear_has_no_distortion() -> None:
-    assert run(chain(secure_aggregation())).records[0].distortion == Distortion()
+    assert run(chain(secure_aggregation())).records[0].distortion == ClippingNoiseRecord()
 
 
 def test_it_is_kept_in_files(tmp_path) -> None:
@@ -87,7 +87,7 @@ def test_it_is_kept_in_files(tmp_path) -> None:
 
 def test_files_of_others_need_not_have_it_and_one_of_a_wrong_form_is_refused(tmp_path, monkeypatch) -> None:
     transcript = run(chain())
-    monkeypatch.setattr(Distortion, "to_json", lambda self: {"clips": 3})
+    monkeypatch.setattr(ClippingNoiseRecord, "to_json", lambda self: {"clips": 3})
     transcript.save(tmp_path / "wrong")
     with pytest.raises(StorageError, match="wrong type"):
         Transcript.load(tmp_path / "wrong")
@@ -95,7 +95,7 @@ def test_files_of_others_need_not_have_it_and_one_of_a_wrong_form_is_refused(tmp
     for record in meta["records"]:
         del record["distortion"]
     storage.save(tmp_path / "without", "transcript", meta, tensors)
-    assert Transcript.load(tmp_path / "without").records[0].distortion == Distortion()
+    assert Transcript.load(tmp_path / "without").records[0].distortion == ClippingNoiseRecord()
 
 
 def test_imported_rounds_may_state_it() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.schema.settings import CLIENTS, SETTINGS, data, make
 
 from securefed.client_state import freeze, thaw
 from securefed.coordinator import HelperNode
@@ -24,9 +25,8 @@ from securefed.public import Public
 from securefed.server import Result, Server
 from securefed.terms import Terms, new_run
 from securefed.transports.base import Endpoint
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 from tests.combinations import each_value
-from tests.contract.settings import CLIENTS, SETTINGS, data, make
 
 CLEAR = chain(Quantise())
 DEFENSES: dict[str, Callable[[], Defense]] = {
@@ -92,7 +92,7 @@ def server(terms: Terms, *, forget: bool, lose: Callable[[Message], bool] | None
             if forget
             else HelperNode(terms.defense.aggregation.helper(terms.public.cohort), run)
         )
-    return Server(terms, Lossy(InProcess(endpoints), replies=lose), run=run)
+    return Server(terms, LossyTransport(InProcessTransport(endpoints), replies=lose), run=run)
 
 
 def same(ours: Result, theirs: Result) -> None:
@@ -150,7 +150,7 @@ def at_upload() -> tuple[Terms, str, Forgetful, list[Message]]:
         seen.append(message)
         return False
 
-    Server(terms, Lossy(InProcess(endpoints), requests=note), run=run).run(1)
+    Server(terms, LossyTransport(InProcessTransport(endpoints), requests=note), run=run).run(1)
     mine: Any = endpoints[1]
     return terms, run, mine, [message for message in seen if message.receiver == 1]
 

@@ -19,6 +19,9 @@ from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from tests.schema.deviating_server import OldOrder, compare, terms_of
+from tests.schema.deviations import CLIENTS, PAIRS, SCHEDULES
+from tests.schema.settings import make
 
 from securefed import catalogue
 from securefed.defenses.base import Defense
@@ -36,9 +39,6 @@ from securefed.errors import SecureFedError
 from securefed.node import ClientNode
 from securefed.terms import Terms
 from tests.combinations import first_ones, sampled_rows
-from tests.contract.deviating_server import OldOrder, compare, terms_of
-from tests.contract.deviations import CLIENTS, PAIRS, SCHEDULES
-from tests.contract.settings import make
 from tests.examples import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # wild broadcasts overflow, as they do in a run

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.schema.settings import SETTINGS, data, make
 
 from securefed import catalogue
 from securefed.algorithms.capabilities import SupportsBatches
 from securefed.datasets.base import Dataset
 from securefed.errors import ConfigError, SecureFedError
 from securefed.federation import Federation
-from tests.contract.settings import SETTINGS, data, make
 
 NAMES = catalogue.algorithms.names
 ODD: dict[str, Callable[[Dataset], Dataset]] = {

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.schema.settings import CLIENTS, SETTINGS, data, make
 
 from securefed import catalogue
 from securefed.defenses.base import Defense
@@ -17,9 +18,8 @@ from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.federation import Federation
 from securefed.public import Public
 from securefed.testing.algorithm_checks import assert_same_run, is_lost, largest_rounding, run_with_losses
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 from tests.combinations import sampled
-from tests.contract.settings import CLIENTS, SETTINGS, data, make
 
 EXACT: dict[str, Defense] = {
     "secure_aggregation": chain(secure_aggregation()),
@@ -63,8 +63,8 @@ def test_clients_lost_at_every_stage_in_every_subset(name: str, lose: str, part:
 def test_dropouts_under_paillier(name: str, defense: str) -> None:
     plan = [("upload", (0,)), ("upload", (1, 3)), ("upload", ()), ("upload", (4,))]
 
-    def lossy(endpoints: Any) -> Lossy:
-        return Lossy(InProcess(endpoints), replies=lambda message: is_lost(plan, message))
+    def lossy(endpoints: Any) -> LossyTransport:
+        return LossyTransport(InProcessTransport(endpoints), replies=lambda message: is_lost(plan, message))
 
     ours = Federation(make(name), data(), EXACT[defense], seed=5, transport=lossy).run(4)
     theirs = Federation(make(name), data(), QUANTISED, seed=5, transport=lossy).run(4)

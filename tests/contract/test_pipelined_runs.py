@@ -19,7 +19,7 @@ from securefed.federation import Federation
 from securefed.messages import SERVER, Message
 from securefed.run_options import RunOptions
 from securefed.server import Result
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 from tests.combinations import first_ones
 
 CLIENTS = 5
@@ -98,8 +98,8 @@ def test_clients_lost_at_every_stage_of_both_openings(name: str, lose: str) -> N
         stage, clients = plan[message.round] if message.round < len(plan) else ("none", ())
         return message.stage == stage and party in clients
 
-    def lossy(endpoints: Any) -> Lossy:
-        return Lossy(InProcess(endpoints), **{lose: lost})
+    def lossy(endpoints: Any) -> LossyTransport:
+        return LossyTransport(InProcessTransport(endpoints), **{lose: lost})
 
     one_by_one: dict[str, Any] = {"seed": 5, "batched": False, "options": RunOptions(max_void=500)}
     ours = Federation(make(name), data(), DEFENSE, transport=lossy, **one_by_one)
@@ -113,9 +113,10 @@ def test_clients_lost_at_every_stage_of_both_openings(name: str, lose: str) -> N
     survivors = {record.round: record.survivors for record in result.transcript.records}
     assert any(entry.void for entry in result.history)
 
-    def same_survivors(endpoints: Any) -> Lossy:
-        return Lossy(
-            InProcess(endpoints), replies=lambda m: m.stage == "upload" and m.sender not in survivors.get(m.round, ())
+    def same_survivors(endpoints: Any) -> LossyTransport:
+        return LossyTransport(
+            InProcessTransport(endpoints),
+            replies=lambda m: m.stage == "upload" and m.sender not in survivors.get(m.round, ()),
         )
 
     same_sums(result, Federation(make(name), data(), CLEAR, transport=same_survivors, **one_by_one).run(rounds))

@@ -29,8 +29,8 @@ from securefed.defenses.simulate import sum_once
 from securefed.defenses.transform import AdaptiveTransform, Transform
 from securefed.errors import ConfigError, MalformedError
 from securefed.federation import Federation
+from securefed.opening import ExchangeHeader
 from securefed.messages import SERVER, Message
-from securefed.opening import Opening
 from securefed.run_options import RunOptions
 from securefed.tensors import Layout, TensorSpec
 from tests.combinations import each_value, first_ones
@@ -179,9 +179,9 @@ def test_a_run_moves_the_clip_to_the_clients_norms_and_a_resumed_one_goes_on(tmp
 def test_a_server_cannot_send_a_client_other_than_positive_clips():
     federation = Federation(DSGD(), data(3), chain(adaptive_clip(0.5)))
     node, run = federation.nodes[0], federation.transcript.run
-    good = Opening((0, 1, 2), "train", 0, (2.0,)).body()
+    good = ExchangeHeader((0, 1, 2), "train", 0, (2.0,)).body()
     for index, wrong in enumerate([(), (1.0, 1.0), (0.0,), (-1.0,), (math.nan,), (math.inf,)]):
-        body = Opening((0, 1, 2), "train", 0, wrong).body()
+        body = ExchangeHeader((0, 1, 2), "train", 0, wrong).body()
         with pytest.raises(MalformedError, match="positive numbers"):
             node._open(node.state, Message(run, index, "upload", SERVER, 0, body))
     assert node._open(node.state, Message(run, 9, "upload", SERVER, 0, good)).session.plan.learned == (2.0,)

@@ -14,7 +14,7 @@ from securefed.errors import BudgetSpent
 from securefed.federation import Federation
 from securefed.run_options import RunOptions
 from securefed.tensors import Layout, TensorSpec
-from securefed.transports.in_process import InProcess, Lossy
+from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 
 def data(clients=5):
@@ -62,7 +62,7 @@ def test_too_few_survivors_void_the_exchange_and_the_next_attempt_is_paid_for_to
         DSGD(),
         data(),
         defense,
-        transport=lambda ends: Lossy(InProcess(ends), requests=lost),
+        transport=lambda ends: LossyTransport(InProcessTransport(ends), requests=lost),
         options=RunOptions(budget=budget),
     )
     history = federation.run(2).history

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
+from tests.schema.settings import CLIENTS
 
 from securefed import storage
 from securefed.client_state import freeze, thaw
@@ -21,16 +22,15 @@ from securefed.defenses.homomorphic import InsecurePaillier, insecure_deal, thre
 from securefed.defenses.secure_aggregation import Identities, secure_aggregation
 from securefed.errors import ConfigError, MalformedError, RoundVoid, StorageError
 from securefed.flower import client_app, serve
-from securefed.flower.enrolment import ACTION, Enrolled, Invitation
+from securefed.flower.enrolment import ACTION, EnrolmentReply, Invitation
+from securefed.opening import ExchangeHeader
 from securefed.messages import SERVER, Message
-from securefed.node import SETTLE
-from securefed.opening import Opening
+from securefed.node import COMMIT
 from securefed.sealing import Seal
 from securefed.tensors import decode, encode
 from securefed.terms import Terms, new_run
 from securefed.transports.flower import ACTION as PROTOCOL
 from securefed.transports.flower import from_content, from_record, to_content
-from tests.contract.settings import CLIENTS
 from tests.flower.grid import LocalGrid, Node
 from tests.flower.test_flower_runs import DATA, grid_of, quick, terms_of
 
@@ -57,7 +57,7 @@ def invite(node: Node, invitation: Invitation) -> str:
     """The node's refusal, empty where it enrols."""
     message = FlowerMessage(invitation.content(), 1, ACTION)
     message.metadata.__dict__["_message_id"] = "1"
-    return Enrolled.read(node.app(message, node.context).content).refusal
+    return EnrolmentReply.read(node.app(message, node.context).content).refusal
 
 
 def begin_anew(grid: LocalGrid) -> None:
@@ -91,9 +91,9 @@ def test_no_error_of_a_clients_data_or_disk_reaches_the_server(
         run = new_run()
         assert invite(grid.nodes[101], Invitation(run, terms.digest)) == ""
         grid.nodes[101].app = client_app(lambda _: terms, fails)
-        opening = Message(run, 0, "keys", SERVER, 1, {})
+        header = Message(run, 0, "keys", SERVER, 1, {})
         with pytest.raises(RuntimeError, match=r"^this party cannot answer; its own log says more$"):
-            ask(grid.nodes[101], wrapped(opening))
+            ask(grid.nodes[101], wrapped(header))
     grid = grid_of(terms, folder=lambda _: opened)
 
     def breaks(message: Any) -> bool:
@@ -121,8 +121,8 @@ def test_a_thief_of_the_file_finds_no_secret_of_an_exchange(tmp_path: Path) -> N
     serve(grid, terms, 2, **quick())
     _, tensors = storage.load(files(tmp_path)[1], "client's state")
     lies, header = decode(tensors["state"].tobytes())
-    assert not [name for name in lies if name.startswith("protocol/")] and "opening" not in header
-    held, _ = decode(from_record(grid.nodes[101].context.state.array_records["securefed.state"]))
+    assert not [name for name in lies if name.startswith("protocol/")] and "header" not in header
+    held, _ = decode(from_record(grid.nodes[101].context.state.array_records["securefed.frozen"]))
     assert held["protocol/prepared:y"].size  # positive control: what waits for the next exchange lies with Flower
 
 
@@ -182,7 +182,7 @@ def test_a_personal_result_is_handed_out_at_the_end_and_not_for_a_replay() -> No
     grid = grid_of(terms, personal=lambda context, _: found.append(context.node_config["partition-id"]))
 
     def note(message: Any) -> bool:
-        if asks(message, SETTLE, 1):
+        if asks(message, COMMIT, 1):
             seen.append(message)
         return False
 
@@ -194,10 +194,10 @@ def test_a_personal_result_is_handed_out_at_the_end_and_not_for_a_replay() -> No
 
 
 def test_a_cohort_larger_than_the_run_is_refused_before_it_is_listed() -> None:
-    body = Opening((0, 1), "train", 0).body() | {"session/cohort": np.zeros(1000, np.int64)}
+    body = ExchangeHeader((0, 1), "train", 0).body() | {"session/cohort": np.zeros(1000, np.int64)}
     message = Message(new_run(), 0, "keys", SERVER, 0, body)
     with pytest.raises(MalformedError, match=r"a cohort of 1000, and the run has 5 clients$"):
-        Opening.read(message, 0, 5, 0)
+        ExchangeHeader.read(message, 0, 5, 0)
 
 
 def test_terms_with_other_threshold_keys_are_other_terms() -> None:
@@ -215,13 +215,13 @@ def test_terms_with_other_threshold_keys_are_other_terms() -> None:
 def test_a_frozen_state_of_numbers_out_of_range_is_refused_by_name() -> None:
     terms, run = masking(), new_run()
     node = terms.node(1, run, DATA[1])
-    opening = Opening((0, 1, 2, 3, 4), "train", 0).body()
-    assert node.handle(Message(run, 0, "keys", SERVER, 1, opening | {"protocol/x": np.zeros(1)})).stage == "refusal"
+    header = ExchangeHeader((0, 1, 2, 3, 4), "train", 0).body()
+    assert node.handle(Message(run, 0, "keys", SERVER, 1, header | {"protocol/x": np.zeros(1)})).stage == "refusal"
     tensors, header = decode(freeze(node))
     for change in ({"doublings": 10**6}, {"learned": ["0x1p99999"]}, {"kind": "x"}, {"cohort": [3, 1]}, {"cohort": 1}):
         wrong = {"cohort": [0, 1], "kind": "train", "doublings": 0, "learned": []} | change
         with pytest.raises(StorageError):
-            thaw(terms.node(1, run, DATA[1]), encode(tensors, header | {"exchange": 0, "opening": wrong}))
+            thaw(terms.node(1, run, DATA[1]), encode(tensors, header | {"exchange": 0, "header": wrong}))
 
 
 def test_a_supernode_that_says_it_is_another_client_ends_the_run_or_takes_its_place() -> None:

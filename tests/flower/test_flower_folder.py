@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.schema.settings import CLIENTS
 
 from securefed import storage
 from securefed.defenses.compose import chain
@@ -19,7 +20,6 @@ from securefed.flower import serve
 from securefed.flower.enrolment import Invitation
 from securefed.server import Result
 from securefed.terms import Terms, new_run
-from tests.contract.settings import CLIENTS
 from tests.flower.grid import LocalGrid
 from tests.flower.test_flower_attacks import asks, begin_anew, files, invite, masking
 from tests.flower.test_flower_runs import grid_of, quick, terms_of

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.schema.deviating_server import OldOrder
+from tests.schema.test_non_interference import AT_LEAST, NAMES, play
 
 from securefed.flower import client_app
 from securefed.flower.enrolment import Invitation
@@ -14,8 +16,6 @@ from securefed.messages import Message
 from securefed.sealing import Seal
 from securefed.terms import Terms
 from tests.combinations import sampled
-from tests.contract.deviating_server import OldOrder
-from tests.contract.test_non_interference import AT_LEAST, NAMES, play
 from tests.flower.grid import Node
 from tests.flower.test_flower_attacks import ask, invite, wrapped
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.schema.settings import CLIENTS, data, make
 
 from securefed.datasets.base import Dataset
 from securefed.defenses.base import Defense
@@ -26,7 +27,6 @@ from securefed.sealing import Seal
 from securefed.terms import Terms
 from securefed.transports.flower import ACTION as PROTOCOL
 from securefed.transports.flower import from_content
-from tests.contract.settings import CLIENTS, data, make
 from tests.flower.grid import LocalGrid, Node
 
 
@@ -77,7 +77,7 @@ def test_a_run_over_flower_is_the_run_in_one_process(name: str, defense: Defense
     rounds: list[int] = []
     ours = serve(grid_of(terms, personal=keep), terms, 3, progress=lambda e: rounds.append(e.round), **quick())
     theirs = Federation(make(name), DATA, chain(Quantise()), seed=3, public=PUBLIC, batched=False).run(3)
-    assert rounds == [0, 1, 2] and ours.stopped is None and not ours.unsettled
+    assert rounds == [0, 1, 2] and ours.stopped is None and not ours.uncommitted
     for tensor, value in theirs.output.items():
         np.testing.assert_array_equal(ours.output[tensor], value)
     assert not ours.personal and set(personal) == set(theirs.personal)

@@ -10,7 +10,7 @@ from numpy.linalg import LinAlgError
 
 from securefed.algorithms.pca.faps import FAPS
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.gram.coordinates import GramParametrisation
 from securefed.attacks.gram.faps.fit_plan import known_rounds, parametrisation
 from securefed.attacks.gram.faps.message_span import span_basis
@@ -57,7 +57,7 @@ class ClientEquations:
     @classmethod
     def of(
         cls,
-        rounds: Sequence[Observation],
+        rounds: Sequence[RoundView],
         algorithm: FAPS,
         rows: int,
         scale: float,

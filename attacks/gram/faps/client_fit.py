@@ -16,7 +16,7 @@ import numpy as np
 
 from securefed.algorithms.pca.faps import FAPS
 from securefed.algorithms.pca.server import PRODUCT
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.gram.faps.client_equations import ClientEquations
 from securefed.attacks.gram.faps.fit_plan import FEWEST, needed_rounds
@@ -64,9 +64,7 @@ deviations), S no further from the near-consensus estimate (relative), and their
 that of the first message's errors. Other minima of the fit violate one of them."""
 
 
-def fit_client(
-    rounds: Sequence[Observation], algorithm: FAPS, rows: int, starts: int, limit: int
-) -> FAPSSolution | None:
+def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: int, limit: int) -> FAPSSolution | None:
     """Fit a simulated client to the first messages of one client.
 
     All rounds say where to begin. The fit itself reads as many rounds as determine S where its rank is low, and all
@@ -104,7 +102,7 @@ def fit_client(
     return None
 
 
-def estimate_of_low_rank(rounds: Sequence[Observation], algorithm: FAPS, rows: int, limit: int) -> Array | None:
+def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, limit: int) -> Array | None:
     """Return the best guess of S without a simulation, for exact messages of a client of few rows.
 
     Args:
@@ -124,7 +122,7 @@ def estimate_of_low_rank(rounds: Sequence[Observation], algorithm: FAPS, rows: i
     return equations.restored(low_rank_estimate(equations, estimate.gram, rounds))
 
 
-def error_allowed(rounds: Sequence[Observation], algorithm: FAPS, rows: int, gram: Array) -> float:
+def error_allowed(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram: Array) -> float:
     """Return the relative error of S that the messages' own rounding or noise leaves, to first order.
 
     This is a property of the messages, whatever the attack. It needs the true S, so it serves to judge an attack.
@@ -225,7 +223,7 @@ def _accepted(equations: ClientEquations, x: Array, starts: int, proof: float) -
 
 def _noise_weighted(
     equations: ClientEquations,
-    rounds: Sequence[Observation],
+    rounds: Sequence[RoundView],
     rows: int,
     x: Array,
     estimate: Array,

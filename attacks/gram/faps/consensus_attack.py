@@ -8,11 +8,11 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from securefed.algorithms.base import Outcome
+from securefed.algorithms.base import RoundOutcome
 from securefed.algorithms.pca.faps import FAPS
 from securefed.algorithms.pca.guarded_faps import BLOCK, GuardedFAPS
 from securefed.algorithms.pca.server import PRODUCT
-from securefed.attacks.base import Observation, Observed, Reconstruction, Target
+from securefed.attacks.base import Reconstruction, RoundView, Target, View
 from securefed.attacks.gram.clipped_products import PerturbedProducts, is_perturbed
 from securefed.attacks.gram.faps.client_fit import estimate_of_low_rank, fit_client
 from securefed.attacks.gram.faps.clipped_masked_products import ClippedMaskedProducts
@@ -77,7 +77,7 @@ class ConsensusGram:
         require(self.starts >= 1, f"starts must be at least 1, not {self.starts}")
         require(self.largest >= 1, f"largest must be at least 1, not {self.largest}")
 
-    def applies(self, target: Target, observed: Observed) -> str | None:
+    def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         if not isinstance(target.algorithm, FAPS):
             return "The messages are no masked products of FAPS."
@@ -96,7 +96,7 @@ class ConsensusGram:
             return f"No observed sum holds client {observed.target}."
         return None
 
-    def run(self, observed: Observed, target: Target, rng: np.random.Generator) -> Reconstruction:
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the Gram matrix of the target, or of the most frequent set of clients."""
         reason = self.applies(target, observed)
         if reason is not None:
@@ -135,9 +135,7 @@ class ConsensusGram:
             members=members,
         )
 
-    def _chained(
-        self, rounds: Sequence[Observation], target: Target, rows: int, estimate: Array
-    ) -> FAPSSolution | None:
+    def _chained(self, rounds: Sequence[RoundView], target: Target, rows: int, estimate: Array) -> FAPSSolution | None:
         """Solve round by round; `None` where that is impossible or explains the messages worse than the estimate."""
         algorithm = cast(FAPS, target.algorithm)
         chain = solve_round_by_round(rounds, algorithm, rows, estimate) if is_solvable_by_rounds(algorithm) else None
@@ -148,7 +146,7 @@ class ConsensusGram:
             return None
         return replace(chain, residual=residual)
 
-    def _fitted(self, rounds: Sequence[Observation], target: Target, rows: int) -> FAPSSolution | None:
+    def _fitted(self, rounds: Sequence[RoundView], target: Target, rows: int) -> FAPSSolution | None:
         """Fit a simulated client; `None` where there are too many unknowns, or no start ends at a fit."""
         algorithm = cast(FAPS, target.algorithm)
         if not algorithm.rank < target.public.features or solves_subproblems(algorithm):
@@ -156,7 +154,7 @@ class ConsensusGram:
         fit = fit_client(rounds, algorithm, rows, self.starts, self.fit_unknowns)
         return None if fit is None else replace(fit, residual=replay_residual(fit.gram, rounds, target))
 
-    def _estimated(self, rounds: Sequence[Observation], target: Target, rows: int, estimate: Array) -> FAPSSolution:
+    def _estimated(self, rounds: Sequence[RoundView], target: Target, rows: int, estimate: Array) -> FAPSSolution:
         """Return the estimate; of few rows the one of that rank, where it explains the messages better."""
         algorithm, guesses = cast(FAPS, target.algorithm), [estimate]
         if algorithm.rank < target.public.features:
@@ -167,7 +165,7 @@ class ConsensusGram:
         return FAPSSolution(guesses[best], "near consensus", residuals[best], unknowns=_entries(estimate))
 
 
-def replay_residual(gram: Array, rounds: Sequence[Observation], target: Target) -> float:
+def replay_residual(gram: Array, rounds: Sequence[RoundView], target: Target) -> float:
     """Return the relative residual of all messages for a FAPS client with this Gram matrix."""
     algorithm = cast(FAPS, target.algorithm)
     values, vectors = np.linalg.eigh(gram)
@@ -177,21 +175,21 @@ def replay_residual(gram: Array, rounds: Sequence[Observation], target: Target) 
     missed = total = 0.0
     for observation in rounds:
         tentative, sent = algorithm.contribute(client, observation.broadcast, rng)
-        client = algorithm.settle(tentative, Outcome(True, None))
+        client = algorithm.commit(tentative, RoundOutcome(True, None))
         seen = observation.message[PRODUCT]
         missed += float(np.sum((sent[PRODUCT] - seen) ** 2))
         total += float(np.sum(seen**2))
     return float(np.sqrt(missed / (total or 1.0)))
 
 
-def runs_of_faps(rounds: Sequence[Observation], algorithm: FAPS) -> dict[Members, list[Observation]]:
+def runs_of_faps(rounds: Sequence[RoundView], algorithm: FAPS) -> dict[Members, list[RoundView]]:
     """Return the rounds that are one run of FAPS, by the clients in them: all, or of guarded FAPS the longest block."""
     groups = rounds_by_members(rounds)
     if not isinstance(algorithm, GuardedFAPS):
         return groups
     longest = {}
     for members, seen in groups.items():
-        blocks: dict[int, list[Observation]] = {}
+        blocks: dict[int, list[RoundView]] = {}
         for observation in seen:
             blocks.setdefault(int(observation.broadcast.get(BLOCK, 0)), []).append(observation)
         blocks.pop(0, None)
@@ -200,7 +198,7 @@ def runs_of_faps(rounds: Sequence[Observation], algorithm: FAPS) -> dict[Members
     return longest
 
 
-def _private(rounds: Sequence[Observation], target: Target, rows: int, distance: float) -> FAPSSolution | None:
+def _private(rounds: Sequence[RoundView], target: Target, rows: int, distance: float) -> FAPSSolution | None:
     """Solve with clips and noise taken into account.
 
     Returns:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from securefed.algorithms.pca.faps import FAPS, PERIOD
 from securefed.algorithms.pca.server import BASIS
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.gram.coordinates import GramParametrisation, LowRankFactor, SymmetricMatrices
 from securefed.attacks.gram.faps.message_span import span_width
 
@@ -37,7 +37,7 @@ def parametrisation(size: int, rows: int) -> GramParametrisation:
     return LowRankFactor(size, rows) if 0 < 2 * rows < size else SymmetricMatrices.of(size)
 
 
-def needed_rounds(algorithm: FAPS, rounds: Sequence[Observation], rows: int) -> tuple[int, GramParametrisation]:
+def needed_rounds(algorithm: FAPS, rounds: Sequence[RoundView], rows: int) -> tuple[int, GramParametrisation]:
     """Return how many rounds to fit, and the parametrisation of S in the directions in which they move.
 
     They are as many as have `_REDUNDANCY` equations for each unknown, or all whose beta is known.

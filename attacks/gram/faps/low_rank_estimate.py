@@ -14,7 +14,7 @@ import numpy as np
 
 from securefed.algorithms.pca.operators import off
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.gram.coordinates import GramDirections, GramParametrisation
 from securefed.attacks.gram.faps.client_equations import ClientEquations
 from securefed.attacks.gram.faps.near_consensus import block_deviations, evenly_spaced
@@ -27,7 +27,7 @@ _EXACT, _CLOSEST = 1e-3, 1e-4
 """Standard deviations, in units of lambda_1: of what is known exactly, and of a block at least."""
 
 
-def low_rank_estimate(equations: ClientEquations, estimate: Array, rounds: Sequence[Observation]) -> Array:
+def low_rank_estimate(equations: ClientEquations, estimate: Array, rounds: Sequence[RoundView]) -> Array:
     """Return S near consensus among the matrices of the known rank; in the basis and the units of `equations`.
 
     Args:
@@ -61,7 +61,7 @@ class _NearConsensusEquations:
     captured: Array
 
     @classmethod
-    def of(cls, equations: ClientEquations, rounds: Sequence[Observation]) -> _NearConsensusEquations:
+    def of(cls, equations: ClientEquations, rounds: Sequence[RoundView]) -> _NearConsensusEquations:
         Z = np.stack([o.broadcast[BASIS] for o in rounds])
         Y = np.stack([o.message[PRODUCT] for o in rounds])
         return cls(

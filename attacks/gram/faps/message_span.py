@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from securefed.algorithms.pca.server import BASIS, PRODUCT
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.tensors import Array
 
 _ROUND_OFF = 1e-12
@@ -27,7 +27,7 @@ leaves a margin; larger values give up the span of messages with faint direction
 """
 
 
-def first_message_noise(first: Observation) -> float | None:
+def first_message_noise(first: RoundView) -> float | None:
     """Estimate the noise of a client's first message, relative to its root mean square.
 
     Without noise Z^T Y = beta I there. The rank^2 - 1 numbers that should vanish leave the size of the noise uncertain
@@ -45,7 +45,7 @@ def first_message_noise(first: Observation) -> float | None:
     return away / max(float(np.sqrt(np.mean(Y**2))), np.finfo(float).tiny)
 
 
-def is_exact(first: Observation) -> bool:
+def is_exact(first: RoundView) -> bool:
     """Return whether a first message shows no more noise than round-off."""
     noise = first_message_noise(first)
     return noise is None or noise < _ROUND_OFF
@@ -57,7 +57,7 @@ def span_width(features: int, rank: int, rows: int, rounds: int) -> int:
     return narrow if 0 < rows <= rounds * rank and narrow < features else features
 
 
-def span_basis(rounds: Sequence[Observation], rows: int) -> Array:
+def span_basis(rounds: Sequence[RoundView], rows: int) -> Array:
     """Return an orthonormal basis of the span, (features, directions); the identity where there is no smaller one.
 
     There is none either where noise hides a part of the span.

@@ -14,7 +14,7 @@ import numpy as np
 
 from securefed.algorithms.pca.operators import off
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.gram.faps.projected_equations import ProjectedEquations
 from securefed.attacks.gram.linear import nearest_psd
 from securefed.tensors import Array
@@ -44,14 +44,14 @@ class NearConsensusEstimate:
     distances: Array
 
 
-def largest_eigenvalue(first: Observation, beta_scale: float) -> float:
+def largest_eigenvalue(first: RoundView, beta_scale: float) -> float:
     """Return lambda_1(S) = beta_0 / beta_scale, from beta_0 = tr(Z_0^T Y_0) / p."""
     Z = first.broadcast[BASIS]
     beta = float(np.vdot(Z, first.message[PRODUCT])) / Z.shape[1]
     return float(max(abs(beta) / beta_scale, np.finfo(float).tiny))
 
 
-def near_consensus(rounds: Sequence[Observation], beta_scale: float, rows: int) -> NearConsensusEstimate:
+def near_consensus(rounds: Sequence[RoundView], beta_scale: float, rows: int) -> NearConsensusEstimate:
     """Estimate S, of rank at most `rows`, from all rounds."""
     Z = np.stack([o.broadcast[BASIS] for o in rounds])
     Y = np.stack([o.message[PRODUCT] for o in rounds])
@@ -76,7 +76,7 @@ def block_deviations(Z: Array, Y: Array) -> Array:
     return np.asarray(DISTANCE_FACTOR * _distances(Z, Y) / np.sqrt(features * rank) + _FLOOR)
 
 
-def evenly_spaced(rounds: Sequence[Observation], count: int = ROUNDS) -> list[Observation]:
+def evenly_spaced(rounds: Sequence[RoundView], count: int = ROUNDS) -> list[RoundView]:
     """Return at most `count` of the rounds, evenly spaced, the first always among them."""
     index = np.unique(np.linspace(0, len(rounds) - 1, min(count, len(rounds))).round().astype(int))
     return [rounds[i] for i in index]

@@ -20,7 +20,7 @@ from scipy.optimize import nnls
 
 from securefed.algorithms.pca.faps import FAPS
 from securefed.algorithms.pca.server import PRODUCT
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.gram.coordinates import GramParametrisation, LowRankFactor
 from securefed.attacks.gram.faps.client_equations import ClientEquations
 from securefed.attacks.gram.faps.simulated_client import (
@@ -103,7 +103,7 @@ class _ReceivedMessages:
     rounding: Array
 
     @classmethod
-    def of(cls, rounds: Sequence[Observation], algorithm: FAPS, rows: int, scale: float) -> _ReceivedMessages:
+    def of(cls, rounds: Sequence[RoundView], algorithm: FAPS, rows: int, scale: float) -> _ReceivedMessages:
         equations = ClientEquations.of(rounds, algorithm, rows, scale, reduced=False)
         products = np.stack([o.message[PRODUCT] for o in rounds])
         kind = np.float32 if is_single_precision(products) else np.float64
@@ -160,7 +160,7 @@ class _ErrorSizes:
 
 
 def most_likely(
-    rounds: Sequence[Observation], algorithm: FAPS, rows: int, start: Array, counts: Array, estimate: Array
+    rounds: Sequence[RoundView], algorithm: FAPS, rows: int, start: Array, counts: Array, estimate: Array
 ) -> NoiseWeightedFit | None:
     """Find the most likely S near `start`.
 
@@ -185,7 +185,7 @@ def most_likely(
         return None
 
 
-def least_error(rounds: Sequence[Observation], algorithm: FAPS, rows: int, gram: Array) -> float:
+def least_error(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram: Array) -> float:
     """Return the relative error (root mean square) below which no unbiased attack on messages with such errors gets.
 
     This is the bound of Cramer and Rao, to first order at the true S, so it serves to judge an attack.

@@ -24,7 +24,7 @@ from numpy.linalg import LinAlgError
 from securefed.algorithms.pca.faps import FAPS, GROWTH, PERIOD, STALL
 from securefed.algorithms.pca.operators import off, orth
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
-from securefed.attacks.base import Observation
+from securefed.attacks.base import RoundView
 from securefed.attacks.gram.elimination import EliminatedProducts, InnerEquations, eliminate, symmetric_basis
 from securefed.attacks.gram.faps.solution import FAPSSolution
 from securefed.attacks.gram.linear import solve
@@ -89,7 +89,7 @@ def solves_subproblems(algorithm: FAPS) -> bool:
 
 
 def solve_round_by_round(
-    rounds: Sequence[Observation], algorithm: FAPS, rows: int, estimate: Array
+    rounds: Sequence[RoundView], algorithm: FAPS, rows: int, estimate: Array
 ) -> FAPSSolution | None:
     """Solve for one client's S from its first message on.
 
@@ -112,14 +112,14 @@ def solve_round_by_round(
     return FAPSSolution(gram, "round by round", seen.residual, seen.rank, seen.unknowns, seen.condition, notes)
 
 
-Next = Callable[[Sequence[SolvedSubspace], Observation, float, Array], "tuple[SolvedSubspace, SolvedSubspace] | None"]
+Next = Callable[[Sequence[SolvedSubspace], RoundView, float, Array], "tuple[SolvedSubspace, SolvedSubspace] | None"]
 """Arguments: the subspaces so far, the round, beta, an estimate of S. Result: the last subspace, with what the round
 showed of it, and the next one.
 """
 
 
 def _solve_subspaces(
-    rounds: Sequence[Observation], algorithm: FAPS, advance: Next, estimate: Array
+    rounds: Sequence[RoundView], algorithm: FAPS, advance: Next, estimate: Array
 ) -> list[SolvedSubspace]:
     """Return the subspaces, the first from round 0, where X = Z; each further round gives one more."""
     first = rounds[0]
@@ -161,7 +161,7 @@ def _inner(subspace: SolvedSubspace) -> InnerEquations:
 
 
 def _one_step(
-    solved: Sequence[SolvedSubspace], observation: Observation, beta: float, estimate: Array
+    solved: Sequence[SolvedSubspace], observation: RoundView, beta: float, estimate: Array
 ) -> tuple[SolvedSubspace, SolvedSubspace] | None:
     """Return the next subspace where there was one inner step."""
     equations = _OneStepEquations.of(solved, observation, beta)
@@ -200,7 +200,7 @@ class _OneStepEquations:
     trace: float | None
 
     @classmethod
-    def of(cls, solved: Sequence[SolvedSubspace], observation: Observation, beta: float) -> _OneStepEquations:
+    def of(cls, solved: Sequence[SolvedSubspace], observation: RoundView, beta: float) -> _OneStepEquations:
         known = [
             (subspace.X, subspace.X @ subspace.inside + subspace.G)
             for subspace in solved
@@ -274,7 +274,7 @@ def _symmetry(probes: Array, products: Array, X: Array, G: Array) -> tuple[Array
 
 
 def _exact_step(
-    solved: Sequence[SolvedSubspace], observation: Observation, beta: float, estimate: Array
+    solved: Sequence[SolvedSubspace], observation: RoundView, beta: float, estimate: Array
 ) -> tuple[SolvedSubspace, SolvedSubspace] | None:
     """Return the next subspace where the subproblem was solved exactly."""
     last, Z, Y = solved[-1], observation.broadcast[BASIS], observation.message[PRODUCT]

@@ -16,7 +16,7 @@ from numpy.linalg import LinAlgError
 from securefed.algorithms.pca.faps import FAPS, PERIOD
 from securefed.algorithms.pca.guarded_faps import GuardedFAPS
 from securefed.algorithms.pca.server import BASIS, CAPTURED, PRODUCT
-from securefed.attacks.base import Observed, Target
+from securefed.attacks.base import Target, View
 from securefed.attacks.gram.coordinates import SymmetricMatrices
 from securefed.attacks.gram.faps.near_consensus import evenly_spaced, near_consensus
 from securefed.attacks.gram.faps.simulated_client import (
@@ -53,7 +53,7 @@ class JointGram(JointAttack):
         algorithm, features = cast(FAPS, target.algorithm), target.public.features
         return features * (features + 1) // 2, _known(algorithm, rounds) * (features * algorithm.rank + 1)
 
-    def sums(self, observed: Observed, target: Target) -> JointFitProblem:
+    def sums(self, observed: View, target: Target) -> JointFitProblem:
         """Return the simulation of a client, the sums, and a share of the near-consensus estimate to begin with."""
         algorithm = cast(FAPS, target.algorithm)
         rounds = observed.rounds[: _known(algorithm, len(observed.rounds))]

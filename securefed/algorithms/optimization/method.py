@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Outcome
+from securefed.algorithms.base import Algorithm, RoundOutcome
 from securefed.algorithms.hyperparameters import check_positive
 from securefed.algorithms.optimization.array_pool import ArrayPool
 from securefed.algorithms.optimization.cohort import groups, together
@@ -228,7 +228,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
             peaks[part] = known or _peak(value)
         return replace(server, vectors=vectors, round=server.round + 1, peaks=peaks)
 
-    def settle(self, client: ModelClient, outcome: Outcome) -> ModelClient:
+    def commit(self, client: ModelClient, outcome: RoundOutcome) -> ModelClient:
         """Commit the tentative state of a client that the sum counted."""
         if outcome.included and client.pending is not None:
             return replace(client, memory=client.pending, pending=None)

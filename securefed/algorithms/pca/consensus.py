@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.algorithms.base import Algorithm, Outcome
+from securefed.algorithms.base import Algorithm, RoundOutcome
 from securefed.algorithms.hyperparameters import check_integer, check_number, check_positive
 from securefed.algorithms.pca import server as common
 from securefed.algorithms.pca.cohort import StackedGrams, groups
@@ -56,7 +56,7 @@ class ConsensusClient:
         basis: U_i, (features, rank); `None` before the first contribution.
         dual: Y_i, of the same shape; `None` likewise (zero).
         constraint_dual: T_i, (rank, rank), of the constraint h(U_i) <= 0; stays zero for FedPG.
-        point: M_i = U_i + Y_i / rho as last sent, from which `settle` makes the dual; `None` once settled.
+        point: M_i = U_i + Y_i / rho as last sent, from which `commit` makes the dual; `None` once settled.
         scale: 1, or 1 / n_i where the Gram matrix is normalised.
     """
 
@@ -83,7 +83,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         max_rounds: stop after so many rounds.
 
     Only the participants of a round move: Z+ is the mean of THEIR points (8), and they update Y_i by the Z+ of the
-    round they contributed to (9); so `settle` needs that broadcast. Everybody else keeps U_i and Y_i, and a client
+    round they contributed to (9); so `commit` needs that broadcast. Everybody else keeps U_i and Y_i, and a client
     that comes late starts at the Z it is sent. After a round in which everybody took part the duals sum to zero, and
     only then (11), the plain mean of the U_i, is the same as (8).
     Z is a mean, not a basis: its columns span the result, and `orth(Z)` is what scores rows. At rho below
@@ -214,7 +214,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         change = float(np.linalg.norm(mean - server.mean) / np.linalg.norm(server.mean)) if same else None
         return ConsensusServer(mean, server.round + 1, aggregate.survivors, change)
 
-    def settle(self, client: ConsensusClient, outcome: Outcome) -> ConsensusClient:
+    def commit(self, client: ConsensusClient, outcome: RoundOutcome) -> ConsensusClient:
         """Y_i <- Y_i + rho (U_i - Z+) = rho (M_i - Z+). Raises `ConfigError` where the round's own Z+ is lacking."""
         if outcome.broadcast is None or client.point is None:
             raise ConfigError("FedPCA settles a contribution with the broadcast that followed from its round")

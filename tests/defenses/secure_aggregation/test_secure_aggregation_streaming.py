@@ -14,9 +14,9 @@ from securefed.defenses.capabilities import SupportsStreaming
 from securefed.defenses.compose import chain
 from securefed.defenses.secure_aggregation import secure_aggregation
 from securefed.errors import AuthenticationError, ContradictionError, TooFewSurvivors
-from securefed.exchange_context import Counted, exchange_context, tensors_digest
+from securefed.exchange_context import CountedExchanges, exchange_context, tensors_digest
+from securefed.opening import ExchangeHeader
 from securefed.messages import SERVER, Aggregate, Message, Transcript
-from securefed.opening import Opening
 from securefed.state import pack, unnest
 from securefed.tensors import Layout, TensorSpec
 
@@ -114,10 +114,10 @@ class Together:
 
     def context(self, message):
         """As a client derives it from what it is told."""
-        opening = Opening(self.session.cohort, "train", 0)
-        counted = Counted.read(message, self.session.cohort, followed=False)
+        header = ExchangeHeader(self.session.cohort, "train", 0)
+        counted = CountedExchanges.read(message, self.session.cohort, followed=False)
         broadcast = tensors_digest(unnest("broadcast", message.body))
-        return exchange_context(self.session, opening, broadcast, counted)
+        return exchange_context(self.session, header, broadcast, counted)
 
     def exchange(self, outgoing, timeout=None):
         return {party: self.answer(party, data) for party, data in outgoing.items()}
@@ -139,7 +139,7 @@ def peak_bytes(kind, clients) -> int:
     tracemalloc.start()
     try:
         summed = coordinator.exchange(
-            0, Opening(cohort, "train", 0), broadcast, Counted.of(cohort, {}, None), (), lambda _: {}
+            0, ExchangeHeader(cohort, "train", 0), broadcast, CountedExchanges.of(cohort, {}, None), (), lambda _: {}
         )
         peak = tracemalloc.get_traced_memory()[1]
     finally:
