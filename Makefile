@@ -51,7 +51,7 @@ bench: $(READY)  ## Benchmarks against the peers (installs pfl-research and brea
 	$(BIN)/python -m benchmarks
 
 reproduce: $(READY)  ## The papers' figures beside ours; writes docs/reproduction.md (REPRODUCE_ARGS=--quick: 5 minutes)
-	$(BIN)/python -m benchmarks.reproduction $(REPRODUCE_ARGS)
+	$(BIN)/python -m benchmarks.ledger $(REPRODUCE_ARGS)
 
 clean:  ## Remove everything the other targets made
 	rm -rf $(VENV) .venv-pfl .venv-breaching build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/reproduction/quick-results

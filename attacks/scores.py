@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from securefed.tensors import Array
+from securefed._tensors import Array
 
 
 def relative_error(estimate: Array, truth: Array) -> float:

@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from securefed.attacks.base import RoundView, View
-from securefed.defenses.base import without_indicator_tensor
+from securefed._messages import ROTATED, SERVER, ClientId, PartyId, RoundRecord, Transcript
+from securefed._tensors import Array, Layout, Tensors, TensorSpec, subtract
+from securefed.attacks._base import RoundView, View
+from securefed.defenses._base import without_indicator_tensor
 from securefed.errors import TranscriptError
-from securefed.messages import ROTATED, SERVER, ClientId, PartyId, RoundRecord, Transcript
-from securefed.tensors import Array, Layout, Tensors, TensorSpec, subtract
 
 Opener = Callable[[Tensors], Tensors]
 """Turns one recorded upload into the encoded contribution (decryption with a key the viewer holds)."""
@@ -227,7 +227,7 @@ def decode(encoded: Tensors, step: Mapping[str, float]) -> dict[str, Array]:
 
 def _unrotated(message: Tensors, order: Sequence[str], exchange: tuple[str, int]) -> dict[str, Array]:
     """Undo the public rotation of values to which distributed noise was added."""
-    from securefed.defenses.differential_privacy.rotation import Rotation  # noqa: PLC0415 - few transcripts need it
+    from securefed.defenses._differential_privacy.rotation import Rotation  # noqa: PLC0415 - few transcripts need it
 
     layout = Layout(tuple(TensorSpec(name, np.shape(message[name])) for name in order))
     return layout.unflatten(Rotation(layout.size, exchange).inverse(layout.flatten(message)))

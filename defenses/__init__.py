@@ -2,7 +2,7 @@
 
 A defence is a chain of transforms, ended by one aggregation:
 
-    from securefed.defenses import chain, clip, gaussian, secure_aggregation
+    from securefed.defenses import chain, clip, gaussian, _secure_aggregation as secure_aggregation
 
     defense = chain(clip(1.0), gaussian(2.0), secure_aggregation())
     print(defense.plan(layout, clients=20))
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from securefed._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from securefed.defenses.base import Aggregation, Defense, Session, UploadContext, expect_stage
-    from securefed.defenses.compose import chain, identity
-    from securefed.defenses.differential_privacy import (
+    from securefed.defenses._base import Aggregation, Defense, Session, UploadContext, expect_stage
+    from securefed.defenses._chain import chain, identity
+    from securefed.defenses._differential_privacy import (
         Budget,
         FixedSizeSampling,
         PoissonSampling,
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
         poisson,
         skellam,
     )
-    from securefed.defenses.differential_privacy.clip import clip, clip_each
-    from securefed.defenses.differential_privacy.gaussian import gaussian, sensitivity
-    from securefed.defenses.differential_privacy.record_privacy import records
-    from securefed.defenses.fixed_point import quantise
-    from securefed.defenses.homomorphic import KeyHolder, KeySet, ckks, deal, paillier, threshold_paillier
-    from securefed.defenses.plain import Plain
-    from securefed.defenses.plan import MaskingPlan, Plan, PrivacyPlan, TensorPlan
-    from securefed.defenses.secure_aggregation import Identities, new_identity, public_identity, secure_aggregation
-    from securefed.defenses.simulate import sum_once
-    from securefed.defenses.transform import AdaptiveTransform, ChainStage, Transform
+    from securefed.defenses._differential_privacy.clip import clip, clip_each
+    from securefed.defenses._differential_privacy.gaussian import gaussian, sensitivity
+    from securefed.defenses._differential_privacy.record_privacy import records
+    from securefed.defenses._fixed_point import quantise
+    from securefed.defenses._homomorphic import KeyHolder, KeySet, ckks, deal, paillier, threshold_paillier
+    from securefed.defenses._plain import Plain
+    from securefed.defenses._plan import MaskingPlan, Plan, PrivacyPlan, TensorPlan
+    from securefed.defenses._secure_aggregation import Identities, new_identity, public_identity, secure_aggregation
+    from securefed.defenses._simulation import sum_once
+    from securefed.defenses._transform import AdaptiveTransform, ChainStage, Transform
 
 __all__ = [
     "AdaptiveTransform",
@@ -87,16 +87,16 @@ __all__ = [
     "threshold_paillier",
 ]
 
-_BASE: Final = "securefed.defenses.base"
-_COMPOSE: Final = "securefed.defenses.compose"
-_ENCRYPTION: Final = "securefed.defenses.homomorphic"
-_FIXED_POINT: Final = "securefed.defenses.fixed_point"
-_MASKING: Final = "securefed.defenses.secure_aggregation"
-_PLAIN: Final = "securefed.defenses.plain"
-_PLAN: Final = "securefed.defenses.plan"
-_PRIVACY: Final = "securefed.defenses.differential_privacy"
-_SIMULATE: Final = "securefed.defenses.simulate"
-_TRANSFORM: Final = "securefed.defenses.transform"
+_BASE: Final = "securefed.defenses._base"
+_COMPOSE: Final = "securefed.defenses._chain"
+_ENCRYPTION: Final = "securefed.defenses._homomorphic"
+_FIXED_POINT: Final = "securefed.defenses._fixed_point"
+_MASKING: Final = "securefed.defenses._secure_aggregation"
+_PLAIN: Final = "securefed.defenses._plain"
+_PLAN: Final = "securefed.defenses._plan"
+_PRIVACY: Final = "securefed.defenses._differential_privacy"
+_SIMULATE: Final = "securefed.defenses._simulation"
+_TRANSFORM: Final = "securefed.defenses._transform"
 _EXPORTS: Final = {
     "chain": (_COMPOSE, "Compose a defence from transforms and one aggregation."),
     "identity": (_COMPOSE, "Compose the defence that changes nothing: sums in the clear."),

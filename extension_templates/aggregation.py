@@ -8,7 +8,7 @@ everything: it is an example. For real runs take `secure_aggregation`.
 Steps are pure: they take a state and return a new one, without I/O. States are frozen dataclasses of arrays, numbers,
 texts and bytes, so that they survive a process; a field marked `local()` stays with its owner.
 
-Test yours with `check_aggregation(YourAggregation())` from `securefed.testing.aggregation_checks`.
+Test yours with `check_aggregation(YourAggregation())` from `securefed.testing._aggregation_checks`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._messages import Aggregate, ClientId, Message, PartyId
+from securefed._persistence.packing import local
+from securefed._tensors import Array, Tensors
 from securefed.defenses import Aggregation, Plan, Session, TensorPlan, UploadContext, expect_stage
 from securefed.errors import MalformedError, TooFewSurvivors
-from securefed.messages import Aggregate, ClientId, Message, PartyId
-from securefed.state import local
-from securefed.tensors import Array, Tensors
 
 UPLOAD = "upload"
 

@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed._tensors import Array, Layout, Tensors, TensorSpec
 from securefed.algorithms import Algorithm, AuditCase, ClientData, algorithms
-from securefed.datasets.base import Dataset
-from securefed.messages import Aggregate
-from securefed.public import Public
-from securefed.tensors import Array, Layout, Tensors, TensorSpec
+from securefed.datasets._base import Dataset
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class FederatedMean(Algorithm[MeanServer, ClientData]):
         """A client's state before its first round.
 
         `ClientData` holds the rows and remembers nothing. A client with a memory has a frozen dataclass of its own; its
-        rows are a field `data: Dataset = securefed.state.local()`, which is never stored.
+        rows are a field `data: Dataset = securefed._persistence.packing.local()`, which is never stored.
         """
         return ClientData(data)
 
@@ -86,4 +86,4 @@ class FederatedMean(Algorithm[MeanServer, ClientData]):
         return -float(np.linalg.norm(test.x.mean(axis=0) - output["mean"] / self.scale))
 
     # Optional, with defaults in `Algorithm`: commit, evaluation_layout, evaluate, personal, finished. See the
-    # docstrings there. `securefed.algorithms.capabilities` lists further methods that an algorithm may have.
+    # docstrings there. `securefed.algorithms._capabilities` lists further methods that an algorithm may have.

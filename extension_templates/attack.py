@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.attacks.base import Reconstruction, Target, View, attacks
+from securefed.attacks._base import Reconstruction, Target, View, attacks
 from securefed.errors import TranscriptError
 
 
@@ -28,7 +28,7 @@ class MeanRow:
 
     name: ClassVar[str] = "statistics/mean-row"
     secret: ClassVar[str] = "samples"
-    """What it reconstructs, by its name in `securefed.auditing.scoring.SCORES`."""
+    """What it reconstructs, by its name in `securefed._auditing.scoring.SCORES`."""
 
     def applies(self, target: Target, observed: View) -> str | None:
         """Return `None` where the attack can run, else the reason in a sentence."""

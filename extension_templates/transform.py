@@ -3,7 +3,7 @@
 A transform changes each client's contribution before it is summed, or the sum before it is released. This one keeps
 the sign of a contribution and makes all its large entries smaller: x becomes limit * tanh(x / limit).
 
-Test yours with `check_transform(YourTransform())` from `securefed.testing.transform_checks`, and use it in a chain:
+Test yours with `check_transform(YourTransform())` from `securefed.testing._transform_checks`, and use it in a chain:
 
     chain(SoftLimit(1.0), secure_aggregation())
 """
@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._tensors import Tensors
 from securefed.defenses import ChainStage, Plan, Transform
 from securefed.errors import ConfigError, PlanError
-from securefed.tensors import Tensors
 
 
 @dataclass(frozen=True)  # parameters are public: server and clients agree on them before the run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from securefed.cli import app
+from securefed._commands.cli import app
 
 if __name__ == "__main__":
     app(prog_name="securefed")

@@ -3,7 +3,7 @@
 A package's `__init__.py` lists its public names, each with its module and a one-line summary:
 
     EXPORTS = {
-        "clip": ("securefed.defenses.differential_privacy", "Limit the L2 norm of each client's contribution."),
+        "clip": ("securefed.defenses._differential_privacy", "Limit the L2 norm of each client's contribution."),
     }
     __getattr__, __dir__ = lazy_exports(__name__, EXPORTS)
 
@@ -17,25 +17,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 Exports = Mapping[str, tuple[str, str]]
 """By public name, the module that defines it and a one-line summary."""
-
-
-class _LazyPackage(ModuleType):
-    """A package whose exported names are not hidden by submodules of the same name.
-
-    Python binds a submodule to its package when it is imported: `securefed.defenses.secure_aggregation`, the package,
-    would then hide `secure_aggregation`, the function that `securefed.defenses` exports.
-    """
-
-    _exported: frozenset[str]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, ModuleType) and name in self._exported):
-            super().__setattr__(name, value)
 
 
 def lazy_exports(package: str, exports: Exports) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -49,8 +34,6 @@ def lazy_exports(package: str, exports: Exports) -> tuple[Callable[[str], Any], 
         The package's `__getattr__` and `__dir__`.
     """
     module = sys.modules[package]
-    module.__dict__["_exported"] = frozenset(exports)
-    module.__class__ = _LazyPackage
     lines = (f"    {name}: {summary}" for name, (_, summary) in exports.items())
     module.__doc__ = "\n".join([(module.__doc__ or "").rstrip(), "", "Public names:", "", *lines, ""])
 

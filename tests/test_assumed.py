@@ -11,22 +11,22 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from securefed import catalogue
-from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import insecure_deal, lattice, threshold_paillier
-from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggregation, verification
-from securefed.defenses.secure_aggregation.graph import design_sparse_graph
-from securefed.defenses.simulate import sum_once
+from securefed import _catalogue as catalogue
+from securefed._messages import Message
+from securefed._persistence.packing import nest, unnest
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._tensors import Layout, TensorSpec
+from securefed._transports.base import Transport
+from securefed._transports.in_process import InProcessTransport
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import insecure_deal, lattice, threshold_paillier
+from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation, verification
+from securefed.defenses._secure_aggregation.graph import design_sparse_graph
+from securefed.defenses._simulation import sum_once
 from securefed.errors import RoundVoid
-from securefed.federation import Federation
-from securefed.messages import Message
-from securefed.run_options import RunOptions
-from securefed.state import nest, unnest
-from securefed.tensors import Layout, TensorSpec
-from securefed.transports.base import Transport
-from securefed.transports.in_process import InProcessTransport
 
 RNG = np.random.default_rng(9)
 DATA = [Dataset(RNG.standard_normal((10, 4)), np.arange(10) % 2) for _ in range(4)]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from securefed import catalogue
-from securefed.algorithms.pca import SSI
-from securefed.cli import app
-from securefed.datasets.base import Dataset
+from securefed import _catalogue as catalogue
+from securefed._commands.cli import app
+from securefed._commands.named_run import build
+from securefed._registry import Registry
+from securefed._runtime.federation import Federation
+from securefed.algorithms._pca import SSI
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
-from securefed.federation import Federation
-from securefed.registry import Registry
-from securefed.running import build
 from tests.auditing import test_report as made
 
 RUNNER = CliRunner()
@@ -193,7 +193,7 @@ def test_the_gate_exits_with_3_above_its_threshold_only(tmp_path, monkeypatch) -
     leaky = ["audit", *SMALL, "--out", str(tmp_path), "--json"]
     assert RUNNER.invoke(app, [*leaky, "--fail-above", "0.5"]).exit_code == 3
     quiet = made.report(made.cell("pca/ssi", "plain", "server", 0.01))
-    monkeypatch.setattr("securefed.auditing.command.run_and_save", lambda *_, **__: quiet)
+    monkeypatch.setattr("securefed._commands.audit_run.run_and_save", lambda *_, **__: quiet)
     passed = RUNNER.invoke(app, [*leaky, "--fail-above", "0.5"])
     assert passed.exit_code == 0, passed.output
     assert json.loads(passed.stdout)["cells"]

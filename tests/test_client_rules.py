@@ -10,24 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import catalogue, storage
-from securefed.algorithms.pca.ssi import SSI
-from securefed.book import DataUsage
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import Budget, clip, gaussian
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed import _catalogue as catalogue
+from securefed._messages import SERVER, Message
+from securefed._persistence import container
+from securefed._persistence.sealing import Seal
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.ledger import Ledger, Limits
+from securefed._runtime.ledger_entries import DataUsage
+from securefed._runtime.refusals import refusal_body
+from securefed._runtime.run_options import RunOptions
+from securefed._runtime.terms import Terms
+from securefed._transports.in_process import InProcessTransport
+from securefed.algorithms._pca.ssi import SSI
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import Budget, clip, gaussian
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import BudgetSpent, ConfigError, DataError, DivergenceError, LedgerLost, RangeRefused, RoundVoid
-from securefed.federation import Federation
-from securefed.ledger import Ledger, Limits
-from securefed.messages import SERVER, Message
-from securefed.public import Public
-from securefed.refusals import refusal_body
-from securefed.run_options import RunOptions
-from securefed.sealing import Seal
-from securefed.terms import Terms
-from securefed.transports.in_process import InProcessTransport
 
 RNG = np.random.default_rng(5)
 DATA = [Dataset(RNG.uniform(-1, 1, (8, 5)), np.arange(8) % 2) for _ in range(6)]
@@ -149,7 +150,7 @@ def test_a_kill_without_a_clean_end_reserves_numbers_on_disk(tmp_path: Path) -> 
     path = tmp_path / "run"
     federation = Federation(METHOD, DATA, chain(Quantise()), options=RunOptions(checkpoint=path, checkpoint_every=100))
     used = [federation._take_number() for _ in range(70)]  # as before each exchange
-    meta, _ = storage.load(path, "checkpoint")
+    meta, _ = container.load(path, "checkpoint")
     assert meta["loop"]["exchanges"] > max(used)
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import FedAvg, LoSAC
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed._runtime.client import REVEAL
+from securefed._runtime.federation import Federation
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.algorithms._optimization import FedAvg, LoSAC
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, RoundVoid
-from securefed.federation import Federation
-from securefed.node import REVEAL
-from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 
 def data(clients: int = 6) -> list[Dataset]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from securefed import catalogue
+from securefed import _catalogue as catalogue
 from tests.combinations import REPRESENTATIVES, cover, each_value, first_ones, pairs, quick, sampled
 
 ALGORITHMS = catalogue.algorithms.names

@@ -7,20 +7,20 @@ from itertools import combinations
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import scaling, scaling_points
-from benchmarks.exchange import exchange, uniform
-from benchmarks.scaling_points import Encrypted, Point, layout, masking
-from securefed import costs
-from securefed.cli import app
-from securefed.costs import encryption_terms
-from securefed.costs.masking_terms import MaskingCounts
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, skellam
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import KeyHolder, paillier
-from securefed.defenses.homomorphic.paillier_protocol import InsecurePaillier
-from securefed.defenses.plain import Plain
-from securefed.defenses.secure_aggregation import secure_aggregation
+from benchmarks.pages import scaling, scaling_points
+from benchmarks.pages.scaling_points import Encrypted, Point, layout, masking
+from benchmarks.peers.exchange import exchange, uniform
+from securefed import _costs as costs
+from securefed._commands.cli import app
+from securefed._costs import encryption_terms
+from securefed._costs.masking_terms import MaskingCounts
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, skellam
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import KeyHolder, paillier
+from securefed.defenses._homomorphic.paillier_protocol import InsecurePaillier
+from securefed.defenses._plain import Plain
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import PlanError
 
 COMPLETE, SPARSE = masking("complete"), masking("sparse")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from securefed.auditing.imported import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, UNCHECKED, UNSOLVED
-from securefed.cli import app
+from securefed._auditing.imported import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, UNCHECKED, UNSOLVED
+from securefed._commands.cli import app
 
 PAGE = (Path(__file__).parents[1] / "docs" / "auditing.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

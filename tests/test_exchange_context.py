@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import coordinator, node
-from securefed.algorithms.pca.fedpg import FedPG
-from securefed.algorithms.pca.ssi import SSI
-from securefed.counted_clients import CountedClients
-from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense
-from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import Identities, channel, secure_aggregation
+from securefed._messages import SERVER, Message
+from securefed._persistence.packing import nest, unnest
+from securefed._runtime import client as node
+from securefed._runtime import exchange as coordinator
+from securefed._runtime.counted_clients import CountedClients
+from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._transports.in_process import InProcessTransport
+from securefed.algorithms._pca.fedpg import FedPG
+from securefed.algorithms._pca.ssi import SSI
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import chain
+from securefed.defenses._secure_aggregation import Identities, channel, secure_aggregation
 from securefed.errors import RoundVoid
-from securefed.exchange_context import CountedExchanges, tensors_digest
-from securefed.federation import Federation
-from securefed.messages import SERVER, Message
-from securefed.run_options import RunOptions
-from securefed.state import nest, unnest
-from securefed.transports.in_process import InProcessTransport
 
 RNG = np.random.default_rng(3)
 DATA = [Dataset(RNG.uniform(-1, 1, (8, 5)), np.arange(8) % 2) for _ in range(5)]

@@ -1,8 +1,9 @@
-"""The public names of the package's rooms: pinned here, loaded when they are first used, and listed by `help`."""
+"""The public names of the package are pinned here, load when they are first used, and are listed by `help`."""
 
 from __future__ import annotations
 
 import ast
+import pkgutil
 import pydoc
 import subprocess
 import sys
@@ -11,52 +12,209 @@ from pathlib import Path
 
 import pytest
 
-DEFENSES = [
-    "AdaptiveTransform",
-    "Aggregation",
-    "Budget",
-    "ChainStage",
-    "Defense",
-    "FixedSize",
-    "Identities",
-    "KeyHolder",
-    "KeySet",
-    "MaskingPlan",
-    "Plain",
-    "Plan",
-    "Poisson",
-    "PrivacyPlan",
-    "Session",
-    "TensorPlan",
-    "Transform",
-    "UploadContext",
-    "adaptive_clip",
-    "calibrate",
-    "chain",
-    "ckks",
-    "clip",
-    "clip_each",
-    "deal",
-    "discrete_gaussian",
-    "epsilon_of",
-    "expect_stage",
-    "gaussian",
-    "identity",
-    "local_gaussian",
-    "local_laplace",
-    "new_identity",
-    "paillier",
-    "poisson",
-    "public_identity",
-    "quantise",
-    "records",
-    "secure_aggregation",
-    "sensitivity",
-    "skellam",
-    "sum_once",
-    "threshold_paillier",
-]
-PINNED = {"securefed.defenses": DEFENSES}
+import securefed
+
+PINNED = {
+    "securefed": [
+        "Aggregate",
+        "Algorithm",
+        "DataUsage",
+        "Dataset",
+        "Federation",
+        "Layout",
+        "Ledger",
+        "Limits",
+        "Message",
+        "Public",
+        "Result",
+        "RunOptions",
+        "Seal",
+        "Server",
+        "TensorSpec",
+        "Terms",
+        "Transcript",
+        "audit",
+        "audit_algorithm",
+        "chain",
+        "identity",
+        "secure_mean",
+    ],
+    "securefed.algorithms": [
+        "Algorithm",
+        "AuditCase",
+        "ClientData",
+        "CompositeFedADMM",
+        "DSGD",
+        "Ditto",
+        "FAPS",
+        "FLAME",
+        "FedADMM",
+        "FedAvg",
+        "FedCM",
+        "FedPE",
+        "FedPG",
+        "FedProx",
+        "FedSaga",
+        "GraphDitto",
+        "GraphFedAvg",
+        "GraphFedProx",
+        "GuardedFAPS",
+        "IGL",
+        "L1",
+        "LoSAC",
+        "LoSACProx",
+        "LocalPower",
+        "MRMTL",
+        "MimeSVRG",
+        "NoRegulariser",
+        "Nuclear",
+        "PFedMe",
+        "PPGL",
+        "PrincipalComponents",
+        "PrivateFedAvg",
+        "Regulariser",
+        "RoundOutcome",
+        "SSI",
+        "Scaffold",
+        "ScaffoldProx",
+        "SelfLearningPCA",
+        "SupportsBatches",
+        "SupportsBroadcastCheck",
+        "SupportsClientSelection",
+        "SupportsPrivacyCost",
+        "algorithms",
+        "centralised",
+        "clip_records",
+        "community_scores",
+        "edge_scores",
+        "reconstruction_loss",
+        "record_level",
+    ],
+    "securefed.attacks": [
+        "ADMMRecursion",
+        "Attack",
+        "ConfirmationAttack",
+        "ConsensusGram",
+        "DLG",
+        "DifferenceGram",
+        "DistanceFit",
+        "FLAMENetworkInversion",
+        "FLAMERowFit",
+        "FedPEDuals",
+        "FedPGDuals",
+        "InversionEffort",
+        "JointDuals",
+        "JointGram",
+        "LocalPowerGram",
+        "LocalSteps",
+        "MembershipAttack",
+        "NaiveDescent",
+        "NetworkInversion",
+        "ParticipationMatrix",
+        "PersonalModelReplay",
+        "PooledDuals",
+        "PowerGram",
+        "Reconstruction",
+        "RecoveredRows",
+        "RoundView",
+        "SampleFit",
+        "ShadowMembership",
+        "Target",
+        "TelescopingFit",
+        "View",
+        "attacks",
+        "disaggregate",
+        "invert",
+        "isolate",
+        "membership_rates",
+        "psnr",
+        "tabular_accuracy",
+    ],
+    "securefed.defenses": [
+        "AdaptiveTransform",
+        "Aggregation",
+        "Budget",
+        "ChainStage",
+        "Defense",
+        "FixedSizeSampling",
+        "Identities",
+        "KeyHolder",
+        "KeySet",
+        "MaskingPlan",
+        "Plain",
+        "Plan",
+        "PoissonSampling",
+        "PrivacyPlan",
+        "Session",
+        "TensorPlan",
+        "Transform",
+        "UploadContext",
+        "adaptive_clip",
+        "calibrate",
+        "chain",
+        "ckks",
+        "clip",
+        "clip_each",
+        "deal",
+        "discrete_gaussian",
+        "epsilon_of",
+        "expect_stage",
+        "gaussian",
+        "identity",
+        "local_gaussian",
+        "local_laplace",
+        "new_identity",
+        "paillier",
+        "poisson",
+        "public_identity",
+        "quantise",
+        "records",
+        "secure_aggregation",
+        "sensitivity",
+        "skellam",
+        "sum_once",
+        "threshold_paillier",
+    ],
+    "securefed.datasets": [
+        "Dataset",
+        "DetectionSplit",
+        "LoadedDataset",
+        "linear_rules",
+        "low_rank",
+        "partitioned",
+        "related_graphs",
+        "smooth_signals",
+        "spectral",
+    ],
+    "securefed.recording": ["FlowerRecording", "Recording"],
+}
+"""By package, the names that users may import. A change here is a change of the interface: say so in CHANGELOG."""
+
+PUBLIC_MODULES = {
+    "securefed.algorithms", "securefed.attacks", "securefed.attacks.scores", "securefed.attacks.views",
+    "securefed.datasets", "securefed.datasets.partition", "securefed.datasets.scaling", "securefed.defenses",
+    "securefed.detection", "securefed.errors", "securefed.flower", "securefed.problems", "securefed.recording",
+    "securefed.testing",
+}  # fmt: skip
+"""Modules without an underscore in their path; all others are the package's own business."""
+
+
+def public_modules(package: str) -> set[str]:
+    """The modules of a package whose path holds no underscored part."""
+    found = set()
+    for entry in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+        if not entry.name.rpartition(".")[2].startswith("_"):
+            found |= {entry.name} | (public_modules(entry.name) if entry.ispkg else set())
+    return found
+
+
+def test_only_these_modules_are_public() -> None:
+    assert public_modules("securefed") | {"securefed.attacks", "securefed.defenses"} == PUBLIC_MODULES
+
+
+def test_the_version_is_the_distributions() -> None:
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert f'version = "{securefed.__version__}"' in project
 
 
 def for_type_checkers(package: str) -> set[str]:
@@ -79,7 +237,7 @@ def test_the_public_names_are_these(package: str) -> None:
     assert sorted(module.__all__) == sorted(PINNED[package]) == dir(module)
     assert for_type_checkers(package) == set(PINNED[package])
     for name in PINNED[package]:
-        assert getattr(module, name).__name__ == name
+        assert getattr(getattr(module, name), "__name__", name) == name
     with pytest.raises(AttributeError, match=f"{package}.*no attribute 'nothing'"):
         module.nothing  # noqa: B018
 
@@ -90,15 +248,6 @@ def test_help_lists_each_name_with_a_line(package: str) -> None:
     for name in PINNED[package]:
         lines = [line.strip() for line in shown.splitlines() if line.strip().startswith(f"{name}: ")]
         assert len(lines) == 1 and lines[0].endswith("."), name
-
-
-def test_a_function_is_not_hidden_by_the_package_that_it_comes_from() -> None:
-    code = (
-        "import securefed.defenses.secure_aggregation.masking_client, sys\n"
-        "from securefed.defenses import secure_aggregation\n"
-        "sys.exit(not callable(secure_aggregation))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_naming_the_defences_imports_no_implementation() -> None:

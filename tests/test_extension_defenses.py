@@ -12,8 +12,9 @@ import pytest
 from extension_templates.aggregation import ZeroSumMasks
 from extension_templates.transform import SoftLimit
 from securefed import Federation, secure_mean
-from securefed.algorithms.pca import SSI
-from securefed.datasets.base import Dataset
+from securefed._tensors import Layout, Tensors, TensorSpec
+from securefed.algorithms._pca import SSI
+from securefed.datasets._base import Dataset
 from securefed.defenses import (
     Aggregation,
     ChainStage,
@@ -24,15 +25,16 @@ from securefed.defenses import (
     clip,
     gaussian,
     quantise,
-    secure_aggregation,
     skellam,
     sum_once,
 )
-from securefed.defenses.plan import TensorPlan
+from securefed.defenses import (
+    _secure_aggregation as secure_aggregation,
+)
+from securefed.defenses._plan import TensorPlan
 from securefed.errors import ConfigError, PlanError, TooFewSurvivors
-from securefed.tensors import Layout, Tensors, TensorSpec
-from securefed.testing.aggregation_checks import CHECKS as AGGREGATION_CHECKS
-from securefed.testing.transform_checks import CHECKS as TRANSFORM_CHECKS
+from securefed.testing._aggregation_checks import CHECKS as AGGREGATION_CHECKS
+from securefed.testing._transform_checks import CHECKS as TRANSFORM_CHECKS
 
 LAYOUT = Layout((TensorSpec("w", (6,), 1.0),))
 WIDE = Layout((TensorSpec("w", (6,), 1.0, ring=33),))  # type: ignore[arg-type]

@@ -12,17 +12,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Algorithm, algorithms
-from securefed.attacks.base import attacks
-from securefed.datasets.base import Dataset
+from securefed._registry import Entry
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._tensors import Layout, TensorSpec
+from securefed.algorithms._base import Algorithm, algorithms
+from securefed.attacks._base import attacks
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
-from securefed.federation import Federation
-from securefed.registry import Entry
-from securefed.run_options import RunOptions
-from securefed.tensors import Layout, TensorSpec
 from securefed.testing import checks_for, parametrize_with_checks
-from securefed.testing.algorithm_checks import check_algorithm, labelled_clients
-from securefed.testing.attack_checks import check_description, check_views_of
+from securefed.testing._algorithm_checks import check_algorithm, labelled_clients
+from securefed.testing._attack_checks import check_description, check_views_of
 
 ROOT = Path(__file__).parents[1]
 REGISTERED: dict[str, Entry[Any]] = {}
@@ -155,10 +155,10 @@ class Lacking:
     ("algorithm", "words"),
     [
         (RIDGE.Ridge, r"got the class Ridge. Write Ridge\(penalty=0.5\)"),
-        ("pca/ssi", r"got the name 'pca/ssi'. Write securefed.catalogue.algorithms.make"),
+        ("pca/ssi", r"got the name 'pca/ssi'. Write securefed._catalogue.algorithms.make"),
         (None, "got None"),
         (Lacking(), "Lacking lacks `broadcast`, `combine`, `contribute`"),
-        (NoLayout(), "NoLayout.layout must return a securefed.tensors.Layout.*got dict"),
+        (NoLayout(), "NoLayout.layout must return a securefed._tensors.Layout.*got dict"),
         (EmptyLayout(), "names no tensor"),
         (NoBroadcast(), "NoBroadcast.broadcast must return arrays by name.*got ndarray"),
         (OtherNames(), "must return the tensors of the layout, gram, moment; got hessian"),
@@ -170,8 +170,8 @@ class Lacking:
 )
 @pytest.mark.parametrize("defended", [False, True])
 def test_misuse_is_refused_by_name(algorithm: Any, words: str, defended: bool) -> None:
-    from securefed.defenses.compose import chain  # noqa: PLC0415
-    from securefed.defenses.secure_aggregation import secure_aggregation  # noqa: PLC0415
+    from securefed.defenses._chain import chain  # noqa: PLC0415
+    from securefed.defenses._secure_aggregation import secure_aggregation  # noqa: PLC0415
 
     with pytest.raises(ConfigError, match=words):
         Federation(algorithm, labelled_clients(), chain(secure_aggregation()) if defended else None).run(1)

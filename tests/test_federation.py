@@ -8,13 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC
-from securefed.algorithms.pca import SSI, FedPG
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import Budget, PoissonSampling, clip, gaussian
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed._messages import SERVER, Message
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._tensors import Layout, TensorSpec
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC
+from securefed.algorithms._pca import SSI, FedPG
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import Budget, PoissonSampling, clip, gaussian
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import (
     BudgetSpent,
     ConfigError,
@@ -23,12 +29,6 @@ from securefed.errors import (
     RoundVoid,
     StorageError,
 )
-from securefed.federation import Federation
-from securefed.messages import SERVER, Message
-from securefed.public import Public
-from securefed.run_options import RunOptions
-from securefed.tensors import Layout, TensorSpec
-from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 
 def data(clients: int = 4, seed: int = 0) -> list[Dataset]:

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed.algorithms.optimization import DSGD
-from securefed.algorithms.pca import SSI
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import InsecurePaillier
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed._messages import SERVER, Message
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._transports.in_process import InProcessTransport
+from securefed.algorithms._optimization import DSGD
+from securefed.algorithms._pca import SSI
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import InsecurePaillier
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import (
     ProtocolError,
     RangeRefused,
     SecureFedError,
 )
-from securefed.federation import Federation
-from securefed.messages import SERVER, Message
-from securefed.run_options import RunOptions
-from securefed.transports.in_process import InProcessTransport
 from tests.examples import examples
 
 

@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from securefed import catalogue
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggregation
+from securefed import _catalogue as catalogue
+from securefed._messages import Aggregate
+from securefed._persistence.sealing import Seal
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation
 from securefed.errors import RoundVoid
-from securefed.federation import Federation
-from securefed.messages import Aggregate
-from securefed.run_options import RunOptions
-from securefed.sealing import Seal
-from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 RNG = np.random.default_rng(4)
 

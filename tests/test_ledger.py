@@ -15,12 +15,24 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from securefed import storage
-from securefed.algorithms.pca.ssi import SSI
-from securefed.book import DataUsage, LedgerEntries, _added, _holds
-from securefed.defenses.base import Defense, Plan
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from securefed._persistence import container
+from securefed._persistence.sealing import Seal
+from securefed._public import Public
+from securefed._runtime.ledger import Ledger, Limits
+from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, _added, _holds
+from securefed._runtime.privacy_cost import (
+    DPSGDLoss,
+    GaussianLoss,
+    PrivacyCost,
+    PrivacyMechanism,
+    cost_of,
+    epsilon_of_all,
+)
+from securefed._tensors import Layout, TensorSpec
+from securefed.algorithms._pca.ssi import SSI
+from securefed.defenses._base import Defense, Plan
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     FixedSizeSampling,
     InsecureGaussian,
     PoissonSampling,
@@ -33,13 +45,8 @@ from securefed.defenses.differential_privacy import (
     poisson,
     skellam,
 )
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import BudgetSpent, ConfigError, ContradictionError, LedgerLost, RolledBackError, StorageError
-from securefed.ledger import Ledger, Limits
-from securefed.privacy_cost import DPSGDLoss, GaussianLoss, PrivacyCost, PrivacyMechanism, cost_of, epsilon_of_all
-from securefed.public import Public
-from securefed.sealing import Seal
-from securefed.tensors import Layout, TensorSpec
 from tests.combinations import first_ones
 
 DELTA = 1e-5
@@ -310,7 +317,7 @@ def test_a_file_in_clear_that_was_altered_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data.replace(b"gaussian", b"gaussiam"))
     with pytest.raises(StorageError, match="altered"):
         ledger.charge("run", 1, GAUSSIAN)
-    storage.save(path, "ledger", {"book": json.dumps({"declared": {}, "charged": []})}, {})
+    container.save(path, "ledger", {"book": json.dumps({"declared": {}, "charged": []})}, {})
     with pytest.raises(StorageError, match="lacks a field"):
         Ledger.open(path, Limits())
     path.write_bytes(data)

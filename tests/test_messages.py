@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securefed._messages import SERVER, Message, RoundRecord, SentMessage, Transcript
+from securefed._tensors import encode
 from securefed.errors import BindingError, MalformedError, ProtocolError, StorageError
-from securefed.messages import SERVER, Message, RoundRecord, SentMessage, Transcript
-from securefed.tensors import encode
 
 RUN = "ab" * 16
 MESSAGE = Message(RUN, 4, "upload", 2, SERVER, {"x": np.arange(6.0).reshape(2, 3), "k": np.asarray(7)})

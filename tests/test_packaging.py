@@ -60,9 +60,9 @@ def test_python_started_in_the_clone_finds_all_of_an_installed_securefed(install
     outside = [path for path in sys.path if path.endswith("site-packages")]
     code = (
         f"import sys; sys.path += {[str(installed), *outside]!r}\n"  # and no .pth file, so no editable install
-        "import securefed, securefed.attacks.views, securefed.catalogue\n"
+        "import securefed, securefed.attacks.views, securefed._catalogue\n"
         "from securefed import chain\n"
-        "from securefed.defenses.secure_aggregation import secure_aggregation\n"
+        "from securefed.defenses._secure_aggregation import secure_aggregation\n"
         f"assert securefed.__file__.startswith({str(ROOT / 'securefed')!r}), securefed.__file__\n"
         f"assert securefed.attacks.__file__.startswith({str(ROOT / 'attacks')!r}), securefed.attacks.__file__\n"
         "print(chain(secure_aggregation()).name)\n"
@@ -85,11 +85,11 @@ def test_imports_work_beside_folders_of_the_same_names(installed: Path, tmp_path
         f"import sys; sys.path[:] = [p for p in sys.path if p != {str(ROOT)!r}]\n"
         f"sys.path.insert(0, {str(installed)!r})\n"
         "sys.path.insert(0, '')\n"
-        "import attacks, defenses, securefed, securefed.attacks, securefed.defenses, securefed.catalogue\n"
+        "import attacks, defenses, securefed, securefed.attacks, securefed.defenses, securefed._catalogue\n"
         "assert attacks.MINE and defenses.MINE\n"
         f"assert securefed.__file__.startswith({str(installed)!r}), securefed.__file__\n"
         f"assert securefed.attacks.__file__.startswith({str(installed)!r}), securefed.attacks.__file__\n"
-        "from securefed.defenses.compose import chain; chain()\n"
+        "from securefed.defenses._chain import chain; chain()\n"
     )
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import site; site.main()\n" + code],
@@ -99,4 +99,4 @@ def test_imports_work_beside_folders_of_the_same_names(installed: Path, tmp_path
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert (installed / "securefed" / "auditing" / "report.html.j2").is_file()
+    assert (installed / "securefed" / "_auditing" / "report.html.j2").is_file()

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
-from securefed.algorithms.pca import SSI
+from securefed._messages import ROTATED, Transcript
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC, Scaffold
+from securefed.algorithms._pca import SSI
 from securefed.attacks import views
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     Budget,
     FixedSizeSampling,
     PoissonSampling,
@@ -21,11 +24,8 @@ from securefed.defenses.differential_privacy import (
     poisson,
     skellam,
 )
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
-from securefed.federation import Federation
-from securefed.messages import ROTATED, Transcript
-from securefed.run_options import RunOptions
 
 
 def data(clients: int = 6) -> list[Dataset]:

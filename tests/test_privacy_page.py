@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from securefed.defenses import differential_privacy
+from securefed.defenses import _differential_privacy as differential_privacy
 from tests.test_threat_model import faults, items
 
 PAGE = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text()

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from securefed import catalogue
-from securefed.auditing.cases import case_names
-from securefed.cli import app
+from securefed import _catalogue as catalogue
+from securefed._auditing.cases import case_names
+from securefed._commands.cli import app
+from securefed._messages import Transcript
 from securefed.errors import StorageError, UnknownNameError
-from securefed.messages import Transcript
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)

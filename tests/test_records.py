@@ -17,19 +17,20 @@ from opacus.accountants import RDPAccountant
 from opacus.grad_sample import GradSampleModule
 from torch import nn
 
-from securefed import catalogue, chain, secure_mean
-from securefed.algorithms.capabilities import SupportsPrivacyCost
-from securefed.algorithms.optimization import FedAvg
-from securefed.datasets.base import Dataset
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed import _catalogue as catalogue
+from securefed import chain, secure_mean
+from securefed._runtime.federation import Federation
+from securefed._runtime.ledger import Ledger, Limits
+from securefed._runtime.privacy_cost import cost_of
+from securefed._runtime.run_options import RunOptions
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.algorithms._capabilities import SupportsPrivacyCost
+from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._private.dp_fedavg import PrivateFedAvg, _quiet, named_like
+from securefed.datasets._base import Dataset
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import BudgetSpent, ConfigError, RoundVoid
-from securefed.federation import Federation
-from securefed.ledger import Ledger, Limits
-from securefed.privacy_cost import cost_of
-from securefed.problems.torch_module import TorchModule
-from securefed.records import PrivateFedAvg, _quiet, named_like
-from securefed.run_options import RunOptions
-from securefed.transports.in_process import InProcessTransport, LossyTransport
+from securefed.problems._torch_module import TorchModule
 
 
 def network(features: int = 4, classes: int = 3) -> nn.Module:

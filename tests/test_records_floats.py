@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from securefed.algorithms.optimization import FedAvg
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed._runtime.federation import Federation
+from securefed._sampling.random_stream import InsecureRandomStream
+from securefed._sampling.rounded_normal import grid_for
+from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._private.dp_fedavg import PrivateFedAvg, _SecureOptimizer
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError
-from securefed.federation import Federation
-from securefed.problems.torch_module import TorchModule
-from securefed.records import PrivateFedAvg, _SecureOptimizer
-from securefed.sampling.random_stream import InsecureRandomStream
-from securefed.sampling.rounded_normal import grid_for
+from securefed.problems._torch_module import TorchModule
 
 ROWS = 8
 

@@ -14,23 +14,23 @@ from tests.schema.deviating_server import RUN, OldOrder, World, compare, terms_o
 from tests.schema.deviations import CLASSES, CLIENTS, FEATURES, HONEST, PUBLIC, ROWS, VICTIM, Event
 from tests.schema.settings import make
 
-from securefed import node as node_module
-from securefed.algorithms.optimization import FedAvg
-from securefed.algorithms.pca import SSI
-from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense
-from securefed.defenses.compose import chain, identity
-from securefed.defenses.differential_privacy import clip, local_gaussian, skellam
-from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed._messages import REFUSAL, SERVER, Message
+from securefed._persistence.packing import nest
+from securefed._public import Public
+from securefed._runtime import client as node_module
+from securefed._runtime.client import ClientNode
+from securefed._runtime.exchange_context import CountedExchanges
+from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
+from securefed._runtime.terms import Terms
+from securefed._tensors import Tensors
+from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._pca import SSI
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import chain, identity
+from securefed.defenses._differential_privacy import clip, local_gaussian, skellam
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import ClientOut, TooFewSurvivors
-from securefed.exchange_context import CountedExchanges
-from securefed.opening import EVALUATE, TRAIN, ExchangeHeader
-from securefed.messages import REFUSAL, SERVER, Message
-from securefed.node import ClientNode
-from securefed.public import Public
-from securefed.state import nest
-from securefed.tensors import Tensors
-from securefed.terms import Terms
 
 DATA = Dataset(np.random.default_rng(2).uniform(-0.3, 0.3, (ROWS, FEATURES)), np.arange(ROWS) % CLASSES)
 GRAM = DATA.x.T @ DATA.x

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import catalogue
-from securefed.algorithms.pca.ssi import SSI
-from securefed.algorithms.personalized.ditto import Ditto
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, gaussian
-from securefed.defenses.secure_aggregation import Identities, consistency, secure_aggregation
+from securefed import _catalogue as catalogue
+from securefed._messages import Message
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._tensors import Layout
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.algorithms._pca.ssi import SSI
+from securefed.algorithms._personalized.ditto import Ditto
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, gaussian
+from securefed.defenses._secure_aggregation import Identities, consistency, secure_aggregation
 from securefed.errors import RoundVoid
-from securefed.federation import Federation
-from securefed.messages import Message
-from securefed.public import Public
-from securefed.run_options import RunOptions
-from securefed.tensors import Layout
-from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 RNG = np.random.default_rng(5)
 DATA = [Dataset(RNG.uniform(-1, 1, (8, 5)), np.arange(8) % 2) for _ in range(6)]

@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from securefed.catalogue import algorithms
-from securefed.cli import app
-from securefed.datasets.loaders import digits
-from securefed.datasets.named_partitions import PARTITIONS, partitioned
+from securefed._catalogue import algorithms
+from securefed._commands.cli import app
+from securefed._commands.named_run import NamedRun, build, execute, measures, parse_settings, prepare
+from securefed.datasets._loaders import digits
+from securefed.datasets._named_partitions import PARTITIONS, partitioned
 from securefed.errors import ConfigError
-from securefed.running import NamedRun, build, execute, measures, parse_settings, prepare
 
 RUNNER = CliRunner()
 

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import catalogue, sealing, storage
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import Identities, consistency, secure_aggregation
+from securefed import _catalogue as catalogue
+from securefed._persistence import container, sealing
+from securefed._persistence.sealing import Seal
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._secure_aggregation import Identities, consistency, secure_aggregation
 from securefed.errors import ConfigError, RolledBackError, RoundVoid, StorageError, WrongKeyError
-from securefed.federation import Federation
-from securefed.run_options import RunOptions
-from securefed.sealing import Seal
-from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 SECRET = b"a client's state, to be found nowhere" * 3
@@ -78,57 +79,57 @@ def test_every_altered_byte_and_every_cut_is_refused() -> None:
 
 def test_clear_and_sealed_files_do_not_stand_for_each_other(tmp_path: Path) -> None:
     path, tensors = tmp_path / "file", {"secret": np.frombuffer(SECRET, np.uint8)}
-    storage.save(path, "state", {"a": 1}, tensors, Seal(KEY))
-    meta, found = storage.load(path, "state", Seal(KEY))
+    container.save(path, "state", {"a": 1}, tensors, Seal(KEY))
+    meta, found = container.load(path, "state", Seal(KEY))
     assert meta == {"a": 1}
     assert found["secret"].tobytes() == SECRET
     assert SECRET not in path.read_bytes()
     with pytest.raises(StorageError, match="is sealed; give the key"):
-        storage.load(path, "state")
-    storage.save(path, "state", {"a": 1}, tensors)
+        container.load(path, "state")
+    container.save(path, "state", {"a": 1}, tensors)
     assert SECRET in path.read_bytes()  # positive control: in clear, the bytes are there
     with pytest.raises(StorageError, match="is not sealed"):
-        storage.load(path, "state", Seal(KEY))
+        container.load(path, "state", Seal(KEY))
 
 
 def test_an_older_file_is_refused_where_an_anchor_remembers(tmp_path: Path) -> None:
     path, anchored = tmp_path / "file", Seal(KEY, tmp_path / "elsewhere" / "anchor")
     copies = []
     for number in range(3):
-        storage.save(path, "state", {"number": number}, {}, anchored)
+        container.save(path, "state", {"number": number}, {}, anchored)
         copies.append(path.read_bytes())
         assert anchored.newest() == number + 1
-    assert storage.load(path, "state", anchored)[0] == {"number": 2}
+    assert container.load(path, "state", anchored)[0] == {"number": 2}
     for older in copies[:2]:
         path.write_bytes(older)
         with pytest.raises(RolledBackError, match="3 was written since"):
-            storage.load(path, "state", anchored)
-        assert storage.load(path, "state", Seal(KEY))[0]["number"] < 2  # positive control: without an anchor it opens
+            container.load(path, "state", anchored)
+        assert container.load(path, "state", Seal(KEY))[0]["number"] < 2  # positive control: without an anchor it opens
     path.write_bytes(copies[2])
-    storage.load(path, "state", anchored)
+    container.load(path, "state", anchored)
 
 
 def test_a_crash_between_file_and_anchor_leaves_a_file_that_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, anchored = tmp_path / "file", Seal(KEY, tmp_path / "anchor")
-    storage.save(path, "state", {"number": 0}, {}, anchored)
+    container.save(path, "state", {"number": 0}, {}, anchored)
     with monkeypatch.context() as patch:
         patch.setattr(Seal, "remember", lambda *_: None)
-        storage.save(path, "state", {"number": 1}, {}, anchored)
-    assert storage.load(path, "state", anchored)[0] == {"number": 1}
+        container.save(path, "state", {"number": 1}, {}, anchored)
+    assert container.load(path, "state", anchored)[0] == {"number": 1}
 
 
 def test_an_anchor_is_bound_to_its_key_and_cannot_be_written_without_it(tmp_path: Path) -> None:
     path, anchor = tmp_path / "file", tmp_path / "anchor"
-    storage.save(path, "state", {}, {}, Seal(KEY, anchor))
+    container.save(path, "state", {}, {}, Seal(KEY, anchor))
     good = anchor.read_bytes()
     for bad in (good[:-1], bytes([good[0] ^ 1]) + good[1:], b"", bytes(40)):
         anchor.write_bytes(bad)
         with pytest.raises(StorageError, match="anchor"):
-            storage.load(path, "state", Seal(KEY, anchor))
+            container.load(path, "state", Seal(KEY, anchor))
     anchor.write_bytes(good)
-    storage.load(path, "state", Seal(KEY, anchor))
+    container.load(path, "state", Seal(KEY, anchor))
     with pytest.raises(StorageError, match="another key"):
         Seal(OTHER, anchor).newest()
 
@@ -179,7 +180,7 @@ def test_a_sealed_run_resumes_and_its_clients_states_are_not_in_the_file(tmp_pat
     federation(path, seal).run(2)
     federation(tmp_path / "clear", None).run(2)
     older, clear_file = path.read_bytes(), (tmp_path / "clear").read_bytes()
-    _, tensors = storage.load(tmp_path / "clear", "checkpoint")
+    _, tensors = container.load(tmp_path / "clear", "checkpoint")
     held = [value.tobytes() for name, value in tensors.items() if name.startswith("client/") and value.nbytes >= 24]
     learned = [data for data in held if any(data)]
     assert learned
@@ -224,15 +225,15 @@ def test_a_resumed_client_knows_what_it_let_out_and_refuses_another_sum_of_it(tm
     path = tmp_path / "run"
     first = run(path, False, 1)
     assert all(consistency.from_memory(n.state.memory)[0].shape == (1, 64) for n in first.nodes.values())
-    meta, tensors = storage.load(path, "checkpoint", Seal(KEY))
+    meta, tensors = container.load(path, "checkpoint", Seal(KEY))
     start = tmp_path / "start"
     run(start, False, 0)
-    begun, fresh = storage.load(start, "checkpoint", Seal(KEY))
+    begun, fresh = container.load(start, "checkpoint", Seal(KEY))
     remembers = {name: tensors[name] if name.endswith("node/memory:a") else value for name, value in fresh.items()}
     assert begun["loop"]["exchanges"] < meta["loop"]["exchanges"]
     for kept in (fresh, remembers):
         begun["loop"]["exchanges"] = 0
-        storage.save(path, "checkpoint", begun, kept, Seal(KEY))
+        container.save(path, "checkpoint", begun, kept, Seal(KEY))
         if kept is remembers:
             with pytest.raises(RoundVoid, match="entered a sum over other survivors"):
                 run(path, True, 1)

@@ -9,14 +9,20 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from securefed import catalogue
-from securefed.algorithms.optimization import FedAvg, Scaffold
-from securefed.algorithms.optimization.dsgd import DSGD
-from securefed.algorithms.pca import SSI
-from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from securefed import _catalogue as catalogue
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed._runtime.client_sampling import check_sampler, uniform, unpredictable
+from securefed._runtime.cohort_secrecy import check_cohort_secrecy
+from securefed._runtime.federation import Federation
+from securefed._runtime.terms import Terms
+from securefed.algorithms._optimization import FedAvg, Scaffold
+from securefed.algorithms._optimization.dsgd import DSGD
+from securefed.algorithms._pca import SSI
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     CentralGaussian,
     FixedSizeSampling,
     InsecureGaussian,
@@ -27,14 +33,8 @@ from securefed.defenses.differential_privacy import (
     poisson,
     skellam,
 )
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, SecureFedError
-from securefed.federation import Federation
-from securefed.messages import Aggregate
-from securefed.public import Public
-from securefed.secret_cohorts import check_cohort_secrecy
-from securefed.selection import check_sampler, uniform, unpredictable
-from securefed.terms import Terms
 
 
 def public(clients: int = 6, cohort: int = 3) -> Public:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securefed._persistence.packing import local, nest, pack, restore, stored_as, unnest
 from securefed.errors import DataError
-from securefed.state import local, nest, pack, restore, stored_as, unnest
 
 LEAVES = st.one_of(
     st.none(),

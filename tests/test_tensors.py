@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from securefed._tensors import Layout, TensorSpec, add, decode, encode, subtract
 from securefed.errors import DataError
-from securefed.tensors import Layout, TensorSpec, add, decode, encode, subtract
 
 ARRAYS = st.dictionaries(
     st.text("abcdef.", min_size=1, max_size=5),

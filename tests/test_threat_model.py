@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from securefed import catalogue
+from securefed import _catalogue as catalogue
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "threat-model.md"

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from securefed import chain, secure_mean
-from securefed.defenses.homomorphic import InsecurePaillier
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses._homomorphic import InsecurePaillier
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, DataError, RangeRefused
 
 RNG = np.random.default_rng(0)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from securefed.datasets.base import Dataset
+from securefed._tensors import Array
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
-from securefed.tensors import Array
 
 DIRICHLET_DRAWS = 100
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed.datasets.base import Dataset
-from securefed.tensors import Array
+from securefed._tensors import Array
+from securefed.datasets._base import Dataset
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from securefed.detection.detector import AnomalyDetector, DetectionMetrics, ThresholdRule, metrics, roc_threshold
-from securefed.detection.scores import Reconstruct, projection, reconstruction_errors
+from securefed.detection._detector import AnomalyDetector, DetectionMetrics, ThresholdRule, metrics, roc_threshold
+from securefed.detection._scores import Reconstruct, projection, reconstruction_errors
 
 __all__ = [
     "AnomalyDetector",

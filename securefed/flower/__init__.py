@@ -13,12 +13,12 @@
         result = serve(grid, terms(context.run_config), rounds=20)
 
 Needs the extra `flower`. The protocol's messages, checks and refusals are those of a run in one process; between two
-messages a client's state lies frozen in its SuperNode (`securefed.client_state`), as Flower answers every message in a
+messages a client's state lies frozen in its SuperNode (`freeze`), as Flower answers every message in a
 process of its own.
 """
 
-import securefed.transports.flower  # noqa: F401 - first, as it names the extra where that is missing
-from securefed.flower.client import client_app
-from securefed.flower.server import serve
+import securefed.flower._grid  # noqa: F401 - first, as it names the extra where that is missing
+from securefed.flower._client import client_app
+from securefed.flower._server import serve
 
 __all__ = ["client_app", "serve"]

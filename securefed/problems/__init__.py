@@ -9,17 +9,17 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from securefed.problems.base import BaseProblem, Classifier, Problem, known_smoothness, problems
-from securefed.problems.linear import LogisticRegression, SoftmaxRegression
-from securefed.problems.low_rank import LowRankMatrix
-from securefed.problems.svm import SupportVectorMachine
+from securefed.problems._base import BaseProblem, Classifier, Problem, known_smoothness, problems
+from securefed.problems._linear import LogisticRegression, SoftmaxRegression
+from securefed.problems._low_rank import LowRankMatrix
+from securefed.problems._svm import SupportVectorMachine
 
 if TYPE_CHECKING:
-    from securefed.problems.autoencoder import Autoencoder
-    from securefed.problems.bigan import BiGAN
-    from securefed.problems.convolutional import ConvolutionalNetwork
-    from securefed.problems.dense import DenseNetwork
-    from securefed.problems.torch_module import TorchModule
+    from securefed.problems._autoencoder import Autoencoder
+    from securefed.problems._bigan import BiGAN
+    from securefed.problems._convolutional import ConvolutionalNetwork
+    from securefed.problems._dense import DenseNetwork
+    from securefed.problems._torch_module import TorchModule
 
 _NETWORKS = {
     "Autoencoder": "autoencoder",
@@ -49,7 +49,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _NETWORKS:
-        return getattr(import_module(f"securefed.problems.{_NETWORKS[name]}"), name)
+        return getattr(import_module(f"securefed.problems._{_NETWORKS[name]}"), name)
     raise AttributeError(f"module 'securefed.problems' has no attribute {name!r}")
 
 

@@ -7,7 +7,7 @@ def test_contract(instance, check):
     check(instance)
 """
 
-from securefed.testing.leakage_gate import assert_leakage_below
-from securefed.testing.parametrize import checks_for, parametrize_with_checks
+from securefed.testing._leakage_gate import assert_leakage_below
+from securefed.testing._parametrize import checks_for, parametrize_with_checks
 
 __all__ = ["assert_leakage_below", "checks_for", "parametrize_with_checks"]

@@ -3,12 +3,12 @@
 import numpy as np
 from scipy.optimize import minimize
 
-from securefed.algorithms.base import RoundOutcome
-from securefed.datasets.base import Dataset
-from securefed.messages import Aggregate
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed._tensors import Layout, add
+from securefed.algorithms._base import RoundOutcome
+from securefed.datasets._base import Dataset
 from securefed.problems import SoftmaxRegression
-from securefed.public import Public
-from securefed.tensors import Layout, add
 
 PROBLEM = SoftmaxRegression(l2=0.1)
 

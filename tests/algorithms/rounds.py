@@ -3,12 +3,12 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.base import RoundOutcome
-from securefed.algorithms.pca.operators import off, orth
-from securefed.datasets.base import Dataset
-from securefed.messages import Aggregate
-from securefed.public import Public
-from securefed.tensors import add
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed._tensors import add
+from securefed.algorithms._base import RoundOutcome
+from securefed.algorithms._pca.operators import off, orth
+from securefed.datasets._base import Dataset
 
 
 def digits(parts=4, features=64):

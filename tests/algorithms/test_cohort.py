@@ -8,25 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import catalogue
-from securefed.algorithms.base import RoundOutcome
-from securefed.algorithms.optimization import FedAvg, Scaffold
-from securefed.algorithms.optimization import cohort as cohorts
-from securefed.algorithms.optimization.array_pool import ArrayPool
-from securefed.algorithms.optimization.factored_cohort import FactoredCohort, FactoredVector
-from securefed.algorithms.optimization.factored_gradients import FactoredGradients
-from securefed.algorithms.optimization.lazy_sums import MANY, LazySum
-from securefed.algorithms.optimization.local_steps import BatchDraw
-from securefed.algorithms.optimization.method import GradientMethod
-from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.optimization.proximal import L1
-from securefed.algorithms.optimization.stacked_rows import StackedRows, side_by_side
-from securefed.datasets.base import Dataset
+from securefed import _catalogue as catalogue
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed._tensors import add
+from securefed.algorithms._base import RoundOutcome
+from securefed.algorithms._optimization import FedAvg, Scaffold
+from securefed.algorithms._optimization import cohort as cohorts
+from securefed.algorithms._optimization.array_pool import ArrayPool
+from securefed.algorithms._optimization.factored_cohort import FactoredCohort, FactoredVector
+from securefed.algorithms._optimization.factored_gradients import FactoredGradients
+from securefed.algorithms._optimization.lazy_sums import MANY, LazySum
+from securefed.algorithms._optimization.local_steps import BatchDraw
+from securefed.algorithms._optimization.method import GradientMethod
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._optimization.proximal import L1
+from securefed.algorithms._optimization.stacked_rows import StackedRows, side_by_side
+from securefed.datasets._base import Dataset
 from securefed.errors import DivergenceError
-from securefed.messages import Aggregate
 from securefed.problems import DenseNetwork, SoftmaxRegression
-from securefed.public import Public
-from securefed.tensors import add
 
 SIZES = (7, 3, 12, 5, 3, 9, 16, 4)
 RATE = 0.02

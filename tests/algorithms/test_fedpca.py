@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import RoundOutcome
-from securefed.algorithms.pca import FedPE, FedPG, centralised, reconstruction_loss
-from securefed.algorithms.pca.consensus import BLOWN_UP, ConsensusPCA
-from securefed.algorithms.pca.fedpe import lagrangian_gradient
-from securefed.algorithms.pca.fedpg import local_step
-from securefed.algorithms.pca.operators import orth
-from securefed.datasets.base import Dataset
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._base import RoundOutcome
+from securefed.algorithms._pca import FedPE, FedPG, centralised, reconstruction_loss
+from securefed.algorithms._pca.consensus import BLOWN_UP, ConsensusPCA
+from securefed.algorithms._pca.fedpe import lagrangian_gradient
+from securefed.algorithms._pca.fedpg import local_step
+from securefed.algorithms._pca.operators import orth
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DivergenceError
-from securefed.federation import Federation
-from securefed.messages import Aggregate
-from securefed.public import Public
 from tests.algorithms.rounds import Loop, centred, digits, subspace_error
 
 RNG = np.random.default_rng(0)

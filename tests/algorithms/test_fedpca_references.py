@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import SelfLearningPCA, centralised, reconstruction_loss
-from securefed.algorithms.pca.centralised import leading
-from securefed.algorithms.pca.operators import Gram, off, orth
-from securefed.datasets.base import Dataset
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._pca import SelfLearningPCA, centralised, reconstruction_loss
+from securefed.algorithms._pca.centralised import leading
+from securefed.algorithms._pca.operators import Gram, off, orth
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
-from securefed.federation import Federation
-from securefed.public import Public
 from tests.algorithms.rounds import centred
 
 RNG = np.random.default_rng(0)

@@ -5,19 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.graph import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
-from securefed.algorithms.graph.edges import Edges
-from securefed.algorithms.graph.method import CONSENSUS, GRAPH
-from securefed.algorithms.graph.ppgl import WEIGHT, WEIGHTED
-from securefed.algorithms.graph.smooth import MomentumDescent
-from securefed.datasets.base import Dataset
-from securefed.datasets.graphs import related_graphs, smooth_signals
+from securefed._messages import Aggregate
+from securefed._persistence.packing import pack, restore
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed.algorithms._graph import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
+from securefed.algorithms._graph.edges import Edges
+from securefed.algorithms._graph.method import CONSENSUS, GRAPH
+from securefed.algorithms._graph.ppgl import WEIGHT, WEIGHTED
+from securefed.algorithms._graph.smooth import MomentumDescent
+from securefed.datasets._base import Dataset
+from securefed.datasets._graphs import related_graphs, smooth_signals
 from securefed.errors import ConfigError, DivergenceError
-from securefed.federation import Federation
-from securefed.messages import Aggregate
-from securefed.public import Public
-from securefed.run_options import RunOptions
-from securefed.state import pack, restore
 from tests.algorithms.rounds import Loop
 
 METHODS = [PPGL(), PPGL(weights="equal"), IGL(), GraphFedAvg(), GraphFedProx(), MRMTL(), GraphDitto()]

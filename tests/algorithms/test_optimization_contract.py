@@ -5,8 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Algorithm, algorithms
-from securefed.algorithms.optimization import (
+from securefed._messages import Aggregate
+from securefed._persistence.packing import pack, restore
+from securefed._public import Public
+from securefed.algorithms._base import Algorithm, algorithms
+from securefed.algorithms._optimization import (
     DSGD,
     L1,
     CompositeFedADMM,
@@ -21,12 +24,9 @@ from securefed.algorithms.optimization import (
     Scaffold,
     ScaffoldProx,
 )
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError
-from securefed.messages import Aggregate
 from securefed.problems import LogisticRegression
-from securefed.public import Public
-from securefed.state import pack, restore
 from tests.algorithms.gradients import Loop, make_clients, some_drop
 
 EVERY = [

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import (
+from securefed._tensors import Layout
+from securefed.algorithms._optimization import (
     DSGD,
     CompositeFedADMM,
     FedAvg,
@@ -18,9 +19,8 @@ from securefed.algorithms.optimization import (
     Scaffold,
     ScaffoldProx,
 )
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.problems import LogisticRegression, SoftmaxRegression
-from securefed.tensors import Layout
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import RoundOutcome
-from securefed.algorithms.optimization import LoSAC
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.messages import Aggregate
+from securefed._messages import Aggregate
+from securefed.algorithms._base import RoundOutcome
+from securefed.algorithms._optimization import LoSAC
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients, optimum, some_drop
 from tests.combinations import each_value
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import L1, CompositeFedADMM, LoSACProx, NoRegulariser, Nuclear, ScaffoldProx
-from securefed.datasets.base import Dataset
+from securefed._public import Public
+from securefed._tensors import Layout, TensorSpec
+from securefed.algorithms._optimization import L1, CompositeFedADMM, LoSACProx, NoRegulariser, Nuclear, ScaffoldProx
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
 from securefed.problems import LogisticRegression
-from securefed.public import Public
-from securefed.tensors import Layout, TensorSpec
 from tests.algorithms.gradients import PROBLEM, Loop, composite_optimum, make_clients, some_drop
 from tests.combinations import each_value, first_ones
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from securefed.algorithms.optimization import parallel
-from securefed.algorithms.optimization.parallel import SWITCH_SECONDS, side_by_side
+from securefed.algorithms._optimization import parallel
+from securefed.algorithms._optimization.parallel import SWITCH_SECONDS, side_by_side
 
 
 @pytest.fixture

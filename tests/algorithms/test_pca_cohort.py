@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.capabilities import SupportsBatches
-from securefed.algorithms.pca import FAPS, GuardedFAPS
-from securefed.algorithms.pca import cohort as pca_cohort
-from securefed.algorithms.pca.cohort import StackedGrams
-from securefed.algorithms.pca.operators import Gram
-from securefed.datasets.base import Dataset
+from securefed.algorithms._capabilities import SupportsBatches
+from securefed.algorithms._pca import FAPS, GuardedFAPS
+from securefed.algorithms._pca import cohort as pca_cohort
+from securefed.algorithms._pca.cohort import StackedGrams
+from securefed.algorithms._pca.operators import Gram
+from securefed.datasets._base import Dataset
 from securefed.errors import DivergenceError
 from tests.algorithms.rounds import Loop
 

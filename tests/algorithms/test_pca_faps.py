@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from securefed.algorithms.pca import FAPS, SSI
-from securefed.algorithms.pca.faps import MaskedGram
-from securefed.algorithms.pca.operators import Gram, off, orth
-from securefed.public import Public
+from securefed._public import Public
+from securefed.algorithms._pca import FAPS, SSI
+from securefed.algorithms._pca.faps import MaskedGram
+from securefed.algorithms._pca.operators import Gram, off, orth
 from tests.algorithms.rounds import Loop, digits, spectrum
 
 RNG = np.random.default_rng(0)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS
-from securefed.algorithms.pca.operators import off, orth
-from securefed.datasets.base import Dataset
-from securefed.datasets.spectral_matrices import geometric, spectral
+from securefed._persistence.packing import pack, restore
+from securefed.algorithms._pca import FAPS, SSI, GuardedFAPS
+from securefed.algorithms._pca.operators import off, orth
+from securefed.datasets._base import Dataset
+from securefed.datasets._spectral_matrices import geometric, spectral
 from securefed.errors import ConfigError
-from securefed.state import pack, restore
 from tests.algorithms.rounds import Loop, digits
 
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed.algorithms.base import RoundOutcome
-from securefed.algorithms.pca import FAPS, SSI, FedPE, FedPG, GuardedFAPS, LocalPower
-from securefed.algorithms.pca.consensus import ConsensusPCA
-from securefed.algorithms.pca.operators import Gram, off, orth
-from securefed.datasets.base import Dataset
+from securefed._messages import Aggregate
+from securefed._persistence.packing import pack, restore
+from securefed._public import Public
+from securefed.algorithms._base import RoundOutcome
+from securefed.algorithms._pca import FAPS, SSI, FedPE, FedPG, GuardedFAPS, LocalPower
+from securefed.algorithms._pca.consensus import ConsensusPCA
+from securefed.algorithms._pca.operators import Gram, off, orth
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DivergenceError
-from securefed.messages import Aggregate
-from securefed.public import Public
-from securefed.state import pack, restore
 from tests.algorithms.rounds import Loop, digits, spectrum, subspace_error
 
 RNG = np.random.default_rng(0)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS, LocalPower
-from securefed.algorithms.pca.operators import off
-from securefed.datasets.base import Dataset
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed.algorithms._pca import FAPS, SSI, GuardedFAPS, LocalPower
+from securefed.algorithms._pca.operators import off
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DivergenceError
-from securefed.messages import Aggregate
-from securefed.public import Public
 from tests.algorithms.rounds import Loop, digits, spectrum
 
 KINDS = [SSI, LocalPower, FAPS, GuardedFAPS]

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import Algorithm
-from securefed.algorithms.optimization import FedAvg
-from securefed.algorithms.optimization.local_steps import passes
-from securefed.algorithms.personalized import FLAME, Ditto, FedADMM, PFedMe
-from securefed.datasets.base import Dataset
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._base import Algorithm
+from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._optimization.local_steps import passes
+from securefed.algorithms._personalized import FLAME, Ditto, FedADMM, PFedMe
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError
-from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression, known_smoothness
-from securefed.public import Public
 from tests.algorithms.rounds import Loop
 from tests.algorithms.test_personalized_flame import PROBLEM, gradient, make_clients, moreau, random_rounds
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from securefed.algorithms.base import Algorithm, RoundOutcome
-from securefed.algorithms.capabilities import SupportsClientSelection
-from securefed.algorithms.personalized import FLAME
-from securefed.datasets.base import Dataset
+from securefed._persistence.packing import pack, restore
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._base import Algorithm, RoundOutcome
+from securefed.algorithms._capabilities import SupportsClientSelection
+from securefed.algorithms._personalized import FLAME
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
-from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
-from securefed.public import Public
-from securefed.state import pack, restore
 from tests.algorithms.rounds import Loop
 
 PROBLEM = SoftmaxRegression(l2=0.1, initial_scale=0.3)

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed import catalogue
-from securefed.algorithms.base import Algorithm
-from securefed.algorithms.capabilities import SupportsBatches
-from securefed.algorithms.graph.fedavg import GraphFedAvg
-from securefed.algorithms.graph.fedprox import GraphFedProx
-from securefed.algorithms.optimization import FedAvg
-from securefed.algorithms.pca import FAPS, SSI, LocalPower
-from securefed.algorithms.record_level import clip_records, record_level
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from securefed import _catalogue as catalogue
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._base import Algorithm
+from securefed.algorithms._capabilities import SupportsBatches
+from securefed.algorithms._graph.fedavg import GraphFedAvg
+from securefed.algorithms._graph.fedprox import GraphFedProx
+from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._pca import FAPS, SSI, LocalPower
+from securefed.algorithms._private.record_level import clip_records, record_level
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     PoissonSampling,
     clip,
     discrete_gaussian,
@@ -29,11 +31,9 @@ from securefed.defenses.differential_privacy import (
     sensitivity,
     skellam,
 )
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, DataError, MalformedError, PlanError
-from securefed.federation import Federation
-from securefed.public import Public
 from tests.combinations import first_ones
 
 LINEAR = [SSI(rank=2), SSI(rank=3, stop="kkt"), LocalPower(rank=2, local_steps=(1,))]

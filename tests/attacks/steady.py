@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from securefed.defenses.base import Plan
-from securefed.defenses.differential_privacy import InsecureGaussian
-from securefed.defenses.differential_privacy.gaussian import _release, seeded
-from securefed.tensors import Array, Tensors
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Plan
+from securefed.defenses._differential_privacy import InsecureGaussian
+from securefed.defenses._differential_privacy.gaussian import _release, seeded
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import SSI
+from securefed._catalogue import algorithms
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._tensors import Layout, TensorSpec
+from securefed.algorithms._pca import SSI
 from securefed.attacks import views
-from securefed.attacks.aggregates import ParticipationMatrix, disaggregate, isolate
-from securefed.attacks.base import RoundView, View
-from securefed.catalogue import algorithms
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.attacks._aggregates import ParticipationMatrix, disaggregate, isolate
+from securefed.attacks._base import RoundView, View
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, TranscriptError
-from securefed.federation import Federation
-from securefed.run_options import RunOptions
-from securefed.tensors import Layout, TensorSpec
 
 CLIENTS = 6
 

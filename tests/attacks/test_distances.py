@@ -6,18 +6,18 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from securefed.algorithms.graph import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
-from securefed.algorithms.graph.edges import Edges
-from securefed.algorithms.optimization import DSGD
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed.algorithms._graph import IGL, MRMTL, PPGL, GraphDitto, GraphFedAvg, GraphFedProx
+from securefed.algorithms._graph.edges import Edges
+from securefed.algorithms._optimization import DSGD
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.distances import DistanceFit, centred_gram, embedding
-from securefed.attacks.distances.graph_simulation import GraphSimulation
+from securefed.attacks._base import Target
+from securefed.attacks._distances import DistanceFit, centred_gram, embedding
+from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
-from securefed.federation import Federation
-from securefed.run_options import RunOptions
 
 VERTICES = 7
 EDGES = Edges(VERTICES)

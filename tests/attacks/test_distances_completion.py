@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from securefed.algorithms.graph import PPGL
-from securefed.algorithms.graph.edges import Edges
+from securefed._runtime.federation import Federation
+from securefed.algorithms._graph import PPGL
+from securefed.algorithms._graph.edges import Edges
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.distances import DistanceFit, centred_gram
-from securefed.attacks.distances.distance_completion import complete_distances
-from securefed.attacks.distances.graph_simulation import GraphSimulation
+from securefed.attacks._base import Target
+from securefed.attacks._distances import DistanceFit, centred_gram
+from securefed.attacks._distances.distance_completion import complete_distances
+from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
-from securefed.federation import Federation
+from securefed.datasets._base import Dataset
 
 
 def camps(vertices, rows, seed, weight=0.7):

@@ -8,19 +8,19 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from securefed.algorithms.graph import IGL, MRMTL, PPGL, GraphFedAvg
-from securefed.algorithms.graph.edges import Edges
+from securefed._runtime.federation import Federation
+from securefed.algorithms._graph import IGL, MRMTL, PPGL, GraphFedAvg
+from securefed.algorithms._graph.edges import Edges
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.distances import DistanceFit
-from securefed.attacks.distances.graph_simulation import GraphSimulation
-from securefed.attacks.distances.posterior_mode import DistancePrior, posterior_mode
+from securefed.attacks._base import Target
+from securefed.attacks._distances import DistanceFit
+from securefed.attacks._distances.graph_simulation import GraphSimulation
+from securefed.attacks._distances.posterior_mode import DistancePrior, posterior_mode
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, clip_each, gaussian
-from securefed.defenses.differential_privacy.clip import clipped
-from securefed.federation import Federation
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, clip_each, gaussian
+from securefed.defenses._differential_privacy.clip import clipped
 from tests.attacks.steady import SteadyGaussian
 
 VERTICES = 7

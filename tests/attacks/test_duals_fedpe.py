@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import FedPE, FedPG
-from securefed.algorithms.pca.operators import off
-from securefed.attacks.base import Attack, Target, attacks
-from securefed.attacks.duals import FedPEDuals
-from securefed.attacks.duals.fedpe import gradient_parts
-from securefed.attacks.duals.local_steps import EuclideanSteps
-from securefed.attacks.duals.local_steps_fit import LocalStepsProblem
-from securefed.attacks.duals.observed_steps import observed_steps
-from securefed.attacks.gram.coordinates import SymmetricMatrices
+from securefed.algorithms._pca import FedPE, FedPG
+from securefed.algorithms._pca.operators import off
+from securefed.attacks._base import Attack, Target, attacks
+from securefed.attacks._duals import FedPEDuals
+from securefed.attacks._duals.fedpe import gradient_parts
+from securefed.attacks._duals.local_steps import EuclideanSteps
+from securefed.attacks._duals.local_steps_fit import LocalStepsProblem
+from securefed.attacks._duals.observed_steps import observed_steps
+from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks.scores import relative_error
 from securefed.errors import TranscriptError
 from tests.attacks.consensus import digits, gram, observe

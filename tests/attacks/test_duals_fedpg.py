@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import SSI, FedPG
-from securefed.algorithms.pca.operators import off, orth
-from securefed.attacks.base import Attack, Target, attacks
-from securefed.attacks.duals import FedPGDuals
-from securefed.attacks.duals.fedpg import gradient_block
-from securefed.attacks.duals.local_steps import RiemannianSteps
-from securefed.attacks.duals.local_steps_fit import LocalStepsProblem
-from securefed.attacks.duals.observed_steps import observed_steps
-from securefed.attacks.gram.coordinates import SymmetricMatrices
-from securefed.attacks.gram.elimination import EliminatedProducts, eliminate, least_trace_shift, solve_shifted
+from securefed.algorithms._pca import SSI, FedPG
+from securefed.algorithms._pca.operators import off, orth
+from securefed.attacks._base import Attack, Target, attacks
+from securefed.attacks._duals import FedPGDuals
+from securefed.attacks._duals.fedpg import gradient_block
+from securefed.attacks._duals.local_steps import RiemannianSteps
+from securefed.attacks._duals.local_steps_fit import LocalStepsProblem
+from securefed.attacks._duals.observed_steps import observed_steps
+from securefed.attacks._gram.coordinates import SymmetricMatrices
+from securefed.attacks._gram.elimination import EliminatedProducts, eliminate, least_trace_shift, solve_shifted
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks.consensus import digits, gram, observe
 

@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import FedPG
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._pca import FedPG
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.duals import FedPGDuals, JointDuals, PooledDuals
+from securefed.attacks._base import Target
+from securefed.attacks._duals import FedPGDuals, JointDuals, PooledDuals
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, gaussian
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, gaussian
 from securefed.errors import TranscriptError
-from securefed.federation import Federation
-from securefed.public import Public
 from tests.attacks.steady import SteadyGaussian
 
 FEATURES, RANK, CLIENTS = 10, 2, 4

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS
-from securefed.algorithms.pca.operators import off, orth
-from securefed.attacks.base import Attack, Target, attacks
-from securefed.attacks.gram import ConsensusGram
-from securefed.attacks.gram.coordinates import LowRankFactor, SymmetricMatrices
-from securefed.attacks.gram.faps.consensus_attack import replay_residual
-from securefed.attacks.gram.faps.near_consensus import largest_eigenvalue, near_consensus
-from securefed.attacks.gram.faps.simulated_client import ReceivedRounds, messages, messages_and_tangents, rule_counts
+from securefed.algorithms._pca import FAPS, SSI, GuardedFAPS
+from securefed.algorithms._pca.operators import off, orth
+from securefed.attacks._base import Attack, Target, attacks
+from securefed.attacks._gram import ConsensusGram
+from securefed.attacks._gram.coordinates import LowRankFactor, SymmetricMatrices
+from securefed.attacks._gram.faps.consensus_attack import replay_residual
+from securefed.attacks._gram.faps.near_consensus import largest_eigenvalue, near_consensus
+from securefed.attacks._gram.faps.simulated_client import ReceivedRounds, messages, messages_and_tangents, rule_counts
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks.subspaces import digits, gram, observe
 from tests.combinations import each_value

@@ -2,18 +2,18 @@
 
 import numpy as np
 
-from securefed.algorithms.pca import FAPS
-from securefed.algorithms.pca.operators import off
-from securefed.attacks.gram import ConsensusGram
-from securefed.attacks.gram.faps.client_equations import ClientEquations
-from securefed.attacks.gram.faps.client_fit import error_allowed
-from securefed.attacks.gram.faps.multiple_shooting import MultipleShooting
-from securefed.attacks.gram.faps.simulated_client import (
+from securefed.algorithms._pca import FAPS
+from securefed.algorithms._pca.operators import off
+from securefed.attacks._fitting.levenberg_marquardt import gauss_newton
+from securefed.attacks._gram import ConsensusGram
+from securefed.attacks._gram.faps.client_equations import ClientEquations
+from securefed.attacks._gram.faps.client_fit import error_allowed
+from securefed.attacks._gram.faps.multiple_shooting import MultipleShooting
+from securefed.attacks._gram.faps.simulated_client import (
     InnerOperator,
     iterate_by_rule,
     rule_counts,
 )
-from securefed.attacks.levenberg_marquardt import gauss_newton
 from securefed.attacks.scores import relative_error
 from tests.attacks.subspaces import digits, gram, observe
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import FAPS
-from securefed.attacks.gram import ConsensusGram
-from securefed.attacks.gram.faps.near_consensus import near_consensus
-from securefed.attacks.gram.faps.noise_weighted_fit import (
+from securefed.algorithms._pca import FAPS
+from securefed.attacks._gram import ConsensusGram
+from securefed.attacks._gram.faps.near_consensus import near_consensus
+from securefed.attacks._gram.faps.noise_weighted_fit import (
     _ReceivedMessages,
     is_single_precision,
     least_error,
     most_likely,
 )
-from securefed.attacks.gram.faps.simulated_client import rule_counts
+from securefed.attacks._gram.faps.simulated_client import rule_counts
 from securefed.attacks.scores import relative_error
 from tests.attacks.subspaces import digits, gram, observe
 from tests.combinations import first_ones

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca.operators import orth
-from securefed.attacks.gram.coordinates import SymmetricMatrices
-from securefed.attacks.gram.faps.projected_equations import ProjectedEquations
+from securefed.algorithms._pca.operators import orth
+from securefed.attacks._gram.coordinates import SymmetricMatrices
+from securefed.attacks._gram.faps.projected_equations import ProjectedEquations
 
 RNG = np.random.default_rng(0)
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import RoundOutcome
-from securefed.algorithms.pca import FAPS
-from securefed.algorithms.pca.operators import off
-from securefed.attacks.gram import ConsensusGram
-from securefed.attacks.gram.faps.near_consensus import near_consensus
-from securefed.attacks.gram.faps.round_by_round import (
+from securefed.algorithms._base import RoundOutcome
+from securefed.algorithms._pca import FAPS
+from securefed.algorithms._pca.operators import off
+from securefed.attacks._gram import ConsensusGram
+from securefed.attacks._gram.faps.near_consensus import near_consensus
+from securefed.attacks._gram.faps.round_by_round import (
     _exact_step,
     _one_step,
     _solve_subspaces,

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import FedAvg
+from securefed._messages import Transcript
+from securefed.algorithms._optimization import FedAvg
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.diagnosis import explained, resolution
-from securefed.attacks.flower import FlowerRecording, arrays_of
-from securefed.attacks.gradient_inversion.sample_fit import SampleFit
-from securefed.attacks.recording import public_of
+from securefed.attacks._base import Target
+from securefed.attacks._diagnosis import explained, resolution
+from securefed.attacks._gradient_inversion.sample_fit import SampleFit
 from securefed.attacks.scores import match, relative_error
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import DataError, TranscriptError
-from securefed.messages import Transcript
 from securefed.problems import SoftmaxRegression
+from securefed.recording._flower import FlowerRecording, arrays_of
+from securefed.recording._recording import public_of
 
 NODES = (901, 17, 333)  # Flower's node ids are large random numbers
 FEATURES, CLASSES, STEPS, RATE = 6, 3, 3, 0.1

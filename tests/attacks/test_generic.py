@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from securefed.algorithms.pca import SSI
+from securefed._auditing.own_function import as_algorithm
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._pca import SSI
 from securefed.attacks import views
-from securefed.attacks.base import Target, View
-from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, Replay
-from securefed.attacks.generic.moment_map import pack, unpack
-from securefed.attacks.generic.moment_probe import departure
-from securefed.attacks.gram import PowerGram
+from securefed.attacks._base import Target, View
+from securefed.attacks._generic import ClearRows, FitRows, ProbeGram, Replay
+from securefed.attacks._generic.moment_map import pack, unpack
+from securefed.attacks._generic.moment_probe import departure
+from securefed.attacks._gram import PowerGram
 from securefed.attacks.scores import match, relative_error
-from securefed.auditing.own_function import as_algorithm
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
-from securefed.federation import Federation
-from securefed.public import Public
 
 RNG = np.random.default_rng(0)
 DATA = [Dataset(np.random.default_rng(i).uniform(-1, 1, (4, 5))) for i in range(3)]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from securefed._auditing.own_function import as_algorithm
+from securefed._public import Public
+from securefed._runtime.federation import Federation
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.generic import LowDigits, ProbeGram, Replay, uses_labels
-from securefed.attacks.generic.label_regression import NearestClient
-from securefed.attacks.generic.moment_map import ScaledClientStep
+from securefed.attacks._base import Target
+from securefed.attacks._generic import LowDigits, ProbeGram, Replay, uses_labels
+from securefed.attacks._generic.label_regression import NearestClient
+from securefed.attacks._generic.moment_map import ScaledClientStep
 from securefed.attacks.scores import relative_error
-from securefed.auditing.own_function import as_algorithm
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
-from securefed.federation import Federation
-from securefed.public import Public
 
 START = {"round": np.zeros(1)}
 ROWS = [np.random.default_rng(i).uniform(-1, 1, (6, 3)) for i in range(3)]

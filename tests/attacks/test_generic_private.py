@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from securefed.algorithms.optimization import DSGD
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._optimization import DSGD
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.generic import FitRows, RegressRows, Replay
+from securefed.attacks._base import Target
+from securefed.attacks._generic import FitRows, RegressRows, Replay
 from securefed.attacks.scores import sample_error
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, gaussian
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, gaussian
 from securefed.errors import TranscriptError
-from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
-from securefed.public import Public
 from tests.attacks.steady import SteadyGaussian
 
 FEATURES, ROUNDS = 4, 3

@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed._auditing.own_function import as_algorithm
+from securefed._public import Public
+from securefed._runtime.federation import Federation
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.generic import ClearRows, FitRows, ProbeGram, RegressCounts, RegressRows, Replay
-from securefed.attacks.generic.moment_probe import departure
-from securefed.attacks.generic.row_regression import KernelRidge, _rows, _solved
+from securefed.attacks._base import Target
+from securefed.attacks._generic import ClearRows, FitRows, ProbeGram, RegressCounts, RegressRows, Replay
+from securefed.attacks._generic.moment_probe import departure
+from securefed.attacks._generic.row_regression import KernelRidge, _rows, _solved
 from securefed.attacks.scores import match, relative_error
-from securefed.auditing.own_function import as_algorithm
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
-from securefed.federation import Federation
-from securefed.public import Public
 
 NOTHING_SENT = {"round": np.zeros(1)}
 

@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
-from securefed.algorithms.pca import SSI
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC, Scaffold
+from securefed.algorithms._pca import SSI
 from securefed.attacks import views
-from securefed.attacks.base import Attack, RoundView, Target, View, attacks
-from securefed.attacks.gradient_inversion import DLG, NaiveDescent, SampleFit, TelescopingFit
-from securefed.attacks.gradient_inversion.gradient_rounds import read_rounds
-from securefed.attacks.gradient_inversion.linear_model import LinearModel
-from securefed.attacks.gradient_inversion.round_simulation import RoundSimulation
-from securefed.attacks.gradient_inversion.sum_equations import SumEquations, data_free_messages
+from securefed.attacks._base import Attack, RoundView, Target, View, attacks
+from securefed.attacks._gradient_inversion import DLG, NaiveDescent, SampleFit, TelescopingFit
+from securefed.attacks._gradient_inversion.gradient_rounds import read_rounds
+from securefed.attacks._gradient_inversion.linear_model import LinearModel
+from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations, data_free_messages
 from securefed.attacks.scores import sample_error
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
 from securefed.errors import TranscriptError
-from securefed.federation import Federation
 from securefed.problems import LogisticRegression, SoftmaxRegression
-from securefed.public import Public
-from securefed.run_options import RunOptions
 from tests.combinations import each_value, first_ones
 
 DIGITS = load_digits()

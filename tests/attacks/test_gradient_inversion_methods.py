@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.algorithms import personalized
-from securefed.algorithms.optimization import (
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._tensors import Layout, TensorSpec
+from securefed.algorithms import _personalized as personalized
+from securefed.algorithms._optimization import (
     L1,
     CompositeFedADMM,
     FedAvg,
@@ -18,26 +21,23 @@ from securefed.algorithms.optimization import (
     Nuclear,
     ScaffoldProx,
 )
-from securefed.algorithms.personalized import FLAME, Ditto, PFedMe
+from securefed.algorithms._personalized import FLAME, Ditto, PFedMe
 from securefed.attacks import views
-from securefed.attacks.base import RoundView, Target, View
-from securefed.attacks.gradient_inversion import DLG, NaiveDescent, SampleFit, TelescopingFit
-from securefed.attacks.gradient_inversion.dual_numbers import DualNumber
-from securefed.attacks.gradient_inversion.gradient_rounds import method_of, read_rounds
-from securefed.attacks.gradient_inversion.linear_model import LinearModel
-from securefed.attacks.gradient_inversion.proximal_derivatives import DifferentiableL1, DifferentiableNuclear
-from securefed.attacks.gradient_inversion.round_simulation import RoundSimulation
-from securefed.attacks.gradient_inversion.row_fit_problem import problem_from_view
-from securefed.attacks.gradient_inversion.sum_equations import SumEquations
+from securefed.attacks._base import RoundView, Target, View
+from securefed.attacks._gradient_inversion import DLG, NaiveDescent, SampleFit, TelescopingFit
+from securefed.attacks._gradient_inversion.dual_numbers import DualNumber
+from securefed.attacks._gradient_inversion.gradient_rounds import method_of, read_rounds
+from securefed.attacks._gradient_inversion.linear_model import LinearModel
+from securefed.attacks._gradient_inversion.proximal_derivatives import DifferentiableL1, DifferentiableNuclear
+from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
+from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 from securefed.attacks.scores import sample_error
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.plain import Plain
-from securefed.federation import Federation
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._plain import Plain
 from securefed.problems import LogisticRegression, SoftmaxRegression
-from securefed.public import Public
-from securefed.tensors import Layout, TensorSpec
 from tests.combinations import each_value
 
 DIGITS = load_digits()

@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from securefed.algorithms.optimization import DSGD, CompositeFedADMM, FedAvg, FedCM, LoSAC, MimeSVRG, Scaffold
-from securefed.algorithms.personalized import FLAME
+from securefed.algorithms._optimization import DSGD, CompositeFedADMM, FedAvg, FedCM, LoSAC, MimeSVRG, Scaffold
+from securefed.algorithms._personalized import FLAME
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.gradient_inversion import SampleFit, TelescopingFit
-from securefed.attacks.gradient_inversion.contribution_clipping import data_free_factors
-from securefed.attacks.gradient_inversion.row_fit_problem import problem_from_view
-from securefed.attacks.gradient_inversion.row_posterior import (
+from securefed.attacks._base import Target
+from securefed.attacks._gradient_inversion import SampleFit, TelescopingFit
+from securefed.attacks._gradient_inversion.contribution_clipping import data_free_factors
+from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
+from securefed.attacks._gradient_inversion.row_posterior import (
     GaussianRowPrior,
     LinearMessages,
     likeliest_label_counts,
     whitened_equations,
 )
 from securefed.attacks.scores import sample_error
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, clip_each, gaussian
-from securefed.defenses.fixed_point import Quantise
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, clip_each, gaussian
+from securefed.defenses._fixed_point import Quantise
 from securefed.problems import SoftmaxRegression
 from tests.attacks.steady import SteadyGaussian
 from tests.attacks.test_gradient_inversion import scene

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
+from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC, Scaffold
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.gradient_inversion import SampleFit
-from securefed.attacks.gradient_inversion.gradient_rounds import read_rounds
-from securefed.attacks.gradient_inversion.linear_model import LinearModel
-from securefed.attacks.gradient_inversion.round_simulation import RoundSimulation
-from securefed.attacks.gradient_inversion.sum_equations import SumEquations
-from securefed.attacks.levenberg_marquardt import StallLimit
+from securefed.attacks._base import Target
+from securefed.attacks._fitting.levenberg_marquardt import StallLimit
+from securefed.attacks._gradient_inversion import SampleFit
+from securefed.attacks._gradient_inversion.gradient_rounds import read_rounds
+from securefed.attacks._gradient_inversion.linear_model import LinearModel
+from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 from securefed.attacks.scores import sample_error
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
 from tests.attacks.test_gradient_inversion import scene
 
 METHODS = [DSGD(), FedAvg(), Scaffold(local_steps=1), LoSAC(learning_rate=0.05)]

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.optimization import LoSAC
+from securefed._runtime.federation import Federation
+from securefed.algorithms._optimization import LoSAC
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.gradient_inversion import TelescopingFit
-from securefed.attacks.gradient_inversion.multistart_search import MultiStartSearch
+from securefed.attacks._base import Target
+from securefed.attacks._gradient_inversion import TelescopingFit
+from securefed.attacks._gradient_inversion.multistart_search import MultiStartSearch
 from securefed.attacks.scores import sample_error
-from securefed.datasets.base import Dataset
-from securefed.federation import Federation
-from securefed.problems.linear import LogisticRegression
+from securefed.datasets._base import Dataset
+from securefed.problems._linear import LogisticRegression
 
 X, Y = load_digits(return_X_y=True)
 X = X / 16

@@ -5,19 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import FAPS, SSI
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed.algorithms._pca import FAPS, SSI
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.gram import ConsensusGram, DifferenceGram, PowerGram
-from securefed.attacks.gram.clipped_products import clip_ratios
-from securefed.attacks.gram.shrinkage import NoisyProducts, ProductLikelihood, shrunk
+from securefed.attacks._base import Target
+from securefed.attacks._gram import ConsensusGram, DifferenceGram, PowerGram
+from securefed.attacks._gram.clipped_products import clip_ratios
+from securefed.attacks._gram.shrinkage import NoisyProducts, ProductLikelihood, shrunk
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, clip_each, gaussian
-from securefed.federation import Federation
-from securefed.public import Public
-from securefed.run_options import RunOptions
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, clip_each, gaussian
 from tests.attacks.steady import SteadyGaussian
 from tests.combinations import first_ones
 

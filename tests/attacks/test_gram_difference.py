@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.pca import SSI, FedPG, LocalPower
-from securefed.attacks.base import Attack, RoundView, Target, View, attacks
-from securefed.attacks.gram import DifferenceGram
-from securefed.attacks.gram.survivor_differences import SurvivorSystem, coming_together, round_noise
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed.algorithms._pca import SSI, FedPG, LocalPower
+from securefed.attacks._base import Attack, RoundView, Target, View, attacks
+from securefed.attacks._gram import DifferenceGram
+from securefed.attacks._gram.survivor_differences import SurvivorSystem, coming_together, round_noise
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
-from securefed.messages import Aggregate
-from securefed.public import Public
 
 RNG = np.random.default_rng(0)
 

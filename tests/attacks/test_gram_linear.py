@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.attacks.gram.linear import _assemble, _enough, solve, span
+from securefed.attacks._gram.linear import _assemble, _enough, solve, span
 from securefed.attacks.scores import relative_error
 
 ROWS, FEATURES = 8, 64

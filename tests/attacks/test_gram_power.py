@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.pca import FAPS, SSI, GuardedFAPS, LocalPower
-from securefed.algorithms.pca.operators import orth
-from securefed.attacks.base import Attack, RoundView, Target, View, attacks
-from securefed.attacks.gram import PowerGram
-from securefed.attacks.gram.linear import solve
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed._tensors import add
+from securefed.algorithms._pca import FAPS, SSI, GuardedFAPS, LocalPower
+from securefed.algorithms._pca.operators import orth
+from securefed.attacks._base import Attack, RoundView, Target, View, attacks
+from securefed.attacks._gram import PowerGram
+from securefed.attacks._gram.linear import solve
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
-from securefed.messages import Aggregate
-from securefed.public import Public
-from securefed.tensors import add
 
 RNG = np.random.default_rng(0)
 

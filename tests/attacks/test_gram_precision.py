@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.attacks.base import RoundView
-from securefed.attacks.gram.linear import ProbeSpan, _assemble, solve
-from securefed.attacks.gram.observed_rounds import rounding_of_products, stacked_products
-from securefed.attacks.precision import rounding
+from securefed.attacks._base import RoundView
+from securefed.attacks._gram.linear import ProbeSpan, _assemble, solve
+from securefed.attacks._gram.observed_rounds import rounding_of_products, stacked_products
+from securefed.attacks._precision import rounding
 from securefed.attacks.scores import relative_error
 
 DIGITS = load_digits().data / 16

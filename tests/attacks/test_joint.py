@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import FAPS, SSI, FedPE, FedPG
-from securefed.algorithms.pca.operators import orth
-from securefed.attacks.base import Attack, RoundView, Target, View, attacks
-from securefed.attacks.duals import FedPGDuals, JointDuals, PooledDuals
-from securefed.attacks.duals.joint_fit import SimulatedConsensusClient
-from securefed.attacks.gram import JointGram
-from securefed.attacks.gram.faps.summed_clients import FAPSSimulation
-from securefed.attacks.gram.joint_fit import jacobian_rank
+from securefed.algorithms._pca import FAPS, SSI, FedPE, FedPG
+from securefed.algorithms._pca.operators import orth
+from securefed.attacks._base import Attack, RoundView, Target, View, attacks
+from securefed.attacks._duals import FedPGDuals, JointDuals, PooledDuals
+from securefed.attacks._duals.joint_fit import SimulatedConsensusClient
+from securefed.attacks._gram import JointGram
+from securefed.attacks._gram.faps.summed_clients import FAPSSimulation
+from securefed.attacks._gram.joint_fit import jacobian_rank
 from securefed.attacks.scores import relative_error, subspace_baseline
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks import consensus, subspaces

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed.attacks.label_counts import mean_layer_input, minimum_counts, nearest_counts, round_to_total
+from securefed.attacks._fitting.label_counts import mean_layer_input, minimum_counts, nearest_counts, round_to_total
 
 
 @given(st.lists(st.floats(-3, 9), min_size=1, max_size=5), st.integers(0, 7))

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from securefed.attacks.levenberg_marquardt import GeodesicAcceleration, NielsenDamping, StallLimit, levenberg_marquardt
+from securefed.attacks._fitting.levenberg_marquardt import (
+    GeodesicAcceleration,
+    NielsenDamping,
+    StallLimit,
+    levenberg_marquardt,
+)
 
 START = np.array([-1.2, 1.0])
 STEPPERS = {"nielsen": lambda residual: NielsenDamping(), "geodesic": GeodesicAcceleration}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed.attacks.membership import ConfirmationAttack, ShadowMembership, membership_rates
-from securefed.attacks.membership.likelihood_ratio import CandidateRecord
+from securefed.attacks._membership import ConfirmationAttack, ShadowMembership, membership_rates
+from securefed.attacks._membership.likelihood_ratio import CandidateRecord
 from securefed.errors import ConfigError, DataError
 from tests.attacks.test_generic import DATA, Z, product, replay
 

@@ -11,22 +11,22 @@ import pytest
 import torch
 from torch import nn
 
-from securefed.algorithms.optimization import DSGD, FedAvg, LoSAC, Scaffold
-from securefed.algorithms.optimization.method import GradientMethod
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC, Scaffold
+from securefed.algorithms._optimization.method import GradientMethod
 from securefed.attacks import views
-from securefed.attacks.base import Target, View
-from securefed.attacks.networks import InversionEffort, LocalSteps, NetworkInversion, invert, psnr, tabular_accuracy
-from securefed.attacks.networks.client_simulations import OneGradient
-from securefed.attacks.networks.flat_network import FlatNetwork
-from securefed.attacks.networks.gradient_matching import GradientMatching, InversionProblem, RowPrior
-from securefed.attacks.networks.row_parametrisations import AllEntries
-from securefed.attacks.networks.smoothed_relu import SmoothedReLU
+from securefed.attacks._base import Target, View
+from securefed.attacks._networks import InversionEffort, LocalSteps, NetworkInversion, invert, psnr, tabular_accuracy
+from securefed.attacks._networks.client_simulations import OneGradient
+from securefed.attacks._networks.flat_network import FlatNetwork
+from securefed.attacks._networks.gradient_matching import GradientMatching, InversionProblem, RowPrior
+from securefed.attacks._networks.row_parametrisations import AllEntries
+from securefed.attacks._networks.smoothed_relu import SmoothedReLU
 from securefed.attacks.scores import sample_error
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
-from securefed.federation import Federation
 from securefed.problems import Autoencoder, DenseNetwork, LogisticRegression
-from securefed.public import Public
 
 FAST = InversionEffort(restarts=1, evaluations=400, signed_steps=0)
 PLAIN = replace(FAST, exact=False)

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from securefed.attacks.networks import InversionEffort, invert, module_inversion
-from securefed.attacks.networks.first_layer import FirstLayerEvidence
-from securefed.attacks.networks.flat_network import FlatNetwork
-from securefed.attacks.networks.gradient_matching import GradientMatching
-from securefed.attacks.networks.last_layer_labels import plausible_label_counts
+from securefed._tensors import Array
+from securefed.attacks._networks import InversionEffort, invert, module_inversion
+from securefed.attacks._networks.first_layer import FirstLayerEvidence
+from securefed.attacks._networks.flat_network import FlatNetwork
+from securefed.attacks._networks.gradient_matching import GradientMatching
+from securefed.attacks._networks.last_layer_labels import plausible_label_counts
 from securefed.attacks.scores import sample_error
-from securefed.tensors import Array
 
 EFFORT = InversionEffort(restarts=1, evaluations=50, signed_steps=0)
 CLASSES = 4

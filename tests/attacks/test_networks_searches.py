@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import rosen, rosen_der
 
-from securefed.attacks.networks.gradient_searches import lbfgs, run_searches, signed_adam
+from securefed.attacks._networks.gradient_searches import lbfgs, run_searches, signed_adam
 
 
 def rosenbrock(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from securefed.attacks.networks import row_separation
-from securefed.attacks.networks.flat_network import FlatNetwork
-from securefed.attacks.networks.last_layer_labels import plausible_label_counts
-from securefed.attacks.networks.row_separation import FirstLayerGradient, ratio, row_space, separate
-from securefed.attacks.networks.single_row_outputs import sparse_columns
+from securefed.attacks._networks import row_separation
+from securefed.attacks._networks.flat_network import FlatNetwork
+from securefed.attacks._networks.last_layer_labels import plausible_label_counts
+from securefed.attacks._networks.row_separation import FirstLayerGradient, ratio, row_space, separate
+from securefed.attacks._networks.single_row_outputs import sparse_columns
 from securefed.attacks.scores import sample_error
 
 

@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import FedAvg
-from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.personalized import FLAME, Ditto, FedADMM, PFedMe
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._personalized import FLAME, Ditto, FedADMM, PFedMe
 from securefed.attacks import views
-from securefed.attacks.base import Target, View
-from securefed.attacks.personal import ADMMRecursion, FLAMERowFit, PersonalModelReplay
-from securefed.attacks.personal.admm_recursion import recover_states
+from securefed.attacks._base import Target, View
+from securefed.attacks._personal import ADMMRecursion, FLAMERowFit, PersonalModelReplay
+from securefed.attacks._personal.admm_recursion import recover_states
 from securefed.attacks.scores import relative_error, sample_error
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
-from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
-from securefed.public import Public
-from securefed.run_options import RunOptions
 from tests.combinations import first_ones
 
 

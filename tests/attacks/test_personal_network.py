@@ -5,19 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import FedAvg
-from securefed.algorithms.personalized import FLAME
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._personalized import FLAME
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.networks.row_separation import FirstLayerGradient, separate
-from securefed.attacks.personal import FLAMENetworkInversion
+from securefed.attacks._base import Target
+from securefed.attacks._networks.row_separation import FirstLayerGradient, separate
+from securefed.attacks._personal import FLAMENetworkInversion
 from securefed.attacks.scores import sample_error
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
-from securefed.federation import Federation
 from securefed.problems import SoftmaxRegression
-from securefed.problems.dense import DenseNetwork
-from securefed.public import Public
+from securefed.problems._dense import DenseNetwork
 from tests.combinations import first_ones
 
 NETWORK = DenseNetwork(hidden=(24,), precision="float64")

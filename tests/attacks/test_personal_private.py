@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization.model import Model
-from securefed.algorithms.personalized import FLAME, Ditto, FedADMM, PFedMe
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._personalized import FLAME, Ditto, FedADMM, PFedMe
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.personal import ADMMRecursion, PersonalModelReplay
-from securefed.attacks.personal.message_denoising import ConstantGradientModel, denoised, posterior_mean
+from securefed.attacks._base import Target
+from securefed.attacks._personal import ADMMRecursion, PersonalModelReplay
+from securefed.attacks._personal.message_denoising import ConstantGradientModel, denoised, posterior_mean
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, gaussian
-from securefed.federation import Federation
-from securefed.public import Public
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, gaussian
 from tests.attacks.steady import SteadyGaussian
 
 CLIENTS, ROWS, ROUNDS = 4, 3, 8

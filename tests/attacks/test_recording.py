@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import SSI
+from securefed._messages import Transcript
+from securefed._runtime.federation import Federation
+from securefed.algorithms._pca import SSI
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.generic import FitRows, Replay
-from securefed.attacks.gram import PowerGram
-from securefed.attacks.recording import Recording, named
+from securefed.attacks._base import Target
+from securefed.attacks._generic import FitRows, Replay
+from securefed.attacks._gram import PowerGram
 from securefed.attacks.scores import relative_error
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DataError, TranscriptError
-from securefed.federation import Federation
-from securefed.messages import Transcript
+from securefed.recording._recording import Recording, named
 
 DATA = [Dataset(np.random.default_rng(i).uniform(0, 1, (5, 6))) for i in range(4)]
 

@@ -6,26 +6,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import SSI
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._runtime.server import Result
+from securefed._tensors import subtract
+from securefed.algorithms._pca import SSI
 from securefed.attacks import views
-from securefed.attacks.base import RoundView, View
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, gaussian
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import (
+from securefed.attacks._base import RoundView, View
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, gaussian
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import (
     InsecurePaillier,
     insecure_deal,
     open_together,
     open_upload,
     threshold_paillier,
 )
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import TranscriptError
-from securefed.federation import Federation
-from securefed.run_options import RunOptions
-from securefed.server import Result
-from securefed.tensors import subtract
 
 CLIENTS = 8
 

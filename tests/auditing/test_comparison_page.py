@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from securefed.auditing import comparison, plots
-from securefed.auditing.cells import CLIENT, FEDERATION, Cell
-from securefed.auditing.comparison_page import render, save, summary, to_json
-from securefed.auditing.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, Verdict, interval
+from securefed._auditing import comparison, plots
+from securefed._auditing.audit_cells import CLIENT, FEDERATION, Cell
+from securefed._auditing.comparison_page import render, save, summary, to_json
+from securefed._auditing.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, Verdict, interval
 from securefed.errors import StorageError
 from tests.auditing.page import sections, tables
 from tests.auditing.test_report import cell, report

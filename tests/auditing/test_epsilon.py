@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import binom
 
-from securefed.auditing.epsilon import (
+from securefed._auditing.epsilon import (
     Guesses,
     clopper_pearson,
     from_scores,
@@ -19,7 +19,7 @@ from securefed.auditing.epsilon import (
     rejects,
     rejects_gaussian,
 )
-from securefed.defenses.differential_privacy import calibrate
+from securefed.defenses._differential_privacy import calibrate
 from securefed.errors import ConfigError
 
 DELTA = 1e-5

@@ -7,10 +7,10 @@ from importlib import import_module
 
 import pytest
 
-from securefed.auditing.epsilon import from_scores
-from securefed.auditing.epsilon_noise import audit_noise
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from securefed._auditing.epsilon import from_scores
+from securefed._auditing.epsilon_noise import audit_noise
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     AdaptiveClip,
     CentralGaussian,
     Clip,
@@ -29,9 +29,9 @@ from securefed.defenses.differential_privacy import (
     poisson,
     skellam,
 )
-from securefed.defenses.differential_privacy.adaptive import BELOW
-from securefed.defenses.plan import PrivacyPlan
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses._differential_privacy.adaptive import BELOW
+from securefed.defenses._plan import PrivacyPlan
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
 from tests.combinations import first_ones
 
@@ -183,7 +183,7 @@ class EverybodyJoins(PoissonCohort):
 
 def test_coins_that_are_not_tossed_are_flagged(monkeypatch) -> None:
     """At delta .01 a client that joins with probability .02 is nearly hidden by that alone."""
-    module = import_module("securefed.defenses.differential_privacy.gaussian")
+    module = import_module("securefed.defenses._differential_privacy.gaussian")
     monkeypatch.setattr(module, "PLANNED_ROUNDS", (1,))
     rate = PoissonSampling(0.02)
     right, wrong = (

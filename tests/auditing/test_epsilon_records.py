@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from torch import nn
 
-from securefed.algorithms.pca import SSI
-from securefed.algorithms.record_level import RecordLevel, record_level
-from securefed.auditing.epsilon_records import audit_records
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, discrete_gaussian, gaussian, records, skellam
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed._auditing.epsilon_records import audit_records
+from securefed.algorithms._pca import SSI
+from securefed.algorithms._private.dp_fedavg import PrivateFedAvg
+from securefed.algorithms._private.record_level import RecordLevel, record_level
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, discrete_gaussian, gaussian, records, skellam
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
-from securefed.problems.torch_module import TorchModule
-from securefed.records import PrivateFedAvg
+from securefed.problems._torch_module import TorchModule
 from tests.auditing.test_epsilon_noise import DELTA, SURE, WeakCentral
 from tests.combinations import first_ones
 

@@ -10,13 +10,13 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from securefed import audit_algorithm
-from securefed.attacks.generic import FitRows
-from securefed.auditing.gate import reasons, require_limit
-from securefed.auditing.planted import PLANTED, clients, labelled
-from securefed.auditing.selfcheck import check, check_gaps, failures
-from securefed.auditing.statistics import EXPOSED
-from securefed.cli import app
-from securefed.datasets.base import Dataset
+from securefed._auditing.gate import reasons, require_limit
+from securefed._auditing.planted import PLANTED, clients, labelled
+from securefed._auditing.selfcheck import check, check_gaps, failures
+from securefed._auditing.statistics import EXPOSED
+from securefed._commands.cli import app
+from securefed.attacks._generic import FitRows
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.testing import assert_leakage_below
 from tests.auditing.test_report import cell as audited

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from securefed.auditing.cells import FEDERATION, Cell
-from securefed.auditing.growth import growth, unjudged
-from securefed.auditing.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
-from securefed.cli import app
+from securefed._auditing.audit_cells import FEDERATION, Cell
+from securefed._auditing.growth import growth, unjudged
+from securefed._auditing.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
+from securefed._commands.cli import app
 from tests.auditing.test_comparison_page import audit, judged
 
 WEAK = judged(0.2, PARTIAL)

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.algorithms.optimization import DSGD, FedAvg
-from securefed.algorithms.pca import SSI
-from securefed.attacks.base import Reconstruction, Target, View
-from securefed.attacks.diagnosis import EXPLAINED, diagnose, explained
-from securefed.attacks.recording import Recording, public_of
-from securefed.auditing.imported import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, ImportedFinding, audit_transcript
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed._auditing.imported import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, ImportedFinding, audit_transcript
+from securefed._messages import Transcript
+from securefed._runtime.federation import Federation
+from securefed.algorithms._optimization import DSGD, FedAvg
+from securefed.algorithms._pca import SSI
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._diagnosis import EXPLAINED, diagnose, explained
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, TranscriptError
-from securefed.federation import Federation
-from securefed.messages import Transcript
 from securefed.problems import SoftmaxRegression
+from securefed.recording._recording import Recording, public_of
 
 RNG = np.random.default_rng(3)
 ROWS = [Dataset(RNG.uniform(0, 1, (5, 6))) for _ in range(4)]
@@ -107,7 +107,7 @@ def test_an_incomplete_transcript_is_attacked_as_far_as_it_goes() -> None:
 
 
 def test_a_method_that_follows_its_clients_is_attacked_up_to_the_gap() -> None:
-    from securefed.algorithms.pca import FedPG  # noqa: PLC0415 - one test needs it
+    from securefed.algorithms._pca import FedPG  # noqa: PLC0415 - one test needs it
 
     method = FedPG(rank=2, rho=1.0, step_size=0.01, local_steps=1)
     ours = run(method, ROWS, rounds=12)

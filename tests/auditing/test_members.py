@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.generic import Replay
-from securefed.attacks.membership import CanaryGame, plant, pooled_rates
-from securefed.auditing import members
-from securefed.auditing.cases import case
-from securefed.auditing.matrix import audit
-from securefed.auditing.members import (
+from securefed._auditing import members
+from securefed._auditing.cases import case
+from securefed._auditing.matrix import audit
+from securefed._auditing.members import (
     COINS,
     INFORMED,
     NOISES,
@@ -27,22 +23,20 @@ from securefed.auditing.members import (
     play,
     record_canaries,
 )
-from securefed.auditing.outcome import Settings, Task
-from securefed.auditing.report import render
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
-    CentralGaussian,
-    adaptive_clip,
-    calibrate,
-    clip,
-    gaussian,
-)
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.plain import Plain
+from securefed._auditing.report import render
+from securefed._auditing.task_results import Settings, Task
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.attacks import views
+from securefed.attacks._base import Target
+from securefed.attacks._generic import Replay
+from securefed.attacks._membership import CanaryGame, plant, pooled_rates
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import CentralGaussian, adaptive_clip, calibrate, clip, gaussian
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._plain import Plain
 from securefed.errors import ConfigError, DataError
-from securefed.federation import Federation
-from securefed.public import Public
 from tests.attacks.test_generic import DATA, Z, product, replay
 
 POPULATION_ROWS = Dataset(np.random.default_rng(9).uniform(-1, 1, (80, 5)))
@@ -162,7 +156,7 @@ def test_noise_that_is_missing_shows(monkeypatch) -> None:
 
 def test_a_contribution_that_joins_by_its_coin_is_seen_one_time_in_ten(monkeypatch) -> None:
     """AUC of a tenth of .76: .526; 508 scores each way have a deviation of .018, and of .015 where nobody tosses."""
-    monkeypatch.setattr(import_module("securefed.defenses.differential_privacy.gaussian"), "PLANNED_ROUNDS", (1,))
+    monkeypatch.setattr(import_module("securefed.defenses._differential_privacy.gaussian"), "PLANNED_ROUNDS", (1,))
     monkeypatch.setattr(members, "NOISES", {})
     monkeypatch.setattr(members, "_CANARY_RUNS", 500)
     (row,) = client_canaries(1e-5, 1.0, 2)

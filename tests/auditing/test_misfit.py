@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.pca import SSI
+from securefed._auditing.audit_cells import CLIENT, RunFacts, Score, gather
+from securefed._auditing.misfit import explains, offered, precision
+from securefed._auditing.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, interval, verdict
+from securefed._runtime.federation import Federation
+from securefed.algorithms._pca import SSI
 from securefed.attacks import views
-from securefed.attacks.base import Reconstruction, Target
-from securefed.attacks.gram.subspace_iteration import PowerGram
-from securefed.auditing.cells import CLIENT, RunFacts, Score, gather
-from securefed.auditing.misfit import explains, offered, precision
-from securefed.auditing.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, interval, verdict
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, gaussian
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.plain import Plain
-from securefed.federation import Federation
+from securefed.attacks._base import Reconstruction, Target
+from securefed.attacks._gram.subspace_iteration import PowerGram
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, gaussian
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._plain import Plain
 
 CLIENTS = [Dataset(np.random.default_rng(k).uniform(0, 1, (5, 6))) for k in range(4)]
 

@@ -10,14 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from securefed import audit_algorithm
-from securefed.algorithms.optimization.dsgd import DSGD
-from securefed.algorithms.pca import SSI
-from securefed.attacks.generic import FitRows
-from securefed.auditing.selfcheck import PLANTED, check, check_gaps, failures
-from securefed.auditing.statistics import EXPOSED, FOUND
-from securefed.catalogue import algorithms
-from securefed.cli import app
-from securefed.datasets.base import Dataset
+from securefed._auditing.selfcheck import PLANTED, check, check_gaps, failures
+from securefed._auditing.statistics import EXPOSED, FOUND
+from securefed._catalogue import algorithms
+from securefed._commands.cli import app
+from securefed.algorithms._optimization.dsgd import DSGD
+from securefed.algorithms._pca import SSI
+from securefed.attacks._generic import FitRows
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.testing import assert_leakage_below
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from securefed import audit_algorithm
-from securefed.algorithms.base import Algorithm
-from securefed.auditing.statistics import Interval, interval, seeds_for, verdict
+from securefed._auditing.statistics import Interval, interval, seeds_for, verdict
+from securefed._tensors import Layout, TensorSpec
+from securefed.algorithms._base import Algorithm
 from securefed.errors import DataError
-from securefed.tensors import Layout, TensorSpec
 from securefed.testing import assert_leakage_below
 
 
@@ -139,8 +139,8 @@ def test_a_step_that_loads_torch_within_a_call_and_draws_from_it_can_be_replayed
     code = """
 import sys
 import numpy as np
-from securefed.auditing.own_function import Rows, as_algorithm
-from securefed.datasets.base import Dataset
+from securefed._auditing.own_function import Rows, as_algorithm
+from securefed.datasets._base import Dataset
 
 def step(rows, broadcast):
     if broadcast["round"][0] > 0:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from securefed import audit_algorithm
-from securefed.auditing.parts import best_part
+from securefed._auditing.single_row_or_column import best_part
 from securefed.testing import assert_leakage_below
 
 START = {"round": np.zeros(1)}

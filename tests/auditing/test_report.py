@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.auditing import comparison, plots
-from securefed.auditing.cells import CLIENT, FEDERATION, NOT_COVERED, Cell, Report
-from securefed.auditing.curves import Curve
-from securefed.auditing.finding import finding, remedy, strongest, worst
-from securefed.auditing.pages import section
-from securefed.auditing.report import headline, render
-from securefed.auditing.statistics import INCONCLUSIVE, Interval, Verdict, verdict
+from securefed._auditing import comparison, plots
+from securefed._auditing.audit_cells import CLIENT, FEDERATION, NOT_COVERED, Cell, Report
+from securefed._auditing.curves import Curve
+from securefed._auditing.finding import finding, remedy, strongest, worst
+from securefed._auditing.pages import section
+from securefed._auditing.report import headline, render
+from securefed._auditing.statistics import INCONCLUSIVE, Interval, Verdict, verdict
 from securefed.errors import DataError
 from tests.auditing.page import sections, tables, text
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms.graph import PPGL
-from securefed.algorithms.pca import SSI
-from securefed.auditing import runs
-from securefed.auditing.outcome import Settings, Task, TaskResult
-from securefed.auditing.runs import DP, PAILLIER, PLAIN, QUANTISED, SECURE_AGGREGATION, _identical, run_task
-from securefed.datasets.base import Dataset
-from securefed.defenses.homomorphic import KeyHolder
+from securefed._auditing import runs
+from securefed._auditing.runs import DP, PAILLIER, PLAIN, QUANTISED, SECURE_AGGREGATION, _identical, run_task
+from securefed._auditing.task_results import Settings, Task, TaskResult
+from securefed._runtime.federation import Federation
+from securefed._runtime.server import Result
+from securefed.algorithms._graph import PPGL
+from securefed.algorithms._pca import SSI
+from securefed.datasets._base import Dataset
+from securefed.defenses._homomorphic import KeyHolder
 from securefed.errors import DivergenceError
-from securefed.federation import Federation
-from securefed.server import Result
 
 NOISE = {(8.0, 6): 1e-3, (8.0, 10): 1e-3}
 """By epsilon and rounds: so little that no run ends unless a test ends it."""

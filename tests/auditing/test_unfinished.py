@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed.auditing import matrix, unfinished
-from securefed.auditing.matrix import audit
+from securefed._auditing import matrix, unfinished
+from securefed._auditing.matrix import audit
 
 SMALL = {"algorithms": ["ssi"], "defenses": ["plain"], "attacks": ["gram/power"], "clients": 4, "workers": 1}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reproduction import sources
+from benchmarks.ledger import sources
 from tests.benchmarks.fakes import MODULE
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from benchmarks.reproduction import records, sources
-from benchmarks.reproduction.catalogue import discover
-from benchmarks.reproduction.ledger import Curve, Findings, Line
-from benchmarks.reproduction.records import Kind, Record
-from benchmarks.reproduction.runner import run
+from benchmarks.ledger import records, sources
+from benchmarks.ledger.catalogue import discover
+from benchmarks.ledger.ledger import Curve, Findings, Line
+from benchmarks.ledger.records import Kind, Record
+from benchmarks.ledger.runner import run
 
 LINE = Line("Table 2", "rounds to 85 %", "eta .1, T 5", 90.0, (80.0, 85.0, 90.0), (None, 110.0))
 CURVE = Curve("Fig. 2", "LoSAC", (0, 1, 2), (1.0, 0.1, 0.01), "rounds", "gap", log_y=True)
@@ -32,7 +32,7 @@ def a_record(name: str = "losac/one", findings: Findings | None = FINDINGS, quic
 MODULE = """
 import os
 from pathlib import Path
-from benchmarks.reproduction.ledger import Curve, Experiment, Findings, Line
+from benchmarks.ledger.ledger import Curve, Experiment, Findings, Line
 from {package}.helper import FACTOR
 
 

@@ -6,9 +6,9 @@ import heapq
 
 import pytest
 
-from benchmarks.reproduction.catalogue import CORE_MINUTES, PAPERS, Catalogue, discover
-from benchmarks.reproduction.ledger import Experiment
-from benchmarks.reproduction.sources import OTHERS, needed
+from benchmarks.ledger.catalogue import CORE_MINUTES, PAPERS, Catalogue, discover
+from benchmarks.ledger.ledger import Experiment
+from benchmarks.ledger.sources import OTHERS, needed
 
 HOUR = 60.0  # minutes that all experiments may take on two cores
 

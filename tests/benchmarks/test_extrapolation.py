@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.references.extrapolation import limit
+from benchmarks.pages.references.extrapolation import limit
 
 
 def test_the_limit_of_few_modes_is_found_and_the_last_term_is_not_it() -> None:

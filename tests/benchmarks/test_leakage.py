@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import leakage, leakage_page
-from benchmarks.leakage_curves import CURVES, Point, asked, is_current
+from benchmarks.pages import leakage, leakage_page
+from benchmarks.pages.leakage_curves import CURVES, Point, asked, is_current
 
 POINTS = {point.name: point for curve in CURVES for point in curve.points()}
 

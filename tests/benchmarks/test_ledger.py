@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.reproduction import records, sources
-from benchmarks.reproduction.ledger import (
+from benchmarks.ledger import records, sources
+from benchmarks.ledger.ledger import (
     COMPARISON,
     MISSED,
     QUICK,
@@ -20,7 +20,7 @@ from benchmarks.reproduction.ledger import (
     Experiment,
     Findings,
 )
-from benchmarks.reproduction.records import Kind
+from benchmarks.ledger.records import Kind
 from securefed.errors import ConfigError, StorageError
 from tests.benchmarks.fakes import CURVE, FINDINGS, LINE, a_record, change
 
@@ -182,13 +182,13 @@ def test_the_digest_sees_code_and_not_prose() -> None:
     assert sources.code_of(plain) == sources.code_of(prose)
     assert sources.code_of(plain) != sources.code_of(plain.replace("1", "2"))
     assert sources.code_of(plain) != sources.code_of(plain.replace("+", "-"))
-    assert sources.code_of(plain) == sources.code_of("import securefed.attacks.gram\n" + plain)
-    assert sources.code_of(plain) != sources.code_of("import securefed.algorithms.pca\n" + plain)
+    assert sources.code_of(plain) == sources.code_of("import securefed.attacks._gram\n" + plain)
+    assert sources.code_of(plain) != sources.code_of("import securefed.algorithms._pca\n" + plain)
 
 
 def test_a_result_depends_on_what_its_module_imports_and_on_nothing_else() -> None:
-    graph = set(sources.needed("securefed.algorithms.graph"))
-    assert {"securefed.algorithms.base", "securefed.algorithms.graph.ppgl", "securefed.datasets.base"} <= graph
-    assert not any(name.startswith(("securefed.algorithms.pca", "securefed.federation")) for name in graph)
-    personal = set(sources.needed("securefed.algorithms.personalized"))
-    assert {"securefed.algorithms.optimization.local_steps", "securefed.problems.linear"} <= personal
+    graph = set(sources.needed("securefed.algorithms._graph"))
+    assert {"securefed.algorithms._base", "securefed.algorithms._graph.ppgl", "securefed.datasets._base"} <= graph
+    assert not any(name.startswith(("securefed.algorithms._pca", "securefed._runtime.federation")) for name in graph)
+    personal = set(sources.needed("securefed.algorithms._personalized"))
+    assert {"securefed.algorithms._optimization.local_steps", "securefed.problems._linear"} <= personal

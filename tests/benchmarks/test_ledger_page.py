@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reproduction import page, plots, records, sources
-from benchmarks.reproduction.catalogue import Catalogue, discover
-from benchmarks.reproduction.ledger import Findings
-from benchmarks.reproduction.records import Kind
+from benchmarks.ledger import page, plots, records, sources
+from benchmarks.ledger.catalogue import Catalogue, discover
+from benchmarks.ledger.ledger import Findings
+from benchmarks.ledger.records import Kind
 from tests.benchmarks.fakes import CURVE, LINE, a_record, change
 
 

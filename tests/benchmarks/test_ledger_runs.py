@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reproduction import __main__, page, records
-from benchmarks.reproduction.catalogue import discover
-from benchmarks.reproduction.ledger import QUICK
-from benchmarks.reproduction.runner import ONE_THREAD
+from benchmarks.ledger import __main__, page, records
+from benchmarks.ledger.catalogue import discover
+from benchmarks.ledger.ledger import QUICK
+from benchmarks.ledger.runner import ONE_THREAD
 from securefed.errors import ConfigError, UnknownNameError
 from tests.benchmarks.fakes import run_fake
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import attacks_reference
-from benchmarks.references import cells, page
-from benchmarks.references.figures import Figure, Measurement, compact, limits
-from benchmarks.references.registered import strongest
-from benchmarks.references.scenes import digits, scene
-from securefed.algorithms.pca import SSI
+from benchmarks.pages import attacks_reference
+from benchmarks.pages.references import cells, page
+from benchmarks.pages.references.figures import Figure, Measurement, compact, limits
+from benchmarks.pages.references.registered import strongest
+from benchmarks.pages.references.scenes import digits, scene
+from securefed.algorithms._pca import SSI
 
 
 def measurement(name: str = "one", seeds: int = 10, offset: float = 0.0) -> Measurement:

@@ -16,18 +16,18 @@ from typing import Any, Final
 import numpy as np
 from tests.schema.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event
 
-from securefed.coordinator import Coordinator, ExchangeResult, HelperNode
-from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense
+from securefed._messages import REFUSAL, SERVER, Message, Transcript
+from securefed._persistence.packing import nest
+from securefed._runtime.client import ClientNode
+from securefed._runtime.exchange import Coordinator, ExchangeResult, HelperNode
+from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
+from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
+from securefed._runtime.message_schema import MessageSchema
+from securefed._runtime.terms import Terms
+from securefed._tensors import Tensors
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense
 from securefed.errors import ConfigError, SecureFedError
-from securefed.exchange_context import CountedExchanges, tensors_digest
-from securefed.opening import EVALUATE, TRAIN, ExchangeHeader
-from securefed.messages import REFUSAL, SERVER, Message, Transcript
-from securefed.node import ClientNode
-from securefed.schema import MessageSchema
-from securefed.state import nest
-from securefed.tensors import Tensors
-from securefed.terms import Terms
 from tests.defenses.secure_aggregation.faults import another_body, another_header
 
 RUN: Final = "0123456789abcdef" * 2

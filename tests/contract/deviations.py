@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 from hypothesis import strategies as st
 
-from securefed.datasets.base import Dataset
-from securefed.opening import EVALUATE, MAX_DOUBLINGS, TRAIN
-from securefed.public import Public
+from securefed._public import Public
+from securefed._runtime.exchange_header import EVALUATE, MAX_DOUBLINGS, TRAIN
+from securefed.datasets._base import Dataset
 
 VICTIM: Final = 0
 CLIENTS: Final = 3

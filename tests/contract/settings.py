@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from securefed import catalogue
-from securefed.records import PrivateFedAvg
-from securefed.sampling.random_stream import InsecureRandomStream
-from securefed.testing.algorithm_checks import CLIENTS, labelled_clients
+from securefed import _catalogue as catalogue
+from securefed._sampling.random_stream import InsecureRandomStream
+from securefed.algorithms._private.dp_fedavg import PrivateFedAvg
+from securefed.testing._algorithm_checks import CLIENTS, labelled_clients
 
 __all__ = ["CLIENTS", "SETTINGS", "Repeatable", "data", "make"]
 

@@ -9,13 +9,13 @@ import pytest
 from tests.schema.settings import CLIENTS, data, make
 from tests.schema.test_parity import EXACT, NAMES, QUANTISED
 
-from securefed.defenses.base import Defense
+from securefed._messages import Message
+from securefed._runtime.federation import Federation
+from securefed._runtime.server import Result
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.defenses._base import Defense
 from securefed.errors import RangeRefused
-from securefed.federation import Federation
-from securefed.messages import Message
-from securefed.server import Result
-from securefed.testing.algorithm_checks import assert_same_run
-from securefed.transports.in_process import InProcessTransport, LossyTransport
+from securefed.testing._algorithm_checks import assert_same_run
 from tests.combinations import sampled
 
 ROUNDS = 3

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from tests.schema.test_pipelined_runs import CLIENTS, data, make, same_sums
 
-from securefed import catalogue
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed import _catalogue as catalogue
+from securefed._messages import SERVER, Message
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import RoundVoid
-from securefed.federation import Federation
-from securefed.messages import SERVER, Message
-from securefed.run_options import RunOptions
-from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 FULL, SHORT = ("keys", "shares", "upload", "confirm", "unmask"), ("upload", "confirm", "unmask")
 IDENTITIES = Identities.generate(CLIENTS)

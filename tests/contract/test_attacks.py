@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from securefed import catalogue
-from securefed.attacks.base import Attack
-from securefed.auditing.cases import case_names
-from securefed.testing.attack_checks import check_description, check_views_of, views_of
+from securefed import _catalogue as catalogue
+from securefed._auditing.cases import case_names
+from securefed.attacks._base import Attack
+from securefed.testing._attack_checks import check_description, check_views_of, views_of
 from tests.combinations import sampled
 
 NAMES = catalogue.attacks.names

@@ -9,16 +9,16 @@ import pytest
 from tests.schema.settings import data, make
 from typer.testing import CliRunner
 
-from securefed import catalogue
-from securefed.auditing.cases.data import even_shares
-from securefed.cli import app
-from securefed.datasets.base import Dataset
-from securefed.datasets.loaded_dataset import LoadedDataset
-from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed import _catalogue as catalogue
+from securefed._auditing.cases.data import even_shares
+from securefed._commands.cli import app
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed.datasets._base import Dataset
+from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.defenses._chain import chain
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DataError, SecureFedError
-from securefed.federation import Federation
-from securefed.run_options import RunOptions
 from tests.combinations import sampled
 
 COLUMNS = {"all": slice(None), "one": slice(2, 3)}

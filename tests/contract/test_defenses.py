@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import catalogue
+from securefed import _catalogue as catalogue
+from securefed._tensors import Layout, TensorSpec
 from securefed.defenses import (
     Aggregation,
     Defense,
@@ -27,18 +28,19 @@ from securefed.defenses import (
     poisson,
     quantise,
     records,
-    secure_aggregation,
     skellam,
     sum_once,
     threshold_paillier,
 )
-from securefed.defenses.base import has_indicator, without_indicator
-from securefed.defenses.differential_privacy import InsecureGaussian
-from securefed.defenses.homomorphic import InsecurePaillier, insecure_deal
+from securefed.defenses import (
+    _secure_aggregation as secure_aggregation,
+)
+from securefed.defenses._base import has_indicator, without_indicator
+from securefed.defenses._differential_privacy import InsecureGaussian
+from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal
 from securefed.errors import PlanError, TooFewSurvivors
-from securefed.tensors import Layout, TensorSpec
-from securefed.testing.aggregation_checks import CHECKS as AGGREGATION_CHECKS
-from securefed.testing.transform_checks import CHECKS as TRANSFORM_CHECKS
+from securefed.testing._aggregation_checks import CHECKS as AGGREGATION_CHECKS
+from securefed.testing._transform_checks import CHECKS as TRANSFORM_CHECKS
 
 RNG = np.random.default_rng(5)
 LAYOUT = Layout((TensorSpec("a", (3, 2), 2.0, 64), TensorSpec("b", (), 5.0, 32)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed import storage
-from securefed.algorithms.pca import SSI
+from securefed._messages import ClippingNoiseRecord, Transcript
+from securefed._persistence import container
+from securefed._runtime.federation import Federation
+from securefed.algorithms._pca import SSI
 from securefed.attacks import views
-from securefed.attacks.recording import Recording
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     InsecureGaussian,
     adaptive_clip,
     clip,
@@ -20,11 +21,10 @@ from securefed.defenses.differential_privacy import (
     local_gaussian,
     skellam,
 )
-from securefed.defenses.differential_privacy.clip import clipped, norm_of
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses._differential_privacy.clip import clipped, norm_of
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DataError, StorageError
-from securefed.federation import Federation
-from securefed.messages import ClippingNoiseRecord, Transcript
+from securefed.recording._recording import Recording
 
 FEATURES, RANK, CLIENTS = 60, 50, 4
 NORM = 0.5
@@ -91,10 +91,10 @@ def test_files_of_others_need_not_have_it_and_one_of_a_wrong_form_is_refused(tmp
     transcript.save(tmp_path / "wrong")
     with pytest.raises(StorageError, match="wrong type"):
         Transcript.load(tmp_path / "wrong")
-    meta, tensors = storage.load(tmp_path / "wrong", "transcript")
+    meta, tensors = container.load(tmp_path / "wrong", "transcript")
     for record in meta["records"]:
         del record["distortion"]
-    storage.save(tmp_path / "without", "transcript", meta, tensors)
+    container.save(tmp_path / "without", "transcript", meta, tensors)
     assert Transcript.load(tmp_path / "without").records[0].distortion == ClippingNoiseRecord()
 
 

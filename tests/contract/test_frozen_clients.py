@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from tests.schema.settings import CLIENTS, SETTINGS, data, make
 
-from securefed.client_state import freeze, thaw
-from securefed.coordinator import HelperNode
-from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense, without_indicator
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import adaptive_clip
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import InsecurePaillier, ckks, insecure_deal, threshold_paillier
-from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed._messages import SERVER, Message, PartyId
+from securefed._public import Public
+from securefed._runtime.client_freezing import freeze, thaw
+from securefed._runtime.exchange import HelperNode
+from securefed._runtime.server import Result, Server
+from securefed._runtime.terms import Terms, new_run
+from securefed._transports.base import Endpoint
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense, without_indicator
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import adaptive_clip
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import InsecurePaillier, ckks, insecure_deal, threshold_paillier
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import MessageRefused, StorageError
-from securefed.messages import SERVER, Message, PartyId
-from securefed.public import Public
-from securefed.server import Result, Server
-from securefed.terms import Terms, new_run
-from securefed.transports.base import Endpoint
-from securefed.transports.in_process import InProcessTransport, LossyTransport
 from tests.combinations import each_value
 
 CLEAR = chain(Quantise())

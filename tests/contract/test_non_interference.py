@@ -23,21 +23,15 @@ from tests.schema.deviating_server import OldOrder, compare, terms_of
 from tests.schema.deviations import CLIENTS, PAIRS, SCHEDULES
 from tests.schema.settings import make
 
-from securefed import catalogue
-from securefed.defenses.base import Defense
-from securefed.defenses.compose import chain, identity
-from securefed.defenses.differential_privacy import (
-    CentralGaussian,
-    adaptive_clip,
-    clip,
-    local_gaussian,
-    skellam,
-)
-from securefed.defenses.homomorphic import InsecurePaillier, ckks, insecure_deal, threshold_paillier
-from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed import _catalogue as catalogue
+from securefed._runtime.client import ClientNode
+from securefed._runtime.terms import Terms
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import chain, identity
+from securefed.defenses._differential_privacy import CentralGaussian, adaptive_clip, clip, local_gaussian, skellam
+from securefed.defenses._homomorphic import InsecurePaillier, ckks, insecure_deal, threshold_paillier
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import SecureFedError
-from securefed.node import ClientNode
-from securefed.terms import Terms
 from tests.combinations import first_ones, sampled_rows
 from tests.examples import examples
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tests.schema.settings import SETTINGS, data, make
 
-from securefed import catalogue
-from securefed.algorithms.capabilities import SupportsBatches
-from securefed.datasets.base import Dataset
+from securefed import _catalogue as catalogue
+from securefed._runtime.federation import Federation
+from securefed.algorithms._capabilities import SupportsBatches
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, SecureFedError
-from securefed.federation import Federation
 
 NAMES = catalogue.algorithms.names
 ODD: dict[str, Callable[[Dataset], Dataset]] = {

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from tests.schema.settings import CLIENTS, SETTINGS, data, make
 
-from securefed import catalogue
-from securefed.defenses.base import Defense
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
-from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.federation import Federation
-from securefed.public import Public
-from securefed.testing.algorithm_checks import assert_same_run, is_lost, largest_rounding, run_with_losses
-from securefed.transports.in_process import InProcessTransport, LossyTransport
+from securefed import _catalogue as catalogue
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.testing._algorithm_checks import assert_same_run, is_lost, largest_rounding, run_with_losses
 from tests.combinations import sampled
 
 EXACT: dict[str, Defense] = {

@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import catalogue, storage
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.defenses.secure_aggregation.pipeline import PipelinedClient
-from securefed.federation import Federation
-from securefed.messages import SERVER, Message
-from securefed.run_options import RunOptions
-from securefed.server import Result
-from securefed.transports.in_process import InProcessTransport, LossyTransport
+from securefed import _catalogue as catalogue
+from securefed._messages import SERVER, Message
+from securefed._persistence import container
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._runtime.server import Result
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._secure_aggregation.pipeline import PipelinedClient
 from tests.combinations import first_ones
 
 CLIENTS = 5
@@ -128,7 +129,7 @@ def test_a_resumed_run_makes_new_keys_and_its_checkpoint_holds_none(tmp_path: Pa
         make("pca/ssi"), data(), DEFENSE, seed=3, options=RunOptions(checkpoint=path, checkpoint_every=1)
     )
     first.run(2)
-    _, tensors = storage.load(path, "checkpoint")
+    _, tensors = container.load(path, "checkpoint")
     held = b"".join(value.tobytes() for value in tensors.values())
     for node in first.nodes.values():
         state = node.state.protocol

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from securefed.datasets import anomalies
-from securefed.datasets.base import Dataset
-from securefed.datasets.loaded_dataset import LoadedDataset
+from securefed.datasets import _anomalies as anomalies
+from securefed.datasets._base import Dataset
+from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.errors import ConfigError, DataError
 
 

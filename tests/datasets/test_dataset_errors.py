@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from securefed.datasets import partition
-from securefed.datasets.base import Dataset
-from securefed.datasets.loaders import digits, load
-from securefed.datasets.named_partitions import partitioned
+from securefed.datasets._base import Dataset
+from securefed.datasets._loaders import digits, load
+from securefed.datasets._named_partitions import partitioned
 from securefed.errors import ConfigError, DataError, SecureFedError
 
 X = np.arange(12.0).reshape(6, 2)

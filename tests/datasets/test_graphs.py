@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from securefed.datasets.graphs import (
+from securefed.datasets._graphs import (
     WEIGHTS,
     graphs_at_distances,
     nested_parts,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from securefed.datasets.base import Dataset
-from securefed.datasets.loaded_dataset import LoadedDataset
-from securefed.datasets.loaders import LOADERS, load
+from securefed.datasets._base import Dataset
+from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.datasets._loaders import LOADERS, load
 from securefed.errors import DataError, UnknownNameError
 
 EMBEDDED = ("digits", "breast_cancer")

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from securefed.datasets import partition
-from securefed.datasets.base import Dataset
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 
 

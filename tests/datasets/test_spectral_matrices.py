@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from securefed.datasets import spectral_matrices
+from securefed.datasets import _spectral_matrices as spectral_matrices
 from securefed.errors import ConfigError
 
 

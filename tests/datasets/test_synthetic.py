@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from securefed.datasets import synthetic
-from securefed.datasets.base import Dataset
+from securefed.datasets import _synthetic as synthetic
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
 
 

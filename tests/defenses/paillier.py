@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from securefed.defenses.base import Session, UploadContext
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import InsecurePaillier, KeyHolder, generate
-from securefed.defenses.plain import Plain
+from securefed._messages import KEY_HOLDER, SERVER, Aggregate, Message
+from securefed._persistence.packing import pack, restore
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import Session, UploadContext
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import InsecurePaillier, KeyHolder, generate
+from securefed.defenses._plain import Plain
 from securefed.errors import MessageRefused
-from securefed.messages import KEY_HOLDER, SERVER, Aggregate, Message
-from securefed.state import pack, restore
-from securefed.tensors import Layout, TensorSpec
 
 RUN = "0123456789abcdef" * 2
 KEY = generate(512)

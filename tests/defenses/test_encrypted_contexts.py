@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Session, UploadContext
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import (
+from securefed._messages import SERVER, Message
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import Session, UploadContext
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import (
     InsecurePaillier,
     KeyHolder,
     LatticeKeyHolder,
@@ -19,13 +21,11 @@ from securefed.defenses.homomorphic import (
     threshold_cipher,
     threshold_paillier,
 )
-from securefed.defenses.homomorphic import signed_uploads as uploads_module
-from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.signed_uploads import context, decryption_request, product
-from securefed.defenses.homomorphic.threshold_server import read_answer
+from securefed.defenses._homomorphic import signed_uploads as uploads_module
+from securefed.defenses._homomorphic.packing import Packing
+from securefed.defenses._homomorphic.signed_uploads import context, decryption_request, product
+from securefed.defenses._homomorphic.threshold_server import read_answer
 from securefed.errors import AuthenticationError
-from securefed.messages import SERVER, Message
-from securefed.tensors import Layout, TensorSpec
 from tests.defenses.paillier import KEY, RUN, Exchange
 
 N, T, VICTIM = 5, 3, 0

@@ -6,13 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Aggregation, Session
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import CKKS, LatticeKeyHolder, ckks, open_ckks
-from securefed.defenses.homomorphic import lattice as module
-from securefed.defenses.homomorphic import lattice_wire as wire
-from securefed.defenses.homomorphic.lattice_flood import flood_bits, noise_bound
+from securefed._messages import KEY_HOLDER, SERVER, Message
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import Aggregation, Session
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import CKKS, LatticeKeyHolder, ckks, open_ckks
+from securefed.defenses._homomorphic import lattice as module
+from securefed.defenses._homomorphic import lattice_wire as wire
+from securefed.defenses._homomorphic.lattice_flood import flood_bits, noise_bound
 from securefed.errors import (
     ConfigError,
     ContradictionError,
@@ -22,8 +24,6 @@ from securefed.errors import (
     RangeRefused,
     TooFewSurvivors,
 )
-from securefed.messages import KEY_HOLDER, SERVER, Message
-from securefed.tensors import Layout, TensorSpec
 from tests.defenses.paillier import RUN, Exchange, tamper
 
 N = 4

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import LatticeKeyHolder, ckks
-from securefed.defenses.homomorphic import lattice_flood as flood
-from securefed.defenses.homomorphic.lattice import scale
-from securefed.defenses.homomorphic.lattice_ring import DEGREE, SLOTS, library, moduli
-from securefed.tensors import Layout, TensorSpec
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import LatticeKeyHolder, ckks
+from securefed.defenses._homomorphic import lattice_flood as flood
+from securefed.defenses._homomorphic.lattice import scale
+from securefed.defenses._homomorphic.lattice_ring import DEGREE, SLOTS, library, moduli
 from tests.defenses.paillier import Exchange
 
 HOLDER = LatticeKeyHolder()

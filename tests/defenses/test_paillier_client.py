@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed import catalogue
-from securefed.datasets.base import Dataset
-from securefed.defenses.base import Session
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import InsecurePaillier, cipher, generate, key_pinning
-from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.paillier_protocol import EncryptingClient
+from securefed import _catalogue as catalogue
+from securefed._messages import SERVER, Message
+from securefed._persistence.packing import pack
+from securefed._runtime.federation import Federation
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Session
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import InsecurePaillier, cipher, generate, key_pinning
+from securefed.defenses._homomorphic.packing import Packing
+from securefed.defenses._homomorphic.paillier_protocol import EncryptingClient
 from securefed.errors import ConfigError, ContradictionError, MessageRefused, RangeRefused, RoundVoid
-from securefed.federation import Federation
-from securefed.messages import SERVER, Message
-from securefed.state import pack
 from tests.defenses.paillier import ENCODED, KEY, PLAN, RUN, SCHEME, Exchange, N, assert_same, n2, plain_sum, wire
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed import catalogue
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import InsecurePaillier, KeyHolder, cipher, ckks
+from securefed import _catalogue as catalogue
+from securefed._messages import KEY_HOLDER, SERVER, Message
+from securefed._runtime.federation import Federation
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import InsecurePaillier, KeyHolder, cipher, ckks
 from securefed.errors import BindingError, ContradictionError, MalformedError
-from securefed.federation import Federation
-from securefed.messages import KEY_HOLDER, SERVER, Message
 from tests.defenses.paillier import KEY, LAYOUT, RUN, Exchange, contribution, n2
 
 

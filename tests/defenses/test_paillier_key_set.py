@@ -7,10 +7,10 @@ import gmpy2
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from securefed.defenses.homomorphic import InsecureKeySet, KeySet, deal, insecure_deal
-from securefed.defenses.homomorphic import key_set as key_set_module
-from securefed.defenses.homomorphic.key_set import KeyDealer
-from securefed.defenses.homomorphic.safe_primes import _sieve, _small_primes, safe_prime
+from securefed.defenses._homomorphic import InsecureKeySet, KeySet, deal, insecure_deal
+from securefed.defenses._homomorphic import key_set as key_set_module
+from securefed.defenses._homomorphic.key_set import KeyDealer
+from securefed.defenses._homomorphic.safe_primes import _sieve, _small_primes, safe_prime
 from securefed.errors import ConfigError
 
 KEYS = insecure_deal(3, 5, clients=7)

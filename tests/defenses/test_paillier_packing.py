@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed.defenses.base import INDICATOR
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import InsecurePaillier
-from securefed.defenses.homomorphic.packing import Packing, units
-from securefed.defenses.plan import without_indicator
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import INDICATOR
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import InsecurePaillier
+from securefed.defenses._homomorphic.packing import Packing, units
+from securefed.defenses._plan import without_indicator
 from securefed.errors import MalformedError, PlanError, RangeRefused
-from securefed.tensors import Layout, TensorSpec
 
 BITS = 512
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from securefed.defenses.base import Aggregation, Session
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import InsecurePaillier, Paillier, paillier
+from securefed._messages import KEY_HOLDER
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import Aggregation, Session
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import InsecurePaillier, Paillier, paillier
 from securefed.errors import ConfigError, PlanError
-from securefed.messages import KEY_HOLDER
-from securefed.tensors import Layout, TensorSpec
 from tests.defenses.paillier import KEY, LAYOUT, PLAN, RUN, SCHEME, Exchange, N, assert_same, contribution, plain_sum
 
 

@@ -6,11 +6,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import KeyHolder, open_upload, paillier
-from securefed.defenses.plan import without_indicator
+from securefed._messages import KEY_HOLDER, SERVER
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import KeyHolder, open_upload, paillier
+from securefed.defenses._plan import without_indicator
 from securefed.errors import MalformedError, TooFewSurvivors
-from securefed.messages import KEY_HOLDER, SERVER
 from tests.defenses.paillier import (
     DEFENCE,
     ENCODED,

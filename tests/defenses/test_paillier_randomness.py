@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed.defenses.homomorphic import RandomnessPool, cipher, generate, randomness_workers
-from securefed.defenses.homomorphic import randomness_pool as pool_module
-from securefed.defenses.homomorphic.encryption_randomness import (
+from securefed.defenses._homomorphic import RandomnessPool, cipher, generate, randomness_workers
+from securefed.defenses._homomorphic import randomness_pool as pool_module
+from securefed.defenses._homomorphic.encryption_randomness import (
     RANDOMNESS_KINDS,
     FixedBasePowers,
     compute_encryptions_of_zero,
     exponent_bits,
     power_table,
 )
-from securefed.defenses.homomorphic.randomness_pool import encryptions_of_zero
+from securefed.defenses._homomorphic.randomness_pool import encryptions_of_zero
 from securefed.errors import ConfigError
 
 SMALL = generate(512)

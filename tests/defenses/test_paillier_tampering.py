@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed.defenses.base import INDICATOR, Session, some_client_out, without_indicator_tensor
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import InsecurePaillier, KeyHolder, cipher
-from securefed.defenses.plan import without_indicator
+from securefed._messages import KEY_HOLDER, SERVER, Message
+from securefed.defenses._base import INDICATOR, Session, some_client_out, without_indicator_tensor
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import InsecurePaillier, KeyHolder, cipher
+from securefed.defenses._plan import without_indicator
 from securefed.errors import BindingError, MalformedError, ProtocolError, TooFewSurvivors
-from securefed.messages import KEY_HOLDER, SERVER, Message
 from tests.defenses.paillier import (
     ENCODED,
     KEY,

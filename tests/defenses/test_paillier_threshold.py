@@ -6,9 +6,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Aggregation, Session, some_client_out
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import (
+from securefed._messages import SERVER, Message
+from securefed._persistence.packing import pack
+from securefed.defenses._base import Aggregation, Session, some_client_out
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import (
     InsecureThresholdPaillier,
     KeySet,
     ThresholdPaillier,
@@ -16,8 +18,8 @@ from securefed.defenses.homomorphic import (
     open_together,
     threshold_paillier,
 )
-from securefed.defenses.homomorphic import threshold as threshold_module
-from securefed.defenses.plan import without_indicator
+from securefed.defenses._homomorphic import threshold as threshold_module
+from securefed.defenses._plan import without_indicator
 from securefed.errors import (
     AuthenticationError,
     BindingError,
@@ -29,8 +31,6 @@ from securefed.errors import (
     RangeRefused,
     TooFewSurvivors,
 )
-from securefed.messages import SERVER, Message
-from securefed.state import pack
 from tests.defenses.paillier import LAYOUT, RUN, Exchange, assert_same, contribution, plain_sum, tamper
 
 N, T = 5, 3

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Session
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import cipher, insecure_deal, threshold_cipher, threshold_paillier
-from securefed.defenses.homomorphic import key_set as key_set_module
-from securefed.defenses.homomorphic import threshold as threshold_module
-from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.signed_uploads import decryption_request, product
+from securefed._messages import SERVER, Message
+from securefed.defenses._base import Session
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import cipher, insecure_deal, threshold_cipher, threshold_paillier
+from securefed.defenses._homomorphic import key_set as key_set_module
+from securefed.defenses._homomorphic import threshold as threshold_module
+from securefed.defenses._homomorphic.packing import Packing
+from securefed.defenses._homomorphic.signed_uploads import decryption_request, product
 from securefed.errors import AuthenticationError, ContradictionError, MalformedError, MessageRefused
-from securefed.messages import SERVER, Message
 from tests.defenses.paillier import LAYOUT, RUN, contribution
 
 N, T, VICTIM = 5, 3, 4
@@ -97,7 +97,7 @@ def test_the_victims_upload_among_forged_ones_is_refused():
 
 def test_without_signatures_forged_uploads_open_the_victim(monkeypatch):
     """The control: with the signature check removed the attack succeeds. So it does in a plan without signatures."""
-    monkeypatch.setattr("securefed.defenses.homomorphic.signed_uploads.check_signature", lambda *a: None)
+    monkeypatch.setattr("securefed.defenses._homomorphic.signed_uploads.check_signature", lambda *a: None)
     attack = Round()
     assert_is(attack.open(forged(attack), (2, 3, 4), count=3), ENCODED[VICTIM])
     unsigned = Round(scheme=threshold_paillier(keys=insecure_deal(T, N, signed=False)))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed.defenses.homomorphic import cipher, insecure_deal
-from securefed.defenses.homomorphic import threshold_cipher as scheme
-from securefed.defenses.homomorphic.threshold_cipher import combine, partial, prove, verify
+from securefed.defenses._homomorphic import cipher, insecure_deal
+from securefed.defenses._homomorphic import threshold_cipher as scheme
+from securefed.defenses._homomorphic.threshold_cipher import combine, partial, prove, verify
 
 KEYS = insecure_deal(3, 5)
 KEY, SHARES = KEYS.shared, KEYS.shares

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Session
-from securefed.defenses.compose import identity
-from securefed.defenses.plain import Plain
+from securefed._messages import SERVER, Message
+from securefed._tensors import Layout
+from securefed.defenses._base import Session
+from securefed.defenses._chain import identity
+from securefed.defenses._plain import Plain
 from securefed.errors import MalformedError
-from securefed.messages import SERVER, Message
-from securefed.tensors import Layout
 
 
 def replies(values: list[np.ndarray]) -> dict[int, Message]:

@@ -11,18 +11,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Session, plan_digest
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import adaptive_clip, gaussian, skellam
-from securefed.defenses.homomorphic import cipher, insecure_deal, threshold_cipher, threshold_paillier
-from securefed.defenses.homomorphic import signed_uploads as uploads_module
-from securefed.defenses.homomorphic.packing import Packing
-from securefed.defenses.homomorphic.signed_uploads import decryption_request, product
-from securefed.defenses.secure_aggregation import Identities, secure_aggregation
-from securefed.defenses.secure_aggregation import session as session_module
+from securefed._messages import SERVER, Aggregate, Message
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import Session, plan_digest
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import adaptive_clip, gaussian, skellam
+from securefed.defenses._homomorphic import cipher, insecure_deal, threshold_cipher, threshold_paillier
+from securefed.defenses._homomorphic import signed_uploads as uploads_module
+from securefed.defenses._homomorphic.packing import Packing
+from securefed.defenses._homomorphic.signed_uploads import decryption_request, product
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed.defenses._secure_aggregation import session as session_module
 from securefed.errors import AuthenticationError, SecureFedError
-from securefed.messages import SERVER, Aggregate, Message
-from securefed.tensors import Layout, TensorSpec
 
 RUN = "0123456789abcdef" * 2
 N, VICTIM = 5, 0

@@ -13,8 +13,10 @@ from opacus.accountants import PRVAccountant
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from securefed._persistence.packing import pack, restore
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     Budget,
     FixedSizeSampling,
     PoissonSampling,
@@ -24,8 +26,6 @@ from securefed.defenses.differential_privacy import (
     gaussian,
 )
 from securefed.errors import BudgetSpent, ConfigError
-from securefed.state import pack, restore
-from securefed.tensors import Layout, TensorSpec
 from tests.combinations import each_value
 
 DELTA = 1e-5

@@ -11,28 +11,21 @@ from dp_accounting.pld import PLDAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed.algorithms.optimization import DSGD
-from securefed.catalogue import defenses
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
-    adaptive_clip,
-    clip,
-    epsilon_of,
-    gaussian,
-    sensitivity,
-    skellam,
-)
-from securefed.defenses.differential_privacy.adaptive import BELOW
-from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.defenses.simulate import sum_once
-from securefed.defenses.transform import AdaptiveTransform, Transform
+from securefed._catalogue import defenses
+from securefed._messages import SERVER, Message
+from securefed._runtime.exchange_header import ExchangeHeader
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._tensors import Layout, TensorSpec
+from securefed.algorithms._optimization import DSGD
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import adaptive_clip, clip, epsilon_of, gaussian, sensitivity, skellam
+from securefed.defenses._differential_privacy.adaptive import BELOW
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._simulation import sum_once
+from securefed.defenses._transform import AdaptiveTransform, Transform
 from securefed.errors import ConfigError, MalformedError
-from securefed.federation import Federation
-from securefed.opening import ExchangeHeader
-from securefed.messages import SERVER, Message
-from securefed.run_options import RunOptions
-from securefed.tensors import Layout, TensorSpec
 from tests.combinations import each_value, first_ones
 
 LAYOUT = Layout((TensorSpec("w", (3, 4)), TensorSpec("b", (), 0.25), TensorSpec("c", (2,), 50.0, 64)))

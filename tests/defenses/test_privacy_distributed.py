@@ -9,9 +9,11 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import kstest, norm
 
-from securefed.defenses.base import Session, Transform
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from securefed._sampling.discrete_distributions import discrete_gaussian_tail, skellam_tail
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import Session, Transform
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     clip,
     discrete_gaussian,
     gaussian,
@@ -19,15 +21,13 @@ from securefed.defenses.differential_privacy import (
     local_laplace,
     skellam,
 )
-from securefed.defenses.differential_privacy.rotation import Rotation
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import paillier
-from securefed.defenses.plain import Plain
-from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.defenses.simulate import sum_once
+from securefed.defenses._differential_privacy.rotation import Rotation
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import paillier
+from securefed.defenses._plain import Plain
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._simulation import sum_once
 from securefed.errors import BudgetSpent, ConfigError, PlanError, TooFewSurvivors
-from securefed.sampling.discrete_distributions import discrete_gaussian_tail, skellam_tail
-from securefed.tensors import Layout, TensorSpec
 
 LAYOUT = Layout((TensorSpec("w", (30, 7)), TensorSpec("b", (), 0.25), TensorSpec("c", (2,), 50.0, 64)))
 BOTH = pytest.mark.parametrize("make", [skellam, discrete_gaussian])

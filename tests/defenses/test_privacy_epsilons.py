@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.accountants import CASES
-from securefed.defenses import differential_privacy
+from benchmarks.peers.accountants import CASES
+from securefed.defenses import _differential_privacy as differential_privacy
 from tests.combinations import first_ones
 
 

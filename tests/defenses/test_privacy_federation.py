@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization.dsgd import DSGD
-from securefed.datasets.base import Dataset
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, discrete_gaussian, skellam
-from securefed.defenses.homomorphic import paillier
-from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.defenses.simulate import sum_once
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._tensors import Layout, TensorSpec
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.algorithms._optimization.dsgd import DSGD
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, discrete_gaussian, skellam
+from securefed.defenses._homomorphic import paillier
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._simulation import sum_once
 from securefed.errors import BudgetSpent
-from securefed.federation import Federation
-from securefed.run_options import RunOptions
-from securefed.tensors import Layout, TensorSpec
-from securefed.transports.in_process import InProcessTransport, LossyTransport
 
 
 def data(clients=5):

@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.accountants import CASES
-from benchmarks.noises import DRAWS, noise
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from benchmarks.peers.accountants import CASES
+from benchmarks.peers.noises import DRAWS, noise
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     adaptive_clip,
     clip_each,
     discrete_gaussian,
@@ -18,9 +19,8 @@ from securefed.defenses.differential_privacy import (
     records,
     skellam,
 )
-from securefed.defenses.secure_aggregation import secure_aggregation
-from securefed.defenses.simulate import sum_once
-from securefed.tensors import Layout, TensorSpec
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._simulation import sum_once
 
 
 @pytest.mark.parametrize("name", CASES)

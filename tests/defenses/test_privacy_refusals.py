@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from securefed.defenses.base import Defense
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from securefed._tensors import Array, Layout, TensorSpec
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     CentralGaussian,
     InsecureGaussian,
     PoissonSampling,
@@ -27,11 +28,10 @@ from securefed.defenses.differential_privacy import (
     records,
     skellam,
 )
-from securefed.defenses.differential_privacy.adaptive import BELOW
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed.defenses._differential_privacy.adaptive import BELOW
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DataError
-from securefed.tensors import Array, Layout, TensorSpec
 
 LAYOUT = Layout(
     (

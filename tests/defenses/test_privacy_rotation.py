@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
-from securefed.defenses.differential_privacy.conditional_rounding import round_conditionally, rounded_squares
-from securefed.defenses.differential_privacy.rotation import Rotation, flatness, largest_power_of_two
-from securefed.sampling.random_stream import InsecureRandomStream, SecureRandomStream
+from securefed._sampling.random_stream import InsecureRandomStream, SecureRandomStream
+from securefed.defenses._differential_privacy.conditional_rounding import round_conditionally, rounded_squares
+from securefed.defenses._differential_privacy.rotation import Rotation, flatness, largest_power_of_two
 
 EXCHANGE = ("ab" * 16, 3)
 

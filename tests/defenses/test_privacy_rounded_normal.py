@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, gaussian, sensitivity
-from securefed.defenses.differential_privacy.gaussian import _grid
+from securefed._sampling.random_stream import InsecureRandomStream, RandomStream
+from securefed._sampling.rejection import rejection_sampler
+from securefed._sampling.rounded_normal import RoundedNormal, rounded_normal_draws
+from securefed._tensors import Array, Layout, TensorSpec
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, gaussian, sensitivity
+from securefed.defenses._differential_privacy.gaussian import _grid
 from securefed.errors import ConfigError, PlanError
-from securefed.sampling.random_stream import InsecureRandomStream, RandomStream
-from securefed.sampling.rejection import rejection_sampler
-from securefed.sampling.rounded_normal import RoundedNormal, rounded_normal_draws
-from securefed.tensors import Array, Layout, TensorSpec
 
 DEVIATION = 1.4 * 2.0**30
 """In steps of the grid: a usual one."""

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from scipy.special import gammaln, ive
 from scipy.stats import chisquare
 
-from securefed.errors import ConfigError
-from securefed.sampling import rejection
-from securefed.sampling.discrete_distributions import (
+from securefed._sampling import rejection
+from securefed._sampling.discrete_distributions import (
     DiscreteGaussian,
     DiscreteLaplace,
     PoissonDistribution,
@@ -29,7 +28,7 @@ from securefed.sampling.discrete_distributions import (
     skellam_draws,
     skellam_tail,
 )
-from securefed.sampling.random_stream import (
+from securefed._sampling.random_stream import (
     InsecureRandomStream,
     SecureRandomStream,
     _counter_mode,
@@ -37,7 +36,8 @@ from securefed.sampling.random_stream import (
     public_words,
     uniforms,
 )
-from securefed.sampling.rejection import rejection_sampler
+from securefed._sampling.rejection import rejection_sampler
+from securefed.errors import ConfigError
 
 N = 1_000_000
 VARIANCES = (0.3, 250.0, 7.5e8)

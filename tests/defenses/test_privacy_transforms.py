@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import kstest, norm
 
-from securefed.defenses.base import Transform
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import (
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import Transform
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
     CentralGaussian,
     InsecureGaussian,
     PoissonSampling,
@@ -22,9 +23,8 @@ from securefed.defenses.differential_privacy import (
     gaussian,
     sensitivity,
 )
-from securefed.defenses.fixed_point import Quantise
+from securefed.defenses._fixed_point import Quantise
 from securefed.errors import ConfigError, PlanError
-from securefed.tensors import Layout, TensorSpec
 
 LAYOUT = Layout((TensorSpec("w", (3, 4)), TensorSpec("b", (), 0.25), TensorSpec("c", (2,), 50.0, 64)))
 finite = st.floats(-1e308, 1e308, allow_subnormal=True)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from securefed.defenses.base import INDICATOR, UploadContext, some_client_out
-from securefed.defenses.compose import chain
-from securefed.defenses.homomorphic import (
+from securefed._messages import KEY_HOLDER, SERVER, Message
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import INDICATOR, UploadContext, some_client_out
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import (
     InsecurePaillier,
     KeyHolder,
     LatticeKeyHolder,
@@ -17,12 +19,10 @@ from securefed.defenses.homomorphic import (
     insecure_deal,
     threshold_paillier,
 )
-from securefed.defenses.homomorphic import lattice as lattice_module
-from securefed.defenses.homomorphic import lattice_ring as ring
-from securefed.defenses.homomorphic.packing import Packing, unpack_sum
+from securefed.defenses._homomorphic import lattice as lattice_module
+from securefed.defenses._homomorphic import lattice_ring as ring
+from securefed.defenses._homomorphic.packing import Packing, unpack_sum
 from securefed.errors import ContradictionError, MessageRefused, RangeRefused
-from securefed.messages import KEY_HOLDER, SERVER, Message
-from securefed.tensors import Layout, TensorSpec
 from tests.defenses.paillier import KEY, LAYOUT, RUN, Exchange
 
 N, OUT = 4, 2

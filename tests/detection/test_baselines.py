@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.base import algorithms
-from securefed.algorithms.pca import centralised
-from securefed.datasets.base import Dataset
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._pca import centralised
+from securefed.datasets._base import Dataset
 from securefed.detection import metrics, projection, reconstruction_errors
-from securefed.detection.baselines import CODE, DEEP
-from securefed.federation import Federation
+from securefed.detection._baselines import CODE, DEEP
 from securefed.problems import problems
-from securefed.run_options import RunOptions
 
 
 def clients(rng, count=4, noise=0.05):

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._tensors import Array, Layout, TensorSpec
 from securefed.algorithms import Algorithm, AuditCase, ClientData, algorithms
-from securefed.tensors import Array, Layout, TensorSpec
 
 
 @dataclass(frozen=True)

@@ -14,23 +14,23 @@ from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
 from tests.schema.settings import CLIENTS
 
-from securefed import storage
-from securefed.client_state import freeze, thaw
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
-from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed._messages import SERVER, Message
+from securefed._persistence import container
+from securefed._persistence.sealing import Seal
+from securefed._runtime.client import COMMIT
+from securefed._runtime.client_freezing import freeze, thaw
+from securefed._runtime.exchange_header import ExchangeHeader
+from securefed._runtime.terms import Terms, new_run
+from securefed._tensors import decode, encode
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import ConfigError, MalformedError, RoundVoid, StorageError
 from securefed.flower import client_app, serve
-from securefed.flower.enrolment import ACTION, EnrolmentReply, Invitation
-from securefed.opening import ExchangeHeader
-from securefed.messages import SERVER, Message
-from securefed.node import COMMIT
-from securefed.sealing import Seal
-from securefed.tensors import decode, encode
-from securefed.terms import Terms, new_run
-from securefed.transports.flower import ACTION as PROTOCOL
-from securefed.transports.flower import from_content, from_record, to_content
+from securefed.flower._enrolment import ACTION, EnrolmentReply, Invitation
+from securefed.flower._grid import ACTION as PROTOCOL
+from securefed.flower._grid import from_content, from_record, to_content
 from tests.flower.grid import LocalGrid, Node
 from tests.flower.test_flower_runs import DATA, grid_of, quick, terms_of
 
@@ -119,7 +119,7 @@ def test_a_thief_of_the_file_finds_no_secret_of_an_exchange(tmp_path: Path) -> N
     terms = terms_of("optimization/scaffold", chain(secure_aggregation(pipelined=True)))
     grid = grid_of(terms, folder=lambda _: tmp_path)
     serve(grid, terms, 2, **quick())
-    _, tensors = storage.load(files(tmp_path)[1], "client's state")
+    _, tensors = container.load(files(tmp_path)[1], "client's state")
     lies, header = decode(tensors["state"].tobytes())
     assert not [name for name in lies if name.startswith("protocol/")] and "header" not in header
     held, _ = decode(from_record(grid.nodes[101].context.state.array_records["securefed.frozen"]))

@@ -13,16 +13,16 @@ import numpy as np
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from securefed._messages import Transcript
+from securefed._runtime.federation import Federation
+from securefed._runtime.ledger import Ledger, Limits
+from securefed._runtime.run_options import RunOptions
+from securefed._runtime.terms import Terms
+from securefed._tensors import decode
 from securefed.attacks import views
-from securefed.attacks.base import Target
-from securefed.attacks.gram import PowerGram
-from securefed.federation import Federation
+from securefed.attacks._base import Target
+from securefed.attacks._gram import PowerGram
 from securefed.flower import client_app, serve
-from securefed.ledger import Ledger, Limits
-from securefed.messages import Transcript
-from securefed.run_options import RunOptions
-from securefed.tensors import decode
-from securefed.terms import Terms
 from tests.flower.grid import LocalGrid, Node
 
 ROOT = Path(__file__).parents[2]

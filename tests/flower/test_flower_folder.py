@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from tests.schema.settings import CLIENTS
 
-from securefed import storage
-from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed._persistence import container
+from securefed._runtime.server import Result
+from securefed._runtime.terms import Terms, new_run
+from securefed.defenses._chain import chain
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import ConfigError, RoundVoid, TooFewSurvivors
 from securefed.flower import serve
-from securefed.flower.enrolment import Invitation
-from securefed.server import Result
-from securefed.terms import Terms, new_run
+from securefed.flower._enrolment import Invitation
 from tests.flower.grid import LocalGrid
 from tests.flower.test_flower_attacks import asks, begin_anew, files, invite, masking
 from tests.flower.test_flower_runs import grid_of, quick, terms_of
@@ -156,7 +156,7 @@ def test_what_was_let_out_is_remembered_where_a_forgetful_methods_run_goes_on(tm
 def test_a_runs_identifier_is_new_and_well_formed(tmp_path: Path) -> None:
     terms, grid, _ = checkpointed(tmp_path, 1)
     node, digest = grid.nodes[101], terms.digest
-    meta, _ = storage.load(files(tmp_path / "clients")[1], "client's state")
+    meta, _ = container.load(files(tmp_path / "clients")[1], "client's state")
     old = meta["run"]
     for wrong in ("", "../../etc", old.upper(), old + "0"):
         assert "DataError" in invite(node, Invitation(wrong, digest))

@@ -10,11 +10,11 @@ import pytest
 from tests.schema.deviating_server import OldOrder
 from tests.schema.test_non_interference import AT_LEAST, NAMES, play
 
+from securefed._messages import Message
+from securefed._persistence.sealing import Seal
+from securefed._runtime.terms import Terms
 from securefed.flower import client_app
-from securefed.flower.enrolment import Invitation
-from securefed.messages import Message
-from securefed.sealing import Seal
-from securefed.terms import Terms
+from securefed.flower._enrolment import Invitation
 from tests.combinations import sampled
 from tests.flower.grid import Node
 from tests.flower.test_flower_attacks import ask, invite, wrapped
@@ -56,6 +56,6 @@ def test_what_a_server_sees_over_flower_does_not_depend_on_data(name: str, defen
 @pytest.mark.exhaustive
 def test_the_old_order_is_found_over_flower_too(monkeypatch: pytest.MonkeyPatch, victim: Any) -> None:
     """The control: the app's client computes before it checks, and refuses by name."""
-    monkeypatch.setattr("securefed.terms.ClientNode", OldOrder)
+    monkeypatch.setattr("securefed._runtime.terms.ClientNode", OldOrder)
     with pytest.raises(AssertionError):
         play("pca/localpower", "secure_aggregation", 200, victim)

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from tests.schema.settings import CLIENTS, data, make
 
-from securefed.datasets.base import Dataset
-from securefed.defenses.base import Defense
-from securefed.defenses.compose import chain
-from securefed.defenses.fixed_point import Quantise
-from securefed.defenses.homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
-from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed._messages import KEY_HOLDER, Message
+from securefed._persistence.sealing import Seal
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._runtime.terms import Terms
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import ConfigError, RoundVoid, TooFewSurvivors
-from securefed.federation import Federation
 from securefed.flower import client_app, serve
-from securefed.flower.client import party_of
-from securefed.messages import KEY_HOLDER, Message
-from securefed.public import Public
-from securefed.run_options import RunOptions
-from securefed.sealing import Seal
-from securefed.terms import Terms
-from securefed.transports.flower import ACTION as PROTOCOL
-from securefed.transports.flower import from_content
+from securefed.flower._client import party_of
+from securefed.flower._grid import ACTION as PROTOCOL
+from securefed.flower._grid import from_content
 from tests.flower.grid import LocalGrid, Node
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed.datasets.base import Dataset
+from securefed._public import Public
+from securefed._tensors import Array, Layout, Tensors
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.problems import Problem, known_smoothness, problems
-from securefed.public import Public
-from securefed.tensors import Array, Layout, Tensors
 
 SMALL: dict[str, dict[str, Any]] = {
     "2nn": {"hidden": (5, 4)},

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from securefed._public import Public
+from securefed._tensors import Layout
 from securefed.errors import ConfigError, UnknownNameError
 from securefed.problems import LogisticRegression, Problem, SoftmaxRegression, problems
-from securefed.public import Public
-from securefed.tensors import Layout
 
 
 def public(classes: int, features: int = 5, bound: float = 3.0) -> Public:

@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from securefed.algorithms.optimization import FedAvg
-from securefed.datasets.base import Dataset
+from securefed._persistence.packing import pack, restore
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._tensors import Array
+from securefed.algorithms._optimization import FedAvg
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
-from securefed.federation import Federation
 from securefed.problems import Autoencoder, BiGAN, DenseNetwork, TorchModule
-from securefed.problems.torch_problem import tensor
-from securefed.public import Public
-from securefed.state import pack, restore
-from securefed.tensors import Array
+from securefed.problems._torch_problem import tensor
 
 FACTS = Public(2, 2, 6, (5, 4), 3, 1.0)
 RNG = np.random.default_rng(0)

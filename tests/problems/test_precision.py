@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from securefed.algorithms.optimization import FedAvg
-from securefed.algorithms.pca.operators import Gram
-from securefed.datasets.base import Dataset
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._pca.operators import Gram
+from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
-from securefed.federation import Federation
 from securefed.problems import LogisticRegression, SoftmaxRegression, SupportVectorMachine
-from securefed.public import Public
 
 KINDS = [LogisticRegression, SoftmaxRegression, SupportVectorMachine]
 

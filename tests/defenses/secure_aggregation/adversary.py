@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from securefed.defenses.base import Plan, Session
-from securefed.defenses.secure_aggregation import SecureAggregation, channel, consistency, masks, primitives
-from securefed.defenses.secure_aggregation.session import MASK_KEY, SEED
-from securefed.defenses.secure_aggregation.shamir import FIELD
-from securefed.messages import SERVER, ClientId, Message
+from securefed._messages import SERVER, ClientId, Message
+from securefed.defenses._base import Plan, Session
+from securefed.defenses._secure_aggregation import SecureAggregation, channel, consistency, masks, primitives
+from securefed.defenses._secure_aggregation.session import MASK_KEY, SEED
+from securefed.defenses._secure_aggregation.shamir import FIELD
 
 RUN = "0123456789abcdef0123456789abcdef"
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Plan, Session, TensorPlan
-from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggregation
+from securefed._messages import SERVER, Aggregate, Message
+from securefed._persistence.packing import pack, restore
+from securefed.defenses._base import Plan, Session, TensorPlan
+from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation
 from securefed.errors import MessageRefused
-from securefed.messages import SERVER, Aggregate, Message
-from securefed.state import pack, restore
 
 RUN = "0123456789abcdef0123456789abcdef"
 STAGES = ("keys", "shares", "upload", "unmask")

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from securefed.defenses.secure_aggregation import Identities, channel
-from securefed.defenses.secure_aggregation.primitives import private_key, public_bytes
-from securefed.messages import Message
-from securefed.state import from_bytes
-from securefed.tensors import Tensors
+from securefed._messages import Message
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Tensors
+from securefed.defenses._secure_aggregation import Identities, channel
+from securefed.defenses._secure_aggregation.primitives import private_key, public_bytes
 
 FORGER = Identities.generate(8)
 Fault = Callable[[Message, int], Message | None]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.defenses.secure_aggregation import (
+from securefed.defenses._secure_aggregation import (
     Identities,
     channel,
     consistency,
@@ -20,8 +20,8 @@ from securefed.defenses.secure_aggregation import (
     secure_aggregation,
     share_dealing,
 )
-from securefed.defenses.secure_aggregation import graph as graph_module
-from securefed.defenses.secure_aggregation.session import graph_seed
+from securefed.defenses._secure_aggregation import graph as graph_module
+from securefed.defenses._secure_aggregation.session import graph_seed
 from securefed.errors import AuthenticationError, ContradictionError, MalformedError, TooFewSurvivors
 from tests.defenses.secure_aggregation.adversary import Adversary
 

@@ -10,10 +10,10 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Session
-from securefed.defenses.secure_aggregation import Identities, secure_aggregation
+from securefed._messages import SERVER, Message
+from securefed.defenses._base import Session
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import TooFewSurvivors
-from securefed.messages import SERVER, Message
 
 RUN = "0123456789abcdef0123456789abcdef"
 IDENTITIES = Identities.generate(100)

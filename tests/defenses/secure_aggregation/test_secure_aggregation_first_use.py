@@ -7,16 +7,16 @@ import itertools
 import numpy as np
 import pytest
 
-from securefed.defenses.secure_aggregation import (
+from securefed._persistence.sealing import Seal
+from securefed.defenses._secure_aggregation import (
     Identities,
     PinnedIdentities,
     new_identity,
     public_identity,
     secure_aggregation,
 )
-from securefed.defenses.secure_aggregation.identities import fingerprint_of
+from securefed.defenses._secure_aggregation.identities import fingerprint_of
 from securefed.errors import ConfigError, IdentityChangedError, RolledBackError, StorageError, WrongKeyError
-from securefed.sealing import Seal
 
 TRUE = Identities.generate(5)
 VICTIM = 0

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Session
-from securefed.defenses.secure_aggregation import (
+from securefed._messages import SERVER, Aggregate, Message
+from securefed._persistence.packing import pack
+from securefed.defenses._base import Session
+from securefed.defenses._secure_aggregation import (
     graph,
     masks,
     primitives,
@@ -19,11 +21,9 @@ from securefed.defenses.secure_aggregation import (
     share_dealing,
     verification,
 )
-from securefed.defenses.secure_aggregation.masking_states import MaskingClient
-from securefed.defenses.secure_aggregation.session import seed_commitment
-from securefed.defenses.secure_aggregation.shamir import FIELD
-from securefed.messages import SERVER, Aggregate, Message
-from securefed.state import pack
+from securefed.defenses._secure_aggregation.masking_states import MaskingClient
+from securefed.defenses._secure_aggregation.session import seed_commitment
+from securefed.defenses._secure_aggregation.shamir import FIELD
 
 RUN = "0123456789abcdef0123456789abcdef"
 CLIENTS, ENTRIES = 5, 20_000

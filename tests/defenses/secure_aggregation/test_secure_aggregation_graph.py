@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from securefed.defenses.base import Session
-from securefed.defenses.secure_aggregation import SecureAggregation, channel, graph, secure_aggregation
-from securefed.defenses.secure_aggregation.graph import design_sparse_graph, neighbourhoods, neighbours
-from securefed.defenses.secure_aggregation.primitives import private_key, public_bytes
-from securefed.defenses.secure_aggregation.session import graph_seed
-from securefed.defenses.secure_aggregation.shamir import FIELD
+from securefed._messages import SERVER, Message
+from securefed.defenses._base import Session
+from securefed.defenses._secure_aggregation import SecureAggregation, channel, graph, secure_aggregation
+from securefed.defenses._secure_aggregation.graph import design_sparse_graph, neighbourhoods, neighbours
+from securefed.defenses._secure_aggregation.primitives import private_key, public_bytes
+from securefed.defenses._secure_aggregation.session import graph_seed
+from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ConfigError, ContradictionError, PlanError, TooFewSurvivors
-from securefed.messages import SERVER, Message
 
 SPARSE = {"graph": "sparse", "adversarial": 0.1, "dropouts": 0.1}
 SETTINGS = [(100, 0.1, 0.1), (100, 0.1, 0.3), (100, 0.33, 0.1), (1000, 0.1, 0.1), (64, 0.05, 0.2)]

@@ -8,7 +8,8 @@ import itertools
 import numpy as np
 import pytest
 
-from securefed.defenses.secure_aggregation import (
+from securefed._messages import SERVER, Message
+from securefed.defenses._secure_aggregation import (
     Identities,
     SecureAggregation,
     channel,
@@ -16,10 +17,9 @@ from securefed.defenses.secure_aggregation import (
     primitives,
     secure_aggregation,
 )
-from securefed.defenses.secure_aggregation.session import MASK_KEY, SEED
-from securefed.defenses.secure_aggregation.shamir import FIELD
+from securefed.defenses._secure_aggregation.session import MASK_KEY, SEED
+from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ContradictionError, PlanError
-from securefed.messages import SERVER, Message
 
 COHORT, VICTIM, COLLUDER = (0, 1, 2, 3, 4), 2, 4
 TENSORS = (("w", (50,), 32),)

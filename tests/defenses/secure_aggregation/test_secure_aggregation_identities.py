@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Session
-from securefed.defenses.secure_aggregation import (
+from securefed._messages import SERVER
+from securefed._persistence.packing import pack
+from securefed.defenses._base import Session
+from securefed.defenses._secure_aggregation import (
     Identities,
     SecureAggregation,
     channel,
@@ -18,11 +20,9 @@ from securefed.defenses.secure_aggregation import (
     public_identity,
     secure_aggregation,
 )
-from securefed.defenses.secure_aggregation.graph import design_sparse_graph
-from securefed.defenses.secure_aggregation.session import session_digest
+from securefed.defenses._secure_aggregation.graph import design_sparse_graph
+from securefed.defenses._secure_aggregation.session import session_digest
 from securefed.errors import AuthenticationError, ConfigError, PlanError, TooFewSurvivors
-from securefed.messages import SERVER
-from securefed.state import pack
 
 IDENTITIES = Identities.generate(7)
 PROTOCOL = secure_aggregation(identities=IDENTITIES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed.defenses.secure_aggregation.mersenne import BITS, CHUNK, dot
+from securefed.defenses._secure_aggregation.mersenne import BITS, CHUNK, dot
 
 PRIME = 2**61 - 1
 LEAST, MOST = -(2**63), 2**63 - 1

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed.defenses.base import Session
-from securefed.defenses.capabilities import SupportsPipelining
-from securefed.defenses.secure_aggregation import masks, primitives, secure_aggregation
-from securefed.defenses.secure_aggregation.pipeline import PipelinedClient
-from securefed.defenses.secure_aggregation.shamir import FIELD
+from securefed._messages import SERVER, Aggregate, Message
+from securefed._persistence.packing import pack, restore
+from securefed.defenses._base import Session
+from securefed.defenses._capabilities import SupportsPipelining
+from securefed.defenses._secure_aggregation import masks, primitives, secure_aggregation
+from securefed.defenses._secure_aggregation.pipeline import PipelinedClient
+from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ContradictionError, MalformedError, MessageRefused, TooFewSurvivors
-from securefed.messages import SERVER, Aggregate, Message
-from securefed.state import pack, restore
 from tests.examples import examples
 
 RUN = "0123456789abcdef0123456789abcdef"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed.defenses.secure_aggregation import masks, primitives
-from securefed.defenses.secure_aggregation.shamir import FIELD, PrimeField
+from securefed.defenses._secure_aggregation import masks, primitives
+from securefed.defenses._secure_aggregation.shamir import FIELD, PrimeField
 from securefed.errors import AuthenticationError, MalformedError
 
 seeds = st.binary(min_size=32, max_size=32)

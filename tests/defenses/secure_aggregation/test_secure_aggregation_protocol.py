@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed.defenses.base import Aggregation, Plan, Session, TensorPlan, without_indicator
-from securefed.defenses.compose import chain
-from securefed.defenses.plan import MaskingPlan
-from securefed.defenses.secure_aggregation import SecureAggregation, secure_aggregation
+from securefed._messages import SERVER, Message
+from securefed._persistence.packing import pack
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import Aggregation, Plan, Session, TensorPlan, without_indicator
+from securefed.defenses._chain import chain
+from securefed.defenses._plan import MaskingPlan
+from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation
 from securefed.errors import ConfigError, DataError, PlanError, RangeRefused, TooFewSurvivors
-from securefed.messages import SERVER, Message
-from securefed.state import pack
-from securefed.tensors import Layout, TensorSpec
 
 
 def expected_survivors(session, drops):

@@ -7,8 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from securefed.defenses.secure_aggregation import SecureAggregation, channel, masking_client, share_dealing
-from securefed.defenses.secure_aggregation.shamir import PrimeField
+from securefed._messages import SERVER, Message
+from securefed._persistence.packing import pack, restore
+from securefed.defenses._secure_aggregation import SecureAggregation, channel, masking_client, share_dealing
+from securefed.defenses._secure_aggregation.shamir import PrimeField
 from securefed.errors import (
     AuthenticationError,
     BindingError,
@@ -17,8 +19,6 @@ from securefed.errors import (
     MessageRefused,
     TooFewSurvivors,
 )
-from securefed.messages import SERVER, Message
-from securefed.state import pack, restore
 
 COHORT = (2, 3, 5, 8, 11)
 

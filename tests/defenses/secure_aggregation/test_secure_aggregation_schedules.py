@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from securefed.defenses.base import Plan, Session
-from securefed.defenses.secure_aggregation import Identities, SecureAggregation, secure_aggregation
+from securefed._messages import SERVER, Aggregate, Message
+from securefed.defenses._base import Plan, Session
+from securefed.defenses._secure_aggregation import Identities, SecureAggregation, secure_aggregation
 from securefed.errors import MessageRefused, TooFewSurvivors
-from securefed.messages import SERVER, Aggregate, Message
 from tests.defenses.secure_aggregation.faults import NETWORK, client_lies, server_lies
 from tests.examples import examples
 

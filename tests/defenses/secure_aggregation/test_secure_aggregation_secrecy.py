@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from securefed.defenses.fixed_point import lanes, to_ring
-from securefed.defenses.secure_aggregation import masking_states, masks, primitives, share_dealing
-from securefed.defenses.secure_aggregation.shamir import FIELD
+from securefed.defenses._fixed_point import lanes, to_ring
+from securefed.defenses._secure_aggregation import masking_states, masks, primitives, share_dealing
+from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import AuthenticationError
 
 ENTRIES = 20_000

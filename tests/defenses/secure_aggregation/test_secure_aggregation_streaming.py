@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.coordinator import Coordinator
-from securefed.defenses.base import INDICATOR, Session, UploadContext
-from securefed.defenses.capabilities import SupportsStreaming
-from securefed.defenses.compose import chain
-from securefed.defenses.secure_aggregation import secure_aggregation
+from securefed._messages import SERVER, Aggregate, Message, Transcript
+from securefed._persistence.packing import pack, unnest
+from securefed._runtime.exchange import Coordinator
+from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
+from securefed._runtime.exchange_header import ExchangeHeader
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import INDICATOR, Session, UploadContext
+from securefed.defenses._capabilities import SupportsStreaming
+from securefed.defenses._chain import chain
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import AuthenticationError, ContradictionError, TooFewSurvivors
-from securefed.exchange_context import CountedExchanges, exchange_context, tensors_digest
-from securefed.opening import ExchangeHeader
-from securefed.messages import SERVER, Aggregate, Message, Transcript
-from securefed.state import pack, unnest
-from securefed.tensors import Layout, TensorSpec
 
 ENTRIES = 100_000
 BYTES = 4 * ENTRIES

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from securefed._messages import SERVER
 from securefed.errors import (
     AuthenticationError,
     ProtocolError,
 )
-from securefed.messages import SERVER
 from tests.examples import examples
 
 COHORT = (2, 3, 5, 8, 11)

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.defenses.base import Session, without_indicator
-from securefed.defenses.capabilities import SupportsVerification
-from securefed.defenses.compose import chain
-from securefed.defenses.differential_privacy import clip, gaussian, skellam
-from securefed.defenses.secure_aggregation import secure_aggregation, verification
-from securefed.defenses.secure_aggregation.masks import SignedMask
-from securefed.defenses.secure_aggregation.verification import TagModuli, check_sum, key_dealers
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Layout, TensorSpec
+from securefed.defenses._base import Session, without_indicator
+from securefed.defenses._capabilities import SupportsVerification
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, gaussian, skellam
+from securefed.defenses._secure_aggregation import secure_aggregation, verification
+from securefed.defenses._secure_aggregation.masks import SignedMask
+from securefed.defenses._secure_aggregation.verification import TagModuli, check_sum, key_dealers
 from securefed.errors import AuthenticationError, MalformedError, PlanError, SumRefused, TooFewSurvivors
-from securefed.state import from_bytes
-from securefed.tensors import Layout, TensorSpec
 
 PROTOCOL = secure_aggregation(verify=True)
 PRIME = 2**61 - 1

@@ -1,0 +1,175 @@
+"""Estimate one client's messages from sums over changing cohorts, for any algorithm, by least squares.
+
+Sums of cohorts that differ by one client can be subtracted, but messages change from round to round. So client i's
+message in round k is modelled as m_i(k) = B_i phi_k, with the same few functions phi of the public broadcast for all
+clients: a constant, and principal components of the broadcasts over the rounds. This is exact, with all components, for
+messages that are linear in the broadcast (SSI: S_i Z), and a local linear model otherwise. The number of components
+minimises the expected error: the leave-one-out residual times the amplification by the solution, plus the part that the
+sums do not determine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._public import require
+from securefed._tensors import Array, Tensors
+from securefed.attacks._aggregates.participation import ParticipationMatrix
+from securefed.attacks._base import RoundView, View
+from securefed.errors import TranscriptError
+
+_RANK_TOLERANCE = 1e-9
+_FREE_TOLERANCE = 1e-6
+"""A round whose leverage is within this of 1 fixes a parameter of its own and cannot be left out."""
+_COMMON = 10.0
+"""Prior scale of the message that all clients share, relative to each client's deviation from it."""
+
+
+@dataclass(frozen=True)
+class Disaggregation:
+    """Estimate of the target's messages.
+
+    Attributes:
+        rounds: rounds with the target, in order; the first ones are left out if that improves the fit of the rest.
+        messages: (rounds, entries) estimates, entries in the order of the sorted names.
+        members: the target and the clients that are always in the same rounds; `messages` is their sum.
+        components: number of principal components used.
+        absences: number of observed rounds without the target.
+        noise: amplification of the sums' noise if messages do not change (`ParticipationMatrix.noise`).
+        residual: leave-one-out residual, relative to the sums.
+    """
+
+    rounds: tuple[int, ...]
+    messages: Array
+    members: frozenset[ClientId]
+    components: int
+    absences: int
+    noise: float
+    residual: float
+
+
+def disaggregate(observed: View, *, components: int = 6) -> Disaggregation:
+    """Fit all clients' messages jointly to all sums, and return the target's.
+
+    Args:
+        observed: a view of sums, with one client as its target.
+        components: largest number of principal components of the broadcasts.
+
+    Raises:
+        TranscriptError: the view has no target, all sums have the same members, or a message is not finite.
+        ConfigError: `components` is negative.
+    """
+    require(components >= 0, f"components must be 0 or more; got {components}")
+    if observed.target is None:
+        raise TranscriptError("disaggregation needs a view with one client as its target")
+    participation = ParticipationMatrix.of(observed)
+    if len(participation.groups) == 1:
+        raise TranscriptError("the same clients are in every sum, so that there is nothing to subtract")
+    if not all(np.isfinite(value).all() for o in observed.rounds for value in o.message.values()):
+        raise TranscriptError("the view holds messages with NaN or infinity")
+    count = len(observed.rounds)
+    tried = [_window(observed.rounds[start:], observed.target, components) for start in (0, count // 4, count // 2)]
+    _, found = min((item for item in tried if item is not None), key=lambda item: item[0])
+    return replace(found, absences=participation.absences(observed.target), noise=participation.noise(observed.target))
+
+
+def _window(rounds: tuple[RoundView, ...], target: ClientId, components: int) -> tuple[float, Disaggregation] | None:
+    """Return the best fit to these rounds and its expected error; `None` if no sums differ by the target.
+
+    Later rounds alone often fit better, because the first steps of a run are the largest.
+    """
+    observed = View("", target, rounds, {})
+    if target not in observed.members or len({o.members for o in rounds}) < 2:
+        return None
+    participation = ParticipationMatrix.of(observed)
+    group = next(group for group in participation.groups if target in group)
+    index = participation.groups.index(group)
+    sums = np.stack([_flat(o.message) for o in rounds])
+    noise = np.stack(
+        [_flat({name: np.full_like(v, o.noise.get(name, 0.0), float) for name, v in o.message.items()}) for o in rounds]
+    )
+    columns = np.stack(
+        [participation.present[:, participation.clients.index(min(g))] for g in participation.groups], axis=1
+    )
+    sizes = np.array([len(g) for g in participation.groups], float)
+    basis = _components(np.stack([_flat(o.broadcast) for o in rounds]), components)
+    fits = [_fit(columns, sizes, basis[:, : count + 1], sums, index) for count in range(basis.shape[1])]
+    best = int(np.argmin([fit.expected for fit in fits]))
+    own = np.flatnonzero(columns[:, index])
+    mean = sums[own] * (sizes[index] / (columns @ sizes)[own])[:, None]
+    found = Disaggregation(
+        tuple(rounds[k].round for k in own),
+        _shrunk(fits[best].messages, mean, fits[best].solved ** 2 @ noise**2),
+        group,
+        best,
+        0,
+        0.0,
+        fits[best].left_out / (float(np.linalg.norm(sums)) or 1.0),
+    )
+    return fits[best].expected / float(np.linalg.norm(fits[best].messages) or 1.0), found
+
+
+@dataclass(frozen=True)
+class _LeastSquares:
+    """Estimate of one group's messages.
+
+    Attributes:
+        messages: (rounds of the group, entries) estimates.
+        solved: (rounds of the group, rounds) the linear map from sums to estimates.
+        left_out: norm of the leave-one-out residual.
+        expected: expected error of `messages`.
+    """
+
+    messages: Array
+    solved: Array
+    left_out: float
+    expected: float
+
+
+def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) -> _LeastSquares:
+    """Solve for all groups' B, (functions, entries) each, by least squares.
+
+    The part that the sums do not determine is divided in proportion to the groups' sizes: the solution deviates least
+    from a message common to all clients.
+    """
+    groups = columns.shape[1]
+    common = _COMMON * (columns @ sizes)[:, None] * basis
+    own = (columns[:, :, None] * basis[:, None, :]).reshape(len(basis), -1)
+    U, s, Vt = np.linalg.svd(np.hstack([common, own]), full_matrices=False)
+    kept = s > _RANK_TOLERANCE * s[0]
+    U, s, Vt = U[:, kept], s[kept], Vt[kept]
+    there = basis[columns[:, index] > 0]
+    unit = np.zeros(groups)
+    unit[index] = 1.0
+    wanted = np.hstack([_COMMON * sizes[index] * there, np.kron(unit, there)])  # the group's messages, of the unknowns
+    solved = (wanted @ Vt.T / s) @ U.T
+    free = 1 - np.sum(U**2, axis=1)
+    judged = free > _FREE_TOLERANCE  # a round that fixes a parameter of its own says nothing about the fit
+    if 2 * np.sum(judged) < len(sums) and basis.shape[1] > 1:
+        return _LeastSquares(solved @ sums, solved, float("inf"), float("inf"))
+    errors = (sums - U @ (U.T @ sums))[judged] / free[judged, None]
+    left_out = float(np.linalg.norm(errors)) * np.sqrt(len(sums) / max(int(np.sum(judged)), 1))
+    open_part = float(np.linalg.norm(wanted - (wanted @ Vt.T) @ Vt)) * float(np.linalg.norm((U.T @ sums).T / s))
+    return _LeastSquares(solved @ sums, solved, left_out, left_out * float(np.linalg.norm(solved)) + open_part)
+
+
+def _shrunk(messages: Array, mean: Array, variance: Array) -> Array:
+    """Shrink messages towards the mean client's under known noise: positive-part rule of James and Stein (1961)."""
+    apart, noise = float(np.sum((messages - mean) ** 2)), float(np.sum(variance))
+    return messages if not noise else np.asarray(mean + max(0.0, 1 - noise / apart) * (messages - mean))
+
+
+def _components(broadcasts: Array, most: int) -> Array:
+    """Return (rounds, functions): a constant, and standardised principal components of the broadcasts."""
+    centred = broadcasts - broadcasts.mean(axis=0)
+    U, s, _ = np.linalg.svd(centred, full_matrices=False)
+    count = min(most, int(np.sum(s > _RANK_TOLERANCE * (s[0] if s.size and s[0] > 0 else 1.0))))
+    return np.hstack([np.ones((len(broadcasts), 1)), U[:, :count] * np.sqrt(len(broadcasts))])
+
+
+def _flat(tensors: Tensors) -> Array:
+    parts = [np.asarray(tensors[name], np.float64).reshape(-1) for name in sorted(tensors)]
+    return np.concatenate(parts) if parts else np.zeros(0)

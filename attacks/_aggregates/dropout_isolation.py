@@ -1,0 +1,74 @@
+"""Run the n - 1 attack: the server claims that all clients but the victim dropped out.
+
+The sum over one survivor is its message. A defence with a threshold of survivors must refuse to open it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._tensors import Layout, Tensors
+from securefed.defenses._base import Defense
+from securefed.defenses._simulation import sum_once
+from securefed.errors import ConfigError, SecureFedError
+
+
+@dataclass(frozen=True)
+class IsolationResult:
+    """Result of an n - 1 attack.
+
+    Attributes:
+        lost: clients whose uploads the server discarded.
+        refused: error message of the defence, empty if it opened the sum.
+        error: relative distance of the opened sum from the victim's message; NaN if the defence refused.
+    """
+
+    lost: tuple[ClientId, ...]
+    refused: str
+    error: float
+
+
+def isolate(
+    defense: Defense,
+    layout: Layout,
+    contributions: Mapping[ClientId, Tensors],
+    victim: ClientId,
+    *,
+    company: int = 0,
+    stage: str | None = None,
+) -> IsolationResult:
+    """Run one exchange in which all clients but the victim (and `company` others) drop out.
+
+    Args:
+        defense: the defence under attack.
+        layout: names and shapes of the contributions.
+        contributions: what each client sends.
+        victim: the client to isolate.
+        company: other clients that the server keeps.
+        stage: protocol stage at which the others drop out; the upload by default.
+
+    Raises:
+        ConfigError: unknown victim, or `company` is not between 0 and the number of other clients.
+    """
+    others = [client for client in sorted(contributions) if client != victim]
+    if victim not in contributions or not 0 <= company <= len(others):
+        raise ConfigError(
+            f"victim must be one of {sorted(contributions)} and company between 0 and {len(others)}; "
+            f"got {victim} and {company}"
+        )
+    lost = tuple(others[company:])
+    where = stage or defense.aggregation.upload
+
+    def drop(at: str, party: int) -> bool:
+        return at == where and party in lost
+
+    try:
+        opened = sum_once(defense, layout, contributions, drop=drop)
+    except SecureFedError as error:
+        return IsolationResult(lost, f"{type(error).__name__}: {error}", float("nan"))
+    truth, found = layout.flatten(contributions[victim]), layout.flatten(opened.total)
+    return IsolationResult(lost, "", float(np.linalg.norm(found - truth) / (np.linalg.norm(truth) or 1.0)))

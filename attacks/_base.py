@@ -1,0 +1,139 @@
+"""Define what an attack is, and the views of a run that attacks work on.
+
+An attack never sees a client, only observations: in each round the broadcast, and the message of the SMALLEST
+known set of clients that includes its target: one client in the clear, all survivors under secure aggregation,
+the survivors less the colluders under collusion. So every attack runs on every view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._public import Public
+from securefed._registry import Registry
+from securefed._tensors import Array, Tensors
+from securefed.algorithms._base import Algorithm
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """One round in an attacker's view.
+
+    Attributes:
+        round: the exchange's number.
+        broadcast: the tensors from which the contributions were computed.
+        message: the sum of the contributions of `members`, decoded to real units.
+        members: the clients whose sum `message` is.
+        survivors: all clients in that round's sum.
+        followed: the broadcast that followed from this round's sum; empty where the view does not know it.
+        step: unit of the fixed-point numbers to which each member rounded, by tensor; empty where nothing was rounded.
+        clips: names of the tensors that each member clipped together, and the L2 norm that it clipped to.
+        noise: standard deviation of the noise that a defence added to an entry of `message`, by tensor.
+    """
+
+    round: int
+    broadcast: Tensors
+    message: Tensors
+    members: frozenset[ClientId]
+    survivors: frozenset[ClientId]
+    followed: Tensors = field(default_factory=dict)
+    step: Mapping[str, float] = field(default_factory=dict)
+    clips: tuple[tuple[tuple[str, ...], float], ...] = ()
+    noise: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class View:
+    """An attacker's view of a run, for one target.
+
+    Attributes:
+        view: the view's name.
+        target: the client attacked, or `None` for the federation as a whole.
+        rounds: in order; may be empty (output only).
+        output: the final broadcast.
+    """
+
+    view: str
+    target: ClientId | None
+    rounds: tuple[RoundView, ...]
+    output: Tensors
+
+    @property
+    def members(self) -> frozenset[ClientId]:
+        """Clients whose contributions the messages hold, over all rounds."""
+        return frozenset().union(*(observation.members for observation in self.rounds))
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an attacker knows beside the view.
+
+    Attributes:
+        algorithm: the algorithm with its hyper-parameters.
+        public: the public facts of the federation.
+    """
+
+    algorithm: Algorithm[Any, Any]
+    public: Public
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Result of an attack.
+
+    Attributes:
+        secret: `gram` (features x features matrix X^T X of the members' rows) or `samples`.
+        value: the estimate: a Gram matrix, or (rows, features) samples in any order.
+        labels: estimated labels of the samples, if any.
+        residual: relative residual of the observations under the estimate; NaN where the attack computes none.
+        rank: rank of the linear system or Jacobian.
+        unknowns: number of unknowns.
+        condition: its condition number over the kept directions.
+        diagnostics: anything else worth reporting.
+        members: the clients whose secret `value` is; `None` means `View.members`.
+        guess: best guess of the secret without the messages, where it is better than the baseline of the score.
+    """
+
+    secret: str
+    value: Array
+    labels: Array | None = None
+    residual: float = float("nan")
+    rank: int = 0
+    unknowns: int = 0
+    condition: float = float("nan")
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    members: frozenset[ClientId] | None = None
+    guess: Array | None = None
+
+
+@runtime_checkable
+class Attack(Protocol):
+    """Reconstruct a secret from a view; an attack is a frozen dataclass of settings.
+
+    Attributes:
+        name: its name in the registry.
+        secret: what it reconstructs, `gram` or `samples`.
+    """
+
+    name: ClassVar[str]
+    secret: ClassVar[str]
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return `None` where the attack can run, else the reason why not, in a sentence."""
+        ...
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the secret of `observed.members`.
+
+        Raises:
+            TranscriptError: the view lacks something that the attack needs; the message names it.
+        """
+        ...
+
+
+attacks: Registry[Attack] = Registry("attack")

@@ -1,0 +1,105 @@
+"""Diagnose how gaps in a transcript limited an attack: missing rounds, precision, unexplained messages.
+
+The sentences are for a report. They depend only on `Reconstruction.residual` and `condition`, so that they hold
+for every attack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from securefed._tensors import Array, Tensors
+from securefed.attacks._base import Reconstruction, Target, View
+
+EXPLAINED: Final = 1e-6
+"""Relative residual of float64 messages up to which a reconstruction counts as one that explains them. Right
+hyper-parameters leave 1e-8 and less where the attack is exact (2^-40 of fixed point included), a step size that is off
+by 1 % leaves 1e-5 and more."""
+_DOUBLE: Final = float(np.finfo(np.float64).eps)
+_MOST_AMPLIFIED: Final = 1e-4
+
+
+def resolution(observed: View) -> float:
+    """Return the relative rounding error of the messages, by their types.
+
+    A message that is a change of a broadcast tensor (`delta.weight` of `weight`) was rounded at the size of that
+    tensor, so that it has fewer digits the smaller the change is.
+    """
+    steps = [
+        float(np.finfo(value.dtype).eps) * _cancelled(name, value, o.broadcast)
+        for o in observed.rounds
+        for name, value in o.message.items()
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.size
+    ]
+    return max(steps, default=_DOUBLE)
+
+
+def amplified(found: Reconstruction) -> float:
+    """Return the residual that round-off leaves at the condition of the attack's system.
+
+    It is at most 1e-4, and 0 where the attack states no condition.
+    """
+    return min(_MOST_AMPLIFIED, _DOUBLE * found.condition) if math.isfinite(found.condition) else 0.0
+
+
+def explained(found: Reconstruction, observed: View) -> bool | None:
+    """Tell whether the reconstruction explains the messages to their precision; `None` if the attack cannot tell."""
+    if math.isnan(found.residual):
+        return None
+    return bool(found.residual <= max(_level(observed), amplified(found)))  # whatever numbers an attack returns
+
+
+def _level(observed: View) -> float:
+    return max(EXPLAINED, 100 * resolution(observed))
+
+
+def diagnose(found: Reconstruction, observed: View, target: Target) -> tuple[str, ...]:
+    """Describe every gap and its cost; empty where the attack had all it needs and explains every message."""
+    return (*_left_out(observed), *_coarse(found, observed), *_unexplained(found, observed, target))
+
+
+def _cancelled(name: str, value: Array, broadcast: Tensors) -> float:
+    """Return how many times larger the broadcast tensor is than its change; at least 1, and 1 for no change."""
+    before = broadcast.get(name.rpartition(".")[2])
+    if before is None or np.shape(before) != value.shape or value.dtype.itemsize > np.dtype(np.float32).itemsize:
+        return 1.0
+    size = float(np.linalg.norm(value))
+    return max(1.0, float(np.linalg.norm(before)) / size) if size > 0 else 1.0
+
+
+def _left_out(observed: View) -> Iterator[str]:
+    silent = sum(not o.broadcast for o in observed.rounds)
+    if silent:
+        yield f"{silent} of {len(observed.rounds)} rounds hold no broadcast and were left out."
+
+
+def _coarse(found: Reconstruction, observed: View) -> Iterator[str]:
+    step = resolution(observed)
+    if step <= _DOUBLE:
+        return
+    said = f"The messages have {-math.log10(step):.0f} digits, not 16"
+    if math.isnan(found.condition):
+        yield f"{said}: no estimate can be better than {step:.0e} of its size."
+        return
+    cost = min(1.0, step * found.condition)
+    yield f"{said}: at a condition of {found.condition:.0e} the least certain direction may be off by {cost:.0e}."
+
+
+def _unexplained(found: Reconstruction, observed: View, target: Target) -> Iterator[str]:
+    known = explained(found, observed)
+    if known is None:
+        yield "The attack solves and checks nothing: wrong hyper-parameters would not show in it."
+    elif not known:
+        yield (
+            f"The estimate does not explain the messages (misfit {found.residual:.1e}): the hyper-parameters are not "
+            f"those given ({target.algorithm!r}), the clients draw at random, noise was added, or the search failed."
+        )
+    elif found.residual > _level(observed):
+        yield (
+            f"The misfit ({found.residual:.1e}) is no more than rounding leaves at a condition of "
+            f"{found.condition:.0e}, in which hyper-parameters that are a little off would not show."
+        )

@@ -1,0 +1,17 @@
+"""Attack graph learning: recover the distances between the signals of the vertices."""
+
+from __future__ import annotations
+
+from securefed.attacks._base import attacks
+from securefed.attacks._distances.classical_scaling import centred_gram, embedding
+from securefed.attacks._distances.distance_fit import DistanceFit
+
+__all__ = ["DistanceFit", "centred_gram", "embedding"]
+
+attacks.register(
+    DistanceFit.name,
+    DistanceFit,
+    summary="fits every member's distances through the projected gradient steps of its rounds (Levenberg-Marquardt)",
+    source="this package; inverts ppgl (18)-(25)",
+    reads="the (weighted) graphs of up to 14 rounds from the first on",
+)

@@ -1,0 +1,210 @@
+"""Recover the distances behind graphs, by inverting the projected gradient steps that led to the graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._graph.method import GraphMethod, edges_of
+from securefed.algorithms._graph.ppgl import PPGL
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._distances.distance_completion import complete_undetermined
+from securefed.attacks._distances.graph_simulation import GraphSimulation
+from securefed.attacks._distances.posterior_mode import posterior_mode
+from securefed.attacks._distances.starting_points import starting_points
+from securefed.attacks._fitting.levenberg_marquardt import (
+    LeastSquaresFit,
+    StallLimit,
+    levenberg_marquardt,
+)
+from securefed.attacks._requirements import too_large, untold
+from securefed.errors import TranscriptError
+
+SOLVED = 1e-10
+"""Residual, relative to the messages, at which a fit explains them."""
+_GOAL, _ROUND_OFF = 3e-15, 1e-13
+"""Residual at which a search stops, and the same where distances are left open, so that steps are inexact."""
+_LONG, _SHORT = StallLimit(0.03), StallLimit(0.03, close=12)
+"""Patience of a search, and the same where distances are left open."""
+_RANK_TOLERANCE = 1e-12
+_STAGES = (1, 2, 3, 6, 14)
+"""Numbers of rounds that are fitted one after the other, for one client."""
+_HOPELESS = 0.3
+"""Residual of a stage above which a start is given up."""
+_COMPLETIONS = 3
+"""Largest number of completions of the undetermined distances in a stage, each after a fit."""
+_SETTLED = 1e-6
+"""Relative change below which a completion is the last."""
+_QUIET = 0.3
+"""Noise, relative to the messages, up to which a search that ignores the noise is tried."""
+
+
+@dataclass(frozen=True)
+class DistanceFit:
+    """Fit z_i / N_i of every member by Levenberg-Marquardt through all steps of all rounds, few rounds first.
+
+    One client in the clear: with K = 1 a round is linear in z on the edges that stay positive, so that the first step
+    is exact; with K > 1 a few steps are needed. An edge that is 0 in every round bounds its distance from below. While
+    it lasts, it counts in the degrees of its two vertices, which tells about a sum or two of such distances at each
+    vertex. The rank then falls short of the unknowns, and the rest is the completion of largest determinant, which is
+    likely but not known.
+
+    Sums: every member is simulated separately. In the first round all have the same weight, which gives the pooled
+    distances; from the second round on, the weights gamma_i tell PPGL's clients apart. The result does not say which of
+    several clients with equally many rows is which. IGL sends one number a round.
+
+    The pooled start is a stationary point of the difference between members, so that members start apart from it. N
+    members are determined by N rounds; a fit that begins with no more rounds ends in wrong minima less often.
+
+    Clipping is simulated. With noise, or where clipping leaves the distances open, the most likely distances are
+    returned (`posterior_mode`), and `diagnostics["explained"]` says whether the noise is as large as was stated.
+
+    Attributes:
+        rounds: largest number of rounds that are fitted.
+        starts: largest number of starts for PPGL's sums; a fit that explains them is the last.
+        steps: largest number of Jacobians in a stage.
+        limit: largest number of unknowns (members x edges); beyond it the attack refuses.
+        memory: largest number of bytes that the simulation may take.
+    """
+
+    rounds: int = 14
+    starts: int = 2
+    steps: int = 100
+    limit: int = 600
+    memory: int = 2 * 1024**3
+
+    name: ClassVar[str] = "distances/fit"
+    secret: ClassVar[str] = "distances"
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None` if it can."""
+        if not isinstance(target.algorithm, GraphMethod):
+            return "It inverts steps of graph learning, and this algorithm learns none."
+        features, members = target.public.features, len(observed.members)
+        needed = 8 * 8 * (members + len(observed.rounds)) * features**2
+        return (
+            untold(observed.rounds)
+            or too_large(needed, self.memory, f"The distances of {members} clients between {features} columns")
+            or self._too_many(members, features)
+        )
+
+    def _too_many(self, members: int, features: int) -> str | None:
+        """Return why nothing is fitted: a start alone is worse than a guess, and no evidence of protection."""
+        edges = features * (features - 1) // 2
+        if members * edges <= self.limit:
+            return None
+        return (
+            f"It would fit {members * edges} unknowns, {members} x {edges} distances between {features} columns; the "
+            f"limit is {self.limit}: raise `limit`, at a cost that grows with its cube."
+        )
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Recover the distances of all members.
+
+        Raises:
+            TranscriptError: the attack does not apply, or the simulation would not fit into `memory`.
+        """
+        if (reason := self.applies(target, observed)) is not None:
+            raise TranscriptError(reason)
+        system = GraphSimulation.of(observed, target)
+        if not all(np.isfinite(seen.total).all() for seen in system.rounds):
+            raise TranscriptError("the view's messages are not finite")
+        self._check_memory(system)
+        if any(item.clips or any(item.noise.values()) for item in observed.rounds):
+            return self._distorted(system, rng)
+        _, distances, jacobian = self._search(system, rng)
+        return self._reconstruction(system, distances, jacobian)
+
+    def _search(self, system: GraphSimulation, rng: np.random.Generator) -> tuple[float, Array, Array]:
+        """Return residual, distances and Jacobian of the best fit from all starts."""
+        best: tuple[float, Array, Array] | None = None
+        tries = self.starts if len(system.members) > 1 and isinstance(system.method, PPGL) else 1
+        for start in islice(starting_points(system, rng), tries):
+            fitted = self._fit(system, start)
+            if best is None or not fitted[0] >= best[0]:
+                best = fitted
+            if best[0] <= SOLVED:
+                break
+        assert best is not None
+        return best
+
+    def _distorted(self, system: GraphSimulation, rng: np.random.Generator) -> Reconstruction:
+        """Fit messages with clipping or noise: exactly if possible, else return the most likely distances."""
+        system = system.first(self.rounds)
+        others: tuple[Array, ...] = ()
+        if system.determined and system.loudness < _QUIET:
+            residual, distances, jacobian = self._search(system, rng)
+            if residual <= SOLVED:
+                return self._reconstruction(system, distances, jacobian)
+            others = (distances,)
+        end = posterior_mode(system, rng, self.steps, others)
+        found = self._reconstruction(system, end.distances, system.residual_and_jacobian(end.distances)[1])
+        return replace(found, diagnostics={**found.diagnostics, **(end.report() if system.loudness else {})})
+
+    def _fit(self, system: GraphSimulation, start: Array) -> tuple[float, Array, Array]:
+        """Return residual, distances and Jacobian from one start, with more and more rounds fitted together."""
+        most, count, point = min(self.rounds, len(system.rounds)), len(system.members), start.ravel()
+        stages = _STAGES if count == 1 else (count, count + 1, 2 * count, self.rounds)
+        for stage in sorted({min(k, most) for k in stages}):
+            end = self._fit_rounds(system.first(stage), point)
+            if not np.isfinite(end.norm):
+                break
+            point = end.point
+            if stage == most or end.norm > _HOPELESS * np.sqrt(stage):
+                break
+        residual, jacobian = system.first(most).residual_and_jacobian(point.reshape(start.shape))
+        return float(np.linalg.norm(residual)), point.reshape(start.shape), jacobian
+
+    def _fit_rounds(self, system: GraphSimulation, point: Array) -> LeastSquaresFit:
+        """Fit all rounds of `system` from `point`; complete what one client's messages do not determine."""
+        shape = len(system.members), system.edges
+
+        def linearised(p: Array) -> tuple[Array, Array]:
+            return system.residual_and_jacobian(p.reshape(shape))
+
+        hidden = system.hidden
+        goal, patience = (_ROUND_OFF, _SHORT) if len(hidden) else (_GOAL, _LONG)
+        for _ in range(_COMPLETIONS if len(hidden) else 0):
+            end = levenberg_marquardt(linearised, point, steps=self.steps, goal=goal, patience=patience)
+            if not np.isfinite(end.norm):
+                return end
+            point = complete_undetermined(edges_of(system.public.features), end.point, hidden, end.jacobian)
+            if np.linalg.norm(point - end.point) < _SETTLED * np.linalg.norm(point):
+                break
+        return levenberg_marquardt(linearised, point, steps=self.steps, goal=goal, patience=patience)
+
+    def _reconstruction(self, system: GraphSimulation, distances: Array, jacobian: Array) -> Reconstruction:
+        rank, condition = 0, float("nan")
+        if jacobian.size and np.isfinite(jacobian).all():
+            values = np.linalg.svd(jacobian, compute_uv=False)
+            kept = values[values > _RANK_TOLERANCE * values[0]]
+            rank, condition = int(kept.size), float(kept[0] / kept[-1]) if kept.size else float("nan")
+        edges = edges_of(system.public.features)
+        largest = (2.0 * system.public.feature_bound) ** 2
+        inside = np.clip(np.nan_to_num(distances), 0.0, largest)
+        part = system.first(self.rounds)
+        residual = part.residual_and_jacobian(distances, slope=False)[0]
+        return Reconstruction(
+            self.secret,
+            np.concatenate(edges.adjacency(inside)),
+            residual=float(np.linalg.norm(residual) / np.sqrt(len(part.rounds))),
+            rank=rank,
+            unknowns=distances.size,
+            condition=condition,
+            members=frozenset(system.members),
+            diagnostics={"rounds": len(part.rounds), "bounded only": len(system.hidden)},
+        )
+
+    def _check_memory(self, system: GraphSimulation) -> None:
+        count, edges = len(system.members), system.edges
+        equations = min(self.rounds, len(system.rounds)) * system.rounds[0].total.size
+        needed = 16 * 12 * count * edges**2 + 8 * 4 * equations * count * edges
+        if needed > self.memory:
+            raise TranscriptError(
+                f"fitting {count} clients' distances on {edges} edges takes {needed / 1e9:.1f} GB, the limit is "
+                f"{self.memory / 1e9:.1f} GB; raise `memory`, or take fewer rounds"
+            )

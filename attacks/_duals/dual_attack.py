@@ -1,0 +1,144 @@
+"""Share what the attacks on one client of FedPG and FedPE have in common: when they apply, and what they report."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+
+from securefed._public import require
+from securefed._tensors import Array
+from securefed.algorithms._pca.consensus import ConsensusPCA
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._duals.clip_reversal import undo_clipping
+from securefed.attacks._duals.observed_steps import ObservedStep, observed_steps
+from securefed.attacks._requirements import MEMORY, too_large, untold
+from securefed.errors import TranscriptError
+
+CONSTANT_DIAGONAL = 0.02
+"""Range of a diagonal that counts as constant, that is, as the diagonal of z-scored columns."""
+
+
+@dataclass(frozen=True)
+class GramEstimate:
+    """An estimate of a client's S, and how it was found.
+
+    Attributes:
+        gram: S in the algorithm's scale: divided by the number of rows where the algorithm normalises.
+        method: `solved`, `fitted` or `fitted, not proven`.
+        standardised: whether the diagonal was recognised as that of z-scored columns.
+        residual: relative residual of the equations, or the norm of the fit's residual.
+        rank: rank of the equations.
+        unknowns: number of unknowns.
+        condition: condition number of the equations over the directions that count for `rank`.
+        error: expected relative error of S from the precision of the messages; NaN if unknown.
+    """
+
+    gram: Array
+    method: str
+    standardised: bool
+    residual: float
+    rank: int
+    unknowns: int
+    condition: float
+    error: float = math.nan
+
+
+@dataclass(frozen=True)
+class DualAttack(ABC):
+    """Attack that computes U_i and Y_i round by round, and solves the steps between them for S_i.
+
+    Attributes:
+        fit_features: largest number of features for which several local steps are fitted, and one is solved entry by
+            entry. The cost grows with the sixth power: a second for several steps at 20 features, minutes at 64, where
+            the default `jacobians` end at an error of .2.
+        jacobians: largest number of Jacobians of that fit.
+        memory: largest number of bytes for the solve; more is refused before anything is allocated.
+    """
+
+    fit_features: int = 40
+    jacobians: int = 60
+    memory: int = MEMORY
+    secret: ClassVar[str] = "gram"
+    algorithm: ClassVar[type[ConsensusPCA]]
+    orthonormal: ClassVar[bool]
+
+    def __post_init__(self) -> None:
+        require(self.jacobians >= 1, f"jacobians must be at least 1, not {self.jacobians}")
+        require(self.fit_features >= 0, f"fit_features must be at least 0, not {self.fit_features}")
+
+    @abstractmethod
+    def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
+        """Solve for S from rounds of one local step."""
+
+    @abstractmethod
+    def fitted(self, steps: Sequence[ObservedStep], algorithm: ConsensusPCA) -> GramEstimate:
+        """Fit S to rounds of several local steps."""
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None` if it can."""
+        if not isinstance(target.algorithm, self.algorithm):
+            return f"The messages hold no dual variables of {self.algorithm.__name__}."
+        if len(observed.members) > 1:
+            return "A sum over several clients is not linear in their Gram matrices; `duals/joint` fits sums."
+        if target.algorithm.local_steps > 1 and target.public.features > self.fit_features:
+            return f"Fitting several local steps is limited to {self.fit_features} features here (`fit_features`)."
+        if len(observed.rounds) < 2:
+            return "Two participations are the least that show a gradient and its subspace."
+        return untold(observed.rounds) or elimination_too_large(
+            target.algorithm.rank, target.public.features, len(observed.rounds), self.memory
+        )
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the secret of the view's members.
+
+        Raises:
+            TranscriptError: the view lacks what the attack needs.
+        """
+        reason = self.applies(target, observed)
+        if reason is not None:
+            raise TranscriptError(reason)
+        algorithm = cast(ConsensusPCA, target.algorithm)
+        (client,) = observed.members
+        rows = target.public.rows[client]
+        rounds = undo_clipping(observed.rounds)[0] if self.orthonormal else observed.rounds
+        steps = observed_steps(rounds, algorithm.rho, orthonormal=self.orthonormal)
+        if len(steps) < 2:
+            raise TranscriptError(
+                "The broadcasts that followed do not fit the messages, or these have fewer than six digits: fewer than "
+                "two local steps can be computed."
+            )
+        found = self.solved(steps, rows, algorithm) if algorithm.local_steps == 1 else self.fitted(steps, algorithm)
+        return Reconstruction(
+            secret=self.secret,
+            value=found.gram * (rows if algorithm.normalise else 1),
+            residual=found.residual,
+            rank=found.rank,
+            unknowns=found.unknowns,
+            condition=found.condition,
+            diagnostics={
+                "steps": len(steps),
+                "method": found.method,
+                "standardised": found.standardised,
+                "hidden error": found.error,
+            },
+            members=observed.members,
+        )
+
+
+def elimination_too_large(rank: int, features: int, rounds: int, memory: int) -> str | None:
+    """Return why the elimination of the hidden blocks does not fit into `memory` bytes, or `None` if it does.
+
+    It holds blocks that are each other's transposes, combinations that vanish, and S itself.
+    """
+    columns = rounds * rank * (rank + 1) // 2
+    equations = (rounds * rank) ** 2 // 2 + rounds * rank * features
+    return too_large(
+        8 * (3 * columns * equations + 8 * features**2),
+        memory,
+        f"Eliminating {features} x {features} entries from {rounds} rounds of rank {rank}",
+    )

@@ -1,0 +1,156 @@
+"""Simulate the local steps of FedPG and FedPE as functions of S, with their derivatives.
+
+Tangents are (features, directions, rank) arrays (`gram/tangents`). Where a whole run is simulated, the start and the
+duals of a round depend on S too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.fedpe import FedPE, lagrangian_gradient
+from securefed.algorithms._pca.fedpg import FedPG, local_step
+from securefed.algorithms._pca.operators import off
+from securefed.attacks._duals.observed_steps import excess
+from securefed.attacks._gram.coordinates import GramDirections
+from securefed.attacks._gram.tangents import complete, crossed, left, right
+
+
+@dataclass(frozen=True)
+class LocalStart:
+    """Inputs of the local steps of a round.
+
+    Attributes:
+        U: iterate at the start, (features, rank).
+        linear: Y - rho Z, (features, rank).
+        constraint_dual: T of FedPE, (rank, rank).
+    """
+
+    U: Array
+    linear: Array
+    constraint_dual: Array
+
+
+@dataclass(frozen=True)
+class StartTangents:
+    """Derivatives of a `LocalStart` by directions of S.
+
+    Attributes:
+        d_start: dU, (features, directions, rank).
+        d_linear: dY, (features, directions, rank).
+        d_constraint_dual: dT, (rank, directions, rank).
+    """
+
+    d_start: Array
+    d_linear: Array
+    d_constraint_dual: Array
+
+    @classmethod
+    def zero(cls, place: LocalStart, directions: int) -> StartTangents:
+        """Return zero derivatives, for a start that does not depend on S."""
+        features, rank = place.U.shape
+        none = np.zeros((features, directions, rank))
+        return cls(none, none, np.zeros((rank, directions, rank)))
+
+
+class LocalSteps(Protocol):
+    """Local steps of a round as a function of S."""
+
+    @property
+    def blind(self) -> int:
+        """Number of directions of S on which the steps do not depend."""
+        ...
+
+    def end(self, S: Array, place: LocalStart) -> Array:
+        """Return U after the steps."""
+        ...
+
+    def end_and_tangents(
+        self, S: Array, directions: GramDirections, place: LocalStart, moved: StartTangents
+    ) -> tuple[Array, Array]:
+        """Return U after the steps, and dU."""
+        ...
+
+
+@dataclass(frozen=True)
+class RiemannianSteps:
+    """FedPG's steps U <- QR(U - eta (I - U U^T)(Y - rho Z - 2 S U)); they do not depend on c in S + c I."""
+
+    step_size: float
+    local_steps: int
+    blind: int = 1
+
+    def end(self, S: Array, place: LocalStart) -> Array:
+        """Return U after the steps."""
+        U = place.U
+        for _ in range(self.local_steps):
+            U = local_step(U, S @ U, place.linear, self.step_size)
+        return U
+
+    def end_and_tangents(
+        self, S: Array, directions: GramDirections, place: LocalStart, moved: StartTangents
+    ) -> tuple[Array, Array]:
+        """Return U after the steps, and dU."""
+        U, dU = place.U, moved.d_start
+        for _ in range(self.local_steps):
+            pull = place.linear - 2 * S @ U
+            d_pull = moved.d_linear - 2 * (left(S, dU) + directions.times(U))
+            d_gradient = d_pull - left(U, left(U.T, d_pull)) - right(dU, U.T @ pull) - left(U, crossed(dU, pull))
+            U, dU = complete(U - self.step_size * off(U, pull), dU - self.step_size * d_gradient)
+        return U, dU
+
+
+@dataclass(frozen=True)
+class EuclideanSteps:
+    """FedPE's steps U <- U - eta grad L(U)  (6), (7); they hardly depend on c in S + c I where U^T U is near I."""
+
+    step_size: float
+    local_steps: int
+    rho: float
+    blind: int = 0
+
+    def end(self, S: Array, place: LocalStart) -> Array:
+        """Return U after the steps."""
+        U = place.U
+        for _ in range(self.local_steps):
+            U = U - self.step_size * lagrangian_gradient(U, S @ U, place.linear, place.constraint_dual, self.rho)
+        return U
+
+    def end_and_tangents(
+        self, S: Array, directions: GramDirections, place: LocalStart, moved: StartTangents
+    ) -> tuple[Array, Array]:
+        """Return U after the steps, and dU."""
+        U, dU = place.U, moved.d_start
+        for _ in range(self.local_steps):
+            slope = self._gradient_tangents(S, directions, replace(place, U=U), replace(moved, d_start=dU))
+            gradient = lagrangian_gradient(U, S @ U, place.linear, place.constraint_dual, self.rho)
+            U, dU = U - self.step_size * gradient, dU - self.step_size * slope
+        return U, dU
+
+    def _gradient_tangents(
+        self, S: Array, directions: GramDirections, place: LocalStart, moved: StartTangents
+    ) -> Array:
+        """Return d[-4 SU + 2 SU A + 2 U U^T SU + Y - rho Z + rho U + U (G + G^T)], A = U^T U, G = 2 T*B + 2 rho B^3."""
+        U, dU, T = place.U, moved.d_start, place.constraint_dual
+        SU, dSU = S @ U, left(S, dU) + directions.times(U)
+        A = U.T @ U
+        dA = crossed(dU, U) + left(U.T, dU)
+        out = 2 * right(dSU, A) - 4 * dSU + 2 * left(SU, dA)
+        out += 2 * (right(dU, U.T @ SU) + left(U, crossed(dU, SU) + left(U.T, dSU)))
+        out += moved.d_linear + self.rho * dU
+        B = excess(U)
+        G = 2 * T * B + 2 * self.rho * B**3
+        bend = np.where(B > 0, 2 * T + 6 * self.rho * B**2, 0.0)
+        dG = bend[:, None, :] * dA + 2 * B[:, None, :] * moved.d_constraint_dual
+        return np.asarray(out + right(dU, G + G.T) + left(U, dG + dG.transpose(2, 1, 0)))
+
+
+def local_steps_of(algorithm: FedPG | FedPE) -> LocalSteps:
+    """Return the local steps of the algorithm's clients."""
+    if isinstance(algorithm, FedPE):
+        return EuclideanSteps(algorithm.step_size, algorithm.local_steps, algorithm.rho)
+    return RiemannianSteps(algorithm.step_size, algorithm.local_steps)

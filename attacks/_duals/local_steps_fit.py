@@ -1,0 +1,119 @@
+"""Fit a Gram matrix S to messages of several local steps, by simulating the steps between known iterates.
+
+The steps of each round start at a known U_i with known duals, so that rounds are independent of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+from securefed._tensors import Array
+from securefed.attacks._duals.local_steps import LocalStart, LocalSteps, StartTangents
+from securefed.attacks._duals.observed_steps import ObservedStep
+from securefed.attacks._fitting.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
+from securefed.attacks._gram.coordinates import SymmetricMatrices
+from securefed.errors import DivergenceError
+
+GOAL, PROOF = 1e-12, 1e-9
+"""Residual at which the fit stops, and below which it counts as proven (norm of all differences of iterates)."""
+_REDUNDANCY = 3
+"""Number of equations that are fitted, in multiples of the number of unknowns."""
+_FULL_RANK = 1e-11
+"""Relative size from which on a singular value of the Jacobian counts."""
+_HIDDEN = 1e-3
+"""Largest error along the weakest direction (residual times condition) at which a fit counts as proven."""
+
+
+@dataclass(frozen=True)
+class FittedGram:
+    """A Gram matrix that was fitted to local steps.
+
+    Attributes:
+        gram: S, up to a multiple of I where the local steps do not depend on it.
+        residual: norm of all differences between simulated and observed iterates.
+        rank: rank of the Jacobian, without the shift.
+        unknowns: number of unknowns, without the shift.
+        condition: condition number of the Jacobian over the directions that count for `rank`.
+    """
+
+    gram: Array
+    residual: float
+    rank: int
+    unknowns: int
+    condition: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether the residual is round-off, all directions are determined, and none can hide a large error."""
+        return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _HIDDEN
+
+
+def fit_steps(steps: Sequence[ObservedStep], features: int, motion: LocalSteps, jacobians: int) -> FittedGram:
+    """Fit S to as many local steps as hold three times as many equations as unknowns.
+
+    The search starts at zero, and damped steps leave at zero what the messages do not determine, so that a fit that is
+    not `proven` is still a cautious estimate.
+
+    Args:
+        steps: rounds whose start and end are known.
+        features: width of S.
+        motion: the local steps as a function of S.
+        jacobians: largest number of Jacobians.
+    """
+    coordinates = SymmetricMatrices.of(features)
+    used = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]
+    problem = LocalStepsProblem(used, coordinates, motion)
+    result = levenberg_marquardt(
+        problem.linearised,
+        np.zeros(coordinates.count),
+        steps=jacobians,
+        goal=GOAL,
+        residual=problem.residual,
+        stepper=GeodesicAcceleration(problem.residual),
+    )
+    triangle = np.linalg.qr(result.jacobian, mode="r")
+    s = np.linalg.svd(triangle, compute_uv=False)
+    unknowns = coordinates.count - motion.blind
+    rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
+    gram = coordinates.matrix(result.point)
+    return FittedGram(gram, result.norm, rank, unknowns, float(s[0] / s[rank - 1]))
+
+
+@dataclass(frozen=True)
+class LocalStepsProblem:
+    """Differences between simulated and observed iterates, as functions of the coordinates of S."""
+
+    steps: Sequence[ObservedStep]
+    coordinates: SymmetricMatrices
+    motion: LocalSteps
+
+    def residual(self, x: Array) -> Array:
+        """Return all differences, (equations,); NaN where the steps diverge."""
+        S = self.coordinates.matrix(x)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                ends = [self.motion.end(S, _place(step)) for step in self.steps]
+        except (LinAlgError, DivergenceError):
+            return np.full(1, np.nan)
+        return np.concatenate([(U - step.end).reshape(-1) for U, step in zip(ends, self.steps, strict=True)])
+
+    def linearised(self, x: Array) -> tuple[Array, Array]:
+        """Return all differences and their Jacobian, (equations, coordinates)."""
+        S = self.coordinates.matrix(x)
+        pairs = [self._tangents(S, _place(step)) for step in self.steps]
+        residual = np.concatenate([(U - step.end).reshape(-1) for (U, _), step in zip(pairs, self.steps, strict=True)])
+        return residual, np.vstack([dU.transpose(0, 2, 1).reshape(-1, len(x)) for _, dU in pairs])
+
+    def _tangents(self, S: Array, place: LocalStart) -> tuple[Array, Array]:
+        """Return the end of a round and its derivatives by the coordinates of S, (features, coordinates, rank)."""
+        return self.motion.end_and_tangents(
+            S, self.coordinates, place, StartTangents.zero(place, self.coordinates.count)
+        )
+
+
+def _place(step: ObservedStep) -> LocalStart:
+    return LocalStart(step.start, step.linear, step.constraint_dual)

@@ -1,0 +1,80 @@
+"""Compute the iterates and duals of consensus PCA from messages M_i: Y_i = rho (M_i - Z+), so U_i = M_i - Y_i / rho."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.consensus import POINT
+from securefed.algorithms._pca.operators import orth
+from securefed.algorithms._pca.server import BASIS
+from securefed.attacks._base import RoundView
+from securefed.attacks._precision import rounding
+
+_ORTHONORMAL = 1e-6
+
+
+@dataclass(frozen=True)
+class ObservedStep:
+    """Iterates and duals of one participation of a client.
+
+    Attributes:
+        start: U_i before the local steps, (features, rank).
+        end: U_i after them, (features, rank).
+        linear: Y_i - rho Z, the known part of the gradient.
+        constraint_dual: T_i of FedPE, (rank, rank); zero up to round-off where every U_i is orthonormal.
+        error: standard deviation of the rounding error of a message's entry.
+    """
+
+    start: Array
+    end: Array
+    linear: Array
+    constraint_dual: Array
+    error: float
+
+
+def observed_steps(rounds: Sequence[RoundView], rho: float, *, orthonormal: bool = True) -> list[ObservedStep]:
+    """Return the steps of one client, from its first participation on.
+
+    Y_i after a participation is rho (M_i - Z+), with Z+ the broadcast that followed from that round. A step whose U_i
+    is not orthonormal is left out, and so is the one after it: its Z+ was not seen. FedPE's iterates need not be
+    orthonormal, so that its steps are not checked.
+
+    Args:
+        rounds: the client's rounds, from the first on.
+        rho: penalty parameter of the algorithm.
+        orthonormal: whether every U_i is orthonormal.
+    """
+    steps = []
+    error = float(np.sqrt(np.mean(rounding(np.stack([o.message[POINT] for o in rounds])) ** 2)))
+    start: Array | None = orth(rounds[0].broadcast[BASIS])  # U_i^0 = Z^0
+    dual = np.zeros_like(rounds[0].broadcast[BASIS])  # Y_i^0 = 0
+    constraint_dual = np.zeros((dual.shape[1], dual.shape[1]))  # T_i^0 = 0
+    for index, observation in enumerate(rounds):
+        point = observation.message[POINT]
+        end = point - dual / rho  # U_i = M_i - Y_i / rho
+        if orthonormal and not _is_orthonormal(end):
+            start = None
+        elif start is not None:
+            steps.append(ObservedStep(start, end, dual - rho * observation.broadcast[BASIS], constraint_dual, error))
+            start = end
+        else:
+            start = end
+        followed = observation.followed or (rounds[index + 1].broadcast if index + 1 < len(rounds) else {})
+        if not followed:
+            break
+        dual = rho * (point - followed[BASIS])
+        constraint_dual = constraint_dual + rho * excess(end) ** 2  # (10)
+    return steps
+
+
+def excess(U: Array) -> Array:
+    """Return B = max(0, U^T U - I), entry by entry."""
+    return np.maximum(0.0, U.T @ U - np.eye(U.shape[1]))
+
+
+def _is_orthonormal(basis: Array) -> bool:
+    return bool(np.linalg.norm(basis.T @ basis - np.eye(basis.shape[1])) < _ORTHONORMAL)

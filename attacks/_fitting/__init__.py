@@ -1,0 +1,1 @@
+"""Numerical fits shared by attacks: Levenberg-Marquardt, and label counts from gradients."""

@@ -1,0 +1,33 @@
+"""Attack any algorithm without code made for it: the attacks only run the algorithm's client step.
+
+Each attack tries hypothetical rows in a `Replay` of the observed rounds, and compares what they would have sent with
+what was sent. A method that has an attack of its own should be audited by that one too.
+"""
+
+from __future__ import annotations
+
+from securefed.attacks._generic.client_replay import Differentiable, Replay, TimeBudget
+from securefed.attacks._generic.label_regression import LearnedCounts, RegressCounts
+from securefed.attacks._generic.low_digits import LowDigits
+from securefed.attacks._generic.moment_map import uses_labels
+from securefed.attacks._generic.moment_probe import ProbeGram, RecoveredMoments
+from securefed.attacks._generic.readable_rows import ClearRows
+from securefed.attacks._generic.row_fit import FitRows
+from securefed.attacks._generic.row_regression import LearnedGram, LearnedRows, RegressRows
+
+__all__ = [
+    "ClearRows",
+    "Differentiable",
+    "FitRows",
+    "LearnedCounts",
+    "LearnedGram",
+    "LearnedRows",
+    "LowDigits",
+    "ProbeGram",
+    "RecoveredMoments",
+    "RegressCounts",
+    "RegressRows",
+    "Replay",
+    "TimeBudget",
+    "uses_labels",
+]

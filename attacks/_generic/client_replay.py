@@ -1,0 +1,386 @@
+"""Compute what hypothetical clients would have sent in the observed rounds, by running the client step again.
+
+The attacker knows the algorithm, its public hyper-parameters, every broadcast and each client's number of rows, so that
+it can run `enroll`, `contribute` and `commit` on rows of its own. Generic attacks need no more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._tensors import Array, Tensors
+from securefed.algorithms._base import RoundOutcome
+from securefed.attacks._base import Target, View
+from securefed.attacks._generic.message_units import MessageUnits
+from securefed.datasets._base import Dataset
+from securefed.defenses._differential_privacy.clip import clipped
+from securefed.errors import SecureFedError, TranscriptError
+
+_LIKELY, _DRAWS = 3, 8
+"""Numbers of hypothetical rows and of random draws by which messages' units are estimated."""
+_AGREES = 0.1
+"""Relative difference up to which a torch derivative agrees with a finite difference."""
+_ADDED = 1e-9
+"""Relative difference up to which draws count as added to a message."""
+_MOST = 2**30
+"""Largest number of bytes of the hypothetical rows."""
+
+
+@runtime_checkable
+class Differentiable(Protocol):
+    """Optional interface of an algorithm: its (stateless) client step on torch tensors, for exact derivatives."""
+
+    def torch_messages(self, rows: Any, labels: Array | None, broadcast: Tensors) -> Mapping[str, Any]:
+        """Return the contribution of `rows`, a (rows, features) float64 torch tensor, as torch tensors."""
+        ...
+
+
+@dataclass(frozen=True)
+class TimeBudget:
+    """Wall-clock time that an attack may take; a client step may be slow without computing anything.
+
+    Attributes:
+        seconds: total time in seconds.
+        until: time at which it ends, on the clock of `time.monotonic`.
+    """
+
+    seconds: float
+    until: float
+
+    @classmethod
+    def of(cls, seconds: float) -> TimeBudget:
+        """Start a budget of so many seconds now."""
+        return cls(seconds, time.monotonic() + seconds)
+
+    @property
+    def left(self) -> float:
+        """Seconds left; negative if the budget is spent."""
+        return self.until - time.monotonic()
+
+    def check(self) -> None:
+        """Check that there is time left.
+
+        Raises:
+            TranscriptError: the budget is spent.
+        """
+        if self.left < 0:
+            raise TranscriptError(
+                f"its {self.seconds:.0f} s were not enough for its client steps; allow more `seconds`, or audit fewer "
+                "or smaller clients"
+            )
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The observed messages as a function of all members' rows.
+
+    Attributes:
+        observed: the view.
+        target: algorithm and public facts.
+        labels: all members' labels in order, if the attacker knows them.
+        seed: seed of the attacker's random draws, in place of the clients', which it does not know.
+        through: function that maps a contribution and its round to what is summed, in place of the view's clipping.
+        prior: rows like the members' that the attacker has; hypothetical rows are drawn like them.
+        budget: time for all client steps together.
+    """
+
+    observed: View
+    target: Target
+    labels: Array | None = None
+    seed: int = 0
+    through: Callable[[Tensors, int], Tensors] | None = None
+    prior: Array | None = None
+    budget: TimeBudget | None = None
+
+    def __post_init__(self) -> None:
+        if not self.observed.rounds:
+            raise TranscriptError("the view holds no round to replay")
+        size = 8 * self.rows * self.features
+        if size > _MOST:
+            raise TranscriptError(
+                f"{self.rows} hypothetical rows of {self.features} take {size / 2**30:.3g} GiB, the limit is "
+                f"{_MOST / 2**30:.3g} GiB; audit smaller clients"
+            )
+        for observation in self.observed.rounds:
+            if not observation.broadcast:
+                raise TranscriptError(
+                    f"exchange {observation.round}: the view holds no broadcast, so the client step cannot be replayed"
+                )
+
+    @cached_property
+    def members(self) -> tuple[ClientId, ...]:
+        """Clients whose rows are sought, ascending; the rows are in this order."""
+        return tuple(sorted(self.observed.members))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Public number of rows of each member."""
+        return tuple(self.target.public.rows[client] for client in self.members)
+
+    @property
+    def rows(self) -> int:
+        """Number of all members' rows."""
+        return sum(self.sizes)
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+        return self.target.public.features
+
+    @cached_property
+    def seen(self) -> Array:
+        """All observed messages as one vector, (equations,)."""
+        parts = [_flat(o.message) for o in self.observed.rounds]
+        vector = np.concatenate(parts)
+        if not np.isfinite(vector).all():
+            raise TranscriptError("the view's messages are not finite")
+        return vector
+
+    @cached_property
+    def noise(self) -> Array:
+        """Standard deviation of the noise that a defence added to each entry of `seen`, (equations,)."""
+        parts = [
+            np.full(np.size(o.message[name]), o.noise.get(name, 0.0))
+            for o in self.observed.rounds
+            for name in sorted(o.message)
+        ]
+        return np.concatenate(parts)
+
+    @cached_property
+    def scale(self) -> float:
+        """Norm of the observed messages, or 1 if they are zero."""
+        return float(np.linalg.norm(self.seen)) or 1.0
+
+    @cached_property
+    def units(self) -> MessageUnits:
+        """Units of differences between messages, from the messages alone if the client step fails on all tried rows."""
+        rng = np.random.default_rng([self.seed, 7])
+        try:
+            rows = [self.likely(rng) for _ in range(_LIKELY)]
+            likely = [self(own) for own in rows]
+            drawn = [self(rows[0], seed=1 + k) for k in range(0 if self.deterministic else _DRAWS)]
+            one = self.alone(0, self._split(rows[0])[0])
+        except SecureFedError:
+            likely, drawn, one = [self.seen], [], self.seen
+        return MessageUnits.of(self.seen, list(self.blocks()), likely, drawn, one, self.noise)
+
+    def with_messages(self, message: Array) -> View:
+        """Return the view with the observed messages replaced by these entries (equations,)."""
+        rounds, begin = [], 0
+        for observation in self.observed.rounds:
+            tensors = {}
+            for name in sorted(observation.message):
+                shape = np.shape(observation.message[name])
+                end = begin + int(np.prod(shape))
+                tensors[name] = message[begin:end].reshape(shape)
+                begin = end
+            rounds.append(replace(observation, message=tensors))
+        return replace(self.observed, rounds=tuple(rounds))
+
+    def distance(self, message: Array) -> float:
+        """Return the distance of a message from the observed one, in units; about 1 if nothing is explained."""
+        return float(np.linalg.norm((message - self.seen) / self.units.unit))
+
+    def blocks(self) -> Iterator[slice]:
+        """Yield the positions of each tensor of each round."""
+        begin = 0
+        for observation in self.observed.rounds:
+            for name in sorted(observation.message):
+                end = begin + int(np.size(observation.message[name]))
+                yield slice(begin, end)
+                begin = end
+
+    def __call__(self, rows: Array, seed: int | None = None, labels: Array | None = None) -> Array:
+        """Compute what members with these rows would have sent, (equations,).
+
+        Args:
+            rows: hypothetical rows, (rows, features).
+            seed: seed of the clients' draws; the attacker's own by default.
+            labels: labels of the rows; the members' by default.
+
+        Raises:
+            SecureFedError: the client step fails on such rows, or the budget is spent.
+        """
+        parts = [self.alone(index, own, seed) for index, own in enumerate(self._split(rows, labels))]
+        return np.asarray(np.sum(parts, axis=0))
+
+    def alone(self, index: int, data: Dataset, seed: int | None = None) -> Array:
+        """Compute one member's part of all messages, (equations,), zero where it took no part; raises as a call."""
+        client, (algorithm, public) = self.members[index], (self.target.algorithm, self.target.public)
+        if self.budget is not None:
+            self.budget.check()
+        streams = self.seed if seed is None else seed
+        state: Any = None
+        out = []
+        for observation in self.observed.rounds:
+            if client not in observation.members:
+                out.append(np.zeros(sum(np.size(value) for value in observation.message.values())))
+                continue
+            rng = np.random.default_rng([streams, 17, client, observation.round])
+            with _named():
+                if state is None:
+                    state = algorithm.enroll(data, public, rng)
+                tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
+                state = algorithm.commit(tentative, RoundOutcome(True, observation.followed or None))
+                passed = sent if self.through is None else self.through(sent, observation.round)
+                for names, norm in observation.clips if self.through is None else ():
+                    passed = {**passed, **clipped({name: passed[name] for name in names if name in passed}, norm)}
+            out.append(_like(passed, observation.message))
+        return np.concatenate(out)
+
+    @property
+    def calls(self) -> int:
+        """Number of client steps for one Jacobian by finite differences."""
+        taken = {client: sum(client in o.members for o in self.observed.rounds) for client in self.members}
+        sizes = zip(self.members, self.sizes, strict=True)
+        return 2 * self.features * sum(size * taken[client] for client, size in sizes)
+
+    def residual(self, rows: Array) -> float:
+        """Return the distance of what `rows` would have sent from what was sent; infinite if the step fails."""
+        try:
+            distance = self.distance(self(rows))
+        except SecureFedError:
+            return float("inf")
+        return distance if np.isfinite(distance) else float("inf")
+
+    @cached_property
+    def deterministic(self) -> bool:
+        """Whether the client step draws nothing at random."""
+        rows = self.likely(np.random.default_rng([self.seed, 5]))
+        return bool(np.array_equal(self(rows, seed=1), self(rows, seed=2), equal_nan=True))
+
+    @cached_property
+    def additive(self) -> bool:
+        """Whether the clients' random draws are added to their messages, as noise is.
+
+        Other draws then shift the messages of all rows alike. A sketch along random directions, or a random half of the
+        rows, does not.
+        """
+        rng = np.random.default_rng([self.seed, 9])
+        some, others = self.likely(rng), self.likely(rng)
+        try:
+            first, second = (self(some, seed=k) - self(others, seed=k) for k in (1, 2))
+        except SecureFedError:
+            return False
+        moved = np.abs(self(some, seed=1)) + np.abs(self(others, seed=2))
+        return bool(np.all(np.abs(first - second) <= _ADDED * (moved + np.abs(first))))
+
+    @cached_property
+    def repeatable(self) -> bool:
+        """Whether the client step draws only from the generator it is given, and keeps nothing outside its state."""
+        rows = self.likely(np.random.default_rng([self.seed, 5]))
+        return bool(np.array_equal(self(rows, seed=1), self(rows, seed=1), equal_nan=True))
+
+    @cached_property
+    def differentiable(self) -> bool:
+        """Whether torch derivatives exist and agree with a finite difference along one line.
+
+        A step that leaves torch on the way, or detaches, has a derivative of zero there; one that calls `backward`
+        itself has none.
+        """
+        clips = any(observation.clips for observation in self.observed.rounds)
+        if clips or not isinstance(self.target.algorithm, Differentiable):
+            return False
+        rng = np.random.default_rng([self.seed, 8])
+        rows, line = self.likely(rng), rng.normal(size=(self.rows, self.features))
+        step = self.units.step * self.target.public.feature_bound
+        try:
+            slope = (self(rows + step * line) - self(rows - step * line)) / (2 * step)
+            exact = self._autodiff(self.target.algorithm, rows) @ line.reshape(-1)
+        except (SecureFedError, RuntimeError, TypeError, ValueError, AttributeError):
+            return False
+        size = float(np.linalg.norm(slope / self.units.unit))
+        return float(np.linalg.norm((slope - exact) / self.units.unit)) <= _AGREES * size
+
+    def sample(self, rng: np.random.Generator) -> Array:
+        """Draw rows that are uniform within the public bound."""
+        return rng.uniform(-1, 1, (self.rows, self.features)) * self.target.public.feature_bound
+
+    def likely(self, rng: np.random.Generator) -> Array:
+        """Draw rows that are uniform on the prior's range of each feature, or within the bound if there is no prior."""
+        if self.prior is None:
+            return self.sample(rng)
+        return rng.uniform(self.prior.min(axis=0), self.prior.max(axis=0), (self.rows, self.features))
+
+    def jacobian(self, rows: Array) -> Array:
+        """Return d messages / d rows, (equations, rows * features).
+
+        Derivatives come from torch if these are right, else from central differences, which are accurate to about 1e-9
+        of the Jacobian's scale (2e-5 for messages in float32).
+        """
+        if self.differentiable:
+            assert isinstance(self.target.algorithm, Differentiable)
+            return self._autodiff(self.target.algorithm, rows)
+        columns = []
+        for member, data in enumerate(self._split(rows)):
+            for place in np.ndindex(data.x.shape):
+                step = self.units.step * max(abs(float(data.x[place])), self.target.public.feature_bound)
+                ends = []
+                for sign in (1, -1):
+                    moved = data.x.copy()
+                    moved[place] += sign * step
+                    ends.append(self.alone(member, Dataset(moved, data.y)))
+                columns.append((ends[0] - ends[1]) / (2 * step))
+        return np.stack(columns, axis=1)
+
+    def _autodiff(self, algorithm: Differentiable, rows: Array) -> Array:
+        import torch  # noqa: PLC0415 - only for algorithms written in it
+
+        bounds = np.cumsum((0, *self.sizes))
+        place = {client: slice(bounds[i], bounds[i + 1]) for i, client in enumerate(self.members)}
+
+        def messages(point: Any) -> Any:
+            parts = []
+            for observation in self.observed.rounds:
+                sums: dict[str, Any] = {}
+                for client in sorted(observation.members):
+                    own = None if self.labels is None else self.labels[place[client]]
+                    sent = algorithm.torch_messages(point[place[client]], own, observation.broadcast)
+                    sums = {name: value + sums.get(name, 0) for name, value in sent.items()}
+                parts += [sums[name].reshape(-1) for name in sorted(observation.message)]
+            return torch.cat(parts)
+
+        point = torch.tensor(rows, dtype=torch.float64)
+        found = torch.func.jacrev(messages)(point)
+        return np.asarray(found.detach().numpy(), np.float64).reshape(-1, rows.size)
+
+    def _split(self, rows: Array, labels: Array | None = None) -> list[Dataset]:
+        ends = np.cumsum(self.sizes)[:-1]
+        known = self.labels if labels is None else labels
+        split = [None] * len(self.sizes) if known is None else np.split(known, ends)
+        return [Dataset(x, y) for x, y in zip(np.split(np.asarray(rows), ends), split, strict=True)]
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Turn what a client step raises on rows of the attacker into an error that attacks expect."""
+    try:
+        yield
+    except SecureFedError:
+        raise
+    except Exception as error:
+        raise TranscriptError(
+            f"the client step raised {type(error).__name__} on rows that the attacker tried: {error}"
+        ) from error
+
+
+def _like(sent: Tensors, message: Tensors) -> Array:
+    for name, value in message.items():
+        if name not in sent or np.shape(sent[name]) != np.shape(value):
+            raise TranscriptError(
+                f"on rows that the attacker tried the client step sends no {name!r} of shape {np.shape(value)}: names "
+                "and shapes that follow the rows give them away"
+            )
+    return _flat({name: sent[name] for name in message})
+
+
+def _flat(tensors: Tensors) -> Array:
+    return np.concatenate([np.asarray(tensors[name], np.float64).reshape(-1) for name in sorted(tensors)])

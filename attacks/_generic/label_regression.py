@@ -1,0 +1,134 @@
+"""Estimate how many rows of each class a client has, by regression on the messages of simulated clients.
+
+Messages of a supervised method often tell the classes of a client's rows even where they hide the rows (Zhao et al.
+2020, iDLG; Ma et al. 2023, iLRG). Attacks on rows are given the labels; this one asks what the messages say of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import ClassVar
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from securefed._tensors import Array
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._generic.client_replay import Replay
+from securefed.attacks._generic.row_regression import KernelRidge, RegressRows
+from securefed.errors import TranscriptError
+
+_MOST_CLASSES = 100
+"""Largest number of classes."""
+_MOST_NUMBERS, _MOST_TENSORS = 16, 32
+"""Size of a tensor, and number of tensors, in which the nearest simulated client is sought."""
+
+
+@dataclass(frozen=True)
+class RegressCounts:
+    """Regress the number of all members' rows of each class on all messages, by kernel ridge regression.
+
+    Guarantee and limits are those of `RegressRows`, for clients whose rows are drawn with their labels from the pool.
+    For a client with a single class the estimate extrapolates.
+
+    Attributes:
+        clients: number of simulated clients and limit of client steps; see `RegressRows`.
+    """
+
+    clients: RegressRows = RegressRows()
+    name: ClassVar[str] = "generic/labels"
+    secret: ClassVar[str] = "labels"
+
+    def learn(self, replay: Replay, labels: Array, rng: np.random.Generator) -> LearnedCounts:
+        """Learn what any messages that answer the replay's broadcasts say of labels.
+
+        Args:
+            replay: the observed rounds; its messages are not used.
+            labels: labels of the prior's rows, 0..classes - 1.
+            rng: generator of the simulated clients.
+
+        Raises:
+            TranscriptError: the labels are no classes, or too many classes; or as `RegressRows.learn`.
+        """
+        if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+            raise TranscriptError("labels are responses, not classes, so there is nothing to count")
+        classes = int(labels.max()) + 1
+        if classes > _MOST_CLASSES:
+            raise TranscriptError(f"{classes} classes are more than the {_MOST_CLASSES} whose rows are counted")
+        _, drawn, sent = self.clients.simulated(replay, rng, labels)
+        counts = (drawn[:, :, None] == np.arange(classes)).sum(axis=1).astype(np.float64)
+        ridge, nearest = KernelRidge.of(sent, counts), NearestClient.of(sent, counts, replay.blocks())
+        return LearnedCounts(nearest if nearest is not None and nearest.expected < ridge.expected else ridge)
+
+
+@dataclass(frozen=True)
+class LearnedCounts:
+    """Learned attack on numbers of rows by class.
+
+    The residual of its results is the expected error, 1 where the messages say nothing.
+
+    Attributes:
+        model: regression of the counts on messages.
+    """
+
+    model: KernelRidge | NearestClient
+    name: ClassVar[str] = RegressCounts.name
+    secret: ClassVar[str] = RegressCounts.secret
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return `None`: it always applies."""
+        return None
+
+    def attack(self, replay: Replay) -> Reconstruction:
+        """Return the expected numbers of rows by class, (classes,); they sum to the number of rows."""
+        counts = np.clip(self.model(replay.seen), 0.0, replay.rows)
+        total = float(counts.sum())
+        return Reconstruction(
+            self.secret,
+            counts * (replay.rows / total) if total > 0 else np.full(len(counts), replay.rows / len(counts)),
+            residual=self.model.expected,
+            unknowns=len(counts),
+            members=frozenset(replay.members),
+            diagnostics={"simulated clients": len(self.model.known)},
+        )
+
+
+@dataclass(frozen=True)
+class NearestClient:
+    """Predict the values of the simulated client whose message is nearest in one tensor of one round.
+
+    This reads values that are coded in a number, such as several counts in the digits of one weight, which no quadratic
+    function of the number gives. The audit's self-check plants such a leak.
+
+    Attributes:
+        known: the tensor of each simulated client, (clients, numbers).
+        values: values of each simulated client, (clients, values).
+        place: positions of the tensor.
+        expected: leave-one-out error of a client's values, relative to their spread.
+    """
+
+    known: Array
+    values: Array
+    place: slice
+    expected: float
+
+    @classmethod
+    def of(cls, sent: Array, values: Array, blocks: Iterable[slice]) -> NearestClient | None:
+        """Choose the tensor with the smallest leave-one-out error; `None` if all are too large to be tried."""
+        best: NearestClient | None = None
+        variance = float(np.mean((values - values.mean(axis=0)) ** 2)) or 1.0
+        for place in islice((block for block in blocks if block.stop - block.start <= _MOST_NUMBERS), _MOST_TENSORS):
+            known = sent[:, place]
+            distance = cdist(known, known)
+            np.fill_diagonal(distance, np.inf)
+            left = np.mean((values[distance.argmin(axis=1)] - values) ** 2)
+            expected = float(np.sqrt(left / variance))
+            if best is None or expected < best.expected:
+                best = cls(known, values, place, expected)
+        return best
+
+    def __call__(self, seen: Array) -> Array:
+        """Estimate the values (values,) of one client from its messages (equations,)."""
+        return np.asarray(self.values[np.square(self.known - seen[self.place]).sum(axis=1).argmin()])

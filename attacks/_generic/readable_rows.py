@@ -1,0 +1,103 @@
+"""Read rows that stand in a message as they are, or as a ratio of two tensors; nothing is fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._tensors import Array, Tensors
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._generic.client_replay import Replay
+from securefed.errors import TranscriptError
+
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class ClearRows:
+    """Take every tensor that is as wide as the data for rows, also divided by a tensor with one entry a row.
+
+    The ratio is what the first linear layer of a model with a bias gives away (Phong et al. 2018). Of all candidates
+    the attack returns the one whose replay has the smallest residual; if none can be replayed, the one whose number of
+    rows is closest. Missing rows are set to the mean of the prior, if there is one.
+    """
+
+    name: ClassVar[str] = "generic/clear"
+    secret: ClassVar[str] = "samples"
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None` if it can."""
+        if not observed.rounds:
+            return "The view holds no round."
+        if not any(True for _ in candidates(observed.rounds[0].message, target.public.features)):
+            return f"No tensor of the messages is {target.public.features} wide."
+        return None
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the secret of the view's members.
+
+        Raises:
+            TranscriptError: the view lacks what the attack needs.
+        """
+        return self.attack(Replay(observed, target))
+
+    def attack(self, replay: Replay) -> Reconstruction:
+        """Do what `run` does, on a replay.
+
+        Raises:
+            TranscriptError: no tensor of the messages is as wide as the data.
+        """
+        found: list[tuple[float, int, Array]] = []
+        for observation in replay.observed.rounds:
+            for rows in candidates(observation.message, replay.features):
+                residual = replay.residual(rows) if len(rows) == replay.rows else float("inf")
+                found.append((residual, abs(len(rows) - replay.rows), rows))
+        if not found:
+            raise TranscriptError("no tensor of the messages is as wide as the data")
+        residual, _, rows = min(found, key=lambda item: item[:2])
+        if replay.prior is not None and len(rows) < replay.rows:
+            guess = np.broadcast_to(replay.prior.mean(axis=0), (replay.rows - len(rows), replay.features))
+            rows = np.concatenate([rows, guess])
+        limit = replay.target.public.feature_bound
+        return Reconstruction(
+            self.secret,
+            rows
+            if np.isfinite(residual) and residual <= max(_TINY, replay.units.rounding)
+            else np.clip(rows, -limit, limit),
+            residual=residual if np.isfinite(residual) else float("nan"),
+            unknowns=replay.rows * replay.features,
+            members=frozenset(replay.members),
+            diagnostics={"candidates": len(found)},
+        )
+
+
+def candidates(message: Tensors, features: int) -> Iterator[Array]:
+    """Yield the finite (k, features) matrices of a message that may be rows."""
+    for name in sorted(message):
+        value = np.asarray(message[name], np.float64)
+        for rows in _shaped(value, features):
+            if np.isfinite(rows).all():
+                yield rows
+            for other in sorted(message):
+                bias = np.asarray(message[other], np.float64)
+                if other != name and bias.shape == (len(rows),):
+                    safe = np.abs(bias) > _TINY * np.abs(bias).max(initial=0.0)
+                    if safe.any():
+                        ratio = rows[safe] / bias[safe, None]
+                        if np.isfinite(ratio).all():
+                            yield ratio
+
+
+def _shaped(value: Array, features: int) -> Iterator[Array]:
+    if value.ndim == 2 and value.shape[1] == features:
+        yield value
+    elif value.ndim == 2 and value.shape[0] == features:
+        yield value.T
+    elif value.ndim == 1 and value.size % features == 0 and value.size:
+        yield value.reshape(-1, features)
+        yield value.reshape(features, -1).T  # feature by feature
+    elif value.ndim > 2 and np.prod(value.shape[1:]) == features:
+        yield value.reshape(len(value), features)  # pictures

@@ -1,0 +1,213 @@
+"""Fit rows to everything that was observed, by simulating the client step on hypothetical rows.
+
+Levenberg-Marquardt minimises ||messages(rows) - observed||, with derivatives from torch or from finite differences,
+from several starts; rows that stand in a message are among these. The order of the rows is not determined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._public import require
+from securefed._tensors import Array
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._fitting.levenberg_marquardt import LeastSquaresFit, StallLimit, levenberg_marquardt
+from securefed.attacks._generic.client_replay import Replay
+from securefed.attacks._generic.readable_rows import candidates
+from securefed.errors import SecureFedError, TranscriptError
+
+_RANK = 1e-9
+"""Relative size from which on a singular value counts for the rank."""
+_FEWEST_STEPS = 8
+"""Number of steps below which a fit with derivatives from differences is refused."""
+_READ_STARTS = 2
+"""Starts allowed beside the random ones, for rows that were read off a message and for the prior."""
+_PRIOR_SPREAD = 0.1
+"""Spread of the start around the prior's mean, relative to the prior's own."""
+_ENOUGH, _EXPLAINED = 1e-5, 1e-4
+"""Residual at which no further start is tried if there is a prior, and up to which messages count as explained."""
+_SOLVED, _DRAWN = 3.0, 1.5
+"""Residual up to which messages count as explained too, in multiples of the goal and of the clients' own noise."""
+_LEAST = 1e-3
+"""Spread assumed for a feature that does not vary in the prior, relative to the bound."""
+_SPREADS = (0.1, 0.5, 0.02, 1.0)
+"""Spreads of the random starts, relative to the bound."""
+
+
+@dataclass(frozen=True)
+class FitRows:
+    """Fit all members' rows jointly to all rounds.
+
+    Nothing is guaranteed: a residual above the goal (`diagnostics["explained"]`) says that the search failed, not that
+    nothing leaks. A `rank` below `unknowns` says that the rounds do not determine the rows.
+
+    Attributes:
+        starts: number of random starts beside those read off the messages.
+        steps: largest number of Jacobians for each start.
+        calls: largest number of client steps, where derivatives are differences. Starts and steps are reduced to it;
+            the attack refuses if fewer than 8 steps are left.
+        most: largest number of unknowns (rows x features); the attack refuses if there are more.
+        goal: residual that counts as solved, in units of how much the messages vary, or the rounding of the messages
+            if that is larger.
+    """
+
+    starts: int = 3
+    steps: int = 40
+    calls: int = 20_000
+    most: int = 600
+    goal: float = 1e-9
+    name: ClassVar[str] = "generic/fit"
+    secret: ClassVar[str] = "samples"
+
+    def __post_init__(self) -> None:
+        require(self.starts >= 1, f"starts must be at least 1, not {self.starts}")
+        require(self.steps >= 1, f"steps must be at least 1, not {self.steps}")
+        require(self.calls >= 1, f"calls must be at least 1, not {self.calls}")
+        require(self.most >= 1, f"most must be at least 1, not {self.most}")
+        require(0 < self.goal < 1, f"goal must lie between 0 and 1, not {self.goal}")
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None` if it can."""
+        if not observed.rounds:
+            return "The view holds no round."
+        unknowns = sum(target.public.rows[i] for i in observed.members) * target.public.features
+        if unknowns > self.most:
+            return f"{unknowns} unknowns are more than the {self.most} that are fitted; audit smaller clients."
+        return None
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the secret of the view's members.
+
+        Raises:
+            TranscriptError: the view lacks what the attack needs.
+        """
+        return self.attack(Replay(observed, target), rng)
+
+    def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
+        """Do what `run` does, on a replay.
+
+        Raises:
+            TranscriptError: the client step fails on every start, or its answers are not repeatable, or it draws so
+                much at random that any rows would explain the messages.
+        """
+        if not replay.repeatable:
+            raise TranscriptError(
+                "the client step returns different messages for the same rows and seed, so that nothing can be fitted: "
+                "it draws from a generator of its own; let it draw from `rng`"
+            )
+        if replay.units.noise_dominates:
+            raise TranscriptError(
+                "the clients' random draws change a message as much as their rows do, so that any rows would explain "
+                "it; use generic/regression instead"
+            )
+        allowed, steps = self._effort(replay)
+        best: LeastSquaresFit | None = None
+        tried = 0
+        for start in self._starts(replay, rng):
+            if tried >= allowed:
+                break
+            tried += 1
+            try:
+                fit = self._search(replay, start, steps)
+            except (SecureFedError, ArithmeticError, ValueError):
+                if replay.budget is not None:
+                    replay.budget.check()
+                continue
+            if best is None or fit.norm < best.norm:
+                best = fit
+            if best.norm <= self._goal(replay) or (replay.prior is not None and best.norm <= _ENOUGH):
+                break
+        if best is None or not np.isfinite(best.norm):
+            raise TranscriptError("the client step refused every start of the fit")
+        return self._finish(replay, best, tried)
+
+    def _effort(self, replay: Replay) -> tuple[int, int]:
+        """Return the numbers of starts and steps that `calls` allows."""
+        if replay.differentiable:
+            return _READ_STARTS + self.starts, self.steps
+        steps = min(self.steps, self.calls // replay.calls)
+        if steps < _FEWEST_STEPS:
+            raise TranscriptError(
+                f"{_FEWEST_STEPS} steps of the fit would take {_FEWEST_STEPS * replay.calls} client steps, more than "
+                f"{self.calls}; raise `calls`, write the step in torch, or audit smaller clients"
+            )
+        return max(1, self.calls // (replay.calls * steps)), steps
+
+    def _goal(self, replay: Replay) -> float:
+        return max(self.goal, replay.units.rounding)
+
+    def _search(self, replay: Replay, start: Array, steps: int) -> LeastSquaresFit:
+        """Fit from one start, with messages in units of how much they vary and rows in units of the public bound.
+
+        Under a defence's noise, the distance of the rows from the best guess is penalised: the most likely rows are
+        sought.
+        """
+        bound, shape = replay.target.public.feature_bound, (replay.rows, replay.features)
+        unit, (guess, weight) = replay.units.unit, _guess(replay)
+
+        def linearised(point: Array) -> tuple[Array, Array]:
+            rows = point.reshape(shape) * bound
+            residual = (replay(rows) - replay.seen) / unit
+            if not np.isfinite(residual).all():
+                return residual, np.full((len(residual), point.size), np.nan)
+            jacobian = replay.jacobian(rows) * (bound / unit[:, None])
+            if not replay.noise.any():
+                return residual, jacobian
+            return np.concatenate([residual, weight * (point - guess)]), np.vstack([jacobian, np.diag(weight)])
+
+        start = start.reshape(-1) / bound
+        return levenberg_marquardt(linearised, start, steps=steps, goal=self._goal(replay), patience=StallLimit(1e-3))
+
+    def _starts(self, replay: Replay, rng: np.random.Generator) -> Iterator[Array]:
+        shape, bound = (replay.rows, replay.features), replay.target.public.feature_bound
+        if replay.prior is not None:  # near the best guess, so that what the rounds leave open stays at it
+            spread = _PRIOR_SPREAD * replay.prior.std(axis=0)
+            yield np.clip(replay.prior.mean(axis=0) + spread * rng.normal(size=shape), -bound, bound)
+        for rows in candidates(replay.observed.rounds[0].message, replay.features):
+            if rows.shape == shape:
+                yield np.clip(rows, -bound, bound)
+        for index in range(self.starts):
+            yield rng.normal(scale=_SPREADS[index % len(_SPREADS)] * bound, size=shape)
+
+    def _finish(self, replay: Replay, best: LeastSquaresFit, tried: int) -> Reconstruction:
+        bound = replay.target.public.feature_bound
+        rows = best.point.reshape(replay.rows, replay.features) * bound
+        if best.norm > self._goal(replay):
+            rows = np.clip(np.nan_to_num(rows), -bound, bound)
+        values = np.zeros(0)
+        if best.jacobian.size and np.isfinite(best.jacobian).all():
+            values = np.linalg.svd(best.jacobian[: len(replay.seen)], compute_uv=False)
+        kept = values[values > _RANK * values.max(initial=0.0)]
+        return Reconstruction(
+            self.secret,
+            rows,
+            residual=best.norm,
+            rank=len(kept),
+            unknowns=rows.size,
+            condition=float(kept[0] / kept[-1]) if kept.size else float("nan"),
+            members=frozenset(replay.members),
+            diagnostics={
+                "starts": tried,
+                "steps": best.steps,
+                "client step draws at random": not replay.deterministic,
+                "explained": best.norm <= max(_EXPLAINED, _SOLVED * self._goal(replay), _DRAWN * replay.units.noise),
+            },
+        )
+
+
+def _guess(replay: Replay) -> tuple[Array, Array]:
+    """Return the prior mean of the rows, in units of the public bound, and the weight of the distance from it.
+
+    Both have shape (rows * features,).
+    """
+    bound, size = replay.target.public.feature_bound, (replay.rows, replay.features)
+    mean, spread = np.zeros(replay.features), np.full(replay.features, 1 / np.sqrt(3))
+    if replay.prior is not None:
+        mean = replay.prior.mean(axis=0) / bound
+        spread = np.maximum(replay.prior.std(axis=0) / bound, _LEAST)
+    noise = float(np.sqrt(np.mean((replay.noise / replay.units.unit) ** 2)))
+    return np.broadcast_to(mean, size).ravel(), np.broadcast_to(noise / spread, size).ravel()

@@ -1,0 +1,304 @@
+"""Learn what messages say of rows, by regressing the rows of simulated clients on what they would have sent.
+
+This is for steps that no fit can follow: clients that draw at random, where only the sum of a known and a random part
+is seen, or messages that are step functions of the rows, so that derivatives are zero. The attacker draws rows like
+those of the prior, draws where the clients draw, runs the client step, and learns rows as a function of messages by
+kernel ridge regression. The kernel (linear or quadratic) and the ridge are those with the smallest leave-one-out error.
+The result is the best linear (or quadratic) estimate of the rows in the mean square; where messages say nothing, it is
+the prior's mean.
+
+Source: Saunders, Gammerman, Vovk, Ridge Regression Learning Algorithm in Dual Variables (1998); leave-one-out errors
+in closed form: Hastie, Tibshirani, Friedman, The Elements of Statistical Learning, 7.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._public import require
+from securefed._tensors import Array
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._generic.client_replay import Replay
+from securefed.attacks._gram.linear import nearest_psd
+from securefed.errors import SecureFedError, TranscriptError
+
+_SMOOTH = 0.5
+"""Weight of the normal part of a simulated row beside a row of the prior."""
+_FEWEST = 50
+"""Smallest number of simulated clients."""
+_PER_EQUATION = 4
+"""Number of simulated clients for each equation, within the limits."""
+_RIDGES = np.logspace(-13, 2, 16)
+"""Ridges that are tried, relative to the kernel's largest eigenvalue."""
+
+
+@dataclass(frozen=True)
+class RegressRows:
+    """Regress all members' rows on all messages of simulated clients, by kernel ridge regression.
+
+    For rows like the prior's, the estimate is no worse than their mean, up to the error of the leave-one-out estimate.
+    Nothing beyond quadratic functions of the messages is found, and nothing is promised for rows unlike the prior's.
+    Steps that do not depend on the order of the rows give the mean of the rows alone.
+
+    Attributes:
+        fewest: smallest number of simulated clients.
+        most: largest number of simulated clients; between the two, four times the number of equations are simulated.
+        calls: largest number of client steps; the attack refuses if it is too small for 50 clients.
+    """
+
+    fewest: int = 200
+    most: int = 800
+    calls: int = 20_000
+    name: ClassVar[str] = "generic/regression"
+    secret: ClassVar[str] = "samples"
+
+    def __post_init__(self) -> None:
+        require(
+            _FEWEST <= self.fewest <= self.most,
+            f"fewest must be at least {_FEWEST} and at most `most`, not {self.fewest} (most={self.most})",
+        )
+        require(self.calls >= 1, f"calls must be at least 1, not {self.calls}")
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None` if it can."""
+        return None if observed.rounds else "The view holds no round."
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the secret of the view's members.
+
+        Raises:
+            TranscriptError: the view lacks what the attack needs.
+        """
+        return self.attack(Replay(observed, target), rng)
+
+    def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
+        """Do what `run` does, on a replay; raises what `learn` raises."""
+        return self.learn(replay, rng).attack(replay)
+
+    def learn(self, replay: Replay, rng: np.random.Generator) -> LearnedRows:
+        """Learn what any messages that answer the replay's broadcasts say of rows; the observed messages are not used.
+
+        Raises:
+            TranscriptError: too few client steps are allowed, or they fail on rows like the prior's, or take too long.
+        """
+        rows, _, sent = self.simulated(replay, rng)
+        return LearnedRows(KernelRidge.of(sent, rows))
+
+    def simulated(
+        self, replay: Replay, rng: np.random.Generator, labels: Array | None = None
+    ) -> tuple[Array, Array, Array]:
+        """Simulate clients with rows like the prior's.
+
+        Args:
+            replay: the observed rounds.
+            rng: generator of the simulated clients.
+            labels: labels of the prior's rows, which are drawn with the rows; the members' own by default.
+
+        Returns:
+            Rows (clients, rows * features), labels (clients, rows), or (clients, 0) if unknown, and messages (clients,
+            equations).
+
+        Raises:
+            TranscriptError: in the same cases as `learn`.
+        """
+        steps = sum(len(observation.members) for observation in replay.observed.rounds)
+        wanted = min(self.most, max(self.fewest, _PER_EQUATION * len(replay.seen)), self.calls // max(steps, 1))
+        if wanted < _FEWEST:
+            raise TranscriptError(
+                f"{_FEWEST} simulated federations take {_FEWEST * steps} client steps, more than {self.calls}; raise "
+                "`calls`, or audit fewer clients or rounds"
+            )
+        found = [client for client in _simulated(replay, rng, wanted, labels) if client is not None]
+        if len(found) < _FEWEST:
+            raise TranscriptError("the client step fails on rows like those that the attacker has")
+        rows, drawn, sent = zip(*found, strict=True)
+        return np.stack(rows).reshape(len(rows), -1), np.stack(drawn), np.stack(sent)
+
+
+@dataclass(frozen=True)
+class LearnedRows:
+    """Learned attack on rows; see `RegressRows.learn`.
+
+    The residual of its results is the expected error: of simulated clients' rows predicted from all other clients',
+    relative to their spread; 1 where messages say nothing.
+
+    Attributes:
+        model: regression of the rows on messages.
+    """
+
+    model: KernelRidge
+    name: ClassVar[str] = RegressRows.name
+    secret: ClassVar[str] = RegressRows.secret
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return `None`: it always applies."""
+        return None
+
+    def attack(self, replay: Replay) -> Reconstruction:
+        """Estimate the rows from the replay's messages."""
+        bound = replay.target.public.feature_bound
+        rows = self.model(replay.seen).reshape(replay.rows, replay.features)
+        return _reconstruction(self.secret, np.clip(rows, -bound, bound), self.model, replay)
+
+
+@dataclass(frozen=True)
+class LearnedGram:
+    """Learned attack on the Gram matrix of all members' rows, which messages may tell without telling any row.
+
+    Attributes:
+        model: regression of the matrix on messages.
+    """
+
+    model: KernelRidge
+    name: ClassVar[str] = RegressRows.name
+    secret: ClassVar[str] = "gram"
+
+    @classmethod
+    def of(cls, rows: Array, sent: Array, features: int) -> LearnedGram:
+        """Learn from simulated clients' rows (clients, rows * features) and messages (clients, equations)."""
+        x = rows.reshape(len(rows), -1, features)
+        i, j = np.triu_indices(features)
+        return cls(KernelRidge.of(sent, np.einsum("kri,krj->kij", x, x)[:, i, j]))
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return `None`: it always applies."""
+        return None
+
+    def attack(self, replay: Replay) -> Reconstruction:
+        """Estimate the Gram matrix from the replay's messages."""
+        gram = np.zeros((replay.features, replay.features))
+        i, j = np.triu_indices(replay.features)
+        gram[i, j] = gram[j, i] = self.model(replay.seen)
+        return _reconstruction(self.secret, nearest_psd(gram, min(replay.rows, replay.features)), self.model, replay)
+
+
+def _reconstruction(secret: str, value: Array, model: KernelRidge, replay: Replay) -> Reconstruction:
+    return Reconstruction(
+        secret,
+        value,
+        residual=model.expected,
+        unknowns=value.size,
+        members=frozenset(replay.members),
+        diagnostics={
+            "simulated clients": len(model.known),
+            "kernel": "quadratic" if model.quadratic else "linear",
+            # where noise is added and any rows would explain the message, this attack sees all there is
+            **({"explained": replay.additive} if replay.units.noise_dominates else {}),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class KernelRidge:
+    """Kernel ridge regression of values on messages, with each entry of a message in units of its spread.
+
+    Attributes:
+        weights: dual weights, (clients, values).
+        known: scaled messages of the simulated clients, (clients, equations).
+        units: mean and unit of each equation, and whether it varies at all.
+        centre: mean of the values, (values,).
+        expected: leave-one-out error of a client's values, relative to their spread.
+        quadratic: whether the kernel is quadratic.
+    """
+
+    weights: Array
+    known: Array
+    units: tuple[Array, Array, Array]
+    centre: Array
+    expected: float
+    quadratic: bool
+
+    @classmethod
+    def of(cls, sent: Array, values: Array) -> KernelRidge:
+        """Choose the kernel and the ridge with the smallest leave-one-out error.
+
+        Args:
+            sent: messages, (clients, equations).
+            values: what is regressed on them, (clients, values).
+        """
+        mean, spread = sent.mean(axis=0), sent.std(axis=0)
+        varies = spread > np.finfo(np.float64).eps * np.abs(mean)
+        unit = np.where(varies, spread, 1.0) * np.sqrt(max(int(varies.sum()), 1))
+        known, centre = _scaled(sent, (mean, unit, varies)), values.mean(axis=0)
+        found = [
+            (*_solved(_kernel(known, known, quadratic), values - centre), quadratic) for quadratic in (False, True)
+        ]
+        left, weights, quadratic = min(found, key=lambda model: model[0])
+        variance = float(np.mean((values - centre) ** 2)) or 1.0
+        return cls(weights, known, (mean, unit, varies), centre, float(np.sqrt(left / variance)), quadratic)
+
+    def __call__(self, seen: Array) -> Array:
+        """Estimate the values (values,) of one client from its messages (equations,)."""
+        row = _kernel(_scaled(seen, self.units)[None], self.known, self.quadratic)[0]
+        return np.asarray(self.centre + row @ self.weights)
+
+
+def _scaled(sent: Array, units: tuple[Array, Array, Array]) -> Array:
+    mean, unit, varies = units
+    return np.asarray(np.where(varies, sent - mean, 0.0) / unit)
+
+
+def _solved(kernel: Array, values: Array) -> tuple[float, Array]:
+    """Return the mean squared leave-one-out error and the weights, for the ridge with the smallest error."""
+    eigenvalues, vectors = np.linalg.eigh(kernel)
+    eigenvalues = np.maximum(eigenvalues, 0.0)
+    turned, squared = vectors.T @ values, vectors**2
+    best: tuple[float, Array] | None = None
+    for ridge in _RIDGES * (float(eigenvalues[-1]) or 1.0):
+        weights = vectors @ (turned / (eigenvalues + ridge)[:, None])
+        left = float(np.mean((weights / (squared @ (1 / (eigenvalues + ridge)))[:, None]) ** 2))
+        if best is None or left < best[0]:
+            best = left, weights
+    assert best is not None
+    return best
+
+
+def _kernel(some: Array, others: Array, quadratic: bool) -> Array:
+    """Return the kernel <a, b>, or (1 + <a, b>)^2, of messages whose mean square is about 1."""
+    product = some @ others.T
+    return np.asarray((1 + product) ** 2 if quadratic else product)
+
+
+def _simulated(
+    replay: Replay, rng: np.random.Generator, wanted: int, labels: Array | None
+) -> Iterator[tuple[Array, Array, Array] | None]:
+    """Yield rows, labels and messages of simulated clients, or `None` where the client step fails.
+
+    Each client has random draws (and noise of a defence) of its own. The simulation ends early if most clients fail.
+    """
+    failed = 0
+    for number in range(wanted):
+        if failed > max(_FEWEST, number / 2):
+            return
+        rows, places = _rows(replay, rng)
+        drawn = replay.labels if labels is None else labels[places]
+        seed = None if replay.deterministic else int(rng.integers(2**62))
+        try:
+            message = replay(rows, seed, drawn)
+            message = message + replay.noise * rng.normal(size=message.shape) if replay.noise.any() else message
+        except SecureFedError:
+            if replay.budget is not None:
+                replay.budget.check()
+            message = np.full(1, np.nan)
+        if np.isfinite(message).all():
+            yield rows, np.zeros(0) if drawn is None else drawn, message
+        else:
+            failed += 1
+            yield None
+
+
+def _rows(replay: Replay, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Return rows with the prior's mean and covariance, none of them a row of it, and the prior row behind each."""
+    if replay.prior is None:
+        return replay.sample(rng), np.zeros(0, np.int64)
+    centre = replay.prior.mean(axis=0)
+    apart = replay.prior - centre
+    places = rng.integers(len(apart), size=replay.rows)
+    normal = rng.normal(size=(replay.rows, len(apart))) @ apart / np.sqrt(len(apart))
+    bound = replay.target.public.feature_bound
+    mixed = centre + np.sqrt(1 - _SMOOTH**2) * apart[places] + _SMOOTH * normal
+    return np.asarray(np.clip(mixed, -bound, bound)), places

@@ -1,0 +1,224 @@
+"""Search for the random mini-batches or blocks of a client's local steps together with its rows.
+
+A round has finitely many draws. Given the rows, the best draw of each round is the one that fits its message best;
+given the draws, the rows are fitted as without randomness. The two alternate. The start is a fit of full batches, which
+is close enough if steps are small: a wrong order of the same batches changes a round only by the square of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, product
+from math import factorial
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._optimization.blocks import BlockMethod
+from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining
+from securefed.attacks._fitting.levenberg_marquardt import LeastSquaresFit
+from securefed.attacks._gradient_inversion.contribution_clipping import clipped
+from securefed.attacks._gradient_inversion.gradient_rounds import LocalRound, local_steps
+from securefed.attacks._gradient_inversion.multistart_search import SOLVED, SearchResult, fit_rows
+from securefed.attacks._gradient_inversion.round_simulation import weights_of
+from securefed.attacks._gradient_inversion.starting_points import StartGenerator
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations
+
+_DISTURBANCE = 0.5
+"""Largest disturbance of repeated starts, relative to the rows."""
+
+
+@dataclass(frozen=True)
+class PossibleDraws:
+    """All draws that a client may make in a round.
+
+    Attributes:
+        options: the draws.
+        weights: (options, steps, rows) weight of each row in each local step.
+    """
+
+    options: tuple[BatchDraw, ...]
+    weights: Array
+
+    @classmethod
+    def of(cls, method: LocalRound, rows: int) -> PossibleDraws:
+        """List the draws of a client with so many rows."""
+        options = tuple(_options(method, rows))
+        return cls(options, np.stack([weights_of(draw, rows) for draw in options]))
+
+
+def number_of_draws(method: LocalRound, rows: int) -> float:
+    """Return the number of possible draws of a round."""
+    steps = local_steps(method)
+    if isinstance(method, BlockMethod):
+        return float(method.blocks) ** steps
+    size = int(getattr(method, "batch_size", None) or rows)
+    whole = rows // size
+    out = 1.0
+    while steps > 0:
+        now = min(steps, whole)
+        out, steps = out * _ordered(rows, size, now), steps - now
+    return out
+
+
+def _ordered(rows: int, size: int, batches: int) -> float:
+    """Return the number of ways to take so many batches from the rows, one after another."""
+    return factorial(rows) / (float(factorial(size)) ** batches * factorial(rows - size * batches))
+
+
+def _options(method: LocalRound, rows: int) -> Iterator[BatchDraw]:
+    steps = local_steps(method)
+    if isinstance(method, BlockMethod):
+        blocks = np.array_split(np.arange(rows), method.blocks)
+        for chosen in product(range(method.blocks), repeat=steps):
+            yield BatchDraw.of([blocks[j] for j in chosen], chosen)
+        return
+    size = int(getattr(method, "batch_size", None) or rows)
+    whole = rows // size
+    epochs = [min(whole, steps - start) for start in range(0, steps, whole)]
+    for parts in product(*(list(_epoch(tuple(range(rows)), size, count)) for count in epochs)):
+        yield BatchDraw.of([np.array(part) for epoch in parts for part in epoch])
+
+
+def _epoch(left: tuple[int, ...], size: int, count: int) -> Iterator[list[tuple[int, ...]]]:
+    if count == 0:
+        yield []
+        return
+    for first in combinations(left, size):
+        rest = tuple(row for row in left if row not in first)
+        for others in _epoch(rest, size, count - 1):
+            yield [first, *others]
+
+
+def best_draws(
+    equations: SumEquations, possible: PossibleDraws, samples: Array, labels: Array
+) -> tuple[BatchDraw, ...]:
+    """Return for each round the draw that fits its message best, given those of the rounds before."""
+    simulation = equations.simulation
+    model, method, many = simulation.model, simulation.method, len(possible.options)
+    targets, rows = model.targets(labels), float(len(samples))
+    memory = tuple(np.tile(vector, (many, 1)) for vector in simulation.memory)
+    steps = range(len(possible.options[0].parts))
+    blocks = np.array([draw.blocks for draw in possible.options])
+    sizes = np.array([draw.sizes(len(samples)) for draw in possible.options], float)
+
+    def gradient(point: Array, step: int) -> Array:
+        return model.gradient(point, samples, targets, possible.weights[:, step])
+
+    def whole(point: Array) -> Array:
+        return model.gradient(point, samples, targets, np.full(len(samples), 1 / rows))
+
+    work = LocalTraining(
+        gradient,
+        whole,
+        simulation.public,
+        rows,
+        [blocks[:, step] if blocks.any() else 0 for step in steps],
+        [sizes[:, step, None] for step in steps],
+    )
+    out = []
+    for seen in simulation.rounds:
+        with np.errstate(all="ignore"):
+            sent, fresh = method.steps(seen.received, memory, work)
+            sent = clipped(sent, seen.clips)
+        gaps = sum(
+            scale * np.linalg.norm(sent[part] - seen.total[part], axis=-1) for part, scale in equations.scales.items()
+        )
+        best = int(np.argmin(np.nan_to_num(gaps, nan=np.inf)))
+        out.append(possible.options[best])
+        memory = tuple(np.tile(vector[best], (many, 1)) for vector in fresh)
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class BatchSearch:
+    """Search for rows and draws together.
+
+    From each start, full batches are fitted, and then draws and rows alternate briefly. The best starts run on, several
+    times each, from rows that are disturbed more and more.
+
+    Attributes:
+        options: number of draws of a round above which the search is not tried.
+        rounds: largest number of rounds to fit.
+        starts: number of starts, at least one for each count of labels.
+        first_steps: Jacobians of a start, and of each of its alternations.
+        finalists: starts that run on.
+        tries: how often each of them runs.
+        alternations: most alternations of a try.
+        last_steps: Jacobians of each alternation of a try.
+    """
+
+    options: int = 4096
+    rounds: int = 24
+    starts: int = 8
+    first_steps: int = 15
+    finalists: int = 3
+    tries: int = 4
+    alternations: int = 10
+    last_steps: int = 60
+
+    def __call__(
+        self, equations: SumEquations, plain: StartGenerator, rng: np.random.Generator
+    ) -> tuple[SumEquations, SearchResult]:
+        """Return the rows, and the equations with the draws that explain the messages best.
+
+        Args:
+            equations: equations of the method itself.
+            plain: starts of a method without random draws that sends about the same.
+            rng: source of randomness.
+        """
+        possible = PossibleDraws.of(equations.simulation.method, int(equations.simulation.sizes[0]))
+        starts, change = plain.averaged(), plain.equations.basis @ equations.basis.T
+        source, heat, used = starts(rng), list[_BatchFit](), 0
+        for _ in range(max(self.starts, len(starts.label_counts))):
+            start = next(source)
+            rough = fit_rows(plain.equations, start.labels, start.samples.ravel(), self.first_steps)
+            point = rough.point.reshape(plain.equations.shape) @ change
+            guess = _alternate(equations, start.labels, point, possible, 2, self.first_steps)
+            heat, used = [*heat, guess], used + rough.steps + guess.fit.steps
+            if guess.fit.norm <= SOLVED:
+                break
+        heat.sort(key=lambda one: one.fit.norm)
+        best = heat[0]
+        for guess in heat[: self.finalists]:
+            for attempt in range(self.tries):
+                if best.fit.norm <= SOLVED:
+                    break
+                point = guess.fit.point.reshape(equations.shape)
+                spread = _DISTURBANCE * attempt / self.tries * float(np.sqrt(np.mean(point**2)))
+                point = point + rng.normal(0.0, spread, point.shape)
+                found = _alternate(equations, guess.labels, point, possible, self.alternations, self.last_steps)
+                best, used = min(best, found, key=lambda one: one.fit.norm), used + found.fit.steps
+        return best.equations, SearchResult(best.labels, best.fit, len(heat), used)
+
+
+@dataclass(frozen=True)
+class _BatchFit:
+    equations: SumEquations
+    labels: Array
+    fit: LeastSquaresFit
+
+
+def _alternate(
+    equations: SumEquations, labels: Array, point: Array, possible: PossibleDraws, alternations: int, steps: int
+) -> _BatchFit:
+    """Alternate between draws and rows until they explain the messages or the draws repeat."""
+    known, best = (
+        set[bytes](),
+        _BatchFit(equations, labels, LeastSquaresFit(point.ravel(), np.inf, 0, lambda p: (p, p))),
+    )
+    for _ in range(alternations):
+        draws = best_draws(equations, possible, point, labels)
+        key = b"".join(np.asarray(part).tobytes() for draw in draws for part in draw.parts)
+        if key in known:
+            break
+        known.add(key)
+        now = equations.with_draws(draws)
+        fit = fit_rows(now, labels, point.ravel(), steps)
+        if fit.norm < best.fit.norm:
+            best = _BatchFit(now, labels, fit)
+        point = fit.point.reshape(point.shape)
+        if fit.norm <= SOLVED or not np.isfinite(fit.norm):
+            break
+    return best

@@ -1,0 +1,134 @@
+"""Deep leakage from gradients: the exact ratio for one row, otherwise L-BFGS through the simulated local steps.
+
+Sources: Zhu et al., Deep Leakage from Gradients; Zhao et al., iDLG (labels from signs); Geng et al. (simulated local
+steps); Phong et al. (the ratio of weight to bias gradients).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import ClassVar
+
+import numpy as np
+from scipy.optimize import minimize
+
+from securefed._tensors import Array
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._gradient_inversion.fitting_attack import FittingAttack
+from securefed.attacks._gradient_inversion.gradient_rounds import why_not_invertible
+from securefed.attacks._gradient_inversion.multistart_search import (
+    SOLVED,
+    Search,
+    SearchResult,
+    fit_rows,
+    polished,
+    solves,
+)
+from securefed.attacks._gradient_inversion.row_fit_problem import RowFitProblem, problem_from_view
+from securefed.attacks._gradient_inversion.starting_points import StartGenerator, StartingPoint
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations
+
+_UNREACHABLE = 1e30
+"""Value of the objective where it is not finite, so that the line search turns back."""
+
+
+@dataclass(frozen=True)
+class LBFGSSearch:
+    """Minimise the squared residual by L-BFGS from a few starts, and refine each end by Levenberg-Marquardt.
+
+    Attributes:
+        starts: largest number of starts; the search stops at the first that explains the messages.
+        iterations: L-BFGS iterations of each start.
+        last_steps: Levenberg-Marquardt steps that refine each end.
+    """
+
+    starts: int = 4
+    iterations: int = 25
+    last_steps: int = 100
+
+    def __call__(self, equations: SumEquations, starts: StartGenerator, rng: np.random.Generator) -> SearchResult:
+        """Return the best fit found."""
+        best: SearchResult | None = None
+        used = tried = 0
+        for start in islice(starts(rng), self.starts):
+            point, evaluations = self._descend(equations, start)
+            fit = fit_rows(equations, start.labels, point, self.last_steps)
+            used, tried = used + evaluations + fit.steps, tried + 1
+            if best is None or fit.norm < best.fit.norm:
+                best = SearchResult(start.labels, fit)
+            if solves(equations, fit):
+                break
+        assert best is not None  # starts never end
+        return SearchResult(best.labels, polished(equations, best.labels, best.fit), tried, used)
+
+    def _descend(self, equations: SumEquations, start: StartingPoint) -> tuple[Array, int]:
+        """Return where L-BFGS ends, coordinates flattened, and the number of evaluations."""
+
+        def objective(point: Array) -> tuple[float, Array]:
+            residual, jacobian = equations.linearised(point.reshape(equations.shape), start.labels)
+            value = 0.5 * float(residual @ residual)
+            return (value, jacobian.T @ residual) if np.isfinite(value) else (_UNREACHABLE, np.zeros_like(point))
+
+        outcome = minimize(
+            objective, start.samples.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": self.iterations}
+        )
+        return outcome.x, int(outcome.nfev)
+
+
+@dataclass(frozen=True)
+class DLG(FittingAttack):
+    """Recover rows by deep leakage from gradients.
+
+    For one row and a model with a bias, the weights' gradient over the bias' gradient is the row, whatever the local
+    steps were. Otherwise, or if the ratio does not explain the messages, rows in the messages' row space are fitted to
+    several rounds together by L-BFGS.
+    """
+
+    rounds: int = 5
+    search: Search = LBFGSSearch()
+
+    name: ClassVar[str] = "gradient_inversion/dlg"
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack does not apply, or `None` if it does."""
+        return why_not_invertible(target, observed)
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Recover the rows of data.
+
+        Raises:
+            TranscriptError: the attack does not apply to this view.
+        """
+        problem = problem_from_view(observed, target, rounds=self.rounds)
+        exact = self._ratio(problem)
+        return self.solve(problem, rng) if exact is None else exact
+
+    @staticmethod
+    def _ratio(problem: RowFitProblem) -> Reconstruction | None:
+        """Return the row by the ratio, or `None` if it does not explain the messages."""
+        equations, model = problem.equations, problem.equations.simulation.model
+        if equations.shape[0] != 1 or not model.bias:
+            return None
+        weights = np.concatenate([model.weight(item.gradient) for item in problem.starts.gradients])
+        biases = np.concatenate([np.asarray(model.offset(item.gradient)) for item in problem.starts.gradients])
+        energy = float(biases @ biases)
+        if energy == 0.0:
+            return None
+        row: Array = (biases @ weights / energy)[None]
+        counts = problem.starts.label_counts[0]
+        labels = np.repeat(np.arange(len(counts)), counts)
+        residual = equations.relative_residual(row, labels)
+        if not residual <= SOLVED:
+            return None
+        return Reconstruction(
+            "samples",
+            row @ equations.basis,
+            labels=labels,
+            residual=residual,
+            rank=1,
+            unknowns=1,
+            condition=1.0,
+            members=frozenset(equations.simulation.members),
+            diagnostics={"ratio": True},
+        )

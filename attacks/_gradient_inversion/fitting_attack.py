@@ -1,0 +1,107 @@
+"""Base of the attacks that fit rows to simulated rounds: solve the equations and report the rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.attacks._base import Reconstruction
+from securefed.attacks._gradient_inversion.multistart_search import SOLVED, MultiStartSearch, Search, SearchResult
+from securefed.attacks._gradient_inversion.posterior_estimate import PosteriorEstimate, has_known_noise
+from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
+from securefed.attacks._gradient_inversion.row_fit_problem import RowFitProblem
+from securefed.errors import TranscriptError
+
+_RANK_TOLERANCE = 1e-10
+_PROXIMAL_COST = 3
+"""How much smaller `limit` is for proximal methods, which are fitted in all coordinates at a higher cost."""
+
+
+@dataclass(frozen=True)
+class FittingAttack:
+    """Fit rows to simulated rounds.
+
+    Attributes:
+        rounds: smallest number of rounds to fit, if the view has them.
+        search: how the equations are solved.
+        limit: number of unknowns (rows * coordinates) above which the first starting point is returned unfitted.
+    """
+
+    rounds: int = 4
+    search: Search = MultiStartSearch()
+    limit: int = 640
+
+    secret: ClassVar[str] = "samples"
+
+    def solve(self, problem: RowFitProblem, rng: np.random.Generator) -> Reconstruction:
+        """Search for the rows; an estimate that does not fit is clipped to the public range of features.
+
+        Raises:
+            TranscriptError: the messages lead to numbers that are not finite.
+        """
+        equations, limit = problem.equations, self.limit
+        if has_known_noise(problem.simulation):
+            return self._posterior(problem, rng)
+        if not all(np.isfinite(item.gradient).all() for item in problem.starts.gradients):
+            raise TranscriptError("the view's messages lead to numbers that are not finite")
+        if is_proximal(equations.simulation.method):
+            limit = limit // _PROXIMAL_COST
+        if int(np.prod(equations.shape)) > limit:
+            start = next(problem.starts(rng))
+            return reconstruction(problem, problem.starts.samples(start.labels), start.labels, None)
+        found = self.search(equations, problem.starts, rng)
+        return reconstruction(problem, found.fit.point.reshape(equations.shape), found.labels, found)
+
+    def _posterior(self, problem: RowFitProblem, rng: np.random.Generator) -> Reconstruction:
+        """Return the posterior mean under known noise, or a fit if the posterior mean leaves more than noise."""
+        estimate = PosteriorEstimate.of(problem.simulation, problem.starts.label_counts)
+        if not estimate.explained and int(np.prod(problem.equations.shape)) <= self.limit:
+            found = self.search(problem.equations, problem.starts, rng)
+            rows = found.fit.point.reshape(problem.equations.shape) @ problem.equations.basis
+            estimate = min(estimate, estimate.fitted(rows, found.labels), key=lambda one: one.objective)
+        equations = replace(estimate.equations, scales=problem.equations.scales)
+        out = reconstruction(replace(problem, equations=equations), estimate.coordinates, estimate.labels, None)
+        return replace(
+            out,
+            unknowns=estimate.rows.size,
+            diagnostics={**out.diagnostics, "explained": estimate.explained, "certain labels": estimate.certain},
+        )
+
+
+def reconstruction(
+    problem: RowFitProblem, coordinates: Array, labels: Array, found: SearchResult | None
+) -> Reconstruction:
+    """Report rows in the features' own units, with the rank and condition of the equations there."""
+    equations = problem.equations
+    bound = equations.simulation.public.feature_bound
+    samples = coordinates @ equations.basis
+    residual = equations.relative_residual(coordinates, labels)
+    if not residual <= np.sqrt(SOLVED):
+        samples = np.clip(np.nan_to_num(samples), -bound, bound)
+    if equations.simulation.model.mirrored:  # (x, 0) and (-x, 1) fit equally well; most features are positive
+        labels = (samples.sum(axis=1) < 0).astype(np.int64)
+        samples = np.where(labels[:, None] == 1, -samples, samples)
+    out = Reconstruction(
+        "samples",
+        samples,
+        labels=labels,
+        residual=residual,
+        unknowns=int(np.prod(equations.shape)),
+        members=frozenset(equations.simulation.members),
+        diagnostics={
+            "coordinates": len(equations.basis),
+            "starts": found.starts if found else 0,
+            "steps": found.steps if found else 0,
+            "known points": problem.known_points,
+            "full batches assumed": not problem.repeatable,
+        },
+    )
+    if found is None or not found.fit.jacobian.size or not np.isfinite(found.fit.jacobian).all():
+        return out
+    values = np.linalg.svd(found.fit.jacobian, compute_uv=False)
+    kept = values[values > _RANK_TOLERANCE * values[0]]
+    condition = float(kept[0] / kept[-1]) if kept.size else float("nan")
+    return replace(out, rank=int(kept.size), condition=condition)

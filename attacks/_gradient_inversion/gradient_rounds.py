@@ -1,0 +1,249 @@
+"""Read a gradient method's rounds from a view, as vectors in the method's own parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._public import Public
+from securefed._tensors import Array
+from securefed.algorithms._optimization.fedavg import FedAvg
+from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors
+from securefed.algorithms._optimization.method import GradientMethod
+from securefed.algorithms._optimization.mimesvrg import GRADIENT, PHASE, MimeSVRG
+from securefed.algorithms._optimization.model import Model, label
+from securefed.attacks._base import RoundView, Target, View
+from securefed.attacks._gradient_inversion.contribution_clipping import ContributionClip
+from securefed.attacks._gradient_inversion.linear_model import LinearModel
+from securefed.attacks._gradient_inversion.proximal_derivatives import differentiable, is_proximal
+from securefed.attacks._requirements import MEMORY, too_large, untold
+from securefed.errors import TranscriptError
+from securefed.problems._base import Problem
+
+
+class LocalRound(Protocol):
+    """The client's part of a round, as a simulation needs it: a `GradientMethod`, or a part of its round."""
+
+    sent: ClassVar[tuple[str, ...]]
+
+    @property
+    def problem(self) -> Problem:
+        """The model and its loss."""
+        ...
+
+    def memory(self, model: Model) -> Memory:
+        """Return a client's memory before its first round."""
+        ...
+
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """BatchDraw the rows of each local step."""
+        ...
+
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps; return the contribution and the new memory."""
+        ...
+
+
+@dataclass(frozen=True)
+class GradientRound:
+    """One round: vectors that the members received, and the sum of their contributions.
+
+    Attributes:
+        received: by part, what the members received.
+        total: by part, the sum of their contributions.
+        members: clients in the sum.
+        rounding: by part, standard deviation of the fixed-point rounding error of an entry of the sum.
+        clips: clips of each member's contribution.
+        noise: by part, standard deviation of the noise in an entry of the sum.
+    """
+
+    received: Mapping[str, Array]
+    total: Mapping[str, Array]
+    members: tuple[ClientId, ...]
+    rounding: Mapping[str, float] = field(default_factory=dict)
+    clips: tuple[ContributionClip, ...] = ()
+    noise: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GradientEstimate:
+    """A round read as one gradient.
+
+    Attributes:
+        point: parameters at which the gradient was taken.
+        gradient: the estimated SUM over the members' rows.
+        error: bound on the fixed-point rounding error of an entry, for one step size for all tensors; 0 without.
+    """
+
+    point: Array
+    gradient: Array
+    error: float = 0.0
+
+
+def why_not_invertible(target: Target, observed: View) -> str | None:
+    """Return why rows cannot be recovered from this view by gradient inversion, or `None` if they can."""
+    method = target.algorithm
+    if not isinstance(method, GradientMethod):
+        return "It inverts gradients, and this algorithm sends none."
+    if LinearModel.of(target) is None:
+        return "It inverts logistic and softmax regression only."
+    return (
+        _not_simulable(method, target.public.rows)
+        or untold(observed.rounds)
+        or (None if _gradient_observations(observed, method) else "The view holds no messages.")
+        or _too_large(target, observed)
+    )
+
+
+def _too_large(target: Target, observed: View) -> str | None:
+    """Return why the rounds' vectors and the unknown rows do not fit into memory, or `None`."""
+    model, rounds, public = LinearModel.of(target), len(observed.rounds), target.public
+    assert model is not None  # `why_not_invertible` refuses other models
+    rows = sum(public.rows[client] for client in observed.members)
+    directions = public.features if is_proximal(method_of(target)) else rounds * model.outputs
+    needed = 8 * (public.features + 1) * (8 * rounds * model.outputs + 4 * directions + 4 * rows)
+    return too_large(
+        needed,
+        MEMORY,
+        f"Inverting {rounds} rounds of {public.features} x {model.outputs} parameters for {rows} rows",
+        "attack fewer rounds or members",
+    )
+
+
+def _not_simulable(method: GradientMethod, rows: tuple[int, ...]) -> str | None:
+    """Return why the clients' rounds cannot be simulated, or `None`."""
+    if differentiable(method) is None:
+        return "It simulates local steps, and these pass through a proximal operator of unknown derivative."
+    if getattr(method, "local_epochs", None) is not None and stochastic(method, rows):
+        return "It simulates clients that make equally many local steps; these make more the more rows they have."
+    return None
+
+
+def method_of(target: Target) -> GradientMethod:
+    """Return the method whose rounds `read_rounds` returns.
+
+    It is the target's, or, for MimeSVRG, one that sends the same messages as its first phase.
+
+    Raises:
+        TranscriptError: the target's algorithm is no gradient method.
+    """
+    if isinstance(target.algorithm, MimeSVRG):  # phase 0 sends the mean gradient at x: minus a step of rate 1
+        return FedAvg(problem=target.algorithm.problem, learning_rate=1.0, local_steps=1, weighting="uniform")
+    if not isinstance(target.algorithm, GradientMethod):
+        raise TranscriptError("only gradient methods can be inverted; the target's algorithm is none")
+    return differentiable(target.algorithm) or target.algorithm
+
+
+def _gradient_observations(observed: View, method: object) -> list[RoundView]:
+    """Select the rounds to read: all, or MimeSVRG's first phases, which send gradients at the broadcast model."""
+    if not isinstance(method, MimeSVRG):
+        return list(observed.rounds)
+    return [item for item in observed.rounds if int(item.broadcast[PHASE]) == GRADIENT]
+
+
+def read_rounds(observed: View, target: Target) -> tuple[GradientRound, ...]:
+    """Read the view's rounds.
+
+    Raises:
+        TranscriptError: the view does not fit the method.
+    """
+    reason = why_not_invertible(target, observed)
+    if reason is not None:
+        raise TranscriptError(reason)
+    method = method_of(target)
+    model = Model(method.problem, target.public)
+    mime = isinstance(target.algorithm, MimeSVRG)
+
+    names = {"delta": "direction"} if mime else {part: part for part in method.sent}
+    sign = -1 if mime else 1
+
+    def converted(item: RoundView) -> GradientRound:
+        rounding = math.sqrt(len(item.members) / 12)  # standard deviation for a grid of step 1
+        return GradientRound(
+            method.read(model, item.broadcast),
+            {part: sign * model.vector(name, item.message) for part, name in names.items()},
+            tuple(sorted(item.members)),
+            {part: rounding * _root_mean_square(model, name, item.step) for part, name in names.items()},
+            _clips(model, names, item),
+            {part: _root_mean_square(model, name, item.noise) for part, name in names.items()} if item.noise else {},
+        )
+
+    try:
+        return tuple(converted(item) for item in _gradient_observations(observed, target.algorithm))
+    except KeyError as error:
+        raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
+
+
+def _root_mean_square(model: Model, part: str, by_tensor: Mapping[str, float]) -> float:
+    """Return the root mean square, over a part's entries, of numbers given by tensor."""
+    squares = [spec.size * by_tensor.get(label(part, spec.name), 0.0) ** 2 for spec in model.layout]
+    return float(np.sqrt(sum(squares) / model.layout.size))
+
+
+def _clips(model: Model, names: Mapping[str, str], item: RoundView) -> tuple[ContributionClip, ...]:
+    """Return the clips of a round; none if one of them covers tensors that are not read."""
+    weights, *bias = model.layout
+    cut = -sum(spec.size for spec in bias) or None  # counted from the end, places hold in any coordinates of the rows
+    where = {weights.name: slice(None, cut)} | {spec.name: slice(cut, None) for spec in bias}
+    places = {label(name, of): (part, at) for part, name in names.items() for of, at in where.items()}
+    if not all(name in places for together, _ in item.clips for name in together):
+        return ()
+    return tuple(ContributionClip(tuple(places[name] for name in together), norm) for together, norm in item.clips)
+
+
+def estimate_gradients(
+    rounds: tuple[GradientRound, ...], method: LocalRound, public: Public, model: LinearModel
+) -> list[GradientEstimate]:
+    """Read each round as one gradient at the broadcast model, the members as one average client.
+
+    Local steps are linear in the gradients, so that a gradient that is constant over the round follows exactly from
+    the last part of the contribution (`dc`, `dphi`), whose running sums are stored gradients. The result is exact for
+    one local step and constant members (SCAFFOLD: for mean gradients), and an average along the local path otherwise.
+    """
+    part = method.sent[-1]
+    memory = method.memory(Model(method.problem, public))
+    out = []
+    for seen in rounds:
+        rows = float(np.mean([public.rows[client] for client in seen.members]))
+        steps = local_steps(method)
+
+        def work(gradient: Array, rows: float = rows, steps: int = steps) -> LocalTraining:
+            def oracle(point: Array, _: int = 0) -> Array:
+                return gradient + penalty(model, point)
+
+            return LocalTraining(oracle, oracle, public, rows, (0,) * steps, (rows,) * steps)
+
+        zero = np.zeros_like(seen.received["x"])
+        known = method.steps(seen.received, memory, work(zero))[0][part]
+        # The penalty is the same in both, so the difference is the data's coefficient (exact for l2 = 0 or one step).
+        slope = float((method.steps(seen.received, memory, work(zero + 1.0))[0][part] - known)[-1])
+        gradient = (seen.total[part] / len(seen.members) - known) / slope
+        memory = method.steps(seen.received, memory, work(gradient))[1]
+        # Half a step a member, of which the rounding is the deviation of even parts.
+        error = math.sqrt(3 * len(seen.members)) * seen.rounding.get(part, 0.0) * rows / abs(slope)
+        out.append(GradientEstimate(seen.received["x"], gradient * rows * len(seen.members), error))
+    return out
+
+
+def local_steps(method: LocalRound) -> int:
+    """Return the number of local steps of a client with one row; one full batch is one pass."""
+    return len(method.draw(1, np.random.default_rng(0)).parts)
+
+
+def penalty(model: LinearModel, point: Array) -> Array:
+    """Return the gradient of l2/2 ||W||^2 at a vector of parameters."""
+    out = model.l2 * point
+    if model.bias:
+        out[..., -model.outputs :] = 0.0
+    return out
+
+
+def stochastic(method: LocalRound, rows: tuple[int, ...]) -> bool:
+    """Whether the clients' local steps draw rows at random, so that an attacker cannot repeat them."""
+    parts = method.draw(max(rows), np.random.default_rng(0)).parts
+    return any(not isinstance(part, slice) for part in parts)

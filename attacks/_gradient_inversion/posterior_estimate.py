@@ -1,0 +1,139 @@
+"""Estimate rows from messages with noise of known size, and check how well they explain the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.attacks._fitting.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
+from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
+from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
+from securefed.attacks._gradient_inversion.row_posterior import (
+    GaussianRowPrior,
+    likeliest_label_counts,
+    log_orderings,
+    ridge,
+    whitened_equations,
+)
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations, data_free_messages
+
+_EXPLAINED: Final = 1.5
+"""Residual, in units of the noise, up to which an estimate explains the messages."""
+_CERTAIN: Final = 0.5
+"""Probability of a label above which further counts of labels are tried: below it, noise hides the labels."""
+_FURTHER_COUNTS: Final = 3
+"""Further counts of labels to try."""
+_STEPS: Final = 40
+"""Jacobians of the fit under weak noise."""
+_LEAST_PROGRESS: Final = 1e-4
+"""Relative decrease of the objective below which that fit ends."""
+_GEODESIC_CORRECTIONS: Final = 4
+"""Further steps with the same Jacobian, one residual each: they lead back to the floor of a curved valley."""
+
+
+def has_known_noise(simulation: RoundSimulation) -> bool:
+    """Whether every part of every message holds noise of known size and is linear in the rows, coefficients given."""
+    parts = simulation.method.sent
+    known = all(seen.noise.get(part, 0.0) > 0 for seen in simulation.rounds for part in parts)
+    return known and not is_proximal(simulation.method)
+
+
+@dataclass(frozen=True)
+class PosteriorEstimate:
+    """Rows estimated from messages with noise.
+
+    Attributes:
+        equations: all equations in units of their noise.
+        simulation: the simulation in all coordinates of the rows.
+        rows: (rows, features).
+        labels: (rows,) classes.
+        prior: prior of the rows.
+        certain: mean probability that a label is right.
+    """
+
+    equations: SumEquations
+    simulation: RoundSimulation
+    rows: Array
+    labels: Array
+    prior: GaussianRowPrior
+    certain: float
+
+    @classmethod
+    def of(cls, simulation: RoundSimulation, further_counts: Sequence[Array]) -> PosteriorEstimate:
+        """Compute the posterior mean.
+
+        A row whose label is uncertain is shrunk to the mean of all rows in proportion.
+
+        Args:
+            simulation: the simulation in all coordinates of the rows.
+            further_counts: further counts of labels to try, unless noise hides the labels.
+        """
+        equations = whitened_equations(simulation, simulation.public.features)
+        counts, sure = likeliest_label_counts(equations)
+        every = np.arange(len(counts))
+        tried = [counts]
+        if sure[counts > 0].min() > _CERTAIN:
+            tried += [one for one in further_counts[:_FURTHER_COUNTS] if not np.array_equal(one, counts)]
+        found = [(*ridge(equations, np.repeat(every, one)), one) for one in tried]
+        _, prior, coordinates, counts = max(found, key=lambda item: item[0] + log_orderings(item[-1]))
+        labels = np.repeat(every, counts)
+        weights = sure[labels][:, None] if counts is tried[0] else np.ones((len(labels), 1))
+        certain = float(weights.mean())
+        rows = weights * (coordinates @ equations.basis)
+        rows = rows + (1 - weights) * certain * rows.mean(axis=0)
+        return cls(equations, simulation, rows, labels, prior, certain)
+
+    @property
+    def coordinates(self) -> Array:
+        """Coordinates of the rows in the basis of the equations."""
+        return np.asarray(self.rows @ self.equations.basis.T)
+
+    @cached_property
+    def squared_residual(self) -> float:
+        """Squared norm of the residual, in units of the noise."""
+        value = self.equations.residual(self.coordinates, self.labels)
+        return float(value @ value) if np.isfinite(value).all() else np.inf
+
+    @property
+    def explained(self) -> bool:
+        """Whether the residual is as small as noise leaves it."""
+        simulation = self.simulation
+        size = simulation.model.size(simulation.public.features)
+        return self.squared_residual <= _EXPLAINED**2 * size * len(simulation.rounds) * len(simulation.method.sent)
+
+    @property
+    def objective(self) -> float:
+        """Twice the negative logarithm of the posterior density, up to a constant."""
+        return self.squared_residual + float(np.sum((self.prior.root(len(self.rows)) @ self.rows) ** 2))
+
+    def fitted(self, rows: Array, labels: Array) -> PosteriorEstimate:
+        """Return the posterior mode near these rows, in their span; for weak noise, whose posteriors are narrow."""
+        basis = np.linalg.svd(rows, full_matrices=False)[2]
+        known = data_free_messages(self.simulation, self.simulation.public.features)
+        equations = SumEquations.in_basis(self.simulation, basis, self.equations.scales, known)
+        root = self.prior.root(len(rows))
+        shape, root_by_entry = equations.shape, np.kron(root, np.eye(len(basis)))
+
+        def residual(point: Array) -> Array:
+            value = equations.residual(point.reshape(shape), labels)
+            return np.concatenate([value, root_by_entry @ point])
+
+        def linearised(point: Array) -> tuple[Array, Array]:
+            value, slope = equations.linearised(point.reshape(shape), labels)
+            return np.concatenate([value, root_by_entry @ point]), np.concatenate([slope, root_by_entry])
+
+        fit = levenberg_marquardt(
+            linearised,
+            (rows @ basis.T).ravel(),
+            steps=_STEPS,
+            goal=0.0,
+            residual=residual,
+            stepper=GeodesicAcceleration(residual, _GEODESIC_CORRECTIONS),
+            least=_LEAST_PROGRESS,
+        )
+        return replace(self, rows=fit.point.reshape(shape) @ basis, labels=labels, certain=1.0)

@@ -1,0 +1,162 @@
+"""Turn a view of a gradient method into equations for the rows and starting points for their search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._public import Public
+from securefed.algorithms._optimization.dsgd import DSGD
+from securefed.algorithms._optimization.fedavg import FedAvg
+from securefed.algorithms._optimization.losac import LoSAC
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._optimization.scaffold import Scaffold
+from securefed.attacks._base import Target, View
+from securefed.attacks._gradient_inversion.gradient_rounds import (
+    GradientEstimate,
+    GradientRound,
+    LocalRound,
+    estimate_gradients,
+    method_of,
+    penalty,
+    read_rounds,
+    stochastic,
+)
+from securefed.attacks._gradient_inversion.linear_model import LinearModel
+from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
+from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
+from securefed.attacks._gradient_inversion.starting_points import StartGenerator
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations
+
+_MOST_ROUNDS = 40
+"""Rounds to fit at most, and under noise: more rounds average more noise, and cost in proportion."""
+_EQUATIONS_PER_UNKNOWN = 2.5
+"""Equations to ask for, for each unknown; more of them cost time in proportion."""
+_FIRST_ROUNDS = 3
+"""Rounds after which LoSAC's running sums hold a gradient of about every block."""
+
+
+@dataclass(frozen=True)
+class RowFitProblem:
+    """A view, as equations for the rows.
+
+    Attributes:
+        equations: what the rows must satisfy.
+        starts: starting points.
+        known_points: whether the equations are about exact gradients at known points, not about simulated local steps.
+        repeatable: whether the clients' steps use all rows; else full batches stand in for random ones.
+        simulation: the simulation in all coordinates of the rows.
+    """
+
+    equations: SumEquations
+    starts: StartGenerator
+    known_points: bool
+    repeatable: bool
+    simulation: RoundSimulation
+
+
+def problem_from_view(
+    observed: View, target: Target, *, rounds: int, telescope: bool = False, running_sums: bool = False
+) -> RowFitProblem:
+    """Read a view.
+
+    Args:
+        observed: the view.
+        target: the attacked algorithm.
+        rounds: number of rounds to fit, more if the rows need them: the first ones for methods with memory, otherwise
+            spread over the run.
+        telescope: use running sums of the contributions where they are exact gradients at known points.
+        running_sums: read LoSAC's running sums as full gradients, as they are about once every block had its turn.
+
+    Raises:
+        TranscriptError: the view does not fit the method.
+    """
+    seen, model = read_rounds(observed, target), LinearModel.of(target)
+    assert model is not None  # `read_rounds` refuses other models
+    method: LocalRound = method_of(target)
+    if running_sums and isinstance(method, LoSAC):
+        method, seen = _summed_blocks(method, seen)
+    return problem_from_rounds(method, model, target.public, seen, rounds=rounds, telescope=telescope)
+
+
+def problem_from_rounds(
+    method: LocalRound,
+    model: LinearModel,
+    public: Public,
+    seen: tuple[GradientRound, ...],
+    *,
+    rounds: int,
+    telescope: bool = False,
+) -> RowFitProblem:
+    """Build the problem from rounds that are read already; see `problem_from_view`."""
+    gradients = estimate_gradients(seen, method, public, model)
+    members = sorted({client for item in seen for client in item.members})
+    sizes = tuple(public.rows[client] for client in members)
+    repeatable = not stochastic(method, sizes)
+    # Stored gradients span the rows, which the models of proximal methods do not.
+    known = (telescope or is_proximal(method)) and _stores_gradients(method, seen) and repeatable
+    if known:
+        method, seen = _telescoped(method, model, public, seen, gradients)
+    chosen = _chosen_rounds(method, model, public, seen, rounds, sum(sizes))
+    seen = tuple(seen[k] for k in chosen)
+    present = tuple(sorted({client for item in seen for client in item.members}))
+    simulation = RoundSimulation(method, model, public, seen, present)
+    equations = SumEquations.in_row_space(simulation, public.features)
+    starts = StartGenerator.of(equations, [gradients[k] for k in chosen])
+    return RowFitProblem(equations, starts, known, repeatable, simulation)
+
+
+def _chosen_rounds(
+    method: LocalRound, model: LinearModel, public: Public, seen: tuple[GradientRound, ...], rounds: int, rows: int
+) -> list[int]:
+    """Return the indices of the rounds to fit."""
+    # A round holds outputs * (B + 1) equations for B * B coordinates.
+    rounds = max(rounds, min(_MOST_ROUNDS, 2 + int(np.ceil(_EQUATIONS_PER_UNKNOWN * rows / model.outputs))))
+    rounds += len({item.members for item in seen}) - 1  # members that come and go are seen less often
+    if any(item.noise for item in seen):
+        rounds = max(rounds, _MOST_ROUNDS)
+    if method.memory(Model(method.problem, public)):
+        return list(range(min(rounds, len(seen))))
+    return sorted({round(k) for k in np.linspace(0, len(seen) - 1, rounds)})
+
+
+def _stores_gradients(method: LocalRound, seen: tuple[GradientRound, ...]) -> bool:
+    """Whether clients store gradients at the broadcast model, whose running sums the messages give exactly."""
+    anchored = isinstance(method, LoSAC | Scaffold) and method.local_steps == 1
+    anchored |= isinstance(method, Scaffold) and method.option == "I"
+    anchored &= not any(item.clips or item.noise for item in seen)  # clipped changes do not add up, and noise does
+    return anchored and len({item.members for item in seen}) == 1
+
+
+def _summed_blocks(method: LoSAC, seen: tuple[GradientRound, ...]) -> tuple[LocalRound, tuple[GradientRound, ...]]:
+    """Read running sums of `dphi` as gradients: phi_i sums the stored gradients of all blocks (times M as printed)."""
+    scale = 1.0 / method.blocks if method.block_scale == "printed" else 1.0
+    sums = np.cumsum([item.total["dphi"] for item in seen], axis=0)
+    rounds = [
+        GradientRound({"x": s.received["x"]}, {"gradient": scale * v}, s.members)
+        for s, v in zip(seen, sums, strict=True)
+    ]
+    return DSGD(problem=method.problem), tuple(rounds[min(_FIRST_ROUNDS, len(seen) - 1) :])
+
+
+def _telescoped(
+    method: LocalRound,
+    model: LinearModel,
+    public: Public,
+    seen: tuple[GradientRound, ...],
+    gradients: list[GradientEstimate],
+) -> tuple[LocalRound, tuple[GradientRound, ...]]:
+    """Rewrite the rounds as those of a method that sends exactly the stored gradients."""
+    if isinstance(method, LoSAC):  # stores n_i * mean gradient, as DSGD sends it
+        plain: LocalRound = DSGD(problem=method.problem)
+        part, scale = "gradient", 1.0
+    else:  # stores mean gradients; one uniform step of rate 1 sends their sum, negated
+        plain = FedAvg(problem=method.problem, learning_rate=1.0, local_steps=1, weighting="uniform")
+        part, scale = "delta", -1.0 / float(np.mean([public.rows[client] for client in seen[0].members]))
+    rounds = []
+    for item, estimate in zip(seen, gradients, strict=True):
+        sums = float(np.sum([public.rows[c] for c in item.members]))
+        total = scale * (estimate.gradient + sums * penalty(model, estimate.point))
+        rounds.append(GradientRound({"x": estimate.point}, {part: total}, item.members))
+    return plain, tuple(rounds)

@@ -1,0 +1,252 @@
+"""Posterior of the rows under noise of known size, where a fit of the messages alone would amplify the noise.
+
+Given the rows' coefficients, the messages are linear in the rows, feature by feature, with Gaussian noise, so that the
+posterior mean under a Gaussian prior is a ridge regression. The coefficients follow from the rows, and the two
+alternate. The variances of the prior, and the labels, maximise the marginal likelihood of the messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+from scipy.special import gammaln
+
+from securefed._tensors import Array
+from securefed.attacks._fitting.label_counts import round_to_total
+from securefed.attacks._gradient_inversion.linear_model import number_of_classes
+from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations, data_free_messages
+
+_SQUARES = 1 / 3, 1 / 4, 1 / 6, 1 / 10, 1 / 20, 1 / 50
+"""Mean squares of an entry to try, in units of the squared feature bound; 1/3 is that of a uniform distribution."""
+_USUAL_SQUARE = 1 / 5
+"""The same while labels are counted, a value in the middle of `_SQUARES`."""
+_OWN_SHARES = 0.8, 0.4, 0.2, 0.1
+"""Shares of the mean square to try for what is a row's own, not common to all rows."""
+_LEVEL_SHARES = 0.1, 0.5
+"""Shares of the common part to try for the level, which all features have in common."""
+_NEIGHBOURS = 8
+"""Counts of labels that are compared by single rows, beside the likeliest."""
+_ALTERNATIONS = 5
+"""Alternations between rows and their coefficients."""
+
+
+@dataclass(frozen=True)
+class GaussianRowPrior:
+    """Prior of rows x_i = level 1 + mean + own_i, all three normal with mean 0.
+
+    Attributes:
+        level: variance of the level, one number for all features and rows.
+        mean: variance of an entry of the mean row.
+        own: variance of an entry of a row's own part.
+    """
+
+    level: float
+    mean: float
+    own: float
+
+    def covariance(self, counts: Array, features: int) -> Array:
+        """Return covariances (2, ..., k, k) of k sums of `counts` (..., k) rows: along (1, ..., 1), and across it."""
+        both = counts[..., :, None] * counts[..., None, :]
+        rest = self.own * counts[..., None] * np.eye(counts.shape[-1]) + self.mean * both
+        return np.stack([rest + features * self.level * both, rest])
+
+    def root(self, rows: int) -> Array:
+        """Return (rows, rows) a root of the precision of the rows' entries, with the level as part of the mean."""
+        values, vectors = np.linalg.eigh(self.covariance(np.ones(rows), 1)[0])
+        return np.asarray((vectors / np.sqrt(values)).T)
+
+
+@dataclass(frozen=True)
+class LinearMessages:
+    """Messages as linear functions of the rows: data = counts rows + noise of variance 1.
+
+    Attributes:
+        features: number of features.
+        counts: (equations, rows) coefficients.
+        data: (equations, coordinates) messages, the first coordinate along (1, ..., 1).
+        bias: (equations, 0 or 1) coefficients summed over the rows, with noise.
+    """
+
+    features: int
+    counts: Array
+    data: Array
+    bias: Array
+
+    @cached_property
+    def _reduced(self) -> tuple[Array, Array]:
+        turn, root = np.linalg.qr(self.counts)
+        return root, turn.T @ self.data
+
+    def likelihood(self, prior: GaussianRowPrior, each: Array) -> float:
+        """Return the log marginal likelihood, up to a constant, if the k unknowns are sums of `each` (k,) rows."""
+        return float(self.likelihoods(prior, each[None])[0])
+
+    def likelihoods(self, prior: GaussianRowPrior, each: Array) -> Array:
+        """Return (m,) the likelihoods for m alternatives `each` (m, k)."""
+        root, data = self._reduced
+        out = np.full(len(each), np.sum(data**2) - np.sum(self.data**2))
+        if self.bias.size:
+            out -= np.sum((self.bias - self.counts @ each.T) ** 2, axis=0)
+        for cov, part, width in zip(prior.covariance(each, self.features), *self._split(data), strict=True):
+            values, vectors = np.linalg.eigh(root @ cov @ root.T)
+            values = 1.0 + np.maximum(values, 0.0)
+            along = np.sum((part @ part.T @ vectors) * vectors, axis=-2)
+            out = out - width * np.sum(np.log(values), axis=-1) - np.sum(along / values, axis=-1)
+        return np.asarray(out / 2)
+
+    def _split(self, data: Array) -> tuple[tuple[Array, Array], tuple[int, int]]:
+        """Split into the part along (1, ..., 1) and the orthogonal part; also return their numbers of directions."""
+        return (data[:, :1], data[:, 1:]), (1, self.features - 1)
+
+    def priors(self, square: float, each: Array) -> list[tuple[float, GaussianRowPrior]]:
+        """Return priors with this mean square of an entry, with their likelihoods."""
+        tried = (
+            GaussianRowPrior(square * level * (1 - own), square * (1 - level) * (1 - own), square * own)
+            for own, level in product(_OWN_SHARES, _LEVEL_SHARES)
+        )
+        return [(self.likelihood(prior, each), prior) for prior in tried]
+
+    def best(self, square: float, each: Array) -> tuple[float, GaussianRowPrior]:
+        """Return the likeliest of `priors`, with its likelihood."""
+        return max(self.priors(square, each), key=lambda one: one[0])
+
+    def rows(self, prior: GaussianRowPrior) -> Array:
+        """Return (rows, coordinates + 1) the posterior means, and in the last column the posterior deviation.
+
+        The deviation is the square root of the expected squared length minus that of the mean.
+        """
+        (root, data), out, spread = self._reduced, [], np.zeros(self.counts.shape[1])
+        covariances = prior.covariance(np.ones(len(spread)), self.features)
+        for cov, part, width in zip(covariances, *self._split(data), strict=True):
+            gain = cov @ root.T
+            kept = gain @ np.linalg.inv(root @ gain + np.eye(len(root)))
+            out.append(kept @ part)
+            spread += width * np.diag(cov - kept @ gain.T)
+        return np.concatenate([*out, np.sqrt(np.maximum(spread, 0.0))[:, None]], axis=1)
+
+
+def whitened_equations(simulation: RoundSimulation, features: int) -> SumEquations:
+    """Return the equations in units of their noise, in coordinates that span the messages.
+
+    The first coordinate is along (1, ..., 1). The last one is outside all features: it holds the unknown part of a row,
+    which affects only the row's norm.
+    """
+    known, parts, model = data_free_messages(simulation, features), simulation.method.sent, simulation.model
+    sizes = {part: np.sqrt(np.mean([seen.noise[part] ** 2 for seen in simulation.rounds])) for part in parts}
+    rows = [np.ones((1, features))]
+    for seen, out in zip(simulation.rounds, known, strict=True):
+        rows += [model.weight(seen.total[part] - out[part]) for part in parts]
+    basis = np.linalg.qr(np.concatenate(rows).T)[0].T
+    basis = np.concatenate([basis, np.zeros((1, features))])
+    return SumEquations.in_basis(simulation, basis, {part: 1.0 / sizes[part] for part in parts}, known)
+
+
+def linear_messages(equations: SumEquations, rows: Array, labels: Array) -> LinearMessages:
+    """Linearise the messages at these rows: fix the coefficients that they have there."""
+    data, bias = equations.data
+    return LinearMessages(equations.basis.shape[1], equations.coefficients(rows, labels), data[:, :-1], bias)
+
+
+def ridge(equations: SumEquations, labels: Array) -> tuple[float, GaussianRowPrior, Array]:
+    """Return the log likelihood of these labels, the posterior means of the prior and of the rows."""
+    bound, count = equations.simulation.public.feature_bound, equations.shape[0]
+    found = list[tuple[float, GaussianRowPrior]]()
+    for square in _SQUARES:
+        about = linear_messages(equations, uninformed_rows(equations, square), labels)
+        found += about.priors(bound**2 * square, np.ones(count))
+    likelihoods, priors = zip(*found, strict=True)
+    weights = np.exp(np.array(likelihoods) - max(likelihoods))
+    weights /= weights.sum()
+    prior = GaussianRowPrior(
+        *(float(weights @ [getattr(one, of) for one in priors]) for of in ("level", "mean", "own"))
+    )
+    rows = uninformed_rows(equations, (prior.level + prior.mean + prior.own) / bound**2)
+    for _ in range(_ALTERNATIONS):
+        rows = linear_messages(equations, rows, labels).rows(prior)
+    return max(likelihoods), prior, rows
+
+
+def uninformed_rows(equations: SumEquations, square: float) -> Array:
+    """Return rows of unknown direction, whose entries have this mean square in units of the squared feature bound."""
+    public, (count, width) = equations.simulation.public, equations.shape
+    rows = np.zeros((count, width))
+    rows[:, -1] = public.feature_bound * np.sqrt(square * public.features)
+    return rows
+
+
+def likeliest_label_counts(equations: SumEquations) -> tuple[Array, Array]:
+    """Return the likeliest number of rows per class, and by class the probability that a row's label is right.
+
+    Local search moves one row at a time to another class, with one mean row per class. It starts from an even share and
+    from the bias, and again from the opposite of each result, because opposite labels with negated rows explain the
+    weights as well. The best result and its neighbours are then compared by single rows.
+    """
+    simulation, total = equations.simulation, equations.shape[0]
+    number = number_of_classes(simulation.model, simulation.public)
+    square = simulation.public.feature_bound**2 * _USUAL_SQUARE
+    rows, each = uninformed_rows(equations, _USUAL_SQUARE), np.ones(total)
+    columns = [linear_messages(equations, rows, np.full(total, label)).counts.mean(axis=1) for label in range(number)]
+    by_class = replace(linear_messages(equations, rows, np.zeros(total, np.int64)), counts=np.stack(columns, axis=1))
+    starts = [np.full(number, total / number)]
+    if by_class.bias.size:
+        starts.append(np.linalg.lstsq(by_class.counts, by_class.bias[:, 0], rcond=None)[0])
+    climbed = [_climb(by_class, square, round_to_total(start, total)) for start in starts]
+    climbed += [_climb(by_class, square, round_to_total(counts.max() - counts, total)) for _, _, counts, _ in climbed]
+    best, prior, counts, near = max(climbed, key=lambda one: one[0])
+
+    def single(counts: Array) -> float:
+        now = linear_messages(equations, rows, np.repeat(np.arange(number), counts))
+        return now.best(square, each)[0] + log_orderings(counts)
+
+    judged = {tuple(one): single(one) for one in (counts, *near[:_NEIGHBOURS])}
+    counts, odds = np.array(max(judged, key=judged.__getitem__)), np.zeros(number)
+    others = _exchanges(counts)
+    values = by_class.likelihoods(prior, np.stack(others)) + [log_orderings(other) for other in others]
+    for other, reached in zip(others, values, strict=True):
+        known = judged.get(tuple(other))
+        less = reached - best if known is None else known - judged[tuple(counts)]
+        odds[np.argmin(other - counts)] += np.exp(min(less, 0.0))
+    return counts, 1.0 / (1.0 + odds)
+
+
+def _climb(
+    by_class: LinearMessages, square: float, counts: Array
+) -> tuple[float, GaussianRowPrior, Array, list[Array]]:
+    """Exchange labels while that helps.
+
+    Returns:
+        The likelihood, the prior, the counts, and their neighbours, best first.
+    """
+    while True:
+        prior = by_class.best(square, counts)[1]
+        best, near = _value(by_class, prior, counts), _exchanges(counts)
+        found = by_class.likelihoods(prior, np.stack(near)) + [log_orderings(one) for one in near]
+        near = [near[k] for k in np.argsort(-found, kind="stable")]
+        if by_class.best(square, near[0])[0] + log_orderings(near[0]) <= best:
+            return best, prior, counts, near
+        counts = near[0]
+
+
+def _value(by_class: LinearMessages, prior: GaussianRowPrior, counts: Array) -> float:
+    return by_class.likelihood(prior, counts) + log_orderings(counts)
+
+
+def log_orderings(counts: Array) -> float:
+    """Return the logarithm of the number of orderings of the labels, up to a constant."""
+    return float(-np.sum(gammaln(counts + 1.0)))
+
+
+def _exchanges(counts: Array) -> list[Array]:
+    """Return all counts with one row moved to another class."""
+    out = []
+    for one, other in product(np.flatnonzero(counts), range(len(counts))):
+        if one != other:
+            moved = counts.copy()
+            moved[one] -= 1
+            moved[other] += 1
+            out.append(moved)
+    return out

@@ -1,0 +1,88 @@
+"""Find the rows that, run through the clients' own steps, send the observed messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed.algorithms._optimization.local_steps import BatchDraw
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._gradient_inversion.batch_search import BatchSearch, number_of_draws
+from securefed.attacks._gradient_inversion.fitting_attack import FittingAttack, reconstruction
+from securefed.attacks._gradient_inversion.gradient_rounds import why_not_invertible
+from securefed.attacks._gradient_inversion.multistart_search import SOLVED
+from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
+from securefed.attacks._gradient_inversion.row_fit_problem import RowFitProblem, problem_from_view
+
+
+@dataclass(frozen=True)
+class SampleFit(FittingAttack):
+    """Fit all rows to several simulated rounds by Levenberg-Marquardt, labels unknown, in the messages' row space.
+
+    Every member is simulated separately, so that sums over clients with several local steps are modelled exactly. If
+    one client draws mini-batches or blocks at random, its draws are searched for together with its rows; then
+    `diagnostics["batches"]` holds the rows of every step of every round, numbered as in the estimate. If that search
+    fails, or the view shows a sum of several such clients, full batches stand in for the random ones: the residual is
+    large, and `diagnostics["draws"]` says why. Such an estimate is no evidence of protection.
+
+    Attributes:
+        batch_search: the search for random draws.
+    """
+
+    batch_search: BatchSearch = BatchSearch()
+
+    name: ClassVar[str] = "gradient_inversion/fit"
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack does not apply, or `None` if it does."""
+        return why_not_invertible(target, observed)
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Recover the rows of data.
+
+        Raises:
+            TranscriptError: the attack does not apply to this view.
+        """
+        problem = problem_from_view(observed, target, rounds=self.rounds)
+        if problem.repeatable:
+            return self.solve(problem, rng)
+        reason = self._why_no_batch_search(problem)
+        if reason is None:
+            found = self._with_draws(observed, target, rng)
+            if found.residual <= np.sqrt(SOLVED):
+                return found
+            reason = f"searched for in vain: they leave a residual of {found.residual:.1e}"
+        plain = self.solve(problem, rng)
+        return replace(plain, diagnostics={**plain.diagnostics, "draws": reason})
+
+    def _why_no_batch_search(self, problem: RowFitProblem) -> str | None:
+        simulation = problem.equations.simulation
+        if len(simulation.members) > 1:
+            return "not searched for: the view shows a sum of several clients"
+        if any(seen.noise for seen in simulation.rounds):
+            return "not searched for: noise hides them"
+        if is_proximal(simulation.method):
+            return "not searched for: local steps pass through a proximal operator"
+        if int(np.prod(problem.equations.shape)) > self.limit:
+            return "not searched for: too many rows"
+        options = number_of_draws(simulation.method, int(simulation.sizes[0]))
+        if options > self.batch_search.options:
+            return f"not searched for: a round has {options:.3g}, the limit is {self.batch_search.options}"
+        return None
+
+    def _with_draws(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        rounds = self.batch_search.rounds
+        problem = problem_from_view(observed, target, rounds=rounds)
+        starts = problem_from_view(observed, target, rounds=rounds, running_sums=True).starts
+        equations, found = self.batch_search(problem.equations, starts, rng)
+        known = replace(problem, equations=equations, repeatable=True)
+        out = reconstruction(known, found.fit.point.reshape(equations.shape), found.labels, found)
+        batches = tuple(_batches(draw, equations.shape[0]) for draw in equations.simulation.draws or ())
+        return replace(out, diagnostics={**out.diagnostics, "draws": "found", "batches": batches})
+
+
+def _batches(draw: BatchDraw, rows: int) -> tuple[tuple[int, ...], ...]:
+    """Return the indices of the rows of each local step."""
+    return tuple(tuple(int(row) for row in np.arange(rows)[part]) for part in draw.parts)

@@ -1,0 +1,214 @@
+"""The equations that the unknown rows must satisfy: simulated sums equal observed sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._optimization.local_steps import BatchDraw
+from securefed.attacks._gradient_inversion.contribution_clipping import data_free_factors, scaled
+from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
+from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
+
+_RANK_TOLERANCE = 1e-13
+_TINY = 1e-300
+_ROUND_OFF = 1e-12
+_CACHED = 1 << 17
+"""Numbers in a batch of derivatives: a megabyte, which stays in the processor's cache (affects speed only)."""
+
+
+@dataclass(frozen=True)
+class SumEquations:
+    """The equations `simulated sum = observed sum`, each part scaled by the size of its data-dependent share.
+
+    Attributes:
+        simulation: in coordinates of `basis`.
+        basis: (r, features) orthonormal rows that span the unknown rows.
+        scales: by part, one over the norm of the data-dependent share of the observed messages.
+        data_free: by round and part, the share of the messages that does not depend on data.
+    """
+
+    simulation: RoundSimulation
+    basis: Array
+    scales: dict[str, float]
+    data_free: tuple[Mapping[str, Array], ...]
+
+    @classmethod
+    def in_row_space(cls, simulation: RoundSimulation, features: int) -> SumEquations:
+        """Build the equations in the row space of the messages; in all coordinates if the method is proximal."""
+        model = simulation.model
+        known = data_free_messages(simulation, features)
+        signals = {
+            part: np.stack([seen.total[part] - out[part] for seen, out in zip(simulation.rounds, known, strict=True)])
+            for part in simulation.method.sent
+        }
+        norms = {part: float(np.linalg.norm(signal)) for part, signal in signals.items()}
+        # A remainder as small as round-off is no signal.
+        floors = {
+            part: _ROUND_OFF * max(float(np.linalg.norm(s.total[part])) for s in simulation.rounds) for part in norms
+        }
+        scales = {part: 1.0 / norm if norm > floors[part] else 0.0 for part, norm in norms.items()}
+        rows = np.stack([scales[part] * model.weight(s) for part, s in signals.items()], axis=1).reshape(-1, features)
+        if is_proximal(simulation.method):
+            return cls.in_basis(simulation, np.eye(features), scales, known)
+        values, directions = np.linalg.svd(rows, full_matrices=False)[1:]
+        kept = int(np.sum(values > _RANK_TOLERANCE * max(values[0], np.finfo(float).tiny)))
+        kept = max(1, min(kept, int(simulation.sizes.sum())))
+        return cls.in_basis(simulation, directions[:kept], scales, known)
+
+    @classmethod
+    def in_basis(
+        cls,
+        simulation: RoundSimulation,
+        basis: Array,
+        scales: dict[str, float],
+        data_free: Sequence[Mapping[str, Array]],
+    ) -> SumEquations:
+        """Build the equations in coordinates of `basis` from a simulation and data-free messages in all coordinates."""
+        if basis.shape[0] < basis.shape[1] or not np.array_equal(basis, np.eye(len(basis))):
+            simulation = simulation.restricted(basis)
+            model = simulation.model
+            data_free = [{part: model.project(value, basis) for part, value in out.items()} for out in data_free]
+        return cls(simulation, basis, scales, tuple(data_free))
+
+    def with_draws(self, draws: tuple[BatchDraw, ...]) -> SumEquations:
+        """Return the equations of a client whose rounds drew these batches."""
+        return replace(self, simulation=replace(self.simulation, draws=draws))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, coordinates of a row)."""
+        return int(self.simulation.sizes.sum()), len(self.basis)
+
+    def relative_residual(self, samples: Array, labels: Array) -> float:
+        """Return the residual relative to the data's signal: 0 is exact, 1 as bad as a client without data."""
+        parts = sum(scale > 0 for scale in self.scales.values())
+        if not parts:
+            return float("nan")
+        return float(np.linalg.norm(self.residual(samples, labels)) / np.sqrt(parts))
+
+    @cached_property
+    def signal(self) -> float:
+        """Norm of the data's signal: the residual of a client without data."""
+        return float(np.linalg.norm(self._gap(self.data_free)))
+
+    @cached_property
+    def floor(self) -> float:
+        """Norm of the residual of the true rows, caused by fixed-point rounding and noise; 0 without either."""
+        deviations = [
+            scale * float(np.hypot(seen.rounding.get(part, 0.0), seen.noise.get(part, 0.0)))
+            for seen in self.simulation.rounds
+            for part, scale in self.scales.items()
+        ]
+        return float(np.sqrt(self.simulation.model.size(len(self.basis))) * np.linalg.norm(deviations))
+
+    def residual(self, samples: Array, labels: Array) -> Array:
+        """Return the residuals (equations,).
+
+        Args:
+            samples: (rows, coordinates).
+            labels: (rows,) classes.
+        """
+        return self._residual(*self._slotted(samples, labels))
+
+    def linearised(self, samples: Array, labels: Array) -> tuple[Array, Array]:
+        """Return the residuals and their Jacobian (equations, rows * coordinates)."""
+        x, targets = self._slotted(samples, labels)
+        with np.errstate(all="ignore"):
+            return self._residual(x, targets), self._jacobian(x, targets)
+
+    def coefficients(self, samples: Array, labels: Array) -> Array:
+        """Return (rounds * parts * outputs, rows): each row's coefficient in the equations of a coordinate."""
+        simulation = self.simulation
+        counts = simulation.coefficients(*self._slotted(samples, labels))
+        stacked = np.stack([[scale * out[part] for part, scale in self.scales.items()] for out in counts])
+        by_row = stacked.transpose(0, 1, 4, 3, 2)[..., simulation.slots]
+        return np.asarray(by_row.reshape(-1, samples.shape[0]))
+
+    @cached_property
+    def data(self) -> tuple[Array, Array]:
+        """Data-dependent share of the messages.
+
+        (rounds * parts * outputs, coordinates) of the weights, and (rounds * parts * outputs, 0 or 1) of the bias.
+        """
+        gap, model = -self._gap(self.data_free), self.simulation.model
+        weights = model.weight(gap).reshape(-1, len(self.basis))
+        return weights, gap[..., -model.outputs :].reshape(-1, 1) if model.bias else np.zeros((len(weights), 0))
+
+    def _residual(self, x: Array, targets: Array) -> Array:
+        with np.errstate(all="ignore"):
+            totals = self.simulation.totals(x, targets)
+            return self._gap(_summed(totals, len(self.simulation.members))).ravel()
+
+    def _gap(self, sums: Sequence[Mapping[str, Array]]) -> Array:
+        """Return (rounds, parts, parameters): the given minus the observed sums, scaled."""
+        return np.stack(
+            [
+                [scale * (out[part] - seen.total[part]) for part, scale in self.scales.items()]
+                for seen, out in zip(self.simulation.rounds, sums, strict=True)
+            ]
+        )
+
+    def _slotted(self, samples: Array, labels: Array) -> tuple[Array, Array]:
+        """Arrange rows as (members, slots, width) and labels as probabilities (members, slots, outputs)."""
+        simulation, slots = self.simulation, self.simulation.slots
+        x = np.zeros((*slots.shape, samples.shape[1]))
+        x[slots] = samples
+        targets = np.zeros((*slots.shape, simulation.model.outputs))
+        targets[slots] = simulation.model.targets(labels)
+        return x, targets
+
+    def _jacobian(self, x: Array, targets: Array) -> Array:
+        """Compute the Jacobian a few slots at a time, so that intermediate results stay in the cache."""
+        (members, widest, width), simulation = x.shape, self.simulation
+        size = simulation.model.size(width)
+        slopes = np.empty((len(simulation.rounds), len(self.scales), size, members, widest, width))
+        few = max(1, _CACHED // (width * members * size))
+        for start in range(0, widest, few):
+            part = slice(start, min(start + few, widest))
+            for k, out in enumerate(simulation.totals_by_rows(x, targets, part)):
+                for which, (name, scale) in enumerate(self.scales.items()):
+                    here = out[name].slopes.reshape(-1, width, members, size).transpose(3, 2, 0, 1)
+                    np.multiply(here, scale, out=slopes[k, which, :, :, part])
+        used = slopes if simulation.slots.all() else slopes[:, :, :, simulation.slots]
+        return used.reshape(len(simulation.rounds) * len(self.scales) * size, -1)
+
+
+def _summed(sent: list[dict[str, Array]], members: int) -> list[dict[str, Array]]:
+    """Sum over the members; a vector without a member axis counts once for each."""
+
+    def over(value: Array) -> Array:
+        return np.asarray(np.broadcast_to(value, (members, value.shape[-1])).sum(axis=0))
+
+    return [{part: over(value) for part, value in out.items()} for out in sent]
+
+
+def data_free_messages(simulation: RoundSimulation, features: int) -> list[dict[str, Array]]:
+    """Return by round and part the share of the messages that does not depend on data, after clipping.
+
+    Members whose data-free shares differ by more than a factor (weighted by their rows) are replaced by the mean one.
+    """
+    known = _summed(simulation.without_rows(features), len(simulation.members))
+    clips = [(k, clip) for k, seen in enumerate(simulation.rounds) for clip in seen.clips if clip.weights]
+    if not clips or is_proximal(simulation.method):  # a proximal operator mixes data with the rest
+        return known
+    model, parts = simulation.model, simulation.method.sent
+    sizes = {part: max(_TINY, *(float(np.linalg.norm(s.total[part])) for s in simulation.rounds)) for part in parts}
+
+    def rows(vectors: Sequence[Mapping[str, Array]]) -> Array:
+        return np.stack([model.weight(out[part]) / sizes[part] for out in vectors for part in parts])
+
+    groups = np.full((len(known), len(parts)), -1)
+    for group, (k, clip) in enumerate(clips):
+        groups[k, [parts.index(part) for part in clip.weights]] = group
+    totals, rank = rows([s.total for s in simulation.rounds]), int(simulation.sizes.sum())
+    factors = data_free_factors(totals, rows(known), groups.ravel(), rank)
+    out = [dict(vectors) for vectors in known]
+    for factor, (k, clip) in zip(factors, clips, strict=True):
+        for part, block in clip.blocks:
+            out[k][part] = scaled(out[k][part], block, factor)
+    return out

@@ -1,0 +1,182 @@
+"""Parametrise an unknown Gram matrix: by its entries, or by a factor where its rank is known to be small."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from securefed._tensors import Array
+
+
+class GramDirections(Protocol):
+    """Directions dS in which a Gram matrix moves, one for each parameter."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of directions."""
+        ...
+
+    def times(self, V: Array) -> Array:
+        """Return dS V for every direction, (n, count, columns)."""
+        ...
+
+    def slopes(self, M: Array) -> Array:
+        """Return <M, dS> for every direction, (count,); M is symmetric."""
+        ...
+
+
+class GramParametrisation(Protocol):
+    """A parametrisation S(x) of symmetric (n, n) matrices."""
+
+    @property
+    def size(self) -> int:
+        """Return n."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Return the number of parameters."""
+        ...
+
+    @property
+    def determined(self) -> int:
+        """Return the number of parameters that S itself determines."""
+        ...
+
+    def matrix(self, x: Array) -> Array:
+        """Return S(x)."""
+        ...
+
+    def coordinates(self, matrix: Array) -> Array:
+        """Return some x with S(x) = matrix, or as near to it as the parametrisation allows."""
+        ...
+
+    def at(self, x: Array) -> GramDirections:
+        """Return dS/dx."""
+        ...
+
+
+@dataclass(frozen=True)
+class SymmetricMatrices:
+    """Coordinates of symmetric (n, n) matrices in an orthonormal basis.
+
+    Attributes:
+        size: n.
+        i: row of each coordinate.
+        j: column of each coordinate, i <= j.
+        weight: 1 on the diagonal, 1/sqrt(2) elsewhere.
+    """
+
+    size: int
+    i: Array
+    j: Array
+    weight: Array
+
+    @classmethod
+    def of(cls, size: int) -> SymmetricMatrices:
+        """Return the coordinates of (size, size) matrices."""
+        i, j = np.triu_indices(size)
+        return cls(size, i, j, np.where(i == j, 1.0, np.sqrt(0.5)))
+
+    @property
+    def count(self) -> int:
+        """Return n (n + 1) / 2."""
+        return len(self.i)
+
+    @property
+    def determined(self) -> int:
+        """Return n (n + 1) / 2."""
+        return len(self.i)
+
+    def matrix(self, x: Array) -> Array:
+        """Return the matrix with these coordinates."""
+        out = np.zeros((self.size, self.size))
+        out[self.i, self.j] = out[self.j, self.i] = x * self.weight
+        return out
+
+    def coordinates(self, matrix: Array) -> Array:
+        """Return the coordinates of a matrix."""
+        return np.asarray(matrix[self.i, self.j] / self.weight)
+
+    def at(self, x: Array) -> SymmetricMatrices:
+        """Return the directions, which are the same everywhere."""
+        return self
+
+    def times(self, V: Array) -> Array:
+        """Return dS V for every direction, (n, count, columns)."""
+        out = np.zeros((self.size, len(self.i), V.shape[1]))
+        every = np.arange(len(self.i))
+        out[self.i, every] = self.weight[:, None] * V[self.j]
+        out[self.j, every] = self.weight[:, None] * V[self.i]
+        return out
+
+    def slopes(self, M: Array) -> Array:
+        """Return <M, dS> for every direction, (count,)."""
+        return self.coordinates(M)
+
+
+@dataclass(frozen=True)
+class LowRankFactor:
+    """Entries of a factor F, (n, rank), with S = F F^T.
+
+    S is positive semidefinite, and F has far fewer entries than S where rank << n. S determines F up to a rotation of
+    its columns, so rank (rank - 1) / 2 directions change nothing.
+
+    Attributes:
+        size: n.
+        rank: columns of F, an upper bound on the rank of S.
+    """
+
+    size: int
+    rank: int
+
+    @property
+    def count(self) -> int:
+        """Return the number of entries of F."""
+        return self.size * self.rank
+
+    @property
+    def determined(self) -> int:
+        """Return the number of entries of F less the rotations of its columns."""
+        return self.count - self.rank * (self.rank - 1) // 2
+
+    def factor(self, x: Array) -> Array:
+        """Return F."""
+        return x.reshape(self.size, self.rank)
+
+    def matrix(self, x: Array) -> Array:
+        """Return F F^T."""
+        F = self.factor(x)
+        return np.asarray(F @ F.T)
+
+    def coordinates(self, matrix: Array) -> Array:
+        """Return a factor of the nearest positive semidefinite matrix of this rank."""
+        values, vectors = np.linalg.eigh(matrix)
+        return np.asarray((vectors * np.sqrt(np.maximum(values, 0)))[:, -self.rank :].reshape(-1))
+
+    def at(self, x: Array) -> _FactorDirections:
+        """Return d(F F^T)."""
+        return _FactorDirections(self.factor(x))
+
+
+@dataclass(frozen=True)
+class _FactorDirections:
+    """d(F F^T) = dF F^T + F dF^T, for dF each entry of F in turn."""
+
+    F: Array
+
+    @property
+    def count(self) -> int:
+        return self.F.size
+
+    def times(self, V: Array) -> Array:
+        size, rank = self.F.shape
+        out = self.F[:, None, :, None] * V[:, None, :]  # F_a e_j^T V, as (n, j, a, columns)
+        every = np.arange(size)
+        out[every, every] += self.F.T @ V  # e_j F_a^T V
+        return np.asarray(out.reshape(size, size * rank, -1))
+
+    def slopes(self, M: Array) -> Array:
+        return np.asarray((2 * M @ self.F).reshape(-1))

@@ -1,0 +1,177 @@
+"""Residuals of a simulated FAPS client's messages, as a function of its Gram matrix and its inner counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.faps import FAPS
+from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
+from securefed.attacks._base import RoundView
+from securefed.attacks._gram.coordinates import GramParametrisation
+from securefed.attacks._gram.faps.fit_plan import known_rounds, parametrisation
+from securefed.attacks._gram.faps.message_span import span_basis
+from securefed.attacks._gram.faps.simulated_client import (
+    ReceivedRounds,
+    messages,
+    messages_and_tangents,
+    received_rounds,
+    rule_counts,
+)
+from securefed.errors import DivergenceError
+
+_EIGENVALUE_WEIGHT = 0.1
+"""Weight of the equation lambda_1(S) = beta / beta_scale beside messages of norm 1: it only keeps a search from S = 0,
+since the messages themselves determine lambda_1."""
+
+
+@dataclass(frozen=True)
+class ClientEquations:
+    """Equations of the first K rounds, in units of lambda_1(S) and in a basis of the span of the messages.
+
+    The parameters are those of S, then, where the inner steps follow a rule, the inner counts of rounds 1, 2, ... as
+    real numbers.
+
+    Attributes:
+        algorithm: that the client runs.
+        parametrisation: of S in the basis.
+        scale: lambda_1(S).
+        basis: orthonormal, (features, directions).
+        probes: Z_k in the basis.
+        products: Y_k in the basis, over lambda_1(S).
+        captured: tr(Z_k^T S Z_k) over lambda_1(S), (rounds,).
+    """
+
+    algorithm: FAPS
+    parametrisation: GramParametrisation
+    scale: float
+    basis: Array
+    probes: Sequence[Array]
+    products: Sequence[Array]
+    captured: Array
+
+    @classmethod
+    def of(
+        cls,
+        rounds: Sequence[RoundView],
+        algorithm: FAPS,
+        rows: int,
+        scale: float,
+        *,
+        reduced: bool = True,
+    ) -> ClientEquations:
+        """Return the equations of all rounds whose beta is known.
+
+        Args:
+            rounds: one client's messages from its first on.
+            algorithm: that the client runs.
+            rows: bound on the rank of S; 0 for none.
+            scale: lambda_1(S).
+            reduced: whether to use the basis of the messages' span; else S has all features.
+        """
+        known = rounds[: known_rounds(algorithm, len(rounds))]
+        basis = span_basis(known, rows) if reduced else np.eye(len(rounds[0].broadcast[BASIS]))
+        return cls(
+            algorithm,
+            parametrisation(basis.shape[1], rows),
+            scale,
+            basis,
+            [basis.T @ o.broadcast[BASIS] for o in known],
+            [basis.T @ o.message[PRODUCT] / scale for o in known],
+            np.array([float(o.message[CAPTURED]) for o in known]) / scale,
+        )
+
+    @property
+    def norms(self) -> list[float]:
+        """Return the norm of each message, by which its residual is divided."""
+        return [float(np.linalg.norm(Y)) or 1.0 for Y in self.products]
+
+    def reduced(self, gram: Array) -> Array:
+        """Return S in the basis and the units of the equations."""
+        return np.asarray(self.basis.T @ gram @ self.basis / self.scale)
+
+    def restored(self, S: Array) -> Array:
+        """Return S in the features' basis and its own units."""
+        return np.asarray(self.scale * self.basis @ S @ self.basis.T)
+
+    def gram_and_counts(self, x: Array) -> tuple[Array, Array]:
+        """Return S in its own units, and the inner counts of all rounds."""
+        size = self.parametrisation.count
+        S = self.parametrisation.matrix(x[:size])
+        return self.restored(S), self.with_counts(x, S)[size:]
+
+    def with_counts(self, x: Array, S: Array) -> Array:
+        """Return the parameters completed by the rule's counts, for rounds that have none yet."""
+        if self.algorithm.inner_steps is not None:
+            return x
+        counts = rule_counts(S, self.received(len(self.probes)), self.algorithm)
+        return np.concatenate([x, counts[len(x) - self.parametrisation.count :]])
+
+    def residual(self, x: Array, count: int) -> Array:
+        """Return the relative residuals of the first `count` rounds; NaN where the simulation fails."""
+        try:
+            sent, scalars = self.sent(x, count)
+        except (LinAlgError, DivergenceError):
+            return np.full(1, np.nan)
+        return np.concatenate([*self._relative(sent), self._scalar_residuals(scalars)])
+
+    def linearised(self, x: Array, count: int) -> tuple[Array, Array]:
+        """Return `residual` and its derivative (equations, parameters)."""
+        sent, tangents, scalars, slopes = self.sent_and_slopes(x, count)
+        rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=False)]
+        wide = np.zeros((len(slopes), len(x)))
+        wide[:, : slopes.shape[1]] = slopes
+        wide[-1] *= _EIGENVALUE_WEIGHT
+        return np.concatenate([*self._relative(sent), self._scalar_residuals(scalars)]), np.vstack([*rows, wide])
+
+    def scalar_residuals_and_slopes(self, x: Array, count: int) -> tuple[Array, Array]:
+        """Return the residuals of what depends on S alone, and their derivative by its parameters."""
+        scalars, slopes = self._scalars_and_slopes(x, count)
+        slopes[-1] *= _EIGENVALUE_WEIGHT
+        return self._scalar_residuals(scalars), slopes
+
+    def sent(self, x: Array, count: int) -> tuple[list[Array], Array]:
+        """Simulate the first `count` rounds.
+
+        Returns:
+            The messages; tr(Z_k^T S Z_k) of each round, then lambda_1(S).
+
+        Raises:
+            LinAlgError: x is out of range.
+            DivergenceError: x is out of range.
+        """
+        S = self.parametrisation.matrix(x[: self.parametrisation.count])
+        sent = messages(S, x[self.parametrisation.count :], self.received(count))
+        captured = [float(np.vdot(Z, S @ Z)) for Z in self.probes[:count]]
+        return sent, np.array([*captured, np.linalg.eigvalsh(S)[-1]])
+
+    def sent_and_slopes(self, x: Array, count: int) -> tuple[list[Array], list[Array], Array, Array]:
+        """Return the messages and their tangents, the scalars of `sent` and their derivative by the parameters of S."""
+        size = self.parametrisation.count
+        S, directions = self.parametrisation.matrix(x[:size]), self.parametrisation.at(x[:size])
+        sent, tangents = messages_and_tangents(S, x[size:], self.received(count), directions)
+        return sent, tangents, *self._scalars_and_slopes(x[:size], count)
+
+    def received(self, count: int) -> ReceivedRounds:
+        """Return what the client received in the first `count` rounds."""
+        return received_rounds(self.probes[:count], self.algorithm)
+
+    def _scalars_and_slopes(self, x: Array, count: int) -> tuple[Array, Array]:
+        S, directions = self.parametrisation.matrix(x), self.parametrisation.at(x)
+        values, vectors = np.linalg.eigh(S)
+        slopes = [directions.slopes(Z @ Z.T) for Z in self.probes[:count]]
+        slopes.append(directions.slopes(np.outer(vectors[:, -1], vectors[:, -1])))
+        captured = [float(np.vdot(Z, S @ Z)) for Z in self.probes[:count]]
+        return np.array([*captured, values[-1]]), np.stack(slopes)
+
+    def _scalar_residuals(self, scalars: Array) -> Array:
+        known = self.captured[: len(scalars) - 1]
+        return np.append(scalars[:-1] - known, _EIGENVALUE_WEIGHT * (scalars[-1] - 1))
+
+    def _relative(self, sent: Sequence[Array]) -> list[Array]:
+        triples = zip(sent, self.products, self.norms, strict=False)
+        return [((Y - seen) / norm).reshape(-1) for Y, seen, norm in triples]

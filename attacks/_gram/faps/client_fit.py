@@ -1,0 +1,257 @@
+"""Fit a simulated FAPS client to a client's first messages, from scratch.
+
+Unknown are S and, where the inner iterations stop by a rule, their number in each round, as a real number. A start near
+the truth (`near_consensus`, `low_rank_estimate`) is improved in one of two ways, round by round or by multiple
+shooting; Gauss-Newton steps then bring all rounds to round-off. A residual at round-off is a proof where the Jacobian
+has full rank and is well enough conditioned for that residual. A small residual alone is none: 1e-5 occurs at errors of
+.9. Where rounding or noise of the messages may be what is left, `noise_weighted_fit` takes it into account.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.faps import FAPS
+from securefed.algorithms._pca.server import PRODUCT
+from securefed.attacks._base import RoundView
+from securefed.attacks._fitting.levenberg_marquardt import (
+    GeodesicAcceleration,
+    StallLimit,
+    gauss_newton,
+    levenberg_marquardt,
+    newton_step,
+)
+from securefed.attacks._gram.coordinates import SymmetricMatrices
+from securefed.attacks._gram.faps.client_equations import ClientEquations
+from securefed.attacks._gram.faps.fit_plan import FEWEST, needed_rounds
+from securefed.attacks._gram.faps.low_rank_estimate import low_rank_estimate
+from securefed.attacks._gram.faps.message_span import first_message_noise, is_exact
+from securefed.attacks._gram.faps.multiple_shooting import MultipleShooting
+from securefed.attacks._gram.faps.near_consensus import evenly_spaced, largest_eigenvalue, near_consensus
+from securefed.attacks._gram.faps.noise_weighted_fit import is_single_precision, most_likely
+from securefed.attacks._gram.faps.simulated_client import rule_counts
+from securefed.attacks._gram.faps.solution import FAPSSolution
+from securefed.attacks._gram.linear import nearest_psd
+
+GOAL, PROOF, SINGLE_PROOF = 1e-11, 1e-9, 1e-6
+"""Norms of the relative residuals of all rounds: where the search stops and Gauss-Newton goes on; below which a fit
+counts as proven; the same where the messages are float32 numbers, whose rounding alone leaves 1e-7."""
+_STAGES = (FEWEST, 3, 4, 5, 6, 8, 11)
+"""Rounds that are fitted in turn: each stage starts near the truth, since errors of the start grow along the rounds."""
+_LARGEST_START = 10.0
+"""Largest inner count that a fit begins with. A poor start would iterate to the cap, where its messages no longer
+depend on the count. On digits 3 to 20 solve about the same clients."""
+_SHOTS, _EARLY, _LATE, _POLISHING = 30, 30, 100, 6
+"""Most Jacobians: of multiple shooting, of a stage, of the last stage, of the Gauss-Newton steps. Runs that end well
+take a third of them."""
+_STUCK = 1e-2
+"""A search that ends above this residual has failed: solved ones end below 1e-8, stuck ones at .06 to 1."""
+_PATIENCE = StallLimit(1e-2, far=6, close=40)
+"""Six Jacobians that do not halve the residual end a search that is far from a solution, forty one that is near, where
+another start costs as much.
+"""
+_FULL_RANK = 1e-11
+"""Singular values below this share of the largest, columns scaled to unit length, count as zero."""
+_LARGEST_HIDDEN = 1e-2
+"""A fit counts only where its residual, taken as noise, would leave a smaller relative error of S than this."""
+_UNEVEN, _FAR, _MORE = 4.0, 0.5, 10.0
+"""Residuals pass for errors of the messages where no round's is further from what the others say than this (standard
+deviations), S no further from the near-consensus estimate (relative), and their size no larger than this many times
+that of the first message's errors. Other minima of the fit violate one of them."""
+
+
+def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: int, limit: int) -> FAPSSolution | None:
+    """Fit a simulated client to the first messages of one client.
+
+    All rounds say where to begin. The fit itself reads as many rounds as determine S where its rank is low, and all
+    whose beta is known where it is not, which makes the start of multiple shooting better.
+
+    Args:
+        rounds: the client's messages from its first contribution on.
+        algorithm: that the client runs.
+        rows: public bound on the rank of S; 0 for none.
+        starts: largest number of starts; all but two are disturbed.
+        limit: largest number of parameters that S has.
+
+    Returns:
+        The first start's fit that is proven, or that leaves no more than noise; `None` where no start ends so.
+    """
+    count, found = needed_rounds(algorithm, rounds, rows)
+    if count < FEWEST or found.determined > limit:
+        return None
+    scale = largest_eigenvalue(rounds[0], algorithm.beta_scale)
+    estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows).gram
+    full = isinstance(found, SymmetricMatrices)
+    equations = ClientEquations.of(rounds if full else rounds[:count], algorithm, rows, scale)
+    guess = equations.reduced(estimate) if full else low_rank_estimate(equations, estimate, rounds)
+    proof = SINGLE_PROOF if all(is_single_precision(o.message[PRODUCT]) for o in rounds) else PROOF
+    noised = first_message_noise(rounds[0]) is None or not is_exact(rounds[0])
+    for attempt, start in enumerate(_starts(guess, rows, starts)):
+        x = _shot(equations, start) if attempt % 2 else _climbed(equations, start, count)
+        if x is None:
+            continue
+        fit = _accepted(equations, x, attempt + 1, proof)
+        if noised and (fit is None or fit.residual >= PROOF):
+            fit = _noise_weighted(equations, rounds, rows, x, estimate, attempt + 1, proof) or fit
+        if fit is not None:
+            return fit
+    return None
+
+
+def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, limit: int) -> Array | None:
+    """Return the best guess of S without a simulation, for exact messages of a client of few rows.
+
+    Args:
+        rounds: the client's messages from its first on.
+        algorithm: that the client runs.
+        rows: public bound on the rank of S; 0 for none.
+        limit: largest number of parameters that S has.
+
+    Returns:
+        The guess; `None` for messages with noise, and where the rank of S is not known to be low.
+    """
+    count, found = needed_rounds(algorithm, rounds, rows)
+    if isinstance(found, SymmetricMatrices) or found.determined > limit or not is_exact(rounds[0]):
+        return None
+    estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows)
+    equations = ClientEquations.of(rounds[:count], algorithm, rows, estimate.scale)
+    return equations.restored(low_rank_estimate(equations, estimate.gram, rounds))
+
+
+def error_allowed(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram: Array) -> float:
+    """Return the relative error of S that the messages' own rounding or noise leaves, to first order.
+
+    This is a property of the messages, whatever the attack. It needs the true S, so it serves to judge an attack.
+
+    Args:
+        rounds: one client's messages from its first on.
+        algorithm: that the client runs.
+        rows: public bound on the rank of S; 0 for none.
+        gram: the client's S.
+    """
+    equations = ClientEquations.of(rounds, algorithm, rows, largest_eigenvalue(rounds[0], algorithm.beta_scale))
+    size, S = equations.parametrisation.count, equations.reduced(gram)
+    x = equations.with_counts(equations.parametrisation.coordinates(S), S)
+    step = newton_step(*equations.linearised(x, len(equations.probes)))[:size]
+    moved = equations.parametrisation.matrix(x[:size] + step)
+    return float(np.linalg.norm(moved - S) / np.linalg.norm(S))
+
+
+def _starts(guess: Array, rows: int, number: int) -> Iterator[Array]:
+    """Yield the guess twice, then mixed with ever more of a random matrix of its size and rank."""
+    rng, size = np.random.default_rng(0), len(guess)
+    rank = min(size, rows or size)
+    for attempt in range(number):
+        if attempt < 2:
+            yield guess
+            continue
+        factor = rng.normal(size=(size, rank)) * np.exp(-rng.uniform(1, 3) * np.arange(rank) / size)
+        random = factor @ factor.T
+        random *= np.linalg.norm(guess) / np.linalg.norm(random)
+        share = attempt / number
+        yield nearest_psd((1 - share) * guess + share * random, rows)
+
+
+def _climbed(equations: ClientEquations, start: Array, count: int) -> Array | None:
+    """Fit the first rounds, then more and more of them up to `count`; `None` where a stage gets stuck."""
+    size, stages = equations.parametrisation.count, (*(stage for stage in _STAGES if stage < count), count)
+    x, counts = equations.parametrisation.coordinates(start), np.zeros(0)
+    free = equations.algorithm.inner_steps is None
+    if free:
+        counts = np.minimum(rule_counts(start, equations.received(count), equations.algorithm), _LARGEST_START)
+    for stage in stages:
+        own = stage - 1 if free else 0
+        point = _fit(equations, np.concatenate([x, counts[:own]]), stage, _LATE if stage == count else _EARLY)
+        if point is None:
+            return None
+        x, counts = point[:size], np.concatenate([point[size:], counts[own:]])
+    return np.concatenate([x, counts])
+
+
+def _shot(equations: ClientEquations, start: Array) -> Array | None:
+    """Improve the start by multiple shooting over all rounds, then fit them; `None` where it gets stuck."""
+    rounds = len(equations.probes)
+    landed = MultipleShooting(equations).search(equations.parametrisation.coordinates(start), _SHOTS)
+    if not landed.norm < _STUCK:
+        return None
+    counts = landed.counts if equations.algorithm.inner_steps is None else np.zeros(0)
+    return _fit(equations, np.concatenate([landed.x, counts]), rounds, _LATE)
+
+
+def _fit(equations: ClientEquations, start: Array, count: int, steps: int) -> Array | None:
+    """Fit the first `count` rounds; `None` where the search gets stuck."""
+
+    def residual(values: Array) -> Array:
+        return equations.residual(values, count)
+
+    result = levenberg_marquardt(
+        lambda values: equations.linearised(values, count),
+        start,
+        steps=steps,
+        goal=GOAL,
+        patience=_PATIENCE,
+        residual=residual,
+        stepper=GeodesicAcceleration(residual),
+    )
+    return result.point if result.norm < _STUCK else None
+
+
+def _accepted(equations: ClientEquations, x: Array, starts: int, proof: float) -> FAPSSolution | None:
+    """Bring all rounds to round-off; `None` where the result proves nothing."""
+    size, rounds = equations.parametrisation.count, len(equations.probes)
+    x = equations.with_counts(x, equations.parametrisation.matrix(x[:size]))
+    fit = gauss_newton(lambda values: equations.linearised(values, rounds), x, _POLISHING)
+    if not fit.norm < proof:
+        return None
+    lengths = np.maximum(np.linalg.norm(fit.jacobian, axis=0), 1e-300)
+    _, s, Vt = np.linalg.svd(np.linalg.qr(fit.jacobian / lengths, mode="r"))
+    unknowns = equations.parametrisation.determined + len(x) - size
+    rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
+    spread = Vt[:rank, :size] / s[:rank, None] / lengths[:size]
+    freedom = max(len(fit.jacobian) - unknowns, 1)
+    hidden = fit.norm / math.sqrt(freedom) * float(np.linalg.norm(spread) / np.linalg.norm(fit.point[:size]))
+    if rank < unknowns or not hidden < _LARGEST_HIDDEN:
+        return None
+    gram, counts = equations.gram_and_counts(fit.point)
+    notes = _notes(fit.norm, counts, hidden, starts)
+    return FAPSSolution(gram, "exact fit", fit.norm, rank, unknowns, float(s[0] / s[rank - 1]), notes)
+
+
+def _noise_weighted(
+    equations: ClientEquations,
+    rounds: Sequence[RoundView],
+    rows: int,
+    x: Array,
+    estimate: Array,
+    starts: int,
+    proof: float,
+) -> FAPSSolution | None:
+    """Return the most likely fit near x; `None` where its residuals do not look like errors of the messages."""
+    fitted, shown = rounds[: len(equations.probes)], first_message_noise(rounds[0])
+    gram, counts = equations.gram_and_counts(x)
+    likely = most_likely(fitted, equations.algorithm, rows, gram, counts, estimate)
+    if likely is None or likely.unevenness > _UNEVEN:
+        return None
+    if shown is not None and likely.noise > _MORE * shown:
+        return None
+    if np.linalg.norm(likely.gram - estimate) > _FAR * np.linalg.norm(estimate):
+        return None
+    noise = {} if likely.residual < proof else {"noise": likely.noise}
+    return FAPSSolution(
+        likely.gram,
+        "fit to noise, not proven" if noise else "exact fit",
+        likely.residual,
+        likely.rank,
+        likely.unknowns,
+        likely.condition,
+        _notes(likely.residual, likely.counts, likely.error, starts) | noise,
+    )
+
+
+def _notes(residual: float, counts: Array, error: float, starts: int) -> dict[str, object]:
+    """Return the diagnostics of a fit; `error` is the relative error of S that its residual would leave as noise."""
+    return {"residual": residual, "starts": starts, "inner counts": counts.round(6).tolist(), "hidden error": error}

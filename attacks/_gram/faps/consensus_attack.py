@@ -1,0 +1,226 @@
+"""Reconstruct Gram matrices from FAPS, whose masked products the paper holds to be private (faps proposition 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, cast
+
+import numpy as np
+
+from securefed._public import require
+from securefed._tensors import Array
+from securefed.algorithms._base import RoundOutcome
+from securefed.algorithms._pca.faps import FAPS
+from securefed.algorithms._pca.guarded_faps import BLOCK, GuardedFAPS
+from securefed.algorithms._pca.server import PRODUCT
+from securefed.attacks._base import Reconstruction, RoundView, Target, View
+from securefed.attacks._gram.clipped_products import PerturbedProducts, is_perturbed
+from securefed.attacks._gram.faps.client_fit import estimate_of_low_rank, fit_client
+from securefed.attacks._gram.faps.clipped_masked_products import ClippedMaskedProducts
+from securefed.attacks._gram.faps.near_consensus import ROUNDS, evenly_spaced, near_consensus
+from securefed.attacks._gram.faps.round_by_round import is_solvable_by_rounds, solve_round_by_round, solves_subproblems
+from securefed.attacks._gram.faps.solution import FAPSSolution
+from securefed.attacks._gram.observed_rounds import Members, most_frequent_members, rounds_by_members, rows_of
+from securefed.attacks._requirements import untold
+from securefed.datasets._base import Dataset
+from securefed.errors import TranscriptError
+
+_AT_CONSENSUS = 1e-4
+"""Largest distance of a first message from consensus, for float32 messages too; a fit needs it."""
+_REPLAYED, _EXACT = 1e-3, 1e-6
+"""Relative residuals of a client that holds a round-by-round solution. Below the second one it counts. Between the two,
+where the last rounds, or a subspace that few rounds leave open, may be wrong by a little, it counts if it explains the
+messages better than the estimate does.
+"""
+
+
+@dataclass(frozen=True)
+class ConsensusGram:
+    """Estimate S near consensus, on every view; then, on single clients, solve for it exactly.
+
+    With one inner step, or a tolerance that solves the subproblems, rounds are solved one by one, at any number of
+    features (`round_by_round`). Elsewhere, or where that fails, a simulated client is fitted (`client_fit`). Of guarded
+    FAPS the longest block is used, which is a run of FAPS; rounds of SSI between blocks are `gram/power`'s.
+
+    `diagnostics["method"]` is one of these:
+
+    - "round by round": proven where a FAPS client that holds this S sends the messages.
+    - "exact fit": proven by a residual of round-off with a Jacobian of full rank.
+    - "fit to noise, not proven": the residual is even noise, no larger than the first message shows. Every entry is
+      weighted by its own error, and what the noise hides stays at the estimate (`noise_weighted_fit`). The diagnostics
+      hold the noise and the expected error ("hidden error"; on digits the actual one was .5 to 1.7 times that).
+      Relative noise above about 1e-4 leaves only the estimate.
+    - "shrunk": noise and clips that the view knows of are taken into account (`clipped_masked_products`).
+    - "near consensus": the estimate. Of exact messages of few rows it is the one of `low_rank_estimate`, where that
+      explains the messages better. The residual is that of a FAPS client with this S (NaN for sums, which no single
+      client sends).
+
+    Attributes:
+        fit_unknowns: largest number u of unknowns of S at which the fit is tried. A Jacobian costs about
+            2.5 u^2 (2 u + features rank) operations, and an attack takes up to `starts` x 100 of them: at u = 200 a
+            second, at u = 700 two minutes where every start fails. A client of m rows has about
+            (m + K rank) m - m^2 / 2 unknowns in K rounds at any number of features, 156 at m = 8, rank 5 and K = 3; one
+            of full rank has features^2 / 2.
+        starts: starts of the fit.
+        largest: largest number of features at all; the estimate holds 60 matrices of features x features.
+    """
+
+    fit_unknowns: int = 700
+    starts: int = 6
+    largest: int = 1000
+    name: ClassVar[str] = "gram/consensus"
+    secret: ClassVar[str] = "gram"
+
+    def __post_init__(self) -> None:
+        require(self.fit_unknowns >= 0, f"fit_unknowns must be at least 0, not {self.fit_unknowns}")
+        require(self.starts >= 1, f"starts must be at least 1, not {self.starts}")
+        require(self.largest >= 1, f"largest must be at least 1, not {self.largest}")
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
+        if not isinstance(target.algorithm, FAPS):
+            return "The messages are no masked products of FAPS."
+        if (reason := untold(observed.rounds)) is not None:
+            return reason
+        if target.public.features > self.largest:
+            need, have = (ROUNDS * features**2 * 3 * 8 / 2**20 for features in (target.public.features, self.largest))
+            return (
+                f"{target.public.features} features need about {need:.0f} MiB; the limit here is {have:.0f} MiB, "
+                f"{self.largest} features: raise `largest`."
+            )
+        masked = runs_of_faps(observed.rounds, target.algorithm)
+        if not masked:
+            return "No observed round belongs to a block of FAPS; `gram/power` reads those of SSI."
+        if most_frequent_members(masked, observed.target) is None:
+            return f"No observed sum holds client {observed.target}."
+        return None
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the Gram matrix of the target, or of the most frequent set of clients."""
+        reason = self.applies(target, observed)
+        if reason is not None:
+            raise TranscriptError(reason)
+        algorithm = cast(FAPS, target.algorithm)
+        groups = runs_of_faps(observed.rounds, algorithm)
+        members = most_frequent_members(groups, observed.target)
+        assert members is not None
+        rounds = groups[members]
+        rows = rows_of(members, target.public)
+        estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows)
+        alone = len(members) == 1
+        found = _private(rounds, target, rows, estimate.distances[0])
+        if found is None and alone and estimate.distances[0] < _AT_CONSENSUS:
+            found = self._chained(rounds, target, rows, estimate.gram) or self._fitted(rounds, target, rows)
+        if found is None:
+            found = (
+                self._estimated(rounds, target, rows, estimate.gram)
+                if alone
+                else FAPSSolution(estimate.gram, "near consensus", unknowns=_entries(estimate.gram))
+            )
+        return Reconstruction(
+            secret=self.secret,
+            value=found.gram,
+            residual=found.residual,
+            rank=found.rank,
+            unknowns=found.unknowns,
+            condition=found.condition,
+            diagnostics={
+                "method": found.method,
+                "rounds": len(rounds),
+                "largest eigenvalue": estimate.scale,
+                "distance from consensus": float(estimate.distances[-1]),
+                **found.notes,
+            },
+            members=members,
+        )
+
+    def _chained(self, rounds: Sequence[RoundView], target: Target, rows: int, estimate: Array) -> FAPSSolution | None:
+        """Solve round by round; `None` where that is impossible or explains the messages worse than the estimate."""
+        algorithm = cast(FAPS, target.algorithm)
+        chain = solve_round_by_round(rounds, algorithm, rows, estimate) if is_solvable_by_rounds(algorithm) else None
+        if chain is None:
+            return None
+        residual = replay_residual(chain.gram, rounds, target)
+        if not residual < _REPLAYED or (residual > _EXACT and residual >= replay_residual(estimate, rounds, target)):
+            return None
+        return replace(chain, residual=residual)
+
+    def _fitted(self, rounds: Sequence[RoundView], target: Target, rows: int) -> FAPSSolution | None:
+        """Fit a simulated client; `None` where there are too many unknowns, or no start ends at a fit."""
+        algorithm = cast(FAPS, target.algorithm)
+        if not algorithm.rank < target.public.features or solves_subproblems(algorithm):
+            return None
+        fit = fit_client(rounds, algorithm, rows, self.starts, self.fit_unknowns)
+        return None if fit is None else replace(fit, residual=replay_residual(fit.gram, rounds, target))
+
+    def _estimated(self, rounds: Sequence[RoundView], target: Target, rows: int, estimate: Array) -> FAPSSolution:
+        """Return the estimate; of few rows the one of that rank, where it explains the messages better."""
+        algorithm, guesses = cast(FAPS, target.algorithm), [estimate]
+        if algorithm.rank < target.public.features:
+            sharper = estimate_of_low_rank(rounds, algorithm, rows, self.fit_unknowns)
+            guesses += [] if sharper is None else [sharper]
+        residuals = [replay_residual(guess, rounds, target) for guess in guesses]
+        best = int(np.argmin(residuals))
+        return FAPSSolution(guesses[best], "near consensus", residuals[best], unknowns=_entries(estimate))
+
+
+def replay_residual(gram: Array, rounds: Sequence[RoundView], target: Target) -> float:
+    """Return the relative residual of all messages for a FAPS client with this Gram matrix."""
+    algorithm = cast(FAPS, target.algorithm)
+    values, vectors = np.linalg.eigh(gram)
+    rng = np.random.default_rng(0)
+    data = Dataset((vectors * np.sqrt(np.maximum(values, 0))).T)
+    client = algorithm.enroll(data, target.public, rng)
+    missed = total = 0.0
+    for observation in rounds:
+        tentative, sent = algorithm.contribute(client, observation.broadcast, rng)
+        client = algorithm.commit(tentative, RoundOutcome(True, None))
+        seen = observation.message[PRODUCT]
+        missed += float(np.sum((sent[PRODUCT] - seen) ** 2))
+        total += float(np.sum(seen**2))
+    return float(np.sqrt(missed / (total or 1.0)))
+
+
+def runs_of_faps(rounds: Sequence[RoundView], algorithm: FAPS) -> dict[Members, list[RoundView]]:
+    """Return the rounds that are one run of FAPS, by the clients in them: all, or of guarded FAPS the longest block."""
+    groups = rounds_by_members(rounds)
+    if not isinstance(algorithm, GuardedFAPS):
+        return groups
+    longest = {}
+    for members, seen in groups.items():
+        blocks: dict[int, list[RoundView]] = {}
+        for observation in seen:
+            blocks.setdefault(int(observation.broadcast.get(BLOCK, 0)), []).append(observation)
+        blocks.pop(0, None)
+        if blocks:
+            longest[members] = max(blocks.values(), key=len)
+    return longest
+
+
+def _private(rounds: Sequence[RoundView], target: Target, rows: int, distance: float) -> FAPSSolution | None:
+    """Solve with clips and noise taken into account.
+
+    Returns:
+        The estimate; `None` where no defence clipped the messages and its noise leaves the first one at consensus, and
+        where undoing a clip is not consistent.
+    """
+    if not is_perturbed(rounds):
+        return None
+    seen = evenly_spaced(rounds)
+    masked = ClippedMaskedProducts(
+        PerturbedProducts.of(seen, target.public, PRODUCT), cast(FAPS, target.algorithm).beta_scale
+    )
+    noised = masked.seen.noise.any() and distance >= _AT_CONSENSUS
+    if not len(masked.seen.traces) or not (noised or masked.seen.seen_clipped):
+        return None
+    found = masked.recovered(rows)
+    if not noised and not found.explained:
+        return None
+    notes = {"noise": found.noise, "clipped to": float(found.parts.sum(axis=1).mean())}
+    return FAPSSolution(found.gram, "shrunk", found.residual, unknowns=_entries(found.gram), notes=notes)
+
+
+def _entries(gram: Array) -> int:
+    """Return the number of entries of a symmetric matrix."""
+    return len(gram) * (len(gram) + 1) // 2

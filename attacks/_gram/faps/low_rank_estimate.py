@@ -1,0 +1,97 @@
+"""Estimate S of a client of few rows from FAPS' messages before anything is simulated: the start of the fit.
+
+`near_consensus` takes S for any symmetric matrix, and cuts it to rank and sign afterwards. Here the same equations are
+solved among the matrices of the known rank, in the span of the messages, and lambda_1(S), known too, is one more. On
+clients of 8 rows that leaves a third of the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.operators import off
+from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
+from securefed.attacks._base import RoundView
+from securefed.attacks._fitting.levenberg_marquardt import levenberg_marquardt
+from securefed.attacks._gram.coordinates import GramDirections, GramParametrisation
+from securefed.attacks._gram.faps.client_equations import ClientEquations
+from securefed.attacks._gram.faps.near_consensus import block_deviations, evenly_spaced
+
+_ROUNDS, _STEPS, _LEAST = 12, 60, 1e-3
+"""Most rounds that are read, most Jacobians, and the share of the norm that a step must take away."""
+_EXACT, _CLOSEST = 1e-3, 1e-4
+"""Standard deviations, in units of lambda_1: of what is known exactly, and of a block at least."""
+
+
+def low_rank_estimate(equations: ClientEquations, estimate: Array, rounds: Sequence[RoundView]) -> Array:
+    """Return S near consensus among the matrices of the known rank; in the basis and the units of `equations`.
+
+    Args:
+        equations: of the rounds that are fitted.
+        estimate: of S, from `near_consensus`.
+        rounds: all of the client's messages.
+    """
+    parametrisation = equations.parametrisation
+    problem = _NearConsensusEquations.of(equations, evenly_spaced(rounds, _ROUNDS))
+    start = parametrisation.coordinates(equations.reduced(estimate))
+    found = levenberg_marquardt(problem.linearised, start, steps=_STEPS, goal=0.0, least=_LEAST)
+    return parametrisation.matrix(found.point)
+
+
+@dataclass(frozen=True)
+class _NearConsensusEquations:
+    """Residuals in units of their standard deviations, then the entries of S in units of the prior's.
+
+    Attributes:
+        parametrisation: of S in the basis of the span.
+        probes: Z_k in that basis, (rounds, directions, rank).
+        blocks: (I - Z_k Z_k^T) Y_k in that basis, (rounds, directions, rank).
+        deviations: standard deviations of the blocks' entries, (rounds,).
+        captured: tr(Z_k^T S Z_k), (rounds,).
+    """
+
+    parametrisation: GramParametrisation
+    probes: Array
+    blocks: Array
+    deviations: Array
+    captured: Array
+
+    @classmethod
+    def of(cls, equations: ClientEquations, rounds: Sequence[RoundView]) -> _NearConsensusEquations:
+        Z = np.stack([o.broadcast[BASIS] for o in rounds])
+        Y = np.stack([o.message[PRODUCT] for o in rounds])
+        return cls(
+            equations.parametrisation,
+            equations.basis.T @ Z,
+            equations.basis.T @ np.stack([off(z, y) for z, y in zip(Z, Y, strict=True)]) / equations.scale,
+            np.maximum(block_deviations(Z, Y), _CLOSEST),
+            np.array([float(o.message[CAPTURED]) for o in rounds]) / equations.scale,
+        )
+
+    def linearised(self, x: Array) -> tuple[Array, Array]:
+        S, directions = self.parametrisation.matrix(x), self.parametrisation.at(x)
+        values, vectors = np.linalg.eigh(S)
+        size = len(S)
+        residuals, slopes = [np.array([values[-1] - 1]) / _EXACT], [self._slope(directions, vectors[:, -1:])]
+        for Z, block, deviation, seen in zip(self.probes, self.blocks, self.deviations, self.captured, strict=True):
+            beside = np.eye(size) - Z @ Z.T
+            residuals += [
+                (beside @ S @ Z - block).reshape(-1) / deviation,
+                np.array([np.vdot(Z, S @ Z) - seen]) / _EXACT,
+            ]
+            moved = np.tensordot(beside, directions.times(Z), 1).transpose(0, 2, 1)
+            slopes += [moved.reshape(-1, len(x)) / deviation, self._slope(directions, Z)]
+        i, j = np.triu_indices(size)
+        weight = size * np.where(i == j, 1.0, np.sqrt(2.0))  # entries of S / lambda_1 of variance 1 / size^2
+        residuals.append(weight * S[i, j])
+        slopes.append(weight[:, None] * directions.times(np.eye(size))[i, :, j])
+        return np.concatenate(residuals), np.vstack(slopes)
+
+    @staticmethod
+    def _slope(directions: GramDirections, Z: Array) -> Array:
+        """Return the derivative of tr(Z^T S Z), over its standard deviation."""
+        return np.asarray(directions.slopes(Z @ Z.T)[None] / _EXACT)

@@ -1,0 +1,352 @@
+"""Find the most likely S behind FAPS messages that carry rounding errors or noise.
+
+`client_fit` takes the first message as exact, beta with it, and gives all rounds the same weight. Near its solution
+every entry is weighted here by its own error, beta follows S, and what the messages leave open stays at the
+near-consensus estimate. The sizes of the errors, of the messages and of that estimate, are fitted along with S.
+
+Source: MacKay, Bayesian interpolation (1992), for the sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.linalg import LinAlgError
+from scipy.linalg import solve_triangular
+from scipy.optimize import nnls
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.faps import FAPS
+from securefed.algorithms._pca.server import PRODUCT
+from securefed.attacks._base import RoundView
+from securefed.attacks._fitting.levenberg_marquardt import (
+    GeodesicAcceleration,
+    LeastSquaresFit,
+    gauss_newton,
+    levenberg_marquardt,
+)
+from securefed.attacks._gram.coordinates import GramParametrisation, LowRankFactor
+from securefed.attacks._gram.faps.client_equations import ClientEquations
+from securefed.attacks._gram.faps.simulated_client import (
+    rule_counts,
+)
+from securefed.attacks._gram.linear import nearest_psd
+from securefed.errors import DivergenceError
+
+_TURNS, _STEPS, _LEAST, _LAST = 12, 40, 1e-4, 4
+"""Turns of fitting S, then the sizes of the errors; Jacobians of a turn; share of the norm that a step must take away;
+the undamped steps at the end.
+"""
+_SETTLED = 1e-2
+"""The sizes have converged once none of them moves by a larger share."""
+_STIFF = 1e-3
+"""lambda_1(S) = beta / beta_scale holds exactly: its weight is that of an error this share of the messages'."""
+_AWAY = 0.1
+"""Relative error of the near-consensus estimate that the search begins with."""
+_POOR = 1.5
+"""Mean square of the residuals, in units of their variances, above which another start is tried."""
+_OPEN = 1e3
+"""Standard deviation of parameters that nothing but the messages determines."""
+_SMALLEST = 1e-3
+"""Share of its message's root mean square below which an entry's own error no longer shrinks with it."""
+
+
+def is_single_precision(Y: Array) -> bool:
+    """Return whether the numbers are those of float32."""
+    return bool(np.array_equal(Y, np.asarray(Y, np.float32)))
+
+
+@dataclass(frozen=True)
+class NoiseWeightedFit:
+    """The most likely S.
+
+    Attributes:
+        gram: S.
+        counts: inner counts, where they are unknown.
+        error: expected relative error.
+        noise: relative noise of the messages, as fitted.
+        residual: norm of the relative residuals.
+        unevenness: largest deviation of a round's residual from what the noise explains, in standard deviations.
+        rank: parameters of S that the messages rather than the estimate determine.
+        unknowns: parameters of S.
+        condition: of the whitened Jacobian.
+    """
+
+    gram: Array
+    counts: Array
+    error: float
+    noise: float
+    residual: float
+    unevenness: float
+    rank: int
+    unknowns: int
+    condition: float
+
+
+@dataclass(frozen=True)
+class _ReceivedMessages:
+    """What was observed, and what a simulated client would send.
+
+    The parameters are those of S / lambda_1(S), the inner counts, and lambda_1(S).
+
+    Attributes:
+        equations: of the simulated client, with all features; their units are those of everything here.
+        products: Y_k, (rounds, features, rank).
+        rounding: standard deviations of the entries' rounding, likewise.
+    """
+
+    equations: ClientEquations
+    products: Array
+    rounding: Array
+
+    @classmethod
+    def of(cls, rounds: Sequence[RoundView], algorithm: FAPS, rows: int, scale: float) -> _ReceivedMessages:
+        equations = ClientEquations.of(rounds, algorithm, rows, scale, reduced=False)
+        products = np.stack([o.message[PRODUCT] for o in rounds])
+        kind = np.float32 if is_single_precision(products) else np.float64
+        spacing = np.spacing(np.maximum(np.abs(products), _SMALLEST * _typical(products)).astype(kind))
+        return cls(equations, products.astype(float) / scale, spacing / np.sqrt(12) / scale)
+
+    @property
+    def coordinates(self) -> GramParametrisation:
+        return self.equations.parametrisation
+
+    def residual(self, point: Array) -> Array:
+        """Return the residuals of the entries, the scalars and of lambda_1 = 1; NaN where the simulation fails."""
+        try:
+            return self._residual(*self.equations.sent(point[:-1], len(self.products)), point[-1])
+        except (LinAlgError, DivergenceError):
+            return np.full(self.products.size + len(self.products) + 1, np.nan)
+
+    def linearised(self, point: Array) -> tuple[Array, Array]:
+        """Return `residual` and its derivative."""
+        size, level, count = self.coordinates.count, point[-1], self.products.size
+        sent, tangents, scalars, slopes = self.equations.sent_and_slopes(point[:-1], len(self.products))
+        jacobian = np.zeros((count + len(scalars), len(point)))
+        jacobian[:count, :-1] = level * np.stack(tangents).transpose(0, 1, 3, 2).reshape(count, -1)
+        jacobian[:count, -1] = np.stack(sent).reshape(-1)
+        jacobian[count:, :size] = slopes
+        jacobian[count:-1, :size] *= level
+        jacobian[count:-1, -1] = scalars[:-1]
+        return self._residual(sent, scalars, level), jacobian
+
+    def _residual(self, sent: Sequence[Array], scalars: Array, level: float) -> Array:
+        entries = (level * np.stack(sent) - self.products).reshape(-1)
+        return np.concatenate([entries, level * scalars[:-1] - self.equations.captured, scalars[-1:] - 1])
+
+
+@dataclass(frozen=True)
+class _ErrorSizes:
+    """Standard deviations of the errors.
+
+    Attributes:
+        even: of an entry, in units of its message's root mean square.
+        own: of an entry, in units of the entry itself.
+        away: of the parameters of S from the estimate's.
+    """
+
+    even: float
+    own: float
+    away: float
+
+    def moved(self, other: _ErrorSizes) -> float:
+        """Return the largest change, relative to the larger size."""
+        pairs = ((self.even, other.even), (self.own, other.own), (self.away, other.away))
+        scales = (max(self.even, self.own), max(self.even, self.own), self.away)
+        return max(abs(a - b) / max(scale, 1e-300) for (a, b), scale in zip(pairs, scales, strict=True))
+
+
+def most_likely(
+    rounds: Sequence[RoundView], algorithm: FAPS, rows: int, start: Array, counts: Array, estimate: Array
+) -> NoiseWeightedFit | None:
+    """Find the most likely S near `start`.
+
+    Args:
+        rounds: one client's messages from its first on, all with known beta.
+        algorithm: that the client runs.
+        rows: bound on the rank of S; 0 for none.
+        start: S as fitted.
+        counts: inner counts as fitted; empty where they are public.
+        estimate: S from `near_consensus`.
+
+    Returns:
+        The fit; `None` where the search fails.
+    """
+    scale = float(np.linalg.eigvalsh(start)[-1])
+    likelihood = _NoiseWeightedEquations(
+        _ReceivedMessages.of(rounds, algorithm, rows, scale), start / scale, counts, estimate / scale
+    )
+    try:
+        return likelihood.maximised(scale, rows)
+    except (LinAlgError, DivergenceError):
+        return None
+
+
+def least_error(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram: Array) -> float:
+    """Return the relative error (root mean square) below which no unbiased attack on messages with such errors gets.
+
+    This is the bound of Cramer and Rao, to first order at the true S, so it serves to judge an attack.
+
+    Args:
+        rounds: one client's messages from its first on, all with known beta.
+        algorithm: that the client runs.
+        rows: bound on the rank of S; 0 for none.
+        gram: the client's S.
+    """
+    scale = float(np.linalg.eigvalsh(gram)[-1])
+    seen = _ReceivedMessages.of(rounds, algorithm, rows, scale)
+    counts = (
+        np.zeros(0)
+        if algorithm.inner_steps
+        else rule_counts(gram / scale, seen.equations.received(len(rounds)), algorithm)
+    )
+    return _NoiseWeightedEquations(seen, gram / scale, counts, gram / scale).least_error()
+
+
+class _NoiseWeightedEquations:
+    """Residuals of the parameters, whitened by the sizes of the errors."""
+
+    def __init__(self, seen: _ReceivedMessages, start: Array, counts: Array, estimate: Array) -> None:
+        self._seen = seen
+        x = seen.coordinates.coordinates(start)
+        self._start = np.concatenate([x, counts, np.ones(1)])
+        self._mean = np.concatenate([_turned(seen.coordinates, estimate, x), counts, np.ones(1)])
+        self._size = len(x)
+        self._typical = np.repeat(_typical(seen.products), seen.products[0].size)
+        self._entries = np.maximum(np.abs(seen.products).reshape(-1), _SMALLEST * self._typical)
+
+    def maximised(self, scale: float, rows: int) -> NoiseWeightedFit:
+        point = self._start
+        residual = self._seen.residual(point)[: len(self._entries)]
+        sizes = _ErrorSizes(
+            even=float(np.sqrt(np.mean((residual / self._typical) ** 2))),
+            own=0.0,
+            away=_AWAY * float(np.sqrt(np.mean(self._mean[: self._size] ** 2))),
+        )
+        fit = self._moved(point, sizes)
+        if fit.norm**2 > _POOR * len(residual):  # the fit followed the noise into another valley
+            fit = min(fit, self._moved((point + self._mean) / 2, sizes), key=lambda one: one.norm)
+        for _ in range(_TURNS):
+            point, before = fit.point, sizes
+            sizes = self._fitted(point, self._left(fit), sizes)
+            if sizes.moved(before) < _SETTLED:
+                break
+            fit = self._moved(point, sizes)
+        fit = gauss_newton(lambda values: self._whitened(values, sizes), point, _LAST)
+        return self._told(fit, sizes, scale, rows)
+
+    def least_error(self) -> float:
+        """Return the bound at the start, taken as the truth, with nothing known but the messages."""
+        count, sizes = len(self._entries), _ErrorSizes(0.0, 0.0, _OPEN)
+        nothing = np.ones(count), 0.0
+        for _ in range(_TURNS):
+            sizes = replace(self._fitted(self._start, nothing, sizes), away=_OPEN)
+        return self._expected(self._start, self._whitened(self._start, sizes)[1])
+
+    def _moved(self, point: Array, sizes: _ErrorSizes) -> LeastSquaresFit:
+        """Find the most likely parameters with these sizes."""
+
+        def linearised(values: Array) -> tuple[Array, Array]:
+            return self._whitened(values, sizes)
+
+        def residual(values: Array) -> Array:
+            return self._residual(values, sizes)
+
+        return levenberg_marquardt(
+            linearised,
+            point,
+            steps=_STEPS,
+            goal=0.0,
+            residual=residual,
+            stepper=GeodesicAcceleration(residual),
+            least=_LEAST,
+        )
+
+    def _deviations(self, sizes: _ErrorSizes) -> tuple[Array, Array]:
+        """Return standard deviations of what was observed, and of the parameters from the estimate's."""
+        seen = self._seen
+        entries = np.sqrt(
+            (sizes.even * self._typical) ** 2 + (sizes.own * self._entries) ** 2 + seen.rounding.reshape(-1) ** 2
+        )
+        share = float(np.sqrt(np.mean((entries / self._typical) ** 2)))
+        scalars = np.append(share * np.abs(seen.equations.captured), _STIFF * share)
+        away = np.ones(len(self._mean))  # of the counts, and loosely of lambda_1
+        away[: self._size] = sizes.away
+        return np.concatenate([entries, scalars]), away
+
+    def _whitened(self, point: Array, sizes: _ErrorSizes) -> tuple[Array, Array]:
+        observed, away = self._deviations(sizes)
+        residual, jacobian = self._seen.linearised(point)
+        whole = np.concatenate([residual / observed, (point - self._mean) / away])
+        return whole, np.vstack([jacobian / observed[:, None], np.diag(1 / away)])
+
+    def _residual(self, point: Array, sizes: _ErrorSizes) -> Array:
+        observed, away = self._deviations(sizes)
+        return np.concatenate([self._seen.residual(point) / observed, (point - self._mean) / away])
+
+    def _fitted(self, point: Array, left: tuple[Array, float], sizes: _ErrorSizes) -> _ErrorSizes:
+        """Return the sizes that explain the residuals, each weighted by what the fit has left of it."""
+        count = len(self._entries)
+        variances = self._deviations(sizes)[0][:count] ** 2
+        free, told = left
+        kinds = np.stack([self._typical**2, self._entries**2], axis=1) * (free / variances)[:, None]
+        rounding = free * self._seen.rounding.reshape(-1) ** 2 / variances
+        even, own = np.sqrt(nnls(kinds, self._residual(point, sizes)[:count] ** 2 - rounding)[0])
+        shift = float(np.linalg.norm((point - self._mean)[: self._size]))
+        return _ErrorSizes(float(even), float(own), shift / math.sqrt(max(told, 1.0)))
+
+    def _told(self, fit: LeastSquaresFit, sizes: _ErrorSizes, scale: float, rows: int) -> NoiseWeightedFit:
+        seen, size, count = self._seen, self._size, len(self._entries)
+        deviations = self._deviations(sizes)[0][:count] / self._typical
+        free, told = self._left(fit)
+        whitened = self._residual(fit.point, sizes)[:count]
+        residuals, left = (np.sum(v.reshape(len(seen.products), -1), axis=1) for v in (whitened**2, free))
+        s = np.linalg.svd(np.linalg.qr(fit.jacobian, mode="r"), compute_uv=False)
+        return NoiseWeightedFit(
+            gram=nearest_psd(scale * fit.point[-1] * seen.coordinates.matrix(fit.point[:size]), rows),
+            counts=fit.point[size:-1],
+            error=self._expected(fit.point, fit.jacobian),
+            noise=float(np.sqrt(np.mean(deviations**2))),
+            residual=float(np.linalg.norm(whitened * deviations)) / math.sqrt(seen.products[0].size),
+            unevenness=float(np.max(np.abs(residuals - left) / np.sqrt(2 * np.maximum(left, 1.0)))),
+            rank=round(told),
+            unknowns=size,
+            condition=float(s[0] / s[-1]),
+        )
+
+    def _expected(self, point: Array, jacobian: Array) -> float:
+        """Return the relative error of S, root mean square, with this whitened Jacobian."""
+        size = self._size
+        S = self._seen.coordinates.matrix(point[:size])
+        moves = self._seen.coordinates.at(point[:size]).times(np.eye(len(S))).transpose(0, 2, 1).reshape(S.size, size)
+        moves = np.hstack([moves, np.zeros((S.size, len(point) - size - 1)), S.reshape(-1, 1)])
+        spread = solve_triangular(np.linalg.qr(jacobian, mode="r"), moves.T, trans="T")
+        return float(np.linalg.norm(spread) / np.linalg.norm(S))
+
+    def _left(self, fit: LeastSquaresFit) -> tuple[Array, float]:
+        """Return what the fit leaves open.
+
+        Returns:
+            The share that is left of every entry's variance, and how many parameters of S the messages determine.
+        """
+        Q, _ = np.linalg.qr(fit.jacobian)
+        left = np.clip(1 - np.sum(Q**2, axis=1), 0.0, 1.0)
+        return left[: len(self._entries)], float(np.sum(left[-len(fit.point) :][: self._size]))
+
+
+def _typical(products: Array) -> Array:
+    """Return the root mean square of the entries of each message, (messages, 1, 1)."""
+    return np.asarray(np.sqrt(np.mean(np.asarray(products, float) ** 2, axis=(1, 2), keepdims=True)))
+
+
+def _turned(coordinates: GramParametrisation, estimate: Array, x: Array) -> Array:
+    """Return the estimate's parameters; of a factor, those nearest to x."""
+    mean = coordinates.coordinates(estimate)
+    if not isinstance(coordinates, LowRankFactor):
+        return mean
+    F, G = coordinates.factor(x), coordinates.factor(mean)
+    U, _, Vt = np.linalg.svd(G.T @ F)
+    return np.asarray((G @ U @ Vt).reshape(-1))

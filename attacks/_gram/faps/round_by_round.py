@@ -1,0 +1,380 @@
+"""Solve for FAPS' subspaces X_k round by round, at any number of features.
+
+Where every subproblem is solved exactly, S cancels: with G = (I - X X^T) S X known, stationarity of the new X says
+(I - X X^T) S X = (I - X X^T) R X, R = X_old G_old^T + G_old X_old^T - beta Z Z^T, and the message
+Y = beta P Z + P R Z + R P Z - 2 P R P Z, P = X X^T, has X as its only unknown, in the span of [Y, X_old, G_old, Z].
+With one inner step X = orth(X_old M + beta Z Z^T X_old), and M = X_old^T S X_old (rank x rank) is the only unknown; the
+part of the message outside X gives G, the part inside gives the equations.
+
+Either way (I - X_k X_k^T) S X_k are known, and S follows by elimination as from FedPG. Several inner steps allow no
+such solve: there are fewer equations than unknowns. The equations of a round have several roots, so an estimate of S
+(`near_consensus`) says where to begin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.faps import FAPS, GROWTH, PERIOD, STALL
+from securefed.algorithms._pca.operators import off, orth
+from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
+from securefed.attacks._base import RoundView
+from securefed.attacks._fitting.levenberg_marquardt import (
+    GeodesicAcceleration,
+    ResidualAndJacobian,
+    ResidualFunction,
+    StallLimit,
+    StepRule,
+    levenberg_marquardt,
+)
+from securefed.attacks._gram.elimination import EliminatedProducts, InnerEquations, eliminate, symmetric_basis
+from securefed.attacks._gram.faps.solution import FAPSSolution
+from securefed.attacks._gram.linear import solve
+from securefed.attacks._gram.tangents import crossed, horizontal, left, right
+from securefed.errors import DivergenceError
+
+LONGEST = 40
+"""Most rounds that are solved; later ones move little and add little."""
+_SOLVED = 1e-7
+"""Relative residual below which a round counts as solved; the chain ends at the first round above it."""
+_GOAL, _STEPS, _STARTS = 1e-14, 60, 40
+"""Residual at which a solve stops, most Jacobians of it, and random starts of a round with one inner step. The first
+such round needs up to 30 of them: with none, 5 of 10 clients of digits (n = 36) are not solved.
+"""
+_PATIENCE = StallLimit(1e-5, far=12, close=None)
+"""Twelve Jacobians that do not halve the residual end a solve that is far from a root."""
+_EXACT_TOLERANCE = 1e-6
+"""Inner tolerance at which a subproblem counts as solved exactly."""
+_DIFFERENCE = 1e-7
+"""Step of finite differences, in units of beta."""
+
+
+@dataclass(frozen=True)
+class SolvedSubspace:
+    """One subspace of the client, and what is known of S on it.
+
+    Attributes:
+        X: (features, rank), orthonormal.
+        G: (I - X X^T) S X.
+        inside: X^T S X, where a round showed it.
+        trace: tr(X^T S X), where it was sent (of the first subspace).
+    """
+
+    X: Array
+    G: Array
+    inside: Array | None = None
+    trace: float | None = None
+
+
+def is_solvable_by_rounds(algorithm: FAPS) -> bool:
+    """Return whether rounds can be solved one by one: one inner step, or as many as a tight tolerance takes."""
+    # a large fixed number leaves Z in round 0 by amplified round-off
+    return algorithm.inner_steps == 1 or solves_subproblems(algorithm)
+
+
+def solves_subproblems(algorithm: FAPS) -> bool:
+    """Return whether clients iterate until their subproblem is solved.
+
+    Those are hundreds of steps, too many for a fit of a simulated client.
+    """
+    follows_rule = algorithm.inner_steps is None and algorithm.inner_rule == "subspace"
+    return follows_rule and algorithm.inner_tolerance <= _EXACT_TOLERANCE
+
+
+def solve_round_by_round(
+    rounds: Sequence[RoundView], algorithm: FAPS, rows: int, estimate: Array
+) -> FAPSSolution | None:
+    """Solve for one client's S from its first message on.
+
+    Args:
+        rounds: the client's messages.
+        algorithm: that the client runs.
+        rows: public bound on the rank of S; 0 for none.
+        estimate: of S, to start the solves from.
+
+    Returns:
+        The solution, `residual` that of the elimination; `None` where the first solve already fails.
+    """
+    one_step = algorithm.inner_steps == 1
+    solved = _solve_subspaces(rounds[:LONGEST], algorithm, _one_step if one_step else _exact_step, estimate)
+    if len(solved) < 2:
+        return None
+    seen = _eliminated(solved)
+    gram = solve(seen.probes, seen.products, rows=rows).gram
+    notes = {"rounds solved": len(solved)}
+    return FAPSSolution(gram, "round by round", seen.residual, seen.rank, seen.unknowns, seen.condition, notes)
+
+
+Next = Callable[[Sequence[SolvedSubspace], RoundView, float, Array], "tuple[SolvedSubspace, SolvedSubspace] | None"]
+"""Arguments: the subspaces so far, the round, beta, an estimate of S. Result: the last subspace, with what the round
+showed of it, and the next one.
+"""
+
+
+def _solve_subspaces(
+    rounds: Sequence[RoundView], algorithm: FAPS, advance: Next, estimate: Array
+) -> list[SolvedSubspace]:
+    """Return the subspaces, the first from round 0, where X = Z; each further round gives one more."""
+    first = rounds[0]
+    Z = first.broadcast[BASIS]
+    beta = float(np.vdot(Z, first.message[PRODUCT])) / Z.shape[1]
+    solved = [SolvedSubspace(Z, off(Z, first.message[PRODUCT]), trace=float(first.message[CAPTURED]))]
+    distance = 0.0
+    for k, observation in enumerate(rounds[1:], start=1):
+        try:
+            found = advance(solved, observation, beta, estimate)
+        except (LinAlgError, DivergenceError):
+            found = None
+        if found is None:
+            break
+        if algorithm.adaptive and k % PERIOD == 0:  # rule (25), on the subspace that the round began with
+            now = math.sqrt(2) * float(np.linalg.norm(off(solved[-1].X, observation.broadcast[BASIS])))
+            beta, distance = beta * (GROWTH if distance <= STALL * now else 1.0), now
+        solved[-1:] = found
+    return solved
+
+
+def _eliminated(solved: Sequence[SolvedSubspace]) -> EliminatedProducts:
+    """Eliminate S: its products with the subspaces."""
+    return eliminate(
+        [subspace.X for subspace in solved],
+        [subspace.G for subspace in solved],
+        [_inner(subspace) for subspace in solved],
+    )
+
+
+def _inner(subspace: SolvedSubspace) -> InnerEquations:
+    """Return what is known of X^T S X: all, its trace, or nothing."""
+    basis = symmetric_basis(subspace.X.shape[1])
+    if subspace.inside is not None:
+        return InnerEquations(basis, subspace.inside)
+    if subspace.trace is not None:
+        return InnerEquations(np.trace(basis, axis1=1, axis2=2), np.full(1, subspace.trace))
+    return InnerEquations(basis[:, 0, :0], np.zeros(0))
+
+
+def _one_step(
+    solved: Sequence[SolvedSubspace], observation: RoundView, beta: float, estimate: Array
+) -> tuple[SolvedSubspace, SolvedSubspace] | None:
+    """Return the next subspace where there was one inner step."""
+    equations = _OneStepEquations.of(solved, observation, beta)
+    rng = np.random.default_rng(0)
+    guesses = (equations.guessed(rng) for _ in range(_STARTS))
+    for start in chain([equations.expected(), equations.estimated(estimate)], guesses):
+        x = _root(_by_differences(equations.residual), start, equations.residual)
+        if x is not None:
+            M = equations.matrix(x)
+            return replace(solved[-1], inside=M), SolvedSubspace(*equations.next(M))
+    return None
+
+
+@dataclass(frozen=True)
+class _OneStepEquations:
+    """Equations of M = X^T S X of the last subspace: the message inside the next X, and symmetry of S.
+
+    Attributes:
+        X: the last subspace.
+        G: (I - X X^T) S X.
+        Z: broadcast of the round.
+        Y: message of the round.
+        beta: of the round.
+        probes: [X_1 .. ] of the subspaces before, (features, columns).
+        products: S of them, (features, columns).
+        trace: tr M where it is known (of the first subspace), else `None`.
+    """
+
+    X: Array
+    G: Array
+    Z: Array
+    Y: Array
+    beta: float
+    probes: Array
+    products: Array
+    trace: float | None
+
+    @classmethod
+    def of(cls, solved: Sequence[SolvedSubspace], observation: RoundView, beta: float) -> _OneStepEquations:
+        known = [
+            (subspace.X, subspace.X @ subspace.inside + subspace.G)
+            for subspace in solved
+            if subspace.inside is not None
+        ]
+        none = [np.zeros((len(solved[0].X), 0))]
+        return cls(
+            X=solved[-1].X,
+            G=solved[-1].G,
+            Z=observation.broadcast[BASIS],
+            Y=observation.message[PRODUCT],
+            beta=beta,
+            probes=np.hstack(none + [X for X, _ in known]),
+            products=np.hstack(none + [SX for _, SX in known]),
+            trace=solved[0].trace if len(solved) == 1 else None,
+        )
+
+    def matrix(self, x: Array) -> Array:
+        """Return M from its coordinates in units of beta."""
+        return self.beta * np.tensordot(x, symmetric_basis(self.X.shape[1]), 1)
+
+    def expected(self) -> Array:
+        """Return the coordinates of M that its trace suggests, or symmetry with the subspaces before."""
+        basis = symmetric_basis(self.X.shape[1])
+        if self.trace is not None:
+            return np.asarray(np.trace(basis, axis1=1, axis2=2) * self.trace / (len(self.X.T) * self.beta))
+        images, seen = _symmetry(self.probes, self.products, self.X, self.G)
+        return np.asarray(np.linalg.lstsq(images, seen, rcond=None)[0] / self.beta)
+
+    def estimated(self, estimate: Array) -> Array:
+        """Return the coordinates of M that an estimate of S suggests."""
+        M = self.X.T @ estimate @ self.X
+        return np.asarray(np.tensordot(symmetric_basis(len(M)), M, 2) / self.beta)
+
+    def guessed(self, rng: np.random.Generator) -> Array:
+        """Return the coordinates of a random positive semidefinite matrix of the expected trace."""
+        basis = symmetric_basis(self.X.shape[1])
+        trace = float(np.trace(self.matrix(self.expected())))
+        vectors, values = orth(rng.normal(size=self.X.shape[1:] * 2)), np.exp(rng.uniform(-4, 0, self.X.shape[1]))
+        M = (vectors * (values / values.sum() * trace)) @ vectors.T
+        return np.asarray(np.tensordot(basis, M, 2) / self.beta)
+
+    def next(self, M: Array) -> tuple[Array, Array]:
+        """Return X+ = orth(X M + beta Z Z^T X) and G+ = (I - X+ X+^T) Y (X+^T Z)^-1."""
+        X = orth(self.X @ M + self.beta * self.Z @ (self.Z.T @ self.X))
+        return X, off(X, self.Y) @ np.linalg.inv(X.T @ self.Z)
+
+    def residual(self, x: Array) -> Array:
+        """Return the residuals relative to the message."""
+        M = self.matrix(x)
+        try:
+            X, G = self.next(M)
+        except (LinAlgError, DivergenceError):
+            return np.full(1, np.nan)
+        inside = X.T @ self.Y - self.beta * (X.T @ self.Z) - G.T @ self.Z
+        probes, products = np.hstack([self.probes, self.X]), np.hstack([self.products, self.X @ M + self.G])
+        images, seen = _symmetry(probes, products, X, G)
+        left = seen - images @ np.linalg.lstsq(images, seen, rcond=None)[0]  # what no X+^T S X+ removes
+        scalar = np.zeros(0) if self.trace is None else np.array([np.trace(M) - self.trace])
+        return np.asarray(np.concatenate([inside.reshape(-1), left, scalar]) / float(np.linalg.norm(self.Y)))
+
+
+def _symmetry(probes: Array, products: Array, X: Array, G: Array) -> tuple[Array, Array]:
+    """Return equations of the coordinates of X^T S X, by symmetry.
+
+    With S X = X Theta + G, probes^T S X is the transpose of X^T (S probes).
+    """
+    basis = symmetric_basis(X.shape[1])
+    images = np.tensordot(probes.T @ X, basis, ((1,), (1,))).transpose(0, 2, 1)  # (columns, p, coordinates)
+    return images.reshape(-1, len(basis)), (products.T @ X - probes.T @ G).reshape(-1)
+
+
+def _exact_step(
+    solved: Sequence[SolvedSubspace], observation: RoundView, beta: float, estimate: Array
+) -> tuple[SolvedSubspace, SolvedSubspace] | None:
+    """Return the next subspace where the subproblem was solved exactly."""
+    last, Z, Y = solved[-1], observation.broadcast[BASIS], observation.message[PRODUCT]
+    frame, _ = np.linalg.qr(np.hstack([Y, last.X, last.G, Z]))
+    X_in, G_in, Z_in, Y_in = (frame.T @ part for part in (last.X, last.G, Z, Y))
+    cross = X_in @ G_in.T
+    H = frame.T @ estimate @ frame - cross - cross.T + beta * Z_in @ Z_in.T  # (12): its leading subspace is X+
+    leading = np.linalg.eigh(H)[1][:, -Z.shape[1] :]
+    for start in (leading, Z_in, X_in, Y_in):
+        equations = _StationarityEquations.of(X_in, G_in, Z_in, Y_in, beta, start)
+        x = _root(
+            equations.linearised,
+            np.zeros(equations.unknowns),
+            equations.residual,
+            GeodesicAcceleration(equations.residual),
+        )
+        if x is not None:
+            X = frame @ equations.subspace(x)
+            low = last.G @ (last.X.T @ X) + last.X @ (last.G.T @ X) - beta * Z @ (Z.T @ X)
+            return last, SolvedSubspace(X, off(X, low))
+    return None
+
+
+@dataclass(frozen=True)
+class _StationarityEquations:
+    """Y = beta P Z + P R Z + R P Z - 2 P R P Z in the span of [Y, X, G, Z], P the projection onto the new X.
+
+    Attributes:
+        R: in that span.
+        Z: broadcast, in that span.
+        Y: message, in that span.
+        beta: of the round.
+        start: basis of a subspace; the new X is orth(start + beside T).
+        beside: basis of its complement.
+    """
+
+    R: Array
+    Z: Array
+    Y: Array
+    beta: float
+    start: Array
+    beside: Array
+
+    @classmethod
+    def of(cls, X: Array, G: Array, Z: Array, Y: Array, beta: float, start: Array) -> _StationarityEquations:
+        rank = X.shape[1]
+        full, _ = np.linalg.qr(start, mode="complete")
+        cross = X @ G.T
+        return cls(cross + cross.T - beta * Z @ Z.T, Z, Y, beta, full[:, :rank], full[:, rank:])
+
+    @property
+    def unknowns(self) -> int:
+        return int(self.beside.shape[1] * self.start.shape[1])
+
+    def subspace(self, x: Array) -> Array:
+        return orth(self.start + self.beside @ x.reshape(self.beside.shape[1], -1))
+
+    def residual(self, x: Array) -> Array:
+        """Return the residuals relative to the message."""
+        try:
+            X = self.subspace(x)
+        except (LinAlgError, DivergenceError):
+            return np.full(1, np.nan)
+        t = X.T @ self.Z
+        RXt = self.R @ (X @ t)
+        sent = self.beta * X @ t + X @ (X.T @ (self.R @ self.Z)) + RXt - 2 * X @ (X.T @ RXt)
+        return np.asarray((sent - self.Y).reshape(-1) / float(np.linalg.norm(self.Y)))
+
+    def linearised(self, x: Array) -> tuple[Array, Array]:
+        """Return `residual` and its derivative (equations, parameters)."""
+        beside, (others, rank) = self.beside, (self.beside.shape[1], self.start.shape[1])
+        moves = np.zeros((len(beside), others, rank, rank))
+        moves[:, :, np.arange(rank), np.arange(rank)] = beside[:, :, None]
+        X, dX = horizontal(self.start + beside @ x.reshape(others, rank), moves.reshape(len(beside), -1, rank))
+        RX, RZ, t, dt = self.R @ X, self.R @ self.Z, X.T @ self.Z, crossed(dX, self.Z)
+        a, RXt = X.T @ RZ, RX @ t
+        d_inside = crossed(dX, RXt) + left(RX.T, right(dX, t)) + left(X.T @ RX, dt)  # d(X^T) R X t + X^T R d(X t)
+        d = right(dX, self.beta * t + a - 2 * X.T @ RXt) + left(self.R, right(dX, t))
+        d += left(X, self.beta * dt + crossed(dX, RZ) - 2 * d_inside) + left(RX, dt)
+        residual = (self.beta * X @ t + X @ a + RXt - 2 * X @ (X.T @ RXt) - self.Y) / float(np.linalg.norm(self.Y))
+        jacobian = d.transpose(0, 2, 1).reshape(-1, self.unknowns) / float(np.linalg.norm(self.Y))
+        return residual.reshape(-1), jacobian
+
+
+def _root(
+    linearised: ResidualAndJacobian, start: Array, residual: ResidualFunction, stepper: StepRule | None = None
+) -> Array | None:
+    """Return the root that a search from `start` ends at; `None` where it ends elsewhere."""
+    found = levenberg_marquardt(
+        linearised, start, steps=_STEPS, goal=_GOAL, residual=residual, patience=_PATIENCE, stepper=stepper
+    )
+    return found.point if found.norm < _SOLVED else None
+
+
+def _by_differences(residual: ResidualFunction) -> ResidualAndJacobian:
+    """Return the residual with its derivative by finite differences, one by one for the few unknowns."""
+
+    def linearised(x: Array) -> tuple[Array, Array]:
+        here = residual(x)
+        columns = [(residual(x + step) - here) / _DIFFERENCE for step in _DIFFERENCE * np.eye(len(x))]
+        return here, np.stack(columns, axis=1)
+
+    return linearised

@@ -1,0 +1,222 @@
+"""Simulate FAPS' client as a function of S, with its derivative.
+
+Everything sent depends on the subspace of X alone, so tangents are kept horizontal: d(orth(N)) = (I - V V^T) dN R^-1.
+The inner count of a round may be a real number c = j + tau between two iterates, so that unknown counts can be fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.faps import FAPS, GROWTH, PERIOD
+from securefed.algorithms._pca.operators import off, orth
+from securefed.attacks._gram.coordinates import GramDirections
+from securefed.attacks._gram.tangents import crossed, horizontal, left, right
+
+LARGEST_COUNT = 101.0
+"""Just above the cap of FAPS' own inner counts; subspaces hardly move there."""
+
+
+@dataclass(frozen=True)
+class ReceivedRounds:
+    """What the client received, and how many inner steps it makes.
+
+    Attributes:
+        probes: Z_k.
+        betas: beta_k.
+        steps: inner steps in every round, or `None` where each round's count is a parameter (from round 1 on; in round
+            0 the subspace does not move, whatever the count).
+    """
+
+    probes: Sequence[Array]
+    betas: Sequence[float]
+    steps: int | None
+
+    @property
+    def free_counts(self) -> int:
+        """Return the number of counts that are parameters."""
+        return 0 if self.steps is not None else len(self.probes) - 1
+
+
+def received_rounds(probes: Sequence[Array], algorithm: FAPS) -> ReceivedRounds:
+    """Return the rounds of these probes, with beta in units of lambda_1(S); only rounds whose beta is known."""
+    grown = [GROWTH if algorithm.adaptive and k > PERIOD else 1.0 for k in range(len(probes))]
+    return ReceivedRounds(probes, [algorithm.beta_scale * factor for factor in grown], algorithm.inner_steps)
+
+
+def messages(S: Array, counts: Array, received: ReceivedRounds) -> list[Array]:
+    """Return Y_k of a client whose Gram matrix is S."""
+    X = received.probes[0]
+    W = -off(X, S @ X)
+    out = []
+    for k, (Z, beta) in enumerate(zip(received.probes, received.betas, strict=True)):
+        if k:
+            X = iterate(InnerOperator(S, X, W, beta, Z), X, _count(counts, received, k))
+            W = -off(X, S @ X)
+        out.append(product(X, W, beta, Z))
+    return out
+
+
+def product(X: Array, W: Array, beta: float, Z: Array) -> Array:
+    """Return Y of (19)."""
+    t = X.T @ Z
+    return np.asarray(beta * (X @ t) - X @ (W.T @ Z) - W @ t)
+
+
+def rule_counts(S: Array, received: ReceivedRounds, algorithm: FAPS) -> Array:
+    """Return how often a client with Gram matrix S would iterate in rounds 1, 2, ...: a start for unknown counts."""
+    X = received.probes[0]
+    W = -off(X, S @ X)
+    out = []
+    for Z, beta in zip(received.probes[1:], received.betas[1:], strict=True):
+        count, X = iterate_by_rule(InnerOperator(S, X, W, beta, Z), algorithm)
+        out.append(float(count))
+        W = -off(X, S @ X)
+    return np.array(out)
+
+
+def iterate_by_rule(H: InnerOperator, algorithm: FAPS) -> tuple[int, Array]:
+    """Return how often the client iterates from X, and where it ends."""
+    V, count = H.X, 0
+    while count < min(algorithm.inner_cap, int(LARGEST_COUNT) - 1):
+        old, V = V, orth(H.times(V))
+        count += 1
+        if algorithm.settled(H.X, H.Z, old, V).all():
+            break
+    return count, V
+
+
+def messages_and_tangents(
+    S: Array, counts: Array, received: ReceivedRounds, directions: GramDirections
+) -> tuple[list[Array], list[Array]]:
+    """Return `messages`, and for each round dY_k by the parameters of S, then by the counts: (n, unknowns, p)."""
+    X = received.probes[0]
+    unknowns = directions.count + received.free_counts
+    dX = np.zeros((len(X), unknowns, X.shape[1]))
+    W, dW = mask(S, X, dX, directions)
+    values, tangents = [], []
+    for k, (Z, beta) in enumerate(zip(received.probes, received.betas, strict=True)):
+        if k:
+            H = InnerOperator(S, X, W, beta, Z)
+            X, dX = iterate_tangents(H, dX, dW, _count(counts, received, k), directions, k - 1, received.steps is None)
+            W, dW = mask(S, X, dX, directions)
+        values.append(product(X, W, beta, Z))
+        tangents.append(product_tangents(X, dX, W, dW, beta, Z))
+    return values, tangents
+
+
+def product_tangents(X: Array, dX: Array, W: Array, dW: Array, beta: float, Z: Array) -> Array:
+    """Return dY while X and W move."""
+    t, dt = X.T @ Z, crossed(dX, Z)
+    WZ, dWZ = W.T @ Z, crossed(dW, Z)
+    return np.asarray(right(dX, beta * t - WZ) + left(X, beta * dt - dWZ) - right(dW, t) - left(W, dt))
+
+
+@dataclass(frozen=True)
+class InnerOperator:
+    """H of (12), the operator of the inner iterations.
+
+    Attributes:
+        S: the Gram matrix.
+        X: the subspace that the round began with.
+        W: its mask.
+        beta: of the round.
+        Z: the broadcast.
+    """
+
+    S: Array
+    X: Array
+    W: Array
+    beta: float
+    Z: Array
+
+    def times(self, V: Array) -> Array:
+        """Return H V."""
+        low = self.X @ (self.W.T @ V) + self.W @ (self.X.T @ V) + self.beta * (self.Z @ (self.Z.T @ V))
+        return np.asarray(self.S @ V + low)
+
+
+def _count(counts: Array, received: ReceivedRounds, k: int) -> float:
+    return float(received.steps) if received.steps is not None else float(np.clip(counts[k - 1], 0.0, LARGEST_COUNT))
+
+
+def iterate(H: InnerOperator, V: Array, count: float) -> Array:
+    """Iterate `count` times from V; between two iterates for a count that is no integer."""
+    whole = int(count)
+    for _ in range(whole):
+        V = orth(H.times(V))
+    tau = count - whole
+    if tau:
+        N = H.times(V)
+        V = orth((1 - tau) * V + tau * (N @ np.linalg.inv(V.T @ N)))
+    return V
+
+
+def iterate_tangents(
+    H: InnerOperator, dX: Array, dW: Array, count: float, directions: GramDirections, place: int, free: bool
+) -> tuple[Array, Array]:
+    """Return `iterate` from X, and its tangents.
+
+    Args:
+        H: the operator.
+        dX: tangents of X.
+        dW: tangents of its mask.
+        count: number of inner steps, a real number.
+        directions: in which S moves.
+        place: which of the counts' columns is this round's.
+        free: whether the counts are parameters.
+    """
+    V, dV = H.X, dX
+    whole, moved = int(count), InnerOperatorDerivative(H, dX, dW, directions)
+    for _ in range(whole):
+        V, dV = horizontal(H.times(V), moved.times(V, dV))
+    tau = count - whole
+    if tau or free:
+        N, dN = H.times(V), moved.times(V, dV)
+        inverse = np.linalg.inv(V.T @ N)
+        graph = N @ inverse  # V^T graph = I
+        d_inner = crossed(dV, N) + left(V.T, dN)
+        mixed = (1 - tau) * V + tau * graph
+        d_mixed = (1 - tau) * dV + tau * right(dN - left(graph, d_inner), inverse)
+        if free:
+            d_mixed[:, directions.count + place] += graph - V
+        V, dV = horizontal(mixed, d_mixed)
+    return V, dV
+
+
+class InnerOperatorDerivative:
+    """The derivative of H while S, X and W move.
+
+    Args:
+        H: the operator.
+        dX: tangents of X.
+        dW: tangents of W.
+        directions: in which S moves.
+    """
+
+    def __init__(self, H: InnerOperator, dX: Array, dW: Array, directions: GramDirections) -> None:
+        self._H, self._dX, self._dW, self._directions = H, dX, dW, directions
+        low = H.X @ H.W.T
+        self._dense = H.S + low + low.T + H.beta * (H.Z @ H.Z.T)
+
+    def times(self, V: Array, dV: Array) -> Array:
+        """Return d(H V)."""
+        H, dX, dW = self._H, self._dX, self._dW
+        out = left(self._dense, dV)
+        # dX W^T V + dW X^T V + X dW^T V + W dX^T V
+        out += right(dX, H.W.T @ V) + right(dW, H.X.T @ V) + left(H.X, crossed(dW, V)) + left(H.W, crossed(dX, V))
+        out[:, : self._directions.count] += self._directions.times(V)
+        return np.asarray(out)
+
+
+def mask(S: Array, X: Array, dX: Array, directions: GramDirections) -> tuple[Array, Array]:
+    """Return W = -(I - X X^T) S X and dW."""
+    SX = S @ X
+    dSX = left(S, dX)
+    dSX[:, : directions.count] += directions.times(X)
+    dW = left(X, left(X.T, dSX)) - dSX + right(dX, X.T @ SX) + left(X, crossed(dX, SX))
+    return -off(X, SX), np.asarray(dW)

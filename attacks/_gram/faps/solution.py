@@ -1,0 +1,32 @@
+"""Hold a Gram matrix that an attack on FAPS found, with how well the messages determine it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from securefed._tensors import Array
+
+
+@dataclass(frozen=True)
+class FAPSSolution:
+    """S by one method.
+
+    Attributes:
+        gram: S.
+        method: see `ConsensusGram`.
+        residual: relative residual of the messages; NaN where nothing was simulated.
+        rank: of the method's linear system or Jacobian.
+        unknowns: of that system.
+        condition: of that system.
+        notes: further diagnostics.
+    """
+
+    gram: Array
+    method: str
+    residual: float = math.nan
+    rank: int = 0
+    unknowns: int = 0
+    condition: float = math.nan
+    notes: Mapping[str, object] = field(default_factory=dict)

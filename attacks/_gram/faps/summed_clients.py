@@ -1,0 +1,134 @@
+"""Fit the single clients' Gram matrices to sums of FAPS' masked products.
+
+The masks do not cancel in the sum. With a fixed number of inner steps each client is a known function of its S_i, so
+all clients are simulated and fitted to the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.faps import FAPS, PERIOD
+from securefed.algorithms._pca.guarded_faps import GuardedFAPS
+from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
+from securefed.attacks._base import Target, View
+from securefed.attacks._gram.coordinates import SymmetricMatrices
+from securefed.attacks._gram.faps.near_consensus import evenly_spaced, near_consensus
+from securefed.attacks._gram.faps.simulated_client import (
+    ReceivedRounds,
+    messages,
+    messages_and_tangents,
+    received_rounds,
+)
+from securefed.attacks._gram.joint_attack import JointAttack, JointFitProblem
+from securefed.attacks._gram.observed_rounds import rows_of
+from securefed.errors import DivergenceError
+
+_EMPTY = np.zeros(0)
+
+
+@dataclass(frozen=True)
+class JointGram(JointAttack):
+    """Fit all clients of FAPS' sums at once.
+
+    It needs a fixed number of inner steps: a rule would add each client's counts to the unknowns.
+    """
+
+    name: ClassVar[str] = "gram/joint"
+
+    def foreign(self, algorithm: object) -> str | None:
+        """Return why an algorithm is not FAPS with a fixed number of inner steps, or `None`."""
+        if isinstance(algorithm, FAPS) and not isinstance(algorithm, GuardedFAPS) and algorithm.inner_steps is not None:
+            return None
+        return "The messages are no masked products of FAPS with a fixed number of inner steps."
+
+    def size(self, target: Target, rounds: int) -> tuple[int, int]:
+        """Return the unknowns of one client, and the entries of the sums whose beta is known."""
+        algorithm, features = cast(FAPS, target.algorithm), target.public.features
+        return features * (features + 1) // 2, _known(algorithm, rounds) * (features * algorithm.rank + 1)
+
+    def sums(self, observed: View, target: Target) -> JointFitProblem:
+        """Return the simulation of a client, the sums, and a share of the near-consensus estimate to begin with."""
+        algorithm = cast(FAPS, target.algorithm)
+        rounds = observed.rounds[: _known(algorithm, len(observed.rounds))]
+        members = rounds[0].members
+        sender = FAPSSimulation.of([o.broadcast[BASIS] for o in rounds], algorithm)
+        pooled = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows_of(members, target.public)).gram
+        products = [o.message[PRODUCT].reshape(-1) for o in rounds]
+        seen = np.concatenate([*products, [float(o.message[CAPTURED]) for o in rounds]])
+        return JointFitProblem(sender, seen, sender.coordinates.coordinates(pooled / len(members)))
+
+
+def _known(algorithm: FAPS, rounds: int) -> int:
+    """Return the number of rounds whose beta is known.
+
+    Rule (25) always grows beta at k = 5, and decides at k = 10 by X_i.
+    """
+    return min(rounds, 2 * PERIOD + 1) if algorithm.adaptive else rounds
+
+
+@dataclass(frozen=True)
+class FAPSSimulation:
+    """One client of FAPS over all rounds, as a function of the coordinates of its S; beta is lambda_1(S) beta_scale.
+
+    A client is homogeneous: S / lambda_1 with beta_scale sends the messages over lambda_1, which is what is simulated.
+
+    Attributes:
+        received: what the client received.
+        coordinates: of S.
+    """
+
+    received: ReceivedRounds
+    coordinates: SymmetricMatrices
+
+    @classmethod
+    def of(cls, probes: Sequence[Array], algorithm: FAPS) -> FAPSSimulation:
+        """Return the simulation of a client that receives these broadcasts."""
+        return cls(received_rounds(probes, algorithm), SymmetricMatrices.of(len(probes[0])))
+
+    @property
+    def count(self) -> int:
+        """Return the number of coordinates of S."""
+        return self.coordinates.count
+
+    @property
+    def determined(self) -> int:
+        """Return the number of coordinates of S, all of which the messages determine."""
+        return self.count
+
+    def gram(self, x: Array) -> Array:
+        """Return S."""
+        return self.coordinates.matrix(x)
+
+    def sent(self, x: Array) -> Array:
+        """Return all messages, then all scalars, flat; NaN where the simulation fails."""
+        S = self.gram(x)
+        try:
+            top = float(np.linalg.eigvalsh(S)[-1])
+            if not top > 0:
+                raise LinAlgError
+            products = messages(S / top, _EMPTY, self.received)
+        except (LinAlgError, DivergenceError):
+            return np.full(sum(Z.size + 1 for Z in self.received.probes), np.nan)
+        return np.concatenate([*(top * Y.reshape(-1) for Y in products), self._captured(S)])
+
+    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
+        """Return `sent`, and its derivative (equations, parameters)."""
+        values, vectors = np.linalg.eigh(self.gram(x))
+        top, unit = float(values[-1]), x / float(values[-1])
+        products, parts = messages_and_tangents(self.gram(unit), _EMPTY, self.received, self.coordinates)
+        flat = np.concatenate([Y.reshape(-1) for Y in products])
+        slopes = np.vstack([part.transpose(0, 2, 1).reshape(-1, self.count) for part in parts])
+        d_top = self.coordinates.slopes(np.outer(vectors[:, -1], vectors[:, -1]))
+        slopes = slopes - np.outer(slopes @ unit - flat, d_top)  # d[top Y(x / top)]
+        scalars = np.stack([self.coordinates.slopes(Z @ Z.T) for Z in self.received.probes])
+        return np.concatenate([top * flat, self._captured(self.gram(x))]), np.vstack([slopes, scalars])
+
+    def _captured(self, S: Array) -> Array:
+        return np.array([float(np.vdot(Z, S @ Z)) for Z in self.received.probes])

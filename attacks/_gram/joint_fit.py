@@ -1,0 +1,171 @@
+"""Fit several clients' Gram matrices to the sums of their messages, by simulating all clients at once.
+
+A sum of linear messages is one client with the pooled rows. A sum of non-linear ones is not: it depends on the single
+matrices, and with enough rounds its Jacobian in all of them together has full rank. The sums cannot show which matrix
+belongs to which client where the clients differ in nothing public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.attacks._fitting.levenberg_marquardt import (
+    GeodesicAcceleration,
+    LeastSquaresFit,
+    StallLimit,
+    levenberg_marquardt,
+)
+
+GOAL, PROOF = 3e-13, 1e-9
+"""Relative residual below which a fit counts as proven, if its Jacobian has full rank."""
+_FULL_RANK = 1e-11
+"""Singular values below this share of the largest, columns scaled to unit length, count as zero."""
+_PATIENCE = StallLimit(1e-8, far=10, close=None)
+"""A disturbed fit ends where ten Jacobians do not halve a residual above 1e-8."""
+_TIED = 40
+"""Jacobians of the fit of equal clients, which only has to come near."""
+
+
+class ClientSimulation(Protocol):
+    """The messages of one client, as a function of the parameters of its Gram matrix."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of parameters."""
+        ...
+
+    @property
+    def determined(self) -> int:
+        """Return the number of parameters that the messages depend on."""
+        ...
+
+    def sent(self, x: Array) -> Array:
+        """Return the client's part of the sums, flat and in their units; NaN where the simulation of x fails."""
+        ...
+
+    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
+        """Return `sent`, and its derivative (equations, parameters)."""
+        ...
+
+    def gram(self, x: Array) -> Array:
+        """Return S(x)."""
+        ...
+
+
+@dataclass(frozen=True)
+class JointFit:
+    """The Gram matrices of all clients of a sum, as fitted.
+
+    Attributes:
+        grams: (clients, features, features).
+        residual: relative residual.
+        rank: of the Jacobian in all clients' matrices.
+        unknowns: that the messages depend on, all clients together.
+        condition: of the Jacobian, over the directions of its rank.
+        starts: number of starts that were tried.
+    """
+
+    grams: Array
+    residual: float
+    rank: int
+    unknowns: int
+    condition: float
+    starts: int
+
+    @property
+    def proven(self) -> bool:
+        """Return whether the residual is round-off and the Jacobian has full rank."""
+        return self.residual < PROOF and self.rank == self.unknowns
+
+
+def fit_jointly(
+    senders: Sequence[ClientSimulation],
+    seen: Array,
+    first: Array,
+    *,
+    starts: int,
+    jacobians: int,
+    rng: np.random.Generator,
+) -> JointFit:
+    """Fit all clients to the sums.
+
+    The fit begins with equal clients, which explain as much of the sums as equal clients can. Those are a saddle where
+    only the sum of the matrices shows, so they are disturbed before each fit: by little, more and much in turn.
+
+    Args:
+        senders: simulations of the clients, with parameters of one kind.
+        seen: the sums, flat.
+        first: parameters of one client to begin with.
+        starts: largest number of disturbed starts.
+        jacobians: largest number of Jacobians of each.
+        rng: source of the disturbances.
+    """
+    scale = float(np.linalg.norm(seen)) or 1.0
+    problem = _SumOfClients(senders, seen, scale)
+    common = _equal_clients(senders, seen, scale, first)
+    best = LeastSquaresFit(np.tile(common, len(senders)), np.inf, 0, problem.linearised)
+    tried = 0
+    while tried < starts and not best.norm < PROOF:
+        spread = 0.03 * 3.0 ** (tried % 3) * float(np.linalg.norm(common)) / np.sqrt(len(common))
+        moves = rng.normal(size=(len(senders), len(common)))
+        moves -= moves.mean(axis=0)  # the sum stays
+        start = (common + spread * moves).reshape(-1)
+        found = levenberg_marquardt(
+            problem.linearised,
+            start,
+            steps=jacobians,
+            goal=GOAL,
+            residual=problem.residual,
+            patience=_PATIENCE,
+            stepper=GeodesicAcceleration(problem.residual),
+        )
+        best = min(best, found, key=lambda fit: fit.norm)
+        tried += 1
+    unknowns = sum(sender.determined for sender in senders)
+    rank, condition = jacobian_rank(problem.linearised(best.point)[1], unknowns)
+    grams = np.stack([sender.gram(x) for sender, x in zip(senders, problem.parts(best.point), strict=True)])
+    return JointFit(grams, best.norm, rank, unknowns, condition, tried)
+
+
+def jacobian_rank(jacobian: Array, largest: int) -> tuple[int, float]:
+    """Return the rank of a Jacobian, at most `largest`, and its condition; columns are scaled to unit length."""
+    scaled = jacobian / np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300)
+    s = np.linalg.svd(np.linalg.qr(scaled, mode="r") if len(scaled) > scaled.shape[1] else scaled, compute_uv=False)
+    rank = min(int(np.sum(s > _FULL_RANK * s[0])), largest)
+    return rank, float(s[0] / s[rank - 1])
+
+
+@dataclass(frozen=True)
+class _SumOfClients:
+    """The sums as a function of all clients' parameters."""
+
+    senders: Sequence[ClientSimulation]
+    seen: Array
+    scale: float
+
+    def parts(self, x: Array) -> list[Array]:
+        return np.split(x, np.cumsum([sender.count for sender in self.senders])[:-1])
+
+    def residual(self, x: Array) -> Array:
+        sent = [sender.sent(part) for sender, part in zip(self.senders, self.parts(x), strict=True)]
+        return np.asarray((np.sum(sent, axis=0) - self.seen) / self.scale)
+
+    def linearised(self, x: Array) -> tuple[Array, Array]:
+        pairs = [sender.sent_and_tangents(part) for sender, part in zip(self.senders, self.parts(x), strict=True)]
+        residual = (np.sum([sent for sent, _ in pairs], axis=0) - self.seen) / self.scale
+        return residual, np.hstack([tangents for _, tangents in pairs]) / self.scale
+
+
+def _equal_clients(senders: Sequence[ClientSimulation], seen: Array, scale: float, first: Array) -> Array:
+    """Fit one client to its even part of the sums; `first` where that fails."""
+    count = len(senders)
+    one = _SumOfClients(senders[:1], seen / count, scale / count)
+    found = levenberg_marquardt(
+        one.linearised, first, steps=_TIED, goal=GOAL, residual=one.residual, patience=StallLimit(0.0, far=5)
+    )
+    return found.point if np.isfinite(found.norm) else first

@@ -1,0 +1,132 @@
+"""Reconstruct Gram matrices from LocalPower with several local products a round, which `gram/power` cannot use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._public import require
+from securefed._tensors import Array
+from securefed.algorithms._pca.localpower import LOCAL_STEPS, LocalPower
+from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
+from securefed.attacks._base import Reconstruction, RoundView, Target, View
+from securefed.attacks._gram.observed_rounds import most_frequent_members, rounds_by_members, rows_of
+from securefed.attacks._gram.repeated_products import LocalPowerRound, RepeatedProductsFit, polish, root
+from securefed.attacks._requirements import MEMORY, too_large, untold
+from securefed.errors import TranscriptError
+
+
+@dataclass(frozen=True)
+class LocalPowerGram:
+    """Solve S^q from the rounds of one q > 1, take its root, and fit it to all rounds.
+
+    The attack needs a view that shows ONE client: a sum of S_i^q is no power of the sum. It is exact where the products
+    span the range of S, to about round-off over (lambda_r / lambda_1)^q, r the rank of S. The root alone
+    (`diagnostics["method"]` is "root") loses eigenvalues below the q-th root of round-off: with q = 4 those below 1e-4
+    of the largest.
+
+    Attributes:
+        fit_features: largest rank of S (rows or features, whichever is fewer) at which the fit is tried; its cost grows
+            with the sixth power (20: a second).
+        jacobians: largest number of Jacobians of the fit.
+        memory: bytes that the elimination may take; more is refused before anything is allocated.
+    """
+
+    fit_features: int = 30
+    jacobians: int = 60
+    memory: int = MEMORY
+    name: ClassVar[str] = "gram/local-power"
+    secret: ClassVar[str] = "gram"
+
+    def __post_init__(self) -> None:
+        require(self.fit_features >= 0, f"fit_features must be at least 0, not {self.fit_features}")
+        require(self.jacobians >= 1, f"jacobians must be at least 1, not {self.jacobians}")
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
+        if not isinstance(target.algorithm, LocalPower) or target.algorithm.contributes_gram_product:
+            return "The messages hold no repeated products S V: this attack is for LocalPower with several local steps."
+        if target.algorithm.sends_gram_product:
+            return "A KKT stop sends S Z itself, which `gram/power` reads."
+        if (reason := untold(observed.rounds, every=False)) is not None:
+            return reason
+        members = _members(observed)
+        if members is None or len(members) > 1:
+            return f"No observed message is of client {observed.target} alone, and sums are linear in no power of S_i."
+        return self._no_room(_most_rounds(_rounds(observed, members, target)))
+
+    def _no_room(self, same: Sequence[LocalPowerRound]) -> str | None:
+        if len(same) < 2:
+            return "No two rounds have the same number of local steps above one: `gram/power` reads those of one."
+        features, rank = same[0].start.shape
+        unknowns = len(same) * rank * (rank + 1) // 2
+        equations = (len(same) * rank) ** 2 // 2 + len(same) * rank * features
+        what = f"Eliminating S^q of {features} features from {len(same)} rounds of rank {rank}"
+        return too_large(24 * unknowns * equations, self.memory, what)
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the target's Gram matrix."""
+        reason = self.applies(target, observed)
+        if reason is not None:
+            raise TranscriptError(reason)
+        members = _members(observed)
+        assert members is not None
+        rows = rows_of(members, target.public)
+        rounds = _rounds(observed, members, target)
+        estimate = root(_most_rounds(rounds), rows)
+        found = self._fitted(rounds, estimate, rows)
+        gram, fitted = (estimate, None) if found is None else found
+        method = "root" if fitted is None else "fitted" if fitted.proven else "fitted, not proven"
+        return Reconstruction(
+            secret=self.secret,
+            value=gram,
+            residual=float("nan") if fitted is None else fitted.residual,
+            rank=0 if fitted is None else fitted.rank,
+            unknowns=target.public.features if fitted is None else fitted.unknowns,
+            condition=float("nan") if fitted is None else fitted.condition,
+            diagnostics={"rounds": len(rounds), "method": method},
+            members=members,
+        )
+
+    def _fitted(
+        self, rounds: Sequence[LocalPowerRound], estimate: Array, rows: int
+    ) -> tuple[Array, RepeatedProductsFit] | None:
+        """Fit S in its range; `None` where the products do not span it, or where S is large."""
+        products = np.hstack([r.product for r in rounds])
+        rank = min(rows, len(products))
+        if rank > min(self.fit_features, products.shape[1]):
+            return None
+        frame = np.linalg.svd(products, full_matrices=False)[0][:, :rank]
+        inside = [LocalPowerRound(frame.T @ r.probe, frame.T @ r.product, r.steps, r.captured) for r in rounds]
+        found = polish(inside, frame.T @ estimate @ frame, self.jacobians)
+        return frame @ found.gram @ frame.T, found
+
+
+def _members(observed: View) -> frozenset[int] | None:
+    """Return the most frequent set of clients that holds the target, among rounds whose broadcast is known."""
+    return most_frequent_members(rounds_by_members(o for o in observed.rounds if o.broadcast), observed.target)
+
+
+def _rounds(observed: View, members: frozenset[int], target: Target) -> list[LocalPowerRound]:
+    """Return the client's messages, without the columns beyond its rank: those are orthonormalised round-off."""
+    rows = rows_of(members, target.public)
+    return [_round(o, rows) for o in observed.rounds if o.broadcast and o.members == members]
+
+
+def _round(observation: RoundView, rows: int) -> LocalPowerRound:
+    return LocalPowerRound(
+        observation.broadcast[BASIS],
+        observation.message[PRODUCT][:, :rows],
+        int(observation.broadcast[LOCAL_STEPS]),
+        float(observation.message[CAPTURED]),
+    )
+
+
+def _most_rounds(rounds: Sequence[LocalPowerRound]) -> list[LocalPowerRound]:
+    """Return the rounds with the most frequent number of local steps above one; ties go to the fewest steps."""
+    counts = sorted({r.steps for r in rounds if r.steps > 1})
+    same = [[r for r in rounds if r.steps == count] for count in counts]
+    return max(same, key=len, default=[])

@@ -1,0 +1,104 @@
+"""Choose the observed rounds that an attack on Gram matrices may put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._public import Public
+from securefed._tensors import Array
+from securefed.algorithms._pca.guarded_faps import BLOCK, GuardedFAPS
+from securefed.algorithms._pca.localpower import LOCAL_STEPS
+from securefed.algorithms._pca.server import BASIS, GRAM_PRODUCT, PRODUCT, SubspaceMethod
+from securefed.algorithms._pca.ssi import SSI
+from securefed.attacks._base import RoundView, View
+from securefed.attacks._precision import rounding
+from securefed.attacks._requirements import too_large
+
+Members = frozenset[ClientId]
+
+
+def shows_products(algorithm: object) -> bool:
+    """Return whether an algorithm may have rounds that show S Z.
+
+    SSI, LocalPower, guarded FAPS, and any method with a KKT stop have.
+    """
+    if isinstance(algorithm, SSI | GuardedFAPS):
+        return True
+    return isinstance(algorithm, SubspaceMethod) and algorithm.sends_gram_product
+
+
+def linear_rounds(observed: View) -> list[RoundView]:
+    """Return the rounds that show S Z exactly.
+
+    These are all rounds of SSI and of a KKT stop, LocalPower's with one local step, and guarded FAPS' outside its
+    blocks. Rounds whose broadcast is missing are left out.
+    """
+    return [o for o in observed.rounds if o.broadcast and gram_product(o) is not None]
+
+
+def gram_product(observation: RoundView) -> Array | None:
+    """Return S Z of a round of an algorithm that `shows_products`, or `None` where this round does not show it."""
+    message, broadcast = observation.message, observation.broadcast
+    if GRAM_PRODUCT in message:
+        return message[GRAM_PRODUCT]
+    plain = int(broadcast.get(LOCAL_STEPS, 1)) == 1 and int(broadcast.get(BLOCK, 0)) == 0
+    return message[PRODUCT] if plain else None
+
+
+def rounds_by_members(rounds: Iterable[RoundView]) -> dict[Members, list[RoundView]]:
+    """Group rounds by the clients whose sum they show, in order of first appearance."""
+    groups: dict[Members, list[RoundView]] = {}
+    for observation in rounds:
+        groups.setdefault(observation.members, []).append(observation)
+    return groups
+
+
+def most_frequent_members(groups: dict[Members, list[RoundView]], target: ClientId | None) -> Members | None:
+    """Return the set of clients with most rounds among those that hold the target (any, without a target).
+
+    Ties go to the smaller set; `None` where no set holds the target.
+    """
+    fits = [members for members in groups if target is None or target in members]
+    return min(fits, key=lambda members: (-len(groups[members]), len(members)), default=None)
+
+
+def stacked_products(rounds: Iterable[RoundView]) -> tuple[Array, Array]:
+    """Return [Z_1 .. Z_K] and [S Z_1 .. S Z_K] of the rounds that show them, each (features, K rank)."""
+    pairs = [(o.broadcast[BASIS], product) for o in rounds if (product := gram_product(o)) is not None]
+    return np.hstack([Z for Z, _ in pairs]), np.hstack([Y for _, Y in pairs])
+
+
+def rounding_of_products(rounds: Iterable[RoundView]) -> Array:
+    """Estimate the rounding of each column of `stacked_products` from the numbers themselves.
+
+    Returns:
+        Standard deviations, (K rank,).
+    """
+    seen = [(product, o) for o in rounds if (product := gram_product(o)) is not None]
+    unit = max(_unit(o) for _, o in seen)
+    squares = rounding(np.stack([product for product, _ in seen]), unit) ** 2
+    return np.asarray(np.sqrt(squares.mean(axis=1)).reshape(-1))
+
+
+def _unit(observation: RoundView) -> float:
+    """Return the fixed-point unit of the sum, 0 where it is unknown.
+
+    The members' roundings add up; this is the unit of one rounding of the same variance.
+    """
+    name = GRAM_PRODUCT if GRAM_PRODUCT in observation.message else PRODUCT
+    return observation.step.get(name, 0.0) * float(np.sqrt(len(observation.members)))
+
+
+def rows_of(members: Members, public: Public) -> int:
+    """Return the public number of rows of a set of clients, a bound on the rank of their Gram matrix."""
+    return sum(public.rows[client] for client in members)
+
+
+def memory_for(features: int, rounds: Sequence[RoundView], groups: int, limit: int) -> str | None:
+    """Return why a solve for `groups` Gram matrices from these rounds does not fit into `limit` bytes, or `None`."""
+    columns = sum(np.shape(o.broadcast[BASIS])[1] for o in rounds)
+    needed = 8 * groups * (8 * features**2 + 6 * features * columns)
+    return too_large(needed, limit, f"Solving for {groups} x {features} x {features} entries from {columns} products")

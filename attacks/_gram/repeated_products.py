@@ -1,0 +1,219 @@
+"""Solve for S from LocalPower's rounds of q > 1 local products: Y_k = S V_k, V_k = orth(S^(q-1) Z_k) unknown.
+
+Gram-Schmidt only multiplies from the right: S^q Z_k = Y_k R_k with R_k upper triangular, (p, p). S^q is symmetric, so
+Z_j^T Y_k R_k is the transpose of Z_k^T Y_j R_j: linear equations that fix all R_k up to one common factor. Then S^q
+follows as S does from subspace iteration, S is its root, and the factor follows from the stop-rule scalar tr(Z^T S Z).
+The root magnifies round-off of the small eigenvalues, so S is fitted to the simulated products in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.operators import orth
+from securefed.attacks._fitting.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
+from securefed.attacks._gram.coordinates import SymmetricMatrices
+from securefed.attacks._gram.linear import solve
+from securefed.attacks._gram.tangents import complete, left
+from securefed.errors import DivergenceError
+
+GOAL, PROOF = 1e-13, 1e-9
+"""Residual at which the fit stops, and below which it counts as proven."""
+_NULL = 1e-10
+"""Combinations of the Z_k below this share of the largest count as zero."""
+_FULL_RANK = 1e-12
+"""Singular values of the Jacobian below this share of the largest count as zero."""
+_HIDDEN = 1e-3
+"""A fit is proven only where its residual times its condition is below this."""
+
+
+@dataclass(frozen=True)
+class LocalPowerRound:
+    """One message of LocalPower.
+
+    Attributes:
+        probe: Z, (features, p).
+        product: the first c columns of Y, which depend on those of Z alone.
+        steps: q.
+        captured: tr(Z^T S Z).
+    """
+
+    probe: Array
+    product: Array
+    steps: int
+    captured: float
+
+    @property
+    def start(self) -> Array:
+        """Return the columns of Z that the product comes from, (features, c)."""
+        return self.probe[:, : self.product.shape[1]]
+
+
+@dataclass(frozen=True)
+class TriangularFactors:
+    """The R_k, as far as symmetry determines them.
+
+    Attributes:
+        products: [S^q Z_1 .. S^q Z_K] up to one positive factor.
+        gap: the second smallest singular value over the smallest; near 1 the factors are not determined.
+    """
+
+    products: Array
+    gap: float
+
+
+def factors(rounds: Sequence[LocalPowerRound]) -> TriangularFactors:
+    """Solve for the R_k of at least two rounds with one q: the smallest singular vector of their equations."""
+    Z, Y = np.stack([r.start for r in rounds]), np.stack([r.product for r in rounds])
+    count, _, p = Z.shape
+    a, b = np.triu_indices(p)
+    triangles = np.zeros((len(a), p, p))
+    triangles[np.arange(len(a)), a, b] = 1
+    matrix = np.vstack([_transposes(Z, Y, triangles), _vanishing(Z, Y, triangles)])
+    scale = np.maximum(np.linalg.norm(matrix, axis=0), np.finfo(float).tiny)
+    triangle = np.linalg.qr(matrix / scale, mode="r")
+    _, s, Vt = np.linalg.svd(np.vstack([triangle, np.zeros((len(scale) - len(triangle), len(scale)))]))
+    R = np.einsum("kq,qab->kab", (Vt[-1] / scale).reshape(count, -1), triangles)
+    products = np.hstack(list(Y @ R))
+    gap = float(s[-2] / max(s[-1], np.finfo(float).eps * s[0]))
+    return TriangularFactors(products * np.sign(np.vdot(np.hstack(list(Z)), products)), gap)
+
+
+def root(rounds: Sequence[LocalPowerRound], rows: int) -> Array:
+    """Solve for S by the root of S^q, of rank at most `rows`."""
+    found = factors(rounds)
+    power = solve(np.hstack([r.start for r in rounds]), found.products, rows=rows).gram
+    values, vectors = np.linalg.eigh(power)
+    S = (vectors * np.maximum(values, 0) ** (1 / rounds[0].steps)) @ vectors.T
+    seen = sum(r.captured for r in rounds)
+    return np.asarray(S * (seen / max(sum(float(np.vdot(r.probe, S @ r.probe)) for r in rounds), 1e-300)))
+
+
+@dataclass(frozen=True)
+class RepeatedProductsFit:
+    """S fitted to the simulated products.
+
+    Attributes:
+        gram: S.
+        residual: norm of the relative residuals.
+        rank: of the Jacobian.
+        unknowns: of the fit.
+        condition: of the Jacobian.
+    """
+
+    gram: Array
+    residual: float
+    rank: int
+    unknowns: int
+    condition: float
+
+    @property
+    def proven(self) -> bool:
+        """Return whether the residual is round-off and bounds what the weakest direction can hide."""
+        return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _HIDDEN
+
+
+def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> RepeatedProductsFit:
+    """Fit symmetric S to all rounds, whatever their q; probes, products and S are given in a basis of S's range.
+
+    Gram-Schmidt only looks back, so the first columns are a problem of their own, which is the easier the fewer they
+    are: the fit takes them one by one. Its coordinates are those of the start's eigenvectors, since it scales each
+    coordinate by itself and small eigenvalues are far less certain than large ones.
+
+    Args:
+        rounds: one client's messages.
+        start: S to begin with.
+        steps: largest number of Jacobians for each column more.
+    """
+    values, frame = np.linalg.eigh(start)
+    scale = float(values[-1])
+    coordinates = SymmetricMatrices.of(len(start))
+    point = coordinates.coordinates(np.diag(values / scale))
+    turned = [replace(r, probe=frame.T @ r.probe, product=frame.T @ r.product) for r in rounds]
+    fits = []
+    for columns in range(1, turned[0].product.shape[1] + 1):
+        problem = RepeatedProducts([replace(r, product=r.product[:, :columns]) for r in turned], coordinates, scale)
+        stepper = GeodesicAcceleration(problem.residual)
+        fits.append(
+            levenberg_marquardt(
+                problem.linearised, point, steps=steps, goal=GOAL, residual=problem.residual, stepper=stepper
+            )
+        )
+        point = fits[-1].point
+    s = np.linalg.svd(np.linalg.qr(fits[-1].jacobian, mode="r"), compute_uv=False)
+    rank = int(np.sum(s > _FULL_RANK * s[0]))
+    gram = scale * frame @ coordinates.matrix(point) @ frame.T
+    return RepeatedProductsFit(gram, fits[-1].norm, rank, coordinates.count, float(s[0] / s[rank - 1]))
+
+
+@dataclass(frozen=True)
+class RepeatedProducts:
+    """Residuals of simulated messages as functions of the coordinates of S / scale.
+
+    Attributes:
+        rounds: one client's messages.
+        coordinates: of S / scale.
+        scale: size of S.
+    """
+
+    rounds: Sequence[LocalPowerRound]
+    coordinates: SymmetricMatrices
+    scale: float
+
+    def residual(self, x: Array) -> Array:
+        """Return the residuals of all messages; NaN where the simulation fails."""
+        S = self.coordinates.matrix(x)
+        try:
+            return self._stack(S, [S @ self._last(S, r) for r in self.rounds])
+        except (LinAlgError, DivergenceError):
+            return np.full(1, np.nan)
+
+    def linearised(self, x: Array) -> tuple[Array, Array]:
+        """Return `residual` and its derivative (equations, parameters)."""
+        S = self.coordinates.matrix(x)
+        sent, rows = [], []
+        for r in self.rounds:
+            V, dV = r.start, np.zeros((len(r.start), len(x), r.start.shape[1]))
+            for _ in range(r.steps - 1):
+                V, dV = complete(S @ V, left(S, dV) + self.coordinates.times(V))
+            sent.append(S @ V)
+            rows.append((left(S, dV) + self.coordinates.times(V)).transpose(0, 2, 1).reshape(-1, len(x)))
+        scalars = [self.coordinates.slopes(r.probe @ r.probe.T) for r in self.rounds]
+        return self._stack(S, sent), np.vstack([*rows, scalars])
+
+    def _last(self, S: Array, r: LocalPowerRound) -> Array:
+        V = r.start
+        for _ in range(r.steps - 1):
+            V = orth(S @ V)
+        return V
+
+    def _stack(self, S: Array, sent: Sequence[Array]) -> Array:
+        residuals = [(Y - r.product / self.scale).reshape(-1) for Y, r in zip(sent, self.rounds, strict=True)]
+        scalars = [float(np.vdot(r.probe, S @ r.probe)) - r.captured / self.scale for r in self.rounds]
+        return np.concatenate([*residuals, scalars])
+
+
+def _transposes(Z: Array, Y: Array, triangles: Array) -> Array:
+    """Return the equations Z_j^T Y_k R_k - (Z_k^T Y_j R_j)^T = 0 for j <= k."""
+    count, _, p = Z.shape
+    j, k = np.triu_indices(count)
+    inner = np.einsum("jna,knb->jkab", Z, Y)
+    out = np.zeros((len(j), p, p, count, len(triangles)))
+    pairs = np.arange(len(j))
+    out[pairs, :, :, k] = np.einsum("mab,qbc->macq", inner[j, k], triangles)
+    out[pairs, :, :, j] -= np.einsum("mab,qbc->mcaq", inner[k, j], triangles)
+    return out.reshape(len(j) * p * p, count * len(triangles))
+
+
+def _vanishing(Z: Array, Y: Array, triangles: Array) -> Array:
+    """Return the equations sum_k Y_k R_k N_k = 0 for the null vectors N of [Z_1 .. Z_K]."""
+    count, features, p = Z.shape
+    _, s, Vt = np.linalg.svd(np.hstack(list(Z)))
+    N = Vt[int(np.sum(s > _NULL * s[0])) :].reshape(-1, count, p)
+    out = np.einsum("kna,qab,mkb->mnkq", Y, triangles, N, optimize=True)
+    return np.asarray(out.reshape(len(N) * features, count * len(triangles)))

@@ -1,0 +1,121 @@
+"""Reconstruct Gram matrices from subspace iteration: Y_k = S Z_k is linear in S (faps proposition 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._public import require
+from securefed.attacks._base import Reconstruction, RoundView, Target, View
+from securefed.attacks._diagnosis import EXPLAINED
+from securefed.attacks._gram.clipped_products import PerturbedProducts, PerturbedSolution, is_perturbed
+from securefed.attacks._gram.linear import ESTIMATORS, TAU, Estimator, GramSolution, solve
+from securefed.attacks._gram.observed_rounds import (
+    linear_rounds,
+    memory_for,
+    most_frequent_members,
+    rounding_of_products,
+    rounds_by_members,
+    rows_of,
+    shows_products,
+    stacked_products,
+)
+from securefed.attacks._requirements import MEMORY, untold
+from securefed.errors import TranscriptError
+
+
+@dataclass(frozen=True)
+class PowerGram:
+    """Stack the Z_k and Y_k of the rounds that show one set of clients, and solve S Z = Y.
+
+    The attack works on any view, since a sum of linear messages is one client with the pooled rows. Where the members
+    change from round to round only the most frequent set is used; `gram/difference` uses the others too. LocalPower's
+    rounds with more than one local step are left out.
+
+    The estimate is exact once the probes span the features (features / rank rounds), and with `psd` already after
+    rows / rank rounds. Directions that rounding or noise hides are recognised by their asymmetry, left out and counted
+    (`diagnostics["directions lost to noise"]`).
+
+    Where the view knows of noise or clips (`RoundView.noise`, `clips`) and the estimator is `psd`, S is shrunk by
+    what the noise may be (`shrinkage`) and the clip undone (`clipped_products`): exactly for one client with an
+    unclipped round, else for clients that hold shares of S by their rows. `diagnostics["clipped to"]` is the mean part
+    of the sums that remained.
+
+    Attributes:
+        estimator: `minimum-norm` (the paper's), `symmetric`, or `psd`, the strongest (see `linear.solve`).
+        tau: smallest singular value of the probes that is used, relative to the largest.
+        memory: bytes that the solve may take; more is refused before anything is allocated.
+    """
+
+    estimator: Estimator = "psd"
+    tau: float = TAU
+    memory: int = MEMORY
+    name: ClassVar[str] = "gram/power"
+    secret: ClassVar[str] = "gram"
+
+    def __post_init__(self) -> None:
+        require(self.estimator in ESTIMATORS, f"estimator is one of {', '.join(ESTIMATORS)}, not {self.estimator!r}")
+        require(0 < self.tau < 1, f"tau must lie in (0, 1), not {self.tau}")
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
+        if not shows_products(target.algorithm):
+            return "The messages are no products S Z: this attack is for SSI and LocalPower, or a KKT stop."
+        if (reason := untold(observed.rounds, every=False)) is not None:
+            return reason
+        rounds = linear_rounds(observed)
+        if not rounds:
+            return "Every observed round has several local steps or is one of FAPS: no message is linear in S."
+        if most_frequent_members(rounds_by_members(rounds), observed.target) is None:
+            return f"No observed sum holds client {observed.target}."
+        return memory_for(target.public.features, rounds, 1, self.memory)
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the Gram matrix of the target, or of the most frequent set of clients."""
+        reason = self.applies(target, observed)
+        if reason is not None:
+            raise TranscriptError(reason)
+        groups = rounds_by_members(linear_rounds(observed))
+        members = most_frequent_members(groups, observed.target)
+        assert members is not None
+        own = groups[members]
+        probes, products = stacked_products(own)
+        rows = rows_of(members, target.public)
+        solution = solve(
+            probes, products, estimator=self.estimator, tau=self.tau, rows=rows, errors=rounding_of_products(own)
+        )
+        private = self._private(own, target, rows, solution)
+        directions = min(target.public.features, rows or target.public.features)  # that many determine S
+        notes = {
+            "rounds": len(own),
+            "rounds observed": len(observed.rounds),
+            "estimator": self.estimator,
+            "noise": solution.noise if private is None else private.noise,
+            "directions lost to noise": solution.lost,
+        }
+        if private is not None:
+            notes |= {"clipped to": float(private.parts.sum(axis=1).mean()), "explained": private.explained}
+        return Reconstruction(
+            secret=self.secret,
+            value=solution.gram if private is None else private.gram,
+            residual=solution.residual if private is None else private.residual,
+            rank=min(solution.rank, directions),
+            unknowns=directions,
+            condition=solution.condition,
+            diagnostics=notes,
+            members=members,
+        )
+
+    def _private(
+        self, rounds: Sequence[RoundView], target: Target, rows: int, plain: GramSolution
+    ) -> PerturbedSolution | None:
+        """Solve with noise and clips taken into account; `None` where the defence did nothing."""
+        if self.estimator != "psd" or not is_perturbed(rounds):
+            return None
+        seen = PerturbedProducts.of(rounds, target.public)
+        if not seen.noise.any() and (not seen.seen_clipped or (len(rounds) > 1 and plain.residual < EXPLAINED)):
+            return None
+        return seen.recovered(rows)

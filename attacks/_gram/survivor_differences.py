@@ -1,0 +1,253 @@
+"""Reconstruct one client's Gram matrix from sums over changing survivors, which secure aggregation does not hide.
+
+Every sum is exact, so sums over different sets subtract. Drop-outs are enough; no party needs to deviate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._public import Public, require
+from securefed._tensors import Array
+from securefed.algorithms._pca.server import BASIS
+from securefed.attacks._base import Reconstruction, RoundView, Target, View
+from securefed.attacks._gram.client_deviations import deviations
+from securefed.attacks._gram.clipped_products import PerturbedProducts, is_perturbed
+from securefed.attacks._gram.linear import nearest_psd, solve
+from securefed.attacks._gram.observed_rounds import (
+    Members,
+    gram_product,
+    linear_rounds,
+    memory_for,
+    rounds_by_members,
+    rows_of,
+    shows_products,
+    stacked_products,
+)
+from securefed.attacks._requirements import MEMORY, untold
+from securefed.errors import TranscriptError
+
+_TAU = 1e-12
+"""Singular values of the design below this share of the largest are round-off."""
+_SIGNAL = 4.0
+"""A direction is used where its image has at least this times the energy of noise alone."""
+
+
+@dataclass(frozen=True)
+class DifferenceGram:
+    """Fit one Gram matrix to every group of clients that always come together, jointly to all rounds.
+
+    The rounds say sum_a c_ka S_a Z_k = Y_k, with c_ka = 1 where group a is in round k, and every S_a is positive
+    semidefinite, of rank at most its rows. Alternating projections reach such matrices from two starts: the differences
+    of the sets' pooled Gram matrices, and shares of one common matrix by the public rows, with the least deviations.
+    The estimate is the mean of the two results.
+
+    Sums that a defence clipped, or to which it added noise of known size, say little of single clients: there the
+    estimate is the group's share of the pooled matrix (`clipped_products`) and a deviation as far as the noise shows
+    one (`client_deviations`).
+
+    What is reconstructed is the group of the target (`Reconstruction.members`): the target alone, unless another client
+    came and went exactly when the target did.
+
+    Attributes:
+        sweeps: projections from each start.
+        memory: bytes that the system may take; more is refused before anything is allocated.
+    """
+
+    sweeps: int = 60
+    memory: int = MEMORY
+    name: ClassVar[str] = "gram/difference"
+    secret: ClassVar[str] = "gram"
+
+    def __post_init__(self) -> None:
+        require(self.sweeps >= 1, f"sweeps must be at least 1, not {self.sweeps}")
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
+        if not shows_products(target.algorithm):
+            return "The messages are no products S Z: this attack is for SSI and LocalPower, or a KKT stop."
+        if observed.target is None:
+            return "It needs one client as its target."
+        rounds = linear_rounds(observed)
+        if not any(observed.target in o.members for o in rounds):
+            return (
+                untold(observed.rounds, every=False)
+                or f"No observed sum that is linear in S holds client {observed.target}."
+            )
+        if any(o.members == {observed.target} for o in rounds):
+            return "The view shows the target alone: nothing needs to be subtracted."
+        if len({o.members for o in rounds}) == 1:
+            return "The same clients are in every sum: there is nothing to subtract."
+        return memory_for(target.public.features, rounds, len(coming_together(rounds)), self.memory)
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Reconstruct the Gram matrix of the target's group."""
+        reason = self.applies(target, observed)
+        if reason is not None:
+            raise TranscriptError(reason)
+        rounds = linear_rounds(observed)
+        groups = coming_together(rounds)
+        index = next(a for a, group in enumerate(groups) if observed.target in group)
+        return self._private(rounds, groups, index, target) or self._exact(rounds, groups, index, target)
+
+    def _exact(
+        self, rounds: Sequence[RoundView], groups: Sequence[Members], index: int, target: Target
+    ) -> Reconstruction:
+        system = SurvivorSystem.of(rounds, groups, target.public)
+        starts = system.differences(rounds, groups, target.public), system.shares()
+        grams = np.mean([system.project(start, self.sweeps) for start in starts], axis=0)
+        return Reconstruction(
+            secret=self.secret,
+            value=grams[index],
+            residual=system.residual(grams),
+            rank=len(system.weights),
+            unknowns=len(groups) * target.public.features,
+            condition=float(system.weights[0] / system.weights[-1]) if len(system.weights) else float("nan"),
+            diagnostics={"rounds": len(rounds), "groups": len(groups), "noise": system.noise},
+            members=groups[index],
+        )
+
+    def _private(
+        self, rounds: Sequence[RoundView], groups: Sequence[Members], index: int, target: Target
+    ) -> Reconstruction | None:
+        """Estimate from perturbed sums; `None` where no defence did anything, or a clip left the sums as they are."""
+        if not is_perturbed(rounds):
+            return None
+        seen = PerturbedProducts.of(rounds, target.public)
+        if not seen.noise.any() and not seen.seen_clipped:
+            return None
+        clients = sorted(frozenset().union(*groups))
+        pooled = seen.recovered(rows_of(frozenset(clients), target.public))
+        places = [[clients.index(client) for client in sorted(group)] for group in groups]
+        found, residual = deviations(seen, pooled, places)
+        rows = rows_of(groups[index], target.public)
+        share = rows / rows_of(frozenset(clients), target.public)
+        return Reconstruction(
+            secret=self.secret,
+            value=nearest_psd(share * pooled.gram + found[index], rows),
+            residual=residual,
+            unknowns=len(groups) * target.public.features,
+            diagnostics={
+                "rounds": len(rounds),
+                "groups": len(groups),
+                "noise": pooled.noise,
+                "deviation": float(np.linalg.norm(found[index]) / (share * np.linalg.norm(pooled.gram) or 1.0)),
+                **({"explained": True} if pooled.explained else {}),
+            },
+            members=groups[index],
+        )
+
+
+def coming_together(rounds: Sequence[RoundView]) -> list[Members]:
+    """Group the clients that are in exactly the same observed rounds: differences of sums show nothing finer."""
+    patterns: dict[tuple[bool, ...], set[int]] = {}
+    for client in sorted(frozenset().union(*(o.members for o in rounds))):
+        patterns.setdefault(tuple(client in o.members for o in rounds), set()).add(client)
+    return [frozenset(group) for group in patterns.values()]
+
+
+@dataclass(frozen=True)
+class SurvivorSystem:
+    """The equations sum_a c_ka S_a Z_k = Y_k, row by row of the S_a: [S_1 .. S_A] D = Y.
+
+    Attributes:
+        probes: [Z_1 .. Z_K], (features, columns).
+        products: Y, (features, columns).
+        design: D, (groups features, columns).
+        present: c, (groups, columns).
+        share: public share of the rows, (groups,).
+        ranks: rows of each group.
+        left: left singular vectors of D that show more than noise.
+        weights: their singular values.
+        right: their right singular vectors.
+        noise: standard deviation of an entry of Y.
+    """
+
+    probes: Array
+    products: Array
+    design: Array
+    present: Array
+    share: Array
+    ranks: tuple[int, ...]
+    left: Array
+    weights: Array
+    right: Array
+    noise: float
+
+    @classmethod
+    def of(cls, rounds: Sequence[RoundView], groups: Sequence[Members], public: Public) -> SurvivorSystem:
+        """Return the equations of these rounds and groups."""
+        probes, products = stacked_products(rounds)
+        width = rounds[0].broadcast[BASIS].shape[1]
+        present = np.repeat([[float(group <= o.members) for o in rounds] for group in groups], width, axis=1)
+        ranks = tuple(rows_of(group, public) for group in groups)
+        share = np.asarray(ranks, float) / sum(ranks)
+        noise = round_noise(rounds)
+        design = (present[:, None, :] * probes).reshape(-1, probes.shape[1])
+        return cls(probes, products, design, present, share, ranks, *_visible(design, products, noise), noise)
+
+    def project(self, grams: Array, sweeps: int) -> Array:
+        """Project in turn onto S_a >= 0, of at most its rank, and onto the solutions of the equations."""
+        for _ in range(sweeps):
+            grams = self._cone(grams)
+            grams = grams + self._least(self.products - self._predict(grams))
+        return self._cone(grams)
+
+    def shares(self) -> Array:
+        """Return the solution nearest to shares of one common matrix: prior covariance share_a (1_ab + 10 share_b)."""
+        factor = np.linalg.cholesky(np.diag(self.share) + 10 * np.outer(self.share, self.share))
+        design = ((factor.T @ self.present)[:, None, :] * self.probes).reshape(-1, self.probes.shape[1])
+        left, weights, right = _visible(design, self.products, self.noise)
+        flat = ((self.products @ right.T) / weights) @ left.T
+        return np.asarray(np.einsum("ab,xby->axy", factor, self._groups(flat)))
+
+    def differences(self, rounds: Sequence[RoundView], groups: Sequence[Members], public: Public) -> Array:
+        """Solve each set of members by itself, then for the groups by least squares weighted by the rounds."""
+        sets = rounds_by_members(rounds)
+        pooled = np.stack(
+            [solve(*stacked_products(own), rows=rows_of(members, public)).gram for members, own in sets.items()]
+        )
+        indicator = np.array([[float(group <= members) for group in groups] for members in sets])
+        weight = np.sqrt([float(len(own)) for own in sets.values()])[:, None]
+        flat, *_ = np.linalg.lstsq(indicator * weight, pooled.reshape(len(sets), -1) * weight, rcond=1e-8)
+        return np.asarray(flat.reshape(len(groups), *pooled.shape[1:]))
+
+    def residual(self, grams: Array) -> float:
+        """Return the relative residual of all rounds."""
+        scale = float(np.linalg.norm(self.products)) or 1.0
+        return float(np.linalg.norm(self.products - self._predict(grams))) / scale
+
+    def _predict(self, grams: Array) -> Array:
+        return np.asarray(np.hstack(list(grams)) @ self.design)
+
+    def _least(self, residual: Array) -> Array:
+        """Return the least change of all S_a that removes the visible part of `residual`."""
+        return self._groups(((residual @ self.right.T) / self.weights) @ self.left.T).transpose(1, 0, 2)
+
+    def _cone(self, grams: Array) -> Array:
+        return np.stack([nearest_psd(gram, rank) for gram, rank in zip(grams, self.ranks, strict=True)])
+
+    def _groups(self, flat: Array) -> Array:
+        return np.asarray(flat.reshape(len(flat), len(self.ranks), -1))
+
+
+def round_noise(rounds: Sequence[RoundView]) -> float:
+    """Estimate the standard deviation of an entry of Y: Z_k^T Y_k would be symmetric without noise."""
+    pairs = [o.broadcast[BASIS].T @ product for o in rounds if (product := gram_product(o)) is not None]
+    off_diagonal = sum(W.size - len(W) for W in pairs)
+    energy = sum(float(np.sum((W - W.T) ** 2)) for W in pairs)
+    return float(np.sqrt(energy / (2 * off_diagonal))) if off_diagonal else 0.0
+
+
+def _visible(design: Array, products: Array, noise: float) -> tuple[Array, Array, Array]:
+    """Return the singular directions of the design whose image is more than noise."""
+    U, s, Vt = np.linalg.svd(design, full_matrices=False)
+    kept = s > _TAU * s[0]
+    U, s, Vt = U[:, kept], s[kept], Vt[kept]
+    energy = np.sum((products @ Vt.T) ** 2, axis=0)
+    visible = energy >= _SIGNAL * len(products) * noise**2
+    return U[:, visible], s[visible], Vt[visible]

@@ -1,0 +1,44 @@
+"""Multiply tangents of (n, p) matrices in many directions at once.
+
+Tangents are kept as (n, directions, p), so that every product is one matrix product.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.operators import orth
+
+
+def left(M: Array, d: Array) -> Array:
+    """Return M d for every direction; M is (m, n)."""
+    return np.asarray((M @ d.reshape(len(d), -1)).reshape(len(M), *d.shape[1:]))
+
+
+def right(d: Array, R: Array) -> Array:
+    """Return d R for every direction; R is (p, q)."""
+    return np.asarray((d.reshape(-1, d.shape[2]) @ R).reshape(*d.shape[:2], -1))
+
+
+def crossed(d: Array, V: Array) -> Array:
+    """Return d^T V for every direction, (p, directions, q)."""
+    flat = d.reshape(len(d), -1).T @ V
+    return np.asarray(flat.reshape(*d.shape[1:], -1).transpose(1, 0, 2))
+
+
+def horizontal(N: Array, dN: Array) -> tuple[Array, Array]:
+    """Return V = orth(N), and the part of dV that moves the subspace, (I - V V^T) dN R^-1."""
+    V = orth(N)
+    d = right(dN, np.linalg.inv(V.T @ N))  # R = V^T N
+    return V, d - left(V, left(V.T, d))
+
+
+def complete(N: Array, dN: Array) -> tuple[Array, Array]:
+    """Return V = orth(N) and dV = (I - V V^T) dN R^-1 + V (B - B^T), B the part of V^T dN R^-1 below the diagonal."""
+    V = orth(N)
+    d = right(dN, np.linalg.inv(V.T @ N))
+    inner = left(V.T, d)
+    below = np.tril(inner.transpose(1, 0, 2), -1)
+    turned = (below - below.transpose(0, 2, 1)).transpose(1, 0, 2)
+    return V, d + left(V, turned - inner)

@@ -1,0 +1,93 @@
+"""Simulate what a client sends, as a differentiable function of its rows: one gradient, or several local steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from securefed._public import require
+from securefed.attacks._networks.flat_network import FlatNetwork
+
+
+class ClientSimulation(Protocol):
+    """Maps rows to a message, in torch from end to end."""
+
+    def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the message (copies * parameters,) of rows (B, features) with targets (B, ...), from a flat point."""
+        ...
+
+    def copies(self) -> int:
+        """Return the number of vectors of parameters in a message."""
+        ...
+
+
+@dataclass(frozen=True)
+class OneGradient:
+    """The mean gradient over the rows at the point."""
+
+    def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient (parameters,)."""
+        return network.gradient(point, x, y, mean_weights(x))
+
+    def copies(self) -> int:
+        """Return 1."""
+        return 1
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """The update (end minus start) of gradient descent on the client's rows.
+
+    Which rows a mini-batch held is the client's secret. Rows have no order of their own, so the first pass takes them
+    as they come; that later passes keep these batches is an assumption, and the residual shows what it costs.
+
+    Attributes:
+        learning_rate: eta.
+        steps: T.
+        batch_size: rows of a step; `None` takes all.
+    """
+
+    learning_rate: float
+    steps: int
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        require(self.learning_rate > 0, f"learning_rate must be positive, not {self.learning_rate}")
+        require(self.steps >= 1, f"steps must be at least 1, not {self.steps}")
+        size = self.batch_size
+        require(size is None or size >= 1, f"batch_size must be at least 1, or None for all rows, not {size}")
+
+    def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the update (parameters,)."""
+        at = point
+        for part in batch_slices(len(x), self.batch_size, self.steps):
+            at = at - self.learning_rate * network.gradient(at, x[part], y[part], mean_weights(x[part]))
+        return at - point
+
+    def copies(self) -> int:
+        """Return 1."""
+        return 1
+
+
+def batch_slices(rows: int, size: int | None, steps: int) -> list[slice]:
+    """Return the rows of each step: all, or whole batches in the rows' order, pass after pass."""
+    if size is None or size >= rows:
+        return [slice(None)] * steps
+    whole = rows // size
+    return [slice(size * (k % whole), size * (k % whole + 1)) for k in range(steps)]
+
+
+def mean_gradient(simulation: OneGradient | LocalSteps, message: Tensor) -> Tensor:
+    """Return the message as one gradient: exact for one step, the average along the path for several."""
+    if isinstance(simulation, OneGradient):
+        return message
+    return -message / (simulation.learning_rate * simulation.steps)
+
+
+def mean_weights(x: Tensor) -> Tensor:
+    """Return the weights (B,) of the rows in a mean."""
+    return torch.full((len(x),), 1.0 / len(x), dtype=x.dtype)

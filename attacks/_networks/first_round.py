@@ -1,0 +1,173 @@
+"""Simulate the first round of a gradient method in torch, by the clients' own `steps`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from securefed._public import Public
+from securefed.algorithms._optimization.local_steps import LocalTraining
+from securefed.algorithms._optimization.method import GradientMethod
+from securefed.algorithms._optimization.model import Model
+from securefed.attacks._base import Target, View
+from securefed.attacks._gradient_inversion.gradient_rounds import local_steps, method_of
+from securefed.attacks._networks.client_simulations import batch_slices, mean_weights
+from securefed.attacks._networks.flat_network import FlatNetwork
+from securefed.errors import TranscriptError
+from securefed.problems._torch_problem import TorchProblem
+
+
+@dataclass(frozen=True)
+class FirstRoundSimulation:
+    """What the members of a round send, as a function of their rows, while their memory is still zero.
+
+    The update rules use only `+ - *`, so that they run on torch's vectors as they do on the clients' arrays.
+
+    Attributes:
+        method: the algorithm.
+        public: facts that every party knows.
+        sizes: rows of each member; the rows of a simulation are those of one member after the other.
+        received: by part, the content of the broadcast.
+        memories: number of vectors in a member's memory.
+        matched: 1 for entries of a message that depend on the rows alone, 0 for others, which are not compared.
+    """
+
+    method: GradientMethod
+    public: Public
+    sizes: tuple[int, ...]
+    received: Mapping[str, Tensor]
+    memories: int
+    matched: Tensor
+
+    def copies(self) -> int:
+        """Return the number of vectors of parameters in a message."""
+        return len(self.method.sent)
+
+    def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the sum of the members' messages."""
+        total, start = torch.zeros((), dtype=x.dtype), 0
+        for size in self.sizes:
+            own = slice(start, start + size)
+            start += size
+            sent = self._member(network, point, x[own], y[own])
+            total = total + torch.cat([sent[part] for part in self.method.sent])
+        return total * self.matched
+
+    def with_constant_gradient(self, network: FlatNetwork, point: Tensor, gradient: float) -> Tensor:
+        """Return what the members would send if every entry of every local gradient were this number."""
+        constant, total = torch.full_like(point, gradient), torch.zeros((), dtype=point.dtype)
+        for size in self.sizes:
+            sent = self._steps(point, self._work(size, lambda _point, _step: constant, lambda _point: constant))
+            total = total + torch.cat([sent[part] for part in self.method.sent])
+        return total * self.matched
+
+    def _member(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        parts = batch_slices(len(x), getattr(self.method, "batch_size", None), self._count(len(x)))
+
+        def gradient(at: Tensor, step: int) -> Tensor:
+            own = x[parts[step]]
+            return network.gradient(at, own, y[parts[step]], mean_weights(own))
+
+        def anchor(at: Tensor) -> Tensor:
+            return network.gradient(at, x, y, mean_weights(x))
+
+        return self._steps(point, self._work(len(x), gradient, anchor))
+
+    def _count(self, rows: int) -> int:
+        size, epochs = getattr(self.method, "batch_size", None), getattr(self.method, "local_epochs", None)
+        whole = 1 if size is None or size >= rows else -(-rows // size)
+        return local_steps(self.method) * (whole if epochs is not None else 1)
+
+    def _work(self, rows: int, gradient: Any, anchor: Any) -> LocalTraining:
+        steps = self._count(rows)
+        size = float(min(getattr(self.method, "batch_size", None) or rows, rows))
+        return LocalTraining(gradient, anchor, self.public, float(rows), (0,) * steps, (size,) * steps)
+
+    def _steps(self, point: Tensor, work: LocalTraining) -> dict[str, Tensor]:
+        received = {part: (point if part == "x" else value) for part, value in self.received.items()}
+        memory = tuple(torch.zeros_like(point) for _ in range(self.memories))
+        sent, _ = self.method.steps(cast(Any, received), cast(Any, memory), work)
+        return cast(dict[str, Tensor], sent)
+
+
+@dataclass(frozen=True)
+class FirstRoundView:
+    """The first round of a view, as an inversion needs it.
+
+    Attributes:
+        network: the model and its loss.
+        simulation: what the members send, as a function of their rows.
+        point: (parameters,) where the members started.
+        message: (copies * parameters,) the sum of what they sent.
+    """
+
+    network: FlatNetwork
+    simulation: FirstRoundSimulation
+    point: Tensor
+    message: Tensor
+
+    def gradient(self) -> Tensor:
+        """Return the members' mean gradient, averaged along their path; exact for one local step."""
+        without = self.simulation.with_constant_gradient(self.network, self.point, 0.0)
+        slope = self.simulation.with_constant_gradient(self.network, self.point, 1.0) - without
+        last = slice(-self.network.size, None)
+        safe = torch.where(slope[last] == 0, torch.ones_like(slope[last]), slope[last])
+        return (self.message[last] - without[last]) / safe
+
+
+def network_of(problem: TorchProblem, public: Public) -> FlatNetwork:
+    """Return the problem's loss as a function of one flat vector of parameters."""
+
+    def objective(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        return problem.objective(parameters, x, y, weights)
+
+    return FlatNetwork(problem.shapes(public), objective, getattr(torch, problem.precision))
+
+
+def read_first_round(observed: View, target: Target) -> FirstRoundView:
+    """Read the first round of a view.
+
+    Raises:
+        TranscriptError: the broadcast or the message lacks a tensor, or holds numbers that are not finite.
+    """
+    method = method_of(target)
+    problem = cast(TorchProblem, method.problem)
+    model, first = Model(method.problem, target.public), observed.rounds[0]
+    try:
+        received = method.read(model, first.broadcast)
+    except KeyError as error:
+        raise TranscriptError(
+            f"exchange {first.round}: the broadcast lacks tensor {error}, without which no step can be simulated"
+        ) from error
+    try:
+        sent = [model.vector(part, first.message) for part in method.sent]
+    except KeyError as error:
+        raise TranscriptError(f"exchange {first.round}: the message lacks tensor {error}") from error
+    if not all(np.isfinite(vector).all() for vector in (*received.values(), *sent)):
+        raise TranscriptError(f"exchange {first.round}: the view's messages hold numbers that are not finite")
+    network = network_of(problem, target.public)
+    tensors = {part: torch.as_tensor(np.array(value), dtype=network.dtype) for part, value in received.items()}
+    sizes = tuple(target.public.rows[client] for client in sorted(first.members))
+    matched = _depends_on_rows_alone(problem, network).repeat(len(method.sent))
+    simulation = FirstRoundSimulation(method, target.public, sizes, tensors, len(method.memory(model)), matched)
+    message = torch.as_tensor(np.concatenate(sent), dtype=network.dtype)
+    return FirstRoundView(network, simulation, tensors["x"], message * matched)
+
+
+def _depends_on_rows_alone(problem: TorchProblem, network: FlatNetwork) -> Tensor:
+    """Return (parameters,) 1 where messages depend on the rows alone, else 0.
+
+    BiGAN draws codes beside the rows; only its encoder does not use them.
+    """
+    if type(problem).companions is TorchProblem.companions:
+        return torch.ones(network.size, dtype=network.dtype)
+    out = torch.zeros(network.size, dtype=network.dtype)
+    for name, place in network.places.items():
+        if name.startswith("encoder."):
+            out[place] = 1.0
+    return out

@@ -1,0 +1,216 @@
+"""Minimise by L-BFGS or by signed Adam, many starts at a time.
+
+A search is a coroutine that yields a point and is sent the value and the slope there. It is written for one point;
+`run_searches` collects the points that all searches wait for, and has them evaluated together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array
+
+Search = Generator[Array, tuple[float, Array], None]
+Evaluate = Callable[[Array], tuple[Array, Array]]
+"""points (k, n) -> values (k,), slopes (k, n)."""
+
+_SUFFICIENT, _CURVATURE = 1e-4, 0.9
+"""Constants of the strong Wolfe conditions, those that Nocedal and Wright recommend for quasi-Newton methods."""
+_LINE = 25
+"""Most trials of a line search. Bisection has reached 1e-7 of the first step by then."""
+_PATIENCE, _PROGRESS = 100, 0.99
+"""L-BFGS ends where 100 steps lower the value by less than 1 %: it saves the evaluations of runs that have stalled."""
+
+
+@dataclass
+class BestPoint:
+    """The lowest value that a search has met.
+
+    Attributes:
+        point: (n,) where it was met.
+        value: the lowest value.
+        evaluations: number of evaluations so far.
+    """
+
+    point: Array
+    value: float = np.inf
+    evaluations: int = 0
+
+
+@dataclass(frozen=True)
+class LinePoint:
+    """A point that a line search has tried.
+
+    Attributes:
+        along: distance from the start, in steps.
+        value: of the objective.
+        slope: (n,) gradient of the objective.
+        descent: derivative along the line.
+    """
+
+    along: float
+    value: float
+    slope: Array
+    descent: float
+
+
+def run_searches(
+    searches: Sequence[Search], starts: Array, evaluate: Evaluate, budget: int, goal: float
+) -> list[BestPoint]:
+    """Run searches in lockstep, until each ends, has spent its budget, or has reached the goal.
+
+    Args:
+        searches: one coroutine for each start.
+        starts: (searches, n) the result of a search that meets no finite value.
+        evaluate: the objective.
+        budget: most evaluations of a search.
+        goal: value at which a search ends.
+    """
+    found = [BestPoint(start) for start in starts]
+    waiting = {k: next(search) for k, search in enumerate(searches)}
+    while waiting:
+        indices = list(waiting)
+        values, slopes = evaluate(np.stack([waiting[k] for k in indices]))
+        for k, value, slope in zip(indices, values.tolist(), slopes, strict=True):
+            best, finite = found[k], np.isfinite(value) and bool(np.isfinite(slope).all())
+            best.evaluations += 1
+            if finite and value < best.value:
+                best.point, best.value = waiting[k], value
+            if best.evaluations >= budget or best.value <= goal:
+                del waiting[k]
+                continue
+            try:
+                waiting[k] = searches[k].send((value if finite else np.inf, slope))
+            except StopIteration:
+                del waiting[k]
+    return found
+
+
+def lbfgs(start: Array, history: int = 100) -> Search:
+    """Search by limited-memory BFGS with a strong-Wolfe line search, until that fails or `_PATIENCE` is over.
+
+    Args:
+        start: (n,).
+        history: steps that the inverse Hessian is made of.
+
+    Source: Nocedal and Wright, Numerical Optimization, algorithms 7.5, 3.5 and 3.6; the inverse Hessian in its compact
+    form (Byrd, Nocedal and Schnabel 1994, (3.1)), so that a step is four matrix products whatever the history.
+    """
+    point = start
+    value, slope = yield point
+    moves, changes = np.zeros((0, len(start))), np.zeros((0, len(start)))
+    mark, waited = value, 0
+    while np.isfinite(value):
+        direction = -_inverse_hessian(moves, changes, slope)
+        descent = float(direction @ slope)
+        if not descent < 0.0:
+            if not len(moves):
+                return
+            moves, changes = moves[:0], changes[:0]
+            continue
+        first = 1.0 if len(moves) else min(1.0, 1.0 / max(float(np.abs(slope).sum()), 1e-300))
+        trial = yield from _line_search(point, direction, LinePoint(0.0, value, slope, descent), first)
+        if trial is None:
+            if not len(moves):
+                return
+            moves, changes = moves[:0], changes[:0]  # once more from the steepest descent
+            continue
+        move, change = trial.along * direction, trial.slope - slope
+        if float(move @ change) > 1e-300:
+            moves, changes = np.vstack([moves, move])[-history:], np.vstack([changes, change])[-history:]
+        point, value, slope = point + move, trial.value, trial.slope
+        waited += 1
+        if value < _PROGRESS * mark:
+            mark, waited = value, 0
+        elif waited >= _PATIENCE:
+            return
+
+
+def _inverse_hessian(S: Array, Y: Array, slope: Array) -> Array:
+    """Return H g for the rows of S (moves) and of Y (changes of the slope), oldest first."""
+    if not len(S):
+        return slope
+    products = S @ Y.T
+    R = np.triu(products)
+    gamma = products[-1, -1] / float(Y[-1] @ Y[-1])
+    sg, yg = S @ slope, Y @ slope
+    inner = _solve_upper(R, sg)
+    outer = _solve_upper(R, np.diag(products) * inner + gamma * (Y @ (Y.T @ inner)) - gamma * yg, transposed=True)
+    return np.asarray(gamma * slope + S.T @ outer - gamma * (Y.T @ inner))
+
+
+def _solve_upper(R: Array, right: Array, *, transposed: bool = False) -> Array:
+    from scipy.linalg import solve_triangular  # noqa: PLC0415 - `import securefed` does not load SciPy
+
+    return np.asarray(solve_triangular(R, right, trans=1 if transposed else 0, check_finite=False))
+
+
+def _line_search(
+    point: Array, direction: Array, origin: LinePoint, along: float
+) -> Generator[Array, tuple[float, Array], LinePoint | None]:
+    """Return a step with the strong Wolfe conditions, else the best that decreases enough, else `None`."""
+    low, high = origin, None
+    for _ in range(_LINE):
+        value, slope = yield point + along * direction
+        trial = LinePoint(along, value, slope, float(slope @ direction) if np.isfinite(value) else np.inf)
+        if not value <= origin.value + _SUFFICIENT * along * origin.descent or (
+            low is not origin and value >= low.value
+        ):
+            high = trial
+        elif abs(trial.descent) <= -_CURVATURE * origin.descent:
+            return trial
+        elif trial.descent * ((high.along - low.along) if high else 1.0) >= 0.0 and (high or trial.descent >= 0.0):
+            low, high = trial, low
+        else:
+            low = trial
+        if high is None:
+            along = 2.0 * along
+            continue
+        if abs(high.along - low.along) * float(np.abs(direction).max()) < 1e-14:
+            break
+        along = _between(low, high)
+    return low if low is not origin else None
+
+
+def _between(low: LinePoint, high: LinePoint) -> float:
+    """Return the minimiser of the cubic through two trials, kept off the ends; the middle where there is none."""
+    width = high.along - low.along
+    middle = low.along + 0.5 * width
+    if not (np.isfinite(high.value) and np.isfinite(high.descent)):
+        return low.along + 0.1 * width
+    first = low.descent + high.descent - 3.0 * (low.value - high.value) / (low.along - high.along)
+    square = first * first - low.descent * high.descent
+    if square < 0.0:
+        return middle
+    second = float(np.sign(width) * np.sqrt(square))
+    bottom = high.descent - low.descent + 2.0 * second
+    if bottom == 0.0:
+        return middle
+    along = high.along - width * (high.descent + second - first) / bottom
+    ends = sorted((low.along + 0.1 * width, high.along - 0.1 * width))
+    return float(np.clip(along, ends[0], ends[1])) if np.isfinite(along) else middle
+
+
+def signed_adam(start: Array, steps: int, rate: float, low: Array | float, high: Array | float) -> Search:
+    """Search by Adam on the signs of the slope, in a box; the rate is cut to a tenth at 3/8, 5/8 and 7/8.
+
+    Args:
+        start: (n,).
+        steps: number of steps.
+        rate: of the first step.
+        low: smallest entries.
+        high: largest entries.
+
+    Source: Geiping et al. 2020, section 4.
+    """
+    point, first, second = start, np.zeros_like(start), np.zeros_like(start)
+    for k in range(1, steps + 1):
+        _, slope = yield point
+        sign = np.sign(np.nan_to_num(slope))
+        first, second = 0.9 * first + 0.1 * sign, 0.999 * second + 0.001 * sign * sign
+        now = rate * 0.1 ** sum(k > steps * part / 8 for part in (3, 5, 7))
+        step = now * (first / (1 - 0.9**k)) / (np.sqrt(second / (1 - 0.999**k)) + 1e-8)
+        point = np.clip(point - step, low, high)

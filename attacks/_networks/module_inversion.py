@@ -1,0 +1,171 @@
+"""Reconstruct rows from a gradient or an update of any `torch.nn.Module`, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from securefed._public import require
+from securefed._tensors import Array
+from securefed.attacks._networks.client_simulations import LocalSteps, OneGradient, mean_gradient
+from securefed.attacks._networks.first_layer import FirstLayerEvidence
+from securefed.attacks._networks.flat_network import FlatNetwork, Loss
+from securefed.attacks._networks.gradient_matching import InversionProblem, RowPrior
+from securefed.attacks._networks.last_layer_labels import plausible_label_counts
+from securefed.attacks._networks.row_parametrisations import MixedColumns
+from securefed.attacks._networks.staged_inversion import InversionEffort, RecoveredRows, StagedInversion
+
+_EFFORT = InversionEffort()
+
+
+def invert(
+    model: nn.Module,
+    loss: Loss,
+    message: Mapping[str, Any] | Sequence[Any],
+    *,
+    rows: int,
+    row_shape: tuple[int, ...],
+    labels: Array | Sequence[int] | None = None,
+    classes: int = 0,
+    targets: Array | None = None,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    local: LocalSteps | None = None,
+    categories: Sequence[Sequence[int]] = (),
+    effort: InversionEffort = _EFFORT,
+    seed: int = 0,
+) -> tuple[RecoveredRows, Array]:
+    """Reconstruct the rows behind one message.
+
+    Args:
+        model: as the client received it.
+        loss: (output, target) -> (rows,) losses.
+        message: the mean gradient, or with `local` the update (end minus start): by parameter name, or in their order.
+        rows: B.
+        row_shape: shape in which the model takes a row.
+        labels: (B,) labels if they are known; otherwise they are read off the first layer with the rows, or counted in
+            the last layer.
+        classes: number of classes, needed where `labels` are not given.
+        targets: (B, ...) real targets in place of labels.
+        bounds: public range of the entries.
+        local: the client's local steps; `None` if the message is one gradient.
+        categories: columns of each one-hot coded feature of tabular rows.
+        effort: how hard to try.
+        seed: of the random starts.
+
+    Returns:
+        The rows with their residual, and the labels or targets that were used. A residual that stays large says that
+        nothing was found, or that model, loss or local steps are not those of the client.
+
+    Raises:
+        ConfigError: the message does not fit the model, the labels can neither be read off nor counted, or the searches
+            need more memory than the limit.
+    """
+    require(rows >= 1, f"rows must be at least 1, not {rows}")
+    require(bounds[0] < bounds[1], f"bounds are (low, high) with low < high, not {bounds}")
+    features = int(np.prod(row_shape))
+    network = FlatNetwork.of(model, loss, input_shape=tuple(row_shape) if len(row_shape) > 1 else None)
+    simulation: LocalSteps | OneGradient = local or OneGradient()
+    point = network.flatten(dict(model.named_parameters()))
+    sent = network.flatten(_named(network, message))
+    require(all(map(torch.isfinite, sent.aminmax())), "the message holds numbers that are not finite")
+    gradient = mean_gradient(simulation, sent)
+    aims = _aims(rows, labels, targets)
+    image = (row_shape[0], row_shape[1], row_shape[2]) if len(row_shape) == 3 else None
+    columns = MixedColumns(features, tuple(tuple(group) for group in categories)) if categories else None
+    inversion = StagedInversion(network, simulation, features, RowPrior(*bounds, image=image), effort, columns)
+    inversion.require_memory(rows)
+    rng = np.random.default_rng(seed)
+    probe = torch.zeros(1, dtype=torch.int64) if aims is None else aims[:1]
+    first = FirstLayerEvidence.of(network, point, gradient, probe, rows, features, rng)
+    if aims is None:
+        found = invert_unlabelled(inversion, point, sent, gradient, first, rows, classes, rng)
+    else:
+        found = inversion(InversionProblem(point, sent, aims), rng, first)
+    assert found.targets is not None
+    return replace(found, rows=found.rows.reshape(rows, *row_shape)), found.targets
+
+
+def invert_unlabelled(
+    inversion: StagedInversion,
+    point: torch.Tensor,
+    message: torch.Tensor,
+    gradient: torch.Tensor,
+    first: FirstLayerEvidence | None,
+    rows: int,
+    classes: int,
+    rng: np.random.Generator,
+) -> RecoveredRows:
+    """Reconstruct rows whose labels are not known, ordered by label.
+
+    The labels are read off the first layer with the rows; where that fails, they are counted in the last layer.
+
+    Args:
+        inversion: the network, the simulation and the effort.
+        point: (parameters,) where the clients started.
+        message: (copies * parameters,) what they sent.
+        gradient: (parameters,) the message as a mean gradient.
+        first: what the message says about the first layer.
+        rows: B.
+        classes: number of classes.
+        rng: draws the starts.
+
+    Raises:
+        ConfigError: the labels cannot be counted, since no linear layer gives the logits of a cross entropy.
+    """
+    if first is not None and classes >= 2 and (read := inversion.read(point, message, first, classes)) is not None:
+        return read
+    counted = count_labels(inversion.network, point, gradient, rows, inversion.features, classes)
+    accounts = [
+        InversionProblem(point, message, torch.as_tensor(labels)) for labels in islice(counted, inversion.effort.counts)
+    ]
+    return inversion.among(accounts, rng, first)
+
+
+def count_labels(
+    network: FlatNetwork, point: torch.Tensor, gradient: torch.Tensor, rows: int, features: int, classes: int
+) -> Iterator[Array]:
+    """Yield labels (rows,), ascending, that the gradient of the last layer allows, the likeliest first.
+
+    Raises:
+        ConfigError: no linear layer gives the logits of a cross entropy.
+    """
+    layer = network.logit_layer(point, features, classes)
+    require(
+        layer is not None,
+        f"labels of {classes} classes cannot be read off: no last linear layer with a bias and cross entropy was found;"
+        " pass labels, or the number of classes",
+    )
+    assert layer is not None and layer.bias is not None
+    observed, at = network.split(gradient), network.split(point)
+    parts = (observed[layer.weight], observed[layer.bias], at[layer.weight], at[layer.bias])
+    numbers = plausible_label_counts(rows, *(part.detach().double().numpy() for part in parts))
+    return (np.repeat(np.arange(len(number)), number) for number in numbers)
+
+
+def _aims(rows: int, labels: Array | Sequence[int] | None, targets: Array | None) -> torch.Tensor | None:
+    """Return the targets of the rows, `None` where they are not known."""
+    if targets is not None:
+        aims = torch.as_tensor(np.asarray(targets))
+        require(len(aims) == rows, f"{rows} rows need as many targets, not {len(aims)}")
+        return aims
+    if labels is None:
+        return None
+    aims = torch.as_tensor(np.asarray(labels).astype(np.int64))
+    require(aims.shape == (rows,), f"{rows} rows need as many labels, not {tuple(aims.shape)}")
+    return aims
+
+
+def _named(network: FlatNetwork, message: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+    if isinstance(message, Mapping):
+        return message
+    require(
+        len(message) == len(network.shapes),
+        f"the message holds {len(message)} tensors, the model trains {len(network.shapes)}",
+    )
+    return dict(zip(network.shapes, message, strict=True))

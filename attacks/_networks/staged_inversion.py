@@ -1,0 +1,352 @@
+"""Invert one message in stages: closed forms first, then a fit in few coordinates, then descent on the entries.
+
+After each stage the rows found so far are simulated. If they send what was observed, the inversion ends; otherwise the
+next stage begins, and the rows that explain the message best are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from securefed._public import require
+from securefed._tensors import Array
+from securefed.attacks._networks.client_simulations import ClientSimulation
+from securefed.attacks._networks.first_layer import FirstLayerEvidence
+from securefed.attacks._networks.flat_network import FlatNetwork
+from securefed.attacks._networks.gradient_matching import Distance, GradientMatching, InversionProblem, RowPrior
+from securefed.attacks._networks.gradient_searches import BestPoint, lbfgs, run_searches, signed_adam
+from securefed.attacks._networks.row_parametrisations import (
+    AllEntries,
+    ContinuousColumns,
+    MixedColumns,
+    RowParametrisation,
+    RowSpace,
+)
+from securefed.attacks._networks.row_space_fit import RowSpaceFit
+from securefed.attacks._networks.smoothed_relu import SmoothedReLU, has_relu
+
+_RACE = 2
+"""Widths at which all starts run; then the best start goes on alone. On LeNet (digits) starts that end in a wrong
+minimum show it after two; each further width costs an evaluation of every start for one of the best."""
+_JACOBIAN = 2**25
+"""Most bytes of a Jacobian of the fit in the row space; beyond, L-BFGS fits the coordinates instead."""
+_ALMOST = 0.1
+"""Relative residual below which rows of a closed form are the first start of the fit in the row space."""
+_HISTORY = 100
+"""Steps that L-BFGS remembers; the memory grows with it. With 100 and 2000 steps, 7 of 8 rows of a sigmoid batch of
+digits exceeded 35 dB."""
+_RATE, _VARIATION = 0.1, 1e-3
+"""Step of signed Adam in units of the entries' range, and its weight of total variation (Geiping et al. 2020)."""
+
+
+@dataclass(frozen=True)
+class InversionEffort:
+    """How hard an inversion tries.
+
+    Attributes:
+        exact: whether the closed forms and the row space of the first layer are used.
+        restarts: random starts of each descent.
+        evaluations: most evaluations of each start of L-BFGS.
+        widths: falling widths with which the ReLUs of a network are smoothed (`smoothed_relu`). Each of them, and then
+            the network itself, gets an equal part of `evaluations`; empty leaves smoothing out.
+        balance: weight of the small tensors of a message while the network is smoothed (`GradientMatching`).
+        evenness: weight of the images' total variation while the network is smoothed, in units of the squared width;
+            it is gone with the last width.
+        signed_steps: steps of signed Adam on cosine distance and total variation, where L-BFGS fails; 0 leaves it out.
+        solved: relative residual at which rows count as found.
+        fits: most starts of the fit in the row space.
+        counts: most label counts that this fit tries, where the labels are not known.
+        memory: most bytes that a search may take; larger searches are refused before anything is allocated.
+        batched: whether starts are computed together; `None` decides by the size (`gradient_matching.TOGETHER`).
+    """
+
+    exact: bool = True
+    restarts: int = 2
+    evaluations: int = 2000
+    widths: tuple[float, ...] = (0.5, 0.35, 0.25, 0.17, 0.12, 0.085, 0.06, 0.04, 0.03, 0.02, 0.01, 0.003, 0.001)
+    balance: float = 0.5
+    evenness: float = 10.0
+    signed_steps: int = 2000
+    solved: float = 1e-4
+    fits: int = 8
+    counts: int = 60
+    memory: int = 2 * 2**30
+    batched: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        require(self.restarts >= 1, f"restarts must be at least 1, not {self.restarts}")
+        require(self.evaluations >= 1, f"evaluations must be at least 1, not {self.evaluations}")
+        require(min(self.widths, default=1.0) > 0, f"widths must be positive, not {self.widths}")
+        require(self.evenness >= 0, f"evenness must be at least 0, not {self.evenness}")
+        require(self.signed_steps >= 0, f"signed_steps must be at least 0, not {self.signed_steps}")
+        require(self.solved > 0, f"solved must be positive, not {self.solved}")
+
+
+@dataclass(frozen=True)
+class RecoveredRows:
+    """The rows that explain a message best.
+
+    Attributes:
+        rows: (B, features).
+        residual: relative residual of the message under `rows`, 0 if exact. It stays large where nothing was found, and
+            where the simulation is wrong (other hyper-parameters than the client's).
+        stage: the stage that found them: "ratio", "separation", "coordinates", "descent", "smoothed" or "cosine".
+        evaluations: of the objective, all starts together.
+        seconds: wall-clock time of the whole inversion.
+        targets: (B, ...) what the rows were compared with, in their order.
+    """
+
+    rows: Array
+    residual: float
+    stage: str
+    evaluations: int = 0
+    seconds: float = 0.0
+    targets: Array | None = None
+
+
+@dataclass(frozen=True)
+class StagedInversion:
+    """Inverts messages of one network and one simulation.
+
+    Attributes:
+        network: the model and its loss.
+        simulation: what a client sends, as a function of its rows.
+        features: width of a row.
+        prior: range of the entries, and shape of images.
+        effort: how hard it tries.
+        columns: categorical and continuous columns; `None` where all columns are numbers.
+    """
+
+    network: FlatNetwork
+    simulation: ClientSimulation
+    features: int
+    prior: RowPrior
+    effort: InversionEffort = InversionEffort()
+    columns: MixedColumns | None = None
+
+    def __call__(
+        self, problem: InversionProblem, rng: np.random.Generator, first: FirstLayerEvidence | None = None
+    ) -> RecoveredRows:
+        """Return the rows behind a message.
+
+        Args:
+            problem: the message, and the targets of its rows.
+            rng: draws the starts.
+            first: what the message says about the layer that the rows enter; `None` without such a layer.
+
+        Raises:
+            ConfigError: the searches need more memory than `effort.memory`.
+        """
+        begun = time.perf_counter()
+        self.require_memory(len(problem.targets))
+        found = self._exact(problem, first, rng)
+        if not found.residual <= self.effort.solved:
+            found = self._descend(problem, found, rng)
+        return replace(found, seconds=time.perf_counter() - begun, targets=problem.targets.numpy())
+
+    def read(
+        self, point: torch.Tensor, message: torch.Tensor, first: FirstLayerEvidence, classes: int
+    ) -> RecoveredRows | None:
+        """Return rows and labels in closed form from the first layer; `None` unless they explain the message."""
+        begun = time.perf_counter()
+        labelled = first.labelled(classes) if self.effort.exact else None
+        if labelled is None:
+            return None
+        rows, labels = labelled
+        residual = self._matching(InversionProblem(point, message, torch.as_tensor(labels))).relative(rows)
+        if not residual <= self.effort.solved:
+            return None
+        return RecoveredRows(rows, residual, first.stage, seconds=time.perf_counter() - begun, targets=labels)
+
+    def among(
+        self, accounts: Sequence[InversionProblem], rng: np.random.Generator, first: FirstLayerEvidence | None
+    ) -> RecoveredRows:
+        """Invert one message under several accounts of its targets, the likeliest first.
+
+        A few steps of the fit in the row space choose the account: the first that comes near. Where that fit cannot
+        be used, the first account is taken.
+        """
+        begun, which, spent = time.perf_counter(), 0, 0
+        if len(accounts) > 1 and (fits := self._row_space_fit(accounts, first)) is not None:
+            which, spent = fits.nearest_account(rng)
+        found = self(accounts[which], rng, first)
+        seconds = time.perf_counter() - begun
+        return replace(found, evaluations=found.evaluations + spent, seconds=seconds)
+
+    def require_memory(self, rows: int) -> None:
+        """Refuse a search that would not fit into memory, before it is allocated.
+
+        Raises:
+            ConfigError: it needs more than `effort.memory`.
+        """
+        effort = self.effort
+        history = 16 * effort.restarts * rows * self.features * min(_HISTORY, effort.evaluations)
+        need = history + 48 * self.network.size * self.simulation.copies() * max(rows, 8)
+        require(
+            need <= effort.memory,
+            f"{effort.restarts} searches for {rows} rows of {self.features} entries behind {self.network.size} "
+            f"parameters need about {need / 2**20:.0f} MiB, beyond the limit of {effort.memory / 2**20:.0f} MiB; lower "
+            "restarts, or raise InversionEffort.memory",
+        )
+
+    def _matching(self, problem: InversionProblem) -> GradientMatching:
+        return GradientMatching(self.network, self.simulation, problem, AllEntries(self.features), self.prior)
+
+    def _exact(
+        self, problem: InversionProblem, first: FirstLayerEvidence | None, rng: np.random.Generator
+    ) -> RecoveredRows:
+        """Try the closed forms, then a fit of the rows' coordinates in the row space of the first layer's gradient."""
+        best = self.closed_form(problem, first)
+        if best.residual <= self.effort.solved or first is None or not self.effort.exact:
+            return best
+        count, matching = len(problem.targets), self._matching(problem)
+        fits = self._row_space_fit([problem], first)
+        if fits is None:
+            space = RowSpace(first.row_space)
+            ends = self._search(problem, space, self._starts(space, count, rng))
+            end = min(ends, key=lambda item: item.value)
+            rows = space.rows(torch.as_tensor(end.point.reshape(count, -1))).numpy()
+            fitted = RecoveredRows(rows, matching.relative(rows), "coordinates", _spent(ends))
+        else:
+            fit = fits(0, rng, best.rows if best.residual <= _ALMOST else None)
+            fitted = RecoveredRows(fits.rows(fit), fit.norm, "coordinates", fit.steps)
+        return min((best, fitted), key=lambda item: item.residual)
+
+    def closed_form(self, problem: InversionProblem, first: FirstLayerEvidence | None) -> RecoveredRows:
+        """Return the rows that the first layer gives without a fit; the middle of the range where it gives none."""
+        targets = problem.targets
+        middle = np.full((len(targets), self.features), 0.5 * (self.prior.low + self.prior.high))
+        if first is None or not self.effort.exact or first.rows is None:
+            return RecoveredRows(middle, np.inf, "none", targets=targets.numpy())
+        rows = first.ordered(targets)
+        return RecoveredRows(rows, self._matching(problem).relative(rows), first.stage, targets=targets.numpy())
+
+    def _row_space_fit(
+        self, accounts: Sequence[InversionProblem], first: FirstLayerEvidence | None
+    ) -> RowSpaceFit | None:
+        """Return the fit in the row space; `None` without such a space, or where its Jacobian would be too large."""
+        if first is None or not self.effort.exact:
+            return None
+        space, effort = RowSpace(first.row_space), self.effort
+        if 8 * first.count * space.width * len(accounts[0].message) > min(effort.memory, _JACOBIAN):
+            return None
+        return RowSpaceFit(self.network, self.simulation, accounts, space, self.prior, effort.fits, effort.solved)
+
+    def _descend(self, problem: InversionProblem, best: RecoveredRows, rng: np.random.Generator) -> RecoveredRows:
+        """Run L-BFGS on the entries; where it fails, signed Adam on cosine distance, then L-BFGS from there."""
+        parametrisation: RowParametrisation = self.columns or AllEntries(self.features)
+        starts = self._starts(parametrisation, len(problem.targets), rng)
+        if self.effort.widths and self._has_relu(problem):
+            ends, stage = self._smoothed(problem, parametrisation, starts), "smoothed"
+        else:
+            ends, stage = self._search(problem, parametrisation, starts), "descent"
+        best = self._better(problem, best, ends, parametrisation, stage)
+        if best.residual <= 10.0 * self.effort.solved or not self.effort.signed_steps:
+            return best
+        rough = self._search(
+            problem, parametrisation, self._starts(parametrisation, len(problem.targets), rng), "cosine"
+        )
+        best = self._better(problem, best, rough, parametrisation, "cosine")
+        polished = self._search(problem, parametrisation, np.stack([end.point for end in rough]))
+        return self._better(problem, best, polished, parametrisation, "cosine")
+
+    def _starts(self, parametrisation: RowParametrisation, count: int, rng: np.random.Generator) -> Array:
+        """Draw (restarts, unknowns) starts with entries uniform in the range."""
+        drawn = rng.uniform(self.prior.low, self.prior.high, (self.effort.restarts, count, self.features))
+        return np.stack([parametrisation.unknowns(x).reshape(-1) for x in drawn])
+
+    def _search(
+        self,
+        problem: InversionProblem,
+        parametrisation: RowParametrisation,
+        starts: Array,
+        distance: Distance = "squared",
+        *,
+        width: float = 0.0,
+        evaluations: int | None = None,
+    ) -> list[BestPoint]:
+        """Run one search from each start (k, unknowns): signed Adam for the cosine distance, else L-BFGS."""
+        effort, cosine = self.effort, distance == "cosine"
+        prior = replace(self.prior, variation=_VARIATION if cosine else effort.evenness * width**2)
+        matching = GradientMatching(
+            self.network,
+            self.simulation,
+            problem,
+            parametrisation,
+            prior,
+            distance,
+            balance=effort.balance if width else 0.0,
+            batched=effort.batched,
+        )
+        if cosine:
+            entries = isinstance(parametrisation, AllEntries)
+            low, high = (prior.low, prior.high) if entries else (-np.inf, np.inf)
+            rate = _RATE * (prior.high - prior.low)
+            adam = [signed_adam(start, effort.signed_steps, rate, low, high) for start in starts]
+            return run_searches(adam, starts, matching, effort.signed_steps, -np.inf)
+        with SmoothedReLU(width) if width else nullcontext():
+            searches = [lbfgs(start, _HISTORY) for start in starts]
+            return run_searches(
+                searches, starts, matching, evaluations or effort.evaluations, (0.1 * effort.solved) ** 2
+            )
+
+    def _smoothed(
+        self, problem: InversionProblem, parametrisation: RowParametrisation, starts: Array
+    ) -> list[BestPoint]:
+        """Run L-BFGS at ever smaller widths, each from where the last one ended, then on the network itself."""
+        spent, part = 0, -(-self.effort.evaluations // (1 + len(self.effort.widths)))
+        for k, width in enumerate((*self.effort.widths, 0.0)):
+            ends = self._search(problem, parametrisation, starts, width=width, evaluations=part)
+            spent += _spent(ends)
+            if k + 1 == _RACE:
+                ends = [min(ends, key=lambda end: end.value)]
+            starts = np.stack([end.point for end in ends])
+        ends[0].evaluations += spent - _spent(ends)
+        return ends
+
+    def _has_relu(self, problem: InversionProblem) -> bool:
+        network, row = self.network, torch.zeros(1, self.features, dtype=self.network.dtype)
+        return has_relu(network.objective, network.split(problem.point), row, problem.targets[:1])
+
+    def _better(
+        self,
+        problem: InversionProblem,
+        best: RecoveredRows,
+        ends: list[BestPoint],
+        parametrisation: RowParametrisation,
+        stage: str,
+    ) -> RecoveredRows:
+        """Return the best of the rows so far and those at the ends of a search."""
+        matching, spent = self._matching(problem), best.evaluations + _spent(ends)
+        # The search's own value ranks its ends, until categories are rounded.
+        likely = ends if self.columns is not None else [min(ends, key=lambda end: end.value)]
+        for end in likely:
+            rows = parametrisation.rows(torch.as_tensor(end.point.reshape(len(problem.targets), -1))).numpy()
+            if self.columns is not None:
+                rows = self._categorical(problem, self.columns, rows)
+            residual = matching.relative(rows)
+            if residual < best.residual or best.stage == "none":
+                best = RecoveredRows(rows, residual, stage)
+        return replace(best, evaluations=spent)
+
+    def _categorical(self, problem: InversionProblem, columns: MixedColumns, rows: Array) -> Array:
+        """Round the categories to their likeliest values, and fit the continuous columns to the message again."""
+        rounded, free = columns.rounded(rows), columns.continuous
+        if not free:
+            return rounded
+        rest = ContinuousColumns(rounded, free)
+        start = rest.unknowns(rounded).reshape(1, -1)
+        matching = GradientMatching(self.network, self.simulation, problem, rest, self.prior)
+        end = run_searches([lbfgs(start[0], _HISTORY)], start, matching, self.effort.evaluations // 4, 0.0)[0]
+        return np.asarray(rest.rows(torch.as_tensor(end.point.reshape(len(rounded), -1))).numpy())
+
+
+def _spent(ends: Sequence[BestPoint]) -> int:
+    return sum(end.evaluations for end in ends)

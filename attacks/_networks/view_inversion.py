@@ -1,0 +1,136 @@
+"""Attack a recorded view of a gradient method that trains a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from securefed.algorithms._optimization.method import GradientMethod
+from securefed.algorithms._optimization.model import Model
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._gradient_inversion.gradient_rounds import method_of
+from securefed.attacks._requirements import too_long, untold
+from securefed.errors import ConfigError, TranscriptError
+
+_VECTORS = 16
+"""Gradients and messages that a search holds at a time, beside its own."""
+_WIDTHS = (0.3, 0.1, 0.03, 0.01, 0.001)
+"""Widths of the smoothed ReLUs: five, as 300 evaluations shared by thirteen are too few for each. They found all of 20
+single digits behind LeNet with 2000 evaluations."""
+_COUNTS = 20
+"""Label counts that are tried, a third of `invert`'s: an audit runs this attack once for each seed and view."""
+
+
+@dataclass(frozen=True)
+class NetworkInversion:
+    """Reconstruct rows and labels from the members' first round: closed forms, then a fit of the simulated local steps.
+
+    Labels are read off the last layer. Mini-batches are the clients' secret: batches in the rows' order stand in for
+    them, and the residual shows what that costs. In a sum each member's steps are simulated.
+
+    Attributes:
+        restarts: random starts of each descent.
+        evaluations: most evaluations of each start of L-BFGS.
+        fits: starts of the fit in the row space, which cost less than the descent that follows where they fail.
+        signed_steps: steps of signed Adam with total variation, where L-BFGS fails; 0 leaves it out.
+        low: smallest entry of a row; `None` stands for -feature_bound, 0 is right for images.
+        largest: most rows that are searched for.
+    """
+
+    restarts: int = 1
+    evaluations: int = 300
+    fits: int = 8
+    signed_steps: int = 0
+    low: float | None = None
+    largest: int = 16
+
+    name: ClassVar[str] = "networks/inversion"
+    secret: ClassVar[str] = "samples"
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
+        method = target.algorithm
+        if not isinstance(method, GradientMethod):
+            return "It inverts gradients, and this algorithm sends none."
+        if not hasattr(method.problem, "row_losses"):
+            return "It inverts networks in torch; other attacks invert linear models."
+        if not method.replayable:
+            return "It simulates local steps by additions and products, and these pass through a proximal operator."
+        if (reason := untold(observed.rounds[:1])) is not None:  # it reads only the first round
+            return reason
+        rows = sum(target.public.rows[client] for client in observed.rounds[0].members)
+        if rows > self.largest:
+            return f"It looks for at most {self.largest} rows, and this sum holds {rows}; raise `largest`."
+        return too_long(_VECTORS, Model(method.problem, target.public).layout.size)
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Run the attack, as `Attack.run`.
+
+        Raises:
+            TranscriptError: the attack does not apply, or the search would not fit into memory.
+        """
+        reason = self.applies(target, observed)
+        if reason is not None:
+            raise TranscriptError(reason)
+        import torch  # noqa: PLC0415 - loaded when a network is attacked
+
+        from securefed.attacks._networks.first_layer import FirstLayerEvidence  # noqa: PLC0415
+        from securefed.attacks._networks.first_round import read_first_round  # noqa: PLC0415
+        from securefed.attacks._networks.gradient_matching import InversionProblem, RowPrior  # noqa: PLC0415
+        from securefed.attacks._networks.module_inversion import invert_unlabelled  # noqa: PLC0415
+        from securefed.attacks._networks.staged_inversion import InversionEffort, StagedInversion  # noqa: PLC0415
+
+        first_round, public, problem = read_first_round(observed, target), target.public, method_of(target).problem
+        rows, gradient = sum(first_round.simulation.sizes), first_round.gradient()
+        aims = None if _has_labels(problem) else _companions(problem, rows, rng)
+        low = -public.feature_bound if self.low is None else self.low
+        shape = getattr(problem, "image_shape", None)
+        prior = RowPrior(low, public.feature_bound, image=tuple(shape) if shape and len(shape) == 3 else None)
+        effort = InversionEffort(
+            restarts=self.restarts,
+            evaluations=self.evaluations,
+            widths=_WIDTHS,
+            balance=0.0,
+            signed_steps=self.signed_steps,
+            fits=self.fits,
+            counts=_COUNTS,
+        )
+        network, point, message = first_round.network, first_round.point, first_round.message
+        inversion = StagedInversion(network, first_round.simulation, public.features, prior, effort)
+        probe = torch.zeros(1, dtype=torch.int64) if aims is None else aims[:1]
+        try:
+            inversion.require_memory(rows)
+            first = FirstLayerEvidence.of(network, point, gradient, probe, rows, public.features, rng)
+            if aims is None:
+                found = invert_unlabelled(inversion, point, message, gradient, first, rows, public.classes, rng)
+            else:
+                found = inversion(InversionProblem(point, message, aims), rng, first)
+        except ConfigError as error:
+            raise TranscriptError(str(error)) from error
+        value = np.nan_to_num(found.rows)
+        if not found.residual <= effort.solved:
+            value = np.clip(value, -public.feature_bound, public.feature_bound)
+        return Reconstruction(
+            "samples",
+            value,
+            labels=found.targets if aims is None else None,
+            residual=float(found.residual),
+            unknowns=value.size,
+            members=observed.rounds[0].members,
+            diagnostics={"stage": found.stage, "evaluations": found.evaluations, "seconds": round(found.seconds, 3)},
+        )
+
+
+def _has_labels(problem: Any) -> bool:
+    """Return whether the problem compares rows with labels."""
+    return hasattr(problem, "predict") and getattr(problem, "compared_with", "labels") == "labels"
+
+
+def _companions(problem: Any, rows: int, rng: np.random.Generator) -> Any:
+    """Return what stands beside rows without labels: nothing, or codes of the problem's own distribution."""
+    import torch  # noqa: PLC0415
+
+    beside = problem.companions(rng.random((rows, 1)), np.empty((rows, 0)))
+    return torch.as_tensor(np.asarray(beside), dtype=getattr(torch, problem.precision))

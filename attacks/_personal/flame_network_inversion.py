@@ -1,0 +1,168 @@
+"""Recover FLAME's rows behind a network from what its first layer learned, round after round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._personalized.flame import FLAME
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._gradient_inversion.gradient_rounds import stochastic
+from securefed.attacks._personal.admm_recursion import ADMMStates, states_of_view, why_no_states
+from securefed.attacks._personal.flame_row_fit import FLAMELocalSteps
+from securefed.attacks._requirements import too_long
+from securefed.errors import ConfigError, TranscriptError
+
+if TYPE_CHECKING:
+    from securefed.attacks._networks.staged_inversion import RecoveredRows
+
+_SINGLE, _DOUBLE = 1e-3, 1e-8
+"""Relative residuals at which rows count as found, of networks in float32 and in float64."""
+_COUNTS = 20
+"""Label counts that are tried where rows and labels cannot be read off the first layer."""
+
+
+@dataclass(frozen=True)
+class FLAMENetworkInversion:
+    """Recovers one client's rows from its personal models.
+
+    `personal/recursion` gives the personal models. Between two of them lies a known path, and with it the mean gradient
+    along that path. The first layer's part of it holds the rows, exactly, wherever ReLU units separate them
+    (`networks.row_separation`): no local step is simulated, and neither labels nor batches need be known. Where units
+    do not separate the rows, they are fitted in the row space of the first layer's gradients and then on their
+    entries, with labels counted in the last layer. Simulated steps check rows and labels.
+
+    Batches are the client's secret. With mini-batches the residual therefore stays large even where rows are exact.
+
+    Attributes:
+        fits: starts of the fit in the row space.
+        evaluations: most evaluations of L-BFGS on the entries after it.
+        largest: most rows that are searched for.
+    """
+
+    fits: int = 4
+    evaluations: int = 40
+    largest: int = 16
+
+    name: ClassVar[str] = "personal/network"
+    secret: ClassVar[str] = "samples"
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
+        method, public = target.algorithm, target.public
+        if not isinstance(method, FLAME):
+            return "It follows the personal models of FLAME, and this is another algorithm."
+        if not hasattr(method.problem, "row_losses") or not hasattr(method.problem, "predict"):
+            return "It inverts classifiers that are networks; personal/path inverts linear models."
+        if len(observed.members) > 1:
+            return "It follows one client's personal model, and the view shows a sum of several."
+        if (reason := why_no_states(observed, target)) is not None:
+            return reason
+        rows = sum(public.rows[client] for client in observed.members)
+        if rows > self.largest:
+            return f"It looks for at most {self.largest} rows, and this client has {rows}; raise `largest`."
+        vectors = 16 * len(observed.rounds) + rows * public.classes
+        return too_long(vectors, Model(method.problem, public).layout.size)
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Run the attack, as `Attack.run`.
+
+        Raises:
+            TranscriptError: the attack does not apply, or no linear layer takes the rows or gives the logits.
+        """
+        if (reason := self.applies(target, observed)) is not None:
+            raise TranscriptError(reason)
+        states, public = states_of_view(observed, target), target.public
+        if not all(np.isfinite(part).all() for part in (states.local, states.personal)):
+            raise TranscriptError("the view's messages lead to numbers that are not finite")
+        method = target.algorithm
+        assert isinstance(method, FLAME)  # `applies` refuses others
+        rows = sum(public.rows[client] for client in observed.members)
+        drawn = stochastic(method, (rows,))
+        try:
+            found = self._find(observed, target, method, states, rng)
+        except ConfigError as error:
+            raise TranscriptError(str(error)) from error
+        value = found.rows
+        if not (found.residual <= _SINGLE or (drawn and found.stage in ("ratio", "separation"))):
+            value = np.clip(np.nan_to_num(value), -public.feature_bound, public.feature_bound)
+        return Reconstruction(
+            self.secret,
+            value,
+            labels=found.targets,
+            residual=float(found.residual),
+            unknowns=value.size,
+            members=observed.members,
+            diagnostics={"stage": found.stage, "rounds": len(observed.rounds), "batches assumed": drawn},
+        )
+
+    def _find(
+        self, observed: View, target: Target, method: FLAME, states: ADMMStates, rng: np.random.Generator
+    ) -> RecoveredRows:
+        import torch  # noqa: PLC0415 - loaded when a network is attacked
+
+        from securefed.attacks._networks.first_layer import FirstLayerEvidence  # noqa: PLC0415
+        from securefed.attacks._networks.first_round import network_of  # noqa: PLC0415
+        from securefed.attacks._networks.gradient_matching import InversionProblem, RowPrior  # noqa: PLC0415
+        from securefed.attacks._networks.module_inversion import count_labels  # noqa: PLC0415
+        from securefed.attacks._networks.row_separation import FirstLayerGradient  # noqa: PLC0415
+        from securefed.attacks._networks.staged_inversion import InversionEffort, StagedInversion  # noqa: PLC0415
+
+        public, problem = target.public, method.problem
+        rows = sum(public.rows[client] for client in observed.members)
+        network: Any = network_of(problem, public)  # type: ignore[arg-type]
+        unpenalised: Any = network_of(replace(problem, l2=0.0), public)  # type: ignore[arg-type, type-var]
+        simulation, gradients = _paths(observed, target, method, states, network, rows)
+        start = simulation.starts[0]
+        layer = unpenalised.first_layer(start, public.features, torch.zeros(1, dtype=torch.int64))
+        if layer is None:
+            raise TranscriptError("the network has no linear layer that takes the rows")
+        parts = [network.split(gradient) for gradient in gradients]
+        weight = torch.cat([part[layer.weight] for part in parts]).numpy()
+        bias = None if layer.bias is None else torch.cat([part[layer.bias] for part in parts]).numpy()
+        first = FirstLayerEvidence(unpenalised, start, layer, FirstLayerGradient(weight, bias), rows, rng)
+        effort = InversionEffort(
+            restarts=1,
+            evaluations=self.evaluations,
+            widths=(),
+            signed_steps=0,
+            fits=self.fits,
+            counts=_COUNTS,
+            solved=_DOUBLE if network.dtype == torch.float64 else _SINGLE,
+        )
+        prior = RowPrior(-public.feature_bound, public.feature_bound)
+        inversion = StagedInversion(network, simulation, public.features, prior, effort)
+        message, labelled = gradients.reshape(-1), first.labelled(public.classes)
+        if labelled is None:
+            counted = count_labels(unpenalised, start, gradients[0], rows, public.features, public.classes)
+            accounts = [InversionProblem(start, message, torch.as_tensor(own)) for own in islice(counted, _COUNTS)]
+            return inversion.among(accounts, rng, first)
+        account = InversionProblem(start, message, torch.as_tensor(labelled[1]))
+        if stochastic(method, (rows,)):  # a fit of guessed batches is no better than the closed form
+            return inversion.closed_form(account, first)
+        return inversion(account, rng, first)
+
+
+def _paths(
+    observed: View, target: Target, method: FLAME, states: ADMMStates, network: Any, rows: int
+) -> tuple[Any, Any]:
+    """Return the simulation of the client's paths, and the mean gradients (rounds, parameters) along them."""
+    import torch  # noqa: PLC0415
+
+    from securefed.attacks._personal.flame_simulation import FLAMESimulation  # noqa: PLC0415
+
+    anchors = states.local[:-1]
+    if method.anchor == "global":
+        model = Model(method.problem, target.public)
+        anchors = np.stack([model.vector("", item.broadcast) for item in observed.rounds])
+    starts, ends, held = (
+        torch.as_tensor(np.ascontiguousarray(value), dtype=network.dtype)
+        for value in (states.personal[:-1], states.personal[1:], anchors)
+    )
+    steps = len(method.draw(rows, np.random.default_rng(0)).parts)
+    simulation = FLAMESimulation(FLAMELocalSteps(method), target.public, starts, held, steps)
+    return simulation, simulation.mean_gradients(network, ends - starts)

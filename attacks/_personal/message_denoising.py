@@ -1,0 +1,263 @@
+"""Estimate the messages before a defence clipped them and added noise.
+
+A client's steps are linear in what it received and in its gradients. If the gradient g_t is constant within round t,
+
+    message_t = known_t + sum_{s <= t} A_ts g_s,
+
+where known_t is what a client without rows would send, and the A_ts are numbers. The gradients of one client resemble
+each other. Their prior is normal with mean 0, a size within the public bound and a correlation between rounds; both are
+averaged over a grid, weighted by the likelihood of the messages. The posterior mean tends to the message itself for
+little noise, and to `known` for much.
+
+A clipped message keeps its direction. Its length is estimated from `known` where `known` exceeds the clipping norm, as
+noise in the broadcast makes it do. Elsewhere a clipped message cannot be distinguished from a short one, and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from securefed._public import Public
+from securefed._tensors import Array
+from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors
+from securefed.algorithms._optimization.method import GradientMethod
+from securefed.algorithms._optimization.model import Model, label
+from securefed.attacks._base import Target, View
+from securefed.errors import TranscriptError
+
+_CORRELATIONS = (0.0, 0.5, 0.9, 0.99)
+"""Grid of correlations between the gradients of two rounds."""
+_SIZES = np.geomspace(1e-6, 1.0, 61)
+"""Grid of sizes of what the gradients add to a message, relative to the public bound of its entries: ten a decade."""
+_TURNS, _SETTLED = 8, 1e-9
+"""Most alternations between factors of clips and gradients, and the change of the factors at which they end."""
+_UNCLIPPED = 1 - 1e-9
+"""A single message shorter than this share of the clipping norm was not clipped."""
+_UNSURE = 0.1
+"""Relative standard deviation of a clip's predicted factor: the unknown gradients lengthen messages, too."""
+
+
+def denoised(observed: View, target: Target) -> View:
+    """Return the view with estimates of the messages before clipping and noise; the view itself without a defence.
+
+    Raises:
+        TranscriptError: the view lacks a tensor of the method.
+    """
+    if not is_distorted(observed):
+        return observed
+    method, model, received, steps = _read(observed, target)
+    try:
+        messages = DistortedMessages.of(observed, method, model)
+    except KeyError as error:
+        raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
+    return _with(observed, method, model, messages.denoised(steps.known(received), steps.response(received)))
+
+
+def without_rows(observed: View, target: Target) -> View:
+    """Return the view with the messages of clients without rows, which follow from the broadcasts alone.
+
+    Raises:
+        TranscriptError: the view lacks a broadcast of the method.
+    """
+    method, model, received, steps = _read(observed, target)
+    return _with(observed, method, model, steps.known(received))
+
+
+def is_distorted(observed: View) -> bool:
+    """Return whether a defence clipped a message or added noise to it."""
+    return any(item.clips or any(item.noise.values()) for item in observed.rounds)
+
+
+def _read(observed: View, target: Target) -> tuple[GradientMethod, Model, list[Vectors], ConstantGradientModel]:
+    method = target.algorithm
+    assert isinstance(method, GradientMethod)
+    model = Model(method.problem, target.public)
+    try:
+        received: list[Vectors] = [method.read(model, item.broadcast) for item in observed.rounds]
+    except KeyError as error:
+        raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
+    return method, model, received, ConstantGradientModel.of(method, model, target.public, observed)
+
+
+def _with(observed: View, method: GradientMethod, model: Model, messages: Array) -> View:
+    """Return the view with these messages (rounds, parameters) of the mean member, and without a defence."""
+    (part,) = method.sent
+    rounds = tuple(
+        replace(item, message={**item.message, **model.name(part, len(item.members) * own)}, clips=(), noise={})
+        for item, own in zip(observed.rounds, messages, strict=True)
+    )
+    return replace(observed, rounds=rounds)
+
+
+@dataclass(frozen=True)
+class ConstantGradientModel:
+    """What a client sends if its gradient is constant within each round.
+
+    Attributes:
+        method: the algorithm.
+        public: facts that every party knows.
+        rows: number of the client's rows.
+        count: number of its local steps.
+        start: its memory before the first round.
+    """
+
+    method: GradientMethod
+    public: Public
+    rows: float
+    count: int
+    start: Memory
+
+    @classmethod
+    def of(cls, method: GradientMethod, model: Model, public: Public, observed: View) -> ConstantGradientModel:
+        """Return the model of the mean member of a view."""
+        rows = [public.rows[client] for client in sorted(observed.members)]
+        count = len(method.draw(rows[0], np.random.default_rng(0)).parts)
+        return cls(method, public, float(np.mean(rows)), count, method.memory(model))
+
+    def __call__(self, received: Sequence[Vectors], memory: Memory, gradients: Array) -> Array:
+        """Return the messages (rounds, ...) of these gradients (rounds, ...)."""
+        out, part = [], self.method.sent[0]
+        for vectors, own in zip(received, gradients, strict=True):
+
+            def gradient(point: Array, _: int = 0, own: Array = own) -> Array:
+                return np.asarray(own + 0 * point)
+
+            sizes = (self.rows,) * self.count
+            work = LocalTraining(gradient, gradient, self.public, self.rows, (0,) * self.count, sizes)
+            sent, memory = self.method.steps(vectors, memory, work)
+            out.append(sent[part])
+        stacked: Array = np.stack(out)
+        return stacked
+
+    def known(self, received: Sequence[Vectors]) -> Array:
+        """Return the messages (rounds, parameters) of a client without rows."""
+        return self(received, self.start, np.zeros(len(received)))
+
+    def response(self, received: Sequence[Vectors]) -> Array:
+        """Return A (rounds, rounds), lower triangular."""
+        count, nothing = len(received), np.zeros(len(received))
+        blank = [dict.fromkeys(vectors, nothing) for vectors in received]
+        return self(blank, tuple(nothing for _ in self.start), np.eye(count))
+
+
+@dataclass(frozen=True)
+class DistortedMessages:
+    """The mean member's messages in a view, and what is known about the defence.
+
+    Attributes:
+        messages: (rounds, parameters).
+        noise: (rounds, tensors) standard deviations of the noise.
+        tensors: slice of each tensor in a message.
+        bounds: public bound of each tensor's entries.
+        clips: for each round, numbers of tensors that are clipped together, and their L2 norm.
+        alone: whether there is one member.
+    """
+
+    messages: Array
+    noise: Array
+    tensors: tuple[slice, ...]
+    bounds: tuple[float, ...]
+    clips: tuple[tuple[tuple[list[int], float], ...], ...]
+    alone: bool
+
+    @classmethod
+    def of(cls, observed: View, method: GradientMethod, model: Model) -> DistortedMessages:
+        """Read the messages of a view.
+
+        Raises:
+            KeyError: a message lacks a tensor.
+        """
+        (part,), bounds = method.sent, {spec.name: spec.bound for spec in method.layout(model.public)}
+        names, ends = [label(part, spec.name) for spec in model.layout], [0]
+        for spec in model.layout:
+            ends.append(ends[-1] + spec.size)
+        rounds = observed.rounds
+        counts = np.array([[float(len(item.members))] for item in rounds])
+        return cls(
+            np.stack([model.vector(part, item.message) for item in rounds]) / counts,
+            np.array([[item.noise.get(name, 0.0) for name in names] for item in rounds]) / counts,
+            tuple(slice(*ends[k : k + 2]) for k in range(len(names))),
+            tuple(bounds[name] or 1.0 for name in names),
+            tuple(
+                tuple(([names.index(name) for name in own], norm) for own, norm in item.clips if {*own} <= {*names})
+                for item in rounds
+            ),
+            len(observed.members) == 1,
+        )
+
+    def denoised(self, known: Array, response: Array) -> Array:
+        """Return estimates of the messages (rounds, parameters) before clipping and noise.
+
+        Args:
+            known: (rounds, parameters) messages of a client without rows.
+            response: A (rounds, rounds).
+        """
+        found, factors, earlier = known, np.ones(self.noise.shape), np.tril(response, -1)
+        for _ in range(min(_TURNS, len(known)) if any(self.clips) else 1):
+            gradients = solve_triangular(response, found - known, lower=True)
+            old, factors = factors, self._factors(known + earlier @ gradients)
+            found = np.empty_like(self.messages)
+            for k, places in enumerate(self.tensors):
+                scale = factors[:, k]
+                excess = self.messages[:, places] / scale[:, None] - known[:, places]
+                cleaned = posterior_mean(excess, response, self.noise[:, k] / scale, self.bounds[k])
+                found[:, places] = known[:, places] + cleaned
+            if np.max(np.abs(factors - old)) < _SETTLED:
+                break
+        return found
+
+    def _factors(self, expected: Array) -> Array:
+        """Return the factors (rounds, tensors) by which messages were clipped.
+
+        They combine the messages' length along the expected ones, and the length of the expected ones, each weighted by
+        the inverse of its variance.
+        """
+        out = np.ones(self.noise.shape)
+        for t, together in enumerate(self.clips):
+            for chosen, norm in together:
+                places = np.concatenate([np.r_[self.tensors[k]] for k in chosen])
+                own, noise = self.messages[t, places], float(self.noise[t, chosen].max())
+                length = float(np.linalg.norm(expected[t, places]))
+                unclipped = self.alone and not noise and float(np.linalg.norm(own)) < _UNCLIPPED * norm
+                if length <= norm or unclipped:
+                    continue
+                predicted, along = norm / length, float(own @ expected[t, places]) / length**2
+                unsure = (_UNSURE * predicted) ** 2
+                mixed = predicted + unsure / (unsure + (noise / length) ** 2) * (along - predicted)
+                out[t, chosen] = np.clip(mixed, predicted / 2, 1.0)
+        return out
+
+
+def posterior_mean(observed: Array, response: Array, noise: Array, most: float) -> Array:
+    """Return the posterior mean of response @ gradients, given their sum with noise.
+
+    Args:
+        observed: (rounds, entries) the sum.
+        response: A (rounds, rounds).
+        noise: (rounds,) standard deviations.
+        most: largest root mean square of the result under the prior.
+    """
+    if not noise.all():  # rounds without noise are exact
+        return observed
+    white, entries = observed / noise[:, None], observed.shape[1]
+    sizes = _SIZES * most * np.sqrt(np.mean(noise**-2.0))
+    logs, means = [], []
+    for correlation in _CORRELATIONS:
+        prior = (1 - correlation) * np.eye(len(observed)) + correlation
+        signal = response @ prior @ response.T / np.outer(noise, noise)
+        values, vectors = np.linalg.eigh(signal / np.trace(signal) * len(observed))
+        rotated = vectors.T @ white
+        larger = 1 + sizes[:, None] ** 2 * np.maximum(values, 0.0)  # (sizes, rounds), the variance with the signal's
+        logs.append(-0.5 * np.sum(entries * np.log(larger) + np.sum(rotated**2, axis=1) / larger, axis=1))
+        means.append((vectors, rotated, 1 - 1 / larger))
+    likely = np.exp(np.array(logs) - np.max(logs))
+    likely /= likely.sum()
+    mean = sum(
+        vectors @ ((weights @ shrinkage)[:, None] * rotated)
+        for weights, (vectors, rotated, shrinkage) in zip(likely, means, strict=True)
+    )
+    return np.asarray(mean * noise[:, None])

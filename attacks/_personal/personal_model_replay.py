@@ -1,0 +1,116 @@
+"""Compute personal models that are not sent, by training them as the client does on rows that a fit gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._optimization.local_steps import LocalTraining
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._personalized.method import PersonalMethod
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._gradient_inversion.gradient_rounds import (
+    GradientRound,
+    estimate_gradients,
+    local_steps,
+    method_of,
+    penalty,
+    read_rounds,
+    why_not_invertible,
+)
+from securefed.attacks._gradient_inversion.linear_model import LinearModel
+from securefed.attacks._gradient_inversion.multistart_search import SOLVED
+from securefed.attacks._gradient_inversion.sample_fit import SampleFit
+from securefed.attacks._personal.message_denoising import denoised, is_distorted, without_rows
+from securefed.errors import TranscriptError
+
+
+@dataclass(frozen=True)
+class PersonalModelReplay:
+    """Fits the rows by `gradient_inversion/fit` and trains the personal model on them.
+
+    If the rows explain the messages, all rounds are replayed with them, and the personal model is the client's,
+    exactly. Otherwise the gradient of each round is taken to be constant along its steps, which is the better the
+    shorter they are; `diagnostics["method"]` says which. Under clipping and noise the attack reads denoised messages
+    (`message_denoising`), and `guess` is what follows from the broadcasts alone.
+
+    Attributes:
+        fit: how the rows are fitted.
+    """
+
+    fit: SampleFit = SampleFit(limit=256)
+
+    name: ClassVar[str] = "personal/replay"
+    secret: ClassVar[str] = "personal"
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack cannot run on this view, or `None`."""
+        if not isinstance(target.algorithm, PersonalMethod):
+            return "It replays personal models, and this algorithm has none."
+        if observed.rounds and len({item.members for item in observed.rounds}) > 1:
+            return "It replays the same clients in every round, and here they change."
+        return why_not_invertible(target, observed)
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Run the attack, as `Attack.run`."""
+        if (reason := self.applies(target, observed)) is not None:
+            raise TranscriptError(reason)
+        model, seen = LinearModel.of(target), read_rounds(denoised(observed, target), target)
+        guess = read_rounds(without_rows(observed, target), target) if is_distorted(observed) else ()
+        assert model is not None  # `applies` refuses other models
+        alone = len(observed.members) == 1
+        found = self.fit.run(observed, target, rng) if alone else None
+        if found is not None and found.labels is not None and found.residual <= SOLVED:
+            value, how = _replayed(target, model, seen, found.value, found.labels), "rows fitted, rounds replayed"
+        else:
+            value, how = _constant(target, model, seen), "gradients taken to be constant in a round"
+        if not np.isfinite(value).all():
+            raise TranscriptError("the view's messages lead to numbers that are not finite")
+        residual = found.residual if found is not None else float("nan")
+        return Reconstruction(
+            self.secret,
+            value[None],
+            residual=residual,
+            rank=found.rank if found else 0,
+            unknowns=found.unknowns if found else 0,
+            condition=found.condition if found else float("nan"),
+            members=observed.members,
+            diagnostics={"method": how},
+            guess=_constant(target, model, guess) if is_distorted(observed) else None,
+        )
+
+
+def _replayed(target: Target, model: LinearModel, seen: tuple[GradientRound, ...], rows: Array, labels: Array) -> Array:
+    """Return the personal model of a client with these rows."""
+    targets, weights = model.targets(labels), np.full(len(rows), 1.0 / len(rows))
+
+    def gradient(point: Array, _: int = 0) -> Array:
+        return model.gradient(point, rows, targets, weights)
+
+    method, count = method_of(target), float(len(rows))
+    steps = local_steps(method)
+    work = LocalTraining(gradient, gradient, target.public, count, (0,) * steps, (count,) * steps)
+    memory = method.memory(Model(method.problem, target.public))
+    for item in seen:
+        memory = method.steps(item.received, memory, work)[1]
+    return np.asarray(memory[0])
+
+
+def _constant(target: Target, model: LinearModel, seen: tuple[GradientRound, ...]) -> Array:
+    """Return the personal model of a client whose gradients are constant in each round, the mean over the members."""
+    method, public = method_of(target), target.public
+    memory = method.memory(Model(method.problem, public))
+    steps = local_steps(method)
+    for item, read_as in zip(seen, estimate_gradients(seen, method, public, model), strict=True):
+        rows = float(np.mean([public.rows[client] for client in item.members]))
+        mean = read_as.gradient / (rows * len(item.members))
+
+        def gradient(point: Array, _: int = 0, mean: Array = mean) -> Array:
+            return mean + penalty(model, point)
+
+        work = LocalTraining(gradient, gradient, public, rows, (0,) * steps, (rows,) * steps)
+        memory = method.steps(item.received, memory, work)[1]
+    return np.asarray(memory[0])

@@ -1,0 +1,72 @@
+"""Check an attack's requirements before it starts: broadcasts of every round, memory, number of rounds.
+
+Every attack calls these checks in `applies`: a transcript that lacks something is refused in a sentence that names it,
+before anything large is allocated. `attacks/_diagnosis.py` describes afterwards what a gap has cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from securefed.attacks._base import RoundView, View
+
+MEMORY: Final = 4 * 2**30
+"""Bytes that an attack may take beside the transcript, unless its own setting `memory` gives another number."""
+
+
+def untold(rounds: Sequence[RoundView], *, every: bool = True) -> str | None:
+    """Return why an attack cannot start from these rounds, or `None` where it can.
+
+    Args:
+        rounds: the rounds of the view.
+        every: whether the attack follows its clients from round to round, so that it needs every broadcast; else it
+            uses each round by itself and leaves out those without. An attack of the first kind runs on `unbroken`
+            rounds.
+    """
+    if not rounds:
+        return "The view holds no messages."
+    silent = [o.round for o in rounds if not o.broadcast]
+    if len(silent) == len(rounds):
+        return (
+            "The view holds no broadcast, and a message is only an answer to one: this costs the attack everything. "
+            "Record what clients start from."
+        )
+    if not silent or not every:
+        return None
+    whole = next(k for k, o in enumerate(rounds) if not o.broadcast)
+    named = ", ".join(map(str, silent[:5])) + ", ..." * (len(silent) > 5)
+    return (
+        f"The view holds no broadcast of {len(silent)} of {len(rounds)} rounds (exchange {named}), and this attack "
+        f"follows its clients from round to round: only the {whole} before the first gap are of use to it."
+    )
+
+
+def unbroken(observed: View) -> View:
+    """Keep the rounds before the first one whose broadcast is missing; the same view where none is."""
+    count = next((k for k, o in enumerate(observed.rounds) if not o.broadcast), len(observed.rounds))
+    return observed if count == len(observed.rounds) else replace(observed, rounds=observed.rounds[:count])
+
+
+def too_large(
+    needed: float, limit: float, what: str, remedy: str = "raise the attack's setting `memory` (in bytes)"
+) -> str | None:
+    """Return why a computation needs too much memory, or `None` where it fits.
+
+    Args:
+        needed: an upper estimate, in bytes.
+        limit: bytes that it may take.
+        what: the computation, in words that hold its size.
+        remedy: what the user can do.
+    """
+    if needed <= limit:
+        return None
+    return f"{what} takes about {needed / 2**30:.3g} GiB, the limit is {limit / 2**30:.3g} GiB; {remedy}."
+
+
+def too_long(vectors: int, parameters: int) -> str | None:
+    """Apply `too_large` to this many vectors of a model's parameters."""
+    return too_large(
+        8 * vectors * parameters, MEMORY, f"{vectors} vectors of {parameters} parameters", "show fewer rounds"
+    )

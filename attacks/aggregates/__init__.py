@@ -1,9 +1,0 @@
-"""Attacks on sums: subtract sums of changing cohorts, or drop all clients but one."""
-
-from __future__ import annotations
-
-from securefed.attacks.aggregates.disaggregation import Disaggregation, disaggregate
-from securefed.attacks.aggregates.dropout_isolation import IsolationResult, isolate
-from securefed.attacks.aggregates.participation import ParticipationMatrix
-
-__all__ = ["Disaggregation", "IsolationResult", "ParticipationMatrix", "disaggregate", "isolate"]

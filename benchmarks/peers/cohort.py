@@ -1,0 +1,246 @@
+"""Simulating a cohort: together, one by one, and by pfl-research, in one run: `python -m benchmarks cohort`.
+
+50 clients of 60 rows of MNIST's shape, 2NN (199,210 parameters, float32), FedAvg, T = 5 local steps, all 60 rows or 12
+of them a step. Once in CPU time, once on the wall with all cores, where clients one by one get one thread for their
+products, or all, whichever is faster. pfl-research (0.6), in CPU time on the one thread that it is fastest on, is
+installed from the package registry into `.venv-pfl`, beside the project, and runs `benchmarks/peers/pfl_fedavg.py`.
+
+What bounds the cohort is its products, which are timed alone as well: at 60 rows a step no arrangement of the same
+products is more than about 5 times as fast as one by one in CPU time, and 5 times on the wall takes both cores. The
+ways take turns, and still a run differs from the next by a tenth: of six runs, at 60 rows a step the cohort was 4.2,
+4.7, 4.7, 4.9, 5.1, 5.6 times as fast on the wall, at 12 rows 4.1, 4.5, 5.2, 5.3, 5.3, 5.3 times.
+
+Then whole federations in processes of their own: seconds on the wall with all cores, and how far memory grows beyond
+the data. MNIST comes from the folder that SECUREFED_DATA names; without it, rows of the same shape are drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from benchmarks.rows import Row, row, timed, write
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._optimization.parallel import threads
+from securefed.datasets._base import Dataset
+from securefed.datasets._dataset_files import DATA_VARIABLE
+from securefed.datasets._loaders import load
+from securefed.problems import problems
+
+ROOT = Path(__file__).parent.parent
+CLIENTS, ROWS, FEATURES, STEPS, BATCH = 50, 60, 784, 5, 12
+RUNS, TURNS = 5, 3
+FASTER, SECONDS = 5.0, 60.0
+
+
+def main() -> None:
+    """Measure and write `results/cohort.json`."""
+    python = _peer_environment()
+    rows = [line for batch in (None, BATCH) for line in _cohort(python, batch)]
+    rows += [_mnist(), *_memory()]
+    path = write("cohort", rows)
+    for r in rows:
+        beside = f"  {r.peer_name} {r.peer:.4g}, x {r.ratio:.3g}" if r.peer is not None and r.ratio is not None else ""
+        print(f"{r.quantity:40} {r.setting:56} {r.ours:8.4g} {r.unit:4} {r.target or '':12} {r.met}{beside}")
+    print(path)
+
+
+def _cohort(python: Path, batch: int | None) -> list[Row]:
+    """A round of the cohort's contributions three ways."""
+    rng = np.random.default_rng(0)
+    data = [Dataset(rng.random((ROWS, FEATURES)), np.append(rng.integers(0, 10, ROWS - 1), 9)) for _ in range(CLIENTS)]
+    method = FedAvg(problem=problems.make("2nn"), learning_rate=0.01, local_steps=STEPS, batch_size=batch)
+    public = Public.of(data, feature_bound=1.0)
+    broadcast = method.broadcast(method.start(public, rng))
+    states = [method.enroll(part, public, rng) for part in data]
+
+    def streams() -> list[np.random.Generator]:
+        return [np.random.default_rng(k) for k in range(CLIENTS)]
+
+    def alone() -> None:
+        for state, stream in zip(states, streams(), strict=True):
+            method.contribute(state, broadcast, stream)
+
+    def cohort() -> None:
+        method.contribute_together(states, broadcast, streams())
+
+    together = _cpu(cohort)
+    with one_thread():
+        products = _cpu(_products(batch or ROWS))
+        one_by_one = median(_cpu(alone))
+    on_the_wall, on_one, on_all = _in_turns(cohort, one_thread()(alone), alone)
+    beside = min(median(on_one), median(on_all))
+    command = [python, ROOT / "benchmarks" / "pfl_fedavg.py", *map(str, (CLIENTS, ROWS, batch or 0, STEPS, RUNS))]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    peer = median(json.loads(done.stdout.splitlines()[-1])["seconds"])
+    setting = f"{CLIENTS} clients, 2NN, T={STEPS}, {batch or ROWS} rows a step"
+    ours = median(together)
+    return [
+        row(
+            "cohort's contributions, wall", f"{setting}, {threads()} cores", on_the_wall, "s",
+            peer=beside, peer_name="one by one",
+            target=f">= {FASTER:g} times", met=beside >= FASTER * median(on_the_wall),
+        ),
+        row(
+            "cohort's contributions, CPU", setting, together, "s", peer=one_by_one, peer_name="one by one",
+        ),
+        row(
+            "the cohort's matrix products alone, CPU", setting, products, "s",
+            peer=one_by_one, peer_name="one by one",
+        ),
+        row(
+            "FedAvg round, simulated, CPU", setting, together, "s", peer=peer, peer_name="pfl-research 0.6",
+            target=">= as fast", met=peer >= ours,
+        ),
+    ]  # fmt: skip
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """All products on one thread, torch's too: its threads wait busily for each other, which would count as CPU."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _products(batch: int) -> Callable[[], None]:
+    """The products that a cohort's steps come to, of arrays of the same shapes: no cohort can be faster than these.
+
+    As `algorithms.optimization.factored_cohort` arranges them: the input weight is multiplied once for everybody, its
+    gradients are never formed, and what the earlier steps added comes in through the rows' kernels.
+    """
+    rng = np.random.default_rng(0)
+
+    def drawn(*shape: int) -> np.ndarray[Any, Any]:
+        return rng.random(shape, dtype=np.float32)
+
+    hidden, classes, stacks = 200, 10, 1 if batch == ROWS else STEPS
+    rows, first = [drawn(CLIENTS, batch, FEATURES) for _ in range(stacks)], drawn(FEATURES, hidden)
+    second, third = drawn(CLIENTS, hidden, hidden), drawn(CLIENTS, hidden, classes)
+    active, slope, last = drawn(CLIENTS, batch, hidden), drawn(CLIENTS, batch, hidden), drawn(CLIENTS, batch, classes)
+    together = np.concatenate(rows, axis=1), drawn(CLIENTS, stacks * batch, hidden)
+
+    def run() -> None:
+        for step in range(STEPS):
+            own = rows[step % stacks]
+            if step < stacks:
+                _ = own.reshape(-1, FEATURES) @ first
+                kernels = [own @ earlier.swapaxes(1, 2) for earlier in rows[: step + 1]]
+            for kernel in kernels if step else ():
+                _ = kernel @ slope
+            _ = active @ second, active @ third  # forward
+            _ = last @ third.swapaxes(1, 2), active.swapaxes(1, 2) @ last  # backward, and the weights' gradients
+            _ = slope @ second.swapaxes(1, 2), active.swapaxes(1, 2) @ slope
+        _ = together[1].swapaxes(1, 2) @ together[0]
+
+    return run
+
+
+def _mnist() -> Row:
+    found = _federation("mnist", 1000, 50, 100)
+    setting = f"{found['data']}, N=1000, S=50, R=100, T={STEPS}, {BATCH} rows a step"
+    met = found["seconds"] <= SECONDS
+    return row("federation, wall clock", setting, [found["seconds"]], "s", target=f"<= {SECONDS:g} s", met=met)
+
+
+def _memory() -> list[Row]:
+    """The same rows over 200 and over 1000 clients, cohorts of 50."""
+    grown = {clients: [_federation("drawn", clients, 50, 3)["grown"] for _ in range(3)] for clients in (200, 1000)}
+    limit = 1.25 * median(grown[200])
+    rows = []
+    for clients, values in grown.items():
+        setting = f"N={clients}, S=50, 2NN, FedAvg, 12000 rows"
+        judged = clients == 1000
+        rows.append(
+            row(
+                "memory beyond the data", setting, values, "MB",
+                target="<= 1.25 of N=200" if judged else None, met=median(values) <= limit if judged else None,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _federation(source: str, clients: int, cohort: int, rounds: int) -> dict[str, float | str]:
+    """One federation in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.peers.cohort", source, str(clients), str(cohort), str(rounds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    found: dict[str, float | str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def federate(source: str, clients: int, cohort: int, rounds: int) -> None:
+    """Run a federation and print what it took."""
+    data, name = _data(source)
+    parts = np.array_split(np.random.default_rng(1).permutation(data.rows), clients)
+    shares = [data.take(part) for part in parts]
+    del data
+    method = FedAvg(problem=problems.make("2nn"), learning_rate=0.1, local_steps=STEPS, batch_size=BATCH)
+    before, start = _peak(), time.perf_counter()
+    Federation(method, shares, seed=0, cohort=cohort, options=RunOptions(keep_transcript=False)).run(rounds)
+    print(json.dumps({"data": name, "seconds": time.perf_counter() - start, "grown": _peak() - before}))
+
+
+def _data(source: str) -> tuple[Dataset, str]:
+    if source == "mnist" and os.environ.get(DATA_VARIABLE):
+        return load("mnist").data, "MNIST"
+    rng, count = np.random.default_rng(0), 60000 if source == "mnist" else 12000
+    return Dataset(rng.random((count, FEATURES)), rng.integers(0, 10, count)), "rows of MNIST's shape"
+
+
+def _peak() -> float:
+    """Largest resident memory so far, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _in_turns(*calls: Callable[[], object]) -> list[list[float]]:
+    """Wall seconds of `TURNS` times `RUNS` calls of each, in turns: none has the machine's better minute to itself."""
+    found: list[list[float]] = [[] for _ in calls]
+    for _ in range(TURNS):
+        for call, seconds in zip(calls, found, strict=True):
+            seconds.extend(timed(call, RUNS))
+    return found
+
+
+def _cpu(call: Callable[[], object]) -> list[float]:
+    """CPU seconds of each of `RUNS` calls, after one that is not counted."""
+    out = []
+    for _ in range(RUNS + 1):
+        start = time.process_time()
+        call()
+        out.append(time.process_time() - start)
+    return out[1:]
+
+
+def _peer_environment() -> Path:
+    """The peer's interpreter; the environment is made where it is missing."""
+    home = ROOT / ".venv-pfl"
+    python = home / "bin" / "python"
+    if not python.exists() or subprocess.run([python, "-c", "import pfl, torch"], check=False).returncode:
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "pfl==0.6.0", "torch==2.13.0"], check=True)
+    return python
+
+
+if __name__ == "__main__":
+    federate(sys.argv[1], *map(int, sys.argv[2:])) if len(sys.argv) > 1 else main()

@@ -1,0 +1,389 @@
+"""The contracts of the message layer: a defence is a chain of transforms, ended by one aggregation.
+
+A transform (`transform.Transform`) changes a contribution before it is summed, or the sum after it. An aggregation
+decides how the sum is made: in the clear, masked, or encrypted. Both state before the run what they will do, in a
+`Plan`, and refuse by name what they cannot do exactly as planned.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from securefed._messages import Aggregate, ClientId, ClippingNoiseRecord, Message, PartyId
+from securefed._registry import Registry
+from securefed._tensors import Layout, Tensors
+from securefed.defenses._plan import (
+    INDICATOR,
+    Plan,
+    TensorPlan,
+    Unit,
+    has_indicator,
+    indicator_of,
+    plan_digest,
+    with_indicator,
+    without_indicator,
+)
+from securefed.defenses._transform import AdaptiveTransform, Transform, link_text
+from securefed.errors import ConfigError, ContradictionError, DataError, PlanError
+
+__all__ = [
+    "INDICATOR",
+    "Aggregation",
+    "Defense",
+    "Helper",
+    "Outgoing",
+    "Plan",
+    "Session",
+    "TensorPlan",
+    "Unit",
+    "UploadContext",
+    "defenses",
+    "expect_stage",
+    "has_indicator",
+    "plan_digest",
+    "some_client_out",
+    "without_indicator",
+    "without_indicator_tensor",
+]
+
+
+@dataclass(frozen=True)
+class UploadContext:
+    """Fingerprints of what a client was told when it was asked to upload; 32 bytes each.
+
+    Attributes:
+        exchange: fingerprint of the exchange's context (`Session.context`): the same for all clients that are summed.
+        source: fingerprint of what the contribution is computed from: the kind of exchange, the broadcast, and the
+            exchange that this client's state counts last. Run, number, plan and cohort do not enter it, so that a
+            contribution keeps it when an exchange is repeated.
+    """
+
+    exchange: bytes
+    source: bytes
+
+
+@dataclass(frozen=True)
+class Session:
+    """The identity of one exchange: all parties know it, and every message is checked against it.
+
+    Attributes:
+        run: the run's identifier.
+        round: the number of the exchange.
+        cohort: ids of the invited clients, ascending.
+        plan: what the defence does, the same on all sides; the session writes its exchange into it.
+        context: fingerprint of all that clients are told before they upload (kind, broadcast, the exchange that counted
+            each of them last). The server knows it from the start, a client from the request for its upload on.
+        previous: at the server, the survivors of the last sum that was opened; empty before the first.
+
+    Raises:
+        ConfigError: the cohort is empty, not ascending, or holds a negative id.
+    """
+
+    run: str
+    round: int
+    cohort: tuple[ClientId, ...]
+    plan: Plan
+    context: bytes = b""
+    previous: tuple[ClientId, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the cohort, and write the exchange into the plan."""
+        if list(self.cohort) != sorted(set(self.cohort)) or not self.cohort or self.cohort[0] < 0:
+            raise ConfigError(f"a cohort is a non-empty ascending list of ids from 0, not {self.cohort}")
+        object.__setattr__(self, "plan", replace(self.plan, exchange=(self.run, self.round)))
+
+
+Outgoing = Mapping[PartyId, Tensors]
+"""Message bodies to send, by receiver."""
+
+
+class Aggregation(ABC):
+    """How the sum of the contributions is made. Steps are pure: they take a state and return a new one, without I/O.
+
+    States are packed by `pack`, so that they survive a process. A client is asked for the stages of the plan
+    one after the other; at the stage `upload` it is given its encoded contribution. The server's first requests come
+    from `server_open`; the replies of each stage go to `server_step`, which returns the next requests or the aggregate.
+    A missing reply is a dropout. A reply that is refused raises `MessageRefused` with its sender: the caller drops that
+    reply and calls again with the same state.
+
+    What an aggregation may offer beyond this stands in `capabilities`. A commented example stands in
+    `extension_templates/aggregation.py`, and `check_aggregation` of `securefed.testing` tests yours.
+
+    Attributes:
+        name: the aggregation's name, used in messages and in the name of the defence.
+        exact: whether it sums integers in a ring, so that the sum is exact; the chain then gets `quantise()`.
+        hides: whether it hides single contributions from the server.
+        upload: the name of the stage at which clients upload.
+        beside: parties that take part beside the server and the clients.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool]
+    hides: ClassVar[bool]
+    upload: ClassVar[str] = "upload"
+    beside: ClassVar[tuple[PartyId, ...]] = ()
+
+    def __str__(self) -> str:
+        """The name and the parameters; the defence is called so in plans and reports."""
+        return link_text(self.name, self)
+
+    @abstractmethod
+    def plan(self, plan: Plan) -> Plan:
+        """Return the plan with stages, bytes, threshold, what collusion opens, and assumptions.
+
+        Raises:
+            PlanError: the aggregation cannot keep its promise for this plan.
+        """
+
+    @abstractmethod
+    def client_open(self, session: Session, client: ClientId) -> Any:
+        """Return a client's protocol state for one exchange."""
+
+    def client_step(self, state: Any, request: Message, encoded: Tensors | None) -> tuple[Any, Tensors]:
+        """Answer a request, and return the new state and the body of the reply.
+
+        At the stage `upload` it is `client_accept` and `client_upload` in one, for callers that have the contribution.
+        The default is for aggregations whose clients have no other stage.
+
+        Args:
+            state: the client's protocol state.
+            request: the server's message.
+            encoded: the contribution at the stage `upload`, else `None`.
+
+        Raises:
+            MessageRefused: the request is malformed, repeats or contradicts an earlier one.
+        """
+        accepted = self.client_accept(state, request, UploadContext(b"", b""))
+        if encoded is None:
+            raise DataError(f"the stage {self.upload!r} needs the encoded contribution")
+        return self.client_upload(accepted, encoded)
+
+    @abstractmethod
+    def client_accept(self, state: Any, request: Message, context: UploadContext) -> Any:
+        """Check the request for an upload, and return the state that waits for its contribution.
+
+        Args:
+            state: the client's protocol state.
+            request: the server's message.
+            context: fingerprints of what this client was told.
+
+        Raises:
+            MessageRefused: as `client_step`. No refusal depends on a contribution.
+        """
+
+    @abstractmethod
+    def client_upload(self, state: Any, encoded: Tensors | None) -> tuple[Any, Tensors]:
+        """Return the new state and the body of the upload, from a state that accepted the request.
+
+        Args:
+            state: the client's protocol state.
+            encoded: the contribution. `None` for a client that sits out, where `hides`: it uploads uniform residues,
+                so that the sum opens to noise.
+
+        Raises:
+            RangeRefused: an encoded entry does not fit the plan; the caller then makes the client sit out.
+        """
+
+    @abstractmethod
+    def server_open(self, session: Session) -> tuple[Any, str, Outgoing]:
+        """Return the server's state, the first stage's name, and the first bodies."""
+
+    @abstractmethod
+    def server_step(self, state: Any, replies: Mapping[PartyId, Message]) -> tuple[Any, str, Outgoing] | Aggregate:
+        """Return the next state, stage and bodies, or the sum of the survivors' encoded contributions.
+
+        Raises:
+            MessageRefused: a reply is malformed or does not verify.
+            TooFewSurvivors: the round cannot be completed.
+        """
+
+    def helper(self, clients: int, frozen: bytes | None = None) -> Helper | None:
+        """Make a further party that the protocol needs (a key holder), once for a run; `None` by default.
+
+        Args:
+            clients: number of clients planned for an exchange: the helper keeps to that plan's threshold.
+            frozen: what `Helper.freeze` returned in another process.
+        """
+        return None
+
+
+class Helper(Protocol):
+    """A party beside the server and the clients.
+
+    Attributes:
+        party: its id.
+    """
+
+    party: PartyId
+
+    def handle(self, request: Message) -> Tensors:
+        """Return the body of the reply. Raises `MessageRefused` for a request that it must not answer."""
+        ...
+
+    def freeze(self) -> bytes:
+        """Return its whole state, secrets included, for its own next process."""
+        ...
+
+
+@dataclass(frozen=True)
+class Defense:
+    """A chain: transforms, then one aggregation. Made by `chain`.
+
+    Attributes:
+        transforms: the transforms, in the order in which clients apply them.
+        aggregation: how the sum is made.
+    """
+
+    transforms: tuple[Transform, ...]
+    aggregation: Aggregation
+
+    @property
+    def name(self) -> str:
+        """The defence as composed, for instance `clip(1) + gaussian(z=3.2) + secure_aggregation`."""
+        return " + ".join([*(str(t) for t in self.transforms), str(self.aggregation)])
+
+    @property
+    def _adaptive(self) -> AdaptiveTransform | None:
+        return next((link for link in self.transforms if isinstance(link, AdaptiveTransform)), None)
+
+    def start(self, layout: Layout) -> tuple[float, ...]:
+        """Return the public numbers that the first exchange is planned with; empty for a chain that learns nothing."""
+        return () if self._adaptive is None else self._adaptive.start(layout)
+
+    def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
+        """Return the public numbers that the next exchange is planned with; see `AdaptiveTransform.learn`."""
+        return () if self._adaptive is None else self._adaptive.learn(released, plan, count)
+
+    def plan(
+        self, layout: Layout, clients: int, *, range_doublings: int = 0, learned: tuple[float, ...] | None = None
+    ) -> Plan:
+        """Return what will happen for this layout and number of clients.
+
+        Args:
+            layout: the tensors of one contribution.
+            clients: number of clients planned for an exchange.
+            range_doublings: how often the declared bounds were doubled after a client's `RangeRefused`.
+            learned: what `learn` returned for the exchange before; `None` for the first one.
+
+        Raises:
+            PlanError: a promise cannot be kept; the message says which and what to change.
+        """
+        if clients < 1:
+            raise PlanError(f"a cohort holds at least one client, not {clients}")
+        scale = 2.0**range_doublings
+        tensors = tuple(
+            TensorPlan(s.name, s.shape, None if s.bound is None else s.bound * scale, 0, 0.0, 2**31, 0.0, s.sensitivity)
+            for s in layout
+        )
+        known = self.start(layout) if learned is None else learned
+        plan = Plan(self.name, clients, tensors, {spec.name: spec.ring for spec in layout}, learned=known)
+        for transform in self.transforms:
+            plan = _checked(transform, transform.plan(plan))
+        if self.aggregation.hides and not plan.noised:
+            plan = with_indicator(plan)
+        plan = _checked(self.aggregation, self.aggregation.plan(plan))
+        if plan.privacy is not None and plan.privacy.noise_survivors > plan.threshold:
+            raise PlanError(
+                f"the clients' noise is sized for {plan.privacy.noise_survivors} survivors, and {self.aggregation} "
+                f"opens sums of {plan.threshold}; raise its threshold, or lower the noise's `survivors`"
+            )
+        return plan
+
+    def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
+        """Encode one client's contribution as the aggregation sums it.
+
+        Under noise no value makes a client refuse: all parties would see the refusal, and no epsilon counts it. What
+        is not finite is replaced by zeros before the noise (`clip`, `records`). A refusal of names or shapes says
+        nothing about data.
+
+        Raises:
+            DataError: other names or shapes than planned; without noise also entries that are not finite.
+            PlanError: a transform returned other names or shapes than it planned.
+            RangeRefused: without noise, an entry beyond its planned bound.
+        """
+        plan.own.check(contribution, finite=not plan.noised)
+        inner = without_indicator(plan)
+        planned, shapes = {tensor.name: tensor.shape for tensor in inner.tensors}, _shapes(contribution)
+        for transform in self.transforms:
+            contribution = transform.encode(contribution, inner)
+            given, shapes = shapes, _shapes(contribution)
+            last = transform is self.transforms[-1]
+            if not given.items() <= shapes.items() <= planned.items() or (last and shapes != planned):
+                raise PlanError(
+                    f"{transform}: `encode` returned tensors of shapes {shapes}, the plan says {planned}; return the "
+                    "planned names and shapes, or let its `plan` state what it adds (in `Plan.tensors`, "
+                    "`Plan.wanted_rings` and `Plan.added`)"
+                )
+        if (indicator := indicator_of(plan)) is not None:
+            dtype = np.int64 if self.aggregation.exact else np.float64
+            return {**contribution, INDICATOR: np.zeros(indicator.shape, dtype)}
+        return contribution
+
+    def decode(self, encoded: Tensors, plan: Plan, count: int) -> Tensors:
+        """Return the sum in real units, without the indicator."""
+        inner = without_indicator(plan)
+        encoded = without_indicator_tensor(encoded)
+        for transform in reversed(self.transforms):
+            encoded = transform.decode(encoded, inner, count)
+        return encoded
+
+    def release(self, total: Tensors, plan: Plan) -> Tensors:
+        """Return what leaves the aggregator."""
+        inner = without_indicator(plan)
+        for transform in reversed(self.transforms):
+            total = transform.release(total, inner)
+        return total
+
+    def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
+        """Return the clipping and noise record of an exchange with `count` survivors, of all transforms together."""
+        parts = [transform.distortion(plan, count) for transform in self.transforms]
+        units = {name: unit for part in parts for name, unit in part.units.items()}
+
+        def scaled(noise: Mapping[str, float]) -> dict[str, float]:  # added in the sum's units
+            return {name: deviation * units.get(name, 1.0) for name, deviation in noise.items()}
+
+        return ClippingNoiseRecord(
+            tuple(clip for part in parts for clip in part.clips),
+            scaled({name: value for part in parts for name, value in part.noise.items()}),
+            scaled({name: value for part in parts for name, value in part.released.items()}),
+            units,
+        )
+
+
+defenses: Registry[Defense] = Registry("defense")
+"""The registered defences, by name."""
+
+
+def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
+    return {name: np.shape(value) for name, value in tensors.items()}
+
+
+def _checked(link: Transform | Aggregation, plan: object) -> Plan:
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"{link}: `plan` returned {type(plan).__name__}; it must return a Plan, for instance the given one, "
+            "`return plan`, or `return dataclasses.replace(plan, ...)`"
+        )
+    return plan
+
+
+def without_indicator_tensor(tensors: Tensors) -> Tensors:
+    """Remove `INDICATOR` from `tensors`."""
+    return {name: value for name, value in tensors.items() if name != INDICATOR}
+
+
+def some_client_out(total: Tensors, plan: Plan) -> bool:
+    """Tell whether the sum of an aggregation shows that a client sat out, so that all of it is noise."""
+    indicator = indicator_of(plan)
+    return indicator is not None and bool((np.abs(total[INDICATOR]) > indicator.error).any())
+
+
+def expect_stage(request: Message, expected: str) -> None:
+    """Raise `ContradictionError` unless `request` asks for the stage that comes next."""
+    if request.stage != expected:
+        raise ContradictionError(request.sender, f"asks for stage {request.stage!r}, the next one is {expected!r}")

@@ -1,0 +1,98 @@
+"""Optional abilities of an aggregation, one protocol each.
+
+Servers and clients ask for an ability by `isinstance`, once, and work without it where an aggregation lacks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from securefed._messages import Aggregate, ClientId, Message, PartyId
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Outgoing, Plan, Session
+
+
+@runtime_checkable
+class SupportsPipelining(Protocol):
+    """An aggregation in which each exchange can prepare the one that follows.
+
+    What is prepared is used at most once, by the very next exchange, and never written to disk.
+    """
+
+    def client_resume(self, session: Session, client: ClientId, last: Any) -> Any:
+        """Return a client's state for one exchange, as `client_open`; `last` is its state of its last exchange."""
+        ...
+
+    def server_carry(self, state: Any, replies: Mapping[PartyId, Message]) -> Any:
+        """Return what the replies that completed an exchange prepared for the next; `None` for nothing."""
+        ...
+
+    def server_resume(self, session: Session, last: Any) -> tuple[Any, str, Outgoing]:
+        """Start an exchange, as `server_open`; `last` is what `server_carry` returned for the exchange before."""
+        ...
+
+
+@runtime_checkable
+class SupportsMemory(Protocol):
+    """An aggregation whose clients must remember what they released, even if their process ends."""
+
+    def client_memory(self, state: Any) -> Array:
+        """Return what outlives the state of an exchange. It holds no secret of the exchange; the client keeps it."""
+        ...
+
+    def client_remind(self, state: Any, memory: Array) -> Any:
+        """Return a new exchange's state with that memory."""
+        ...
+
+
+@runtime_checkable
+class SupportsPrecomputation(Protocol):
+    """An aggregation whose clients can do work for an upload before it is asked for, while they wait or train."""
+
+    def client_prepare(self, state: Any) -> Any:
+        """Return the client's state with that work done, as far as it can be foreseen; nothing else changes."""
+        ...
+
+
+@runtime_checkable
+class SupportsAuthenticatedRefusals(Protocol):
+    """An aggregation whose clients authenticate their refusals, once they share a secret with the server."""
+
+    def client_refusal(self, state: Any, body: Tensors, number: int) -> Tensors:
+        """Return the body of a refusal in exchange `number`, with a tag where `state` has a secret for it."""
+        ...
+
+    def server_refusal(self, state: Any, refusal: Message) -> None:
+        """Raise `MessageRefused` unless the refusal is its sender's own, where the server shares a secret with it."""
+        ...
+
+
+@runtime_checkable
+class SupportsStreaming(Protocol):
+    """An aggregation whose server adds each upload as it arrives and keeps none, so that its memory is O(d)."""
+
+    def server_absorb(self, state: Any, reply: Message) -> Any:
+        """Return the state with this upload added. `server_step` is then called without it to end the stage.
+
+        Raises:
+            MessageRefused: as `server_step`; the state from before goes on without this reply.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsVerification(Protocol):
+    """An aggregation whose clients can check the sum that the server announces (`Plan.verified`)."""
+
+    def client_keeps(self, state: Any) -> bytes:
+        """Return the secret that this exchange's sum is checked with, after the upload; empty for nothing."""
+        ...
+
+    def announce(self, aggregate: Aggregate) -> Tensors:
+        """Return what the server tells the clients that it counted; empty for nothing."""
+        ...
+
+    def client_check(self, kept: bytes, client: ClientId, plan: Plan, announced: Tensors) -> None:
+        """Raise `SumRefused` unless the announced sum is that of the uploads of the clients it names."""
+        ...

@@ -1,0 +1,74 @@
+"""Keep a privacy budget, so that a round which would exceed it never runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from securefed._persistence.packing import local
+from securefed.defenses._differential_privacy.accountant import DELTA, Sampler, epsilon_of
+from securefed.defenses._differential_privacy.privacy_loss import PrivacyLoss
+from securefed.errors import BudgetSpent, ConfigError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An immutable privacy budget: `budget = budget.spend(1)` before every exchange whose sum is released.
+
+    Make it with the mechanism's own `budget`, which knows the noise that is really added. Evaluations released through
+    the same mechanism count as well. A void exchange releases nothing; counting it is the safe side.
+
+    Attributes:
+        epsilon: the total that may be spent, at `delta`.
+        noise_multiplier: of every exchange; it cannot change between exchanges.
+        delta: probability with which epsilon may fail.
+        exchanges: number of exchanges spent so far.
+        sampler: how cohorts are drawn in every exchange.
+        loss: the mechanism's privacy loss; `None` for the central Gaussian, which its multiplier determines.
+
+    Raises:
+        ConfigError: a parameter outside its domain.
+    """
+
+    epsilon: float
+    noise_multiplier: float
+    delta: float = DELTA
+    exchanges: int = 0
+    sampler: Sampler = local(default="full")
+    loss: PrivacyLoss | None = local(default=None)
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0:
+            raise ConfigError(f"a budget must be positive, not {self.epsilon}")
+        if self.exchanges < 0:
+            raise ConfigError(f"a number of exchanges cannot be negative: {self.exchanges}")
+        epsilon_of(self.noise_multiplier, 0, self.delta, self.sampler)  # checks their domains
+        if self.loss is not None and self.sampler != "full":
+            raise ConfigError("distributed noise is accounted with full participation only, not with a sampler")
+
+    @property
+    def spent(self) -> float:
+        """Epsilon of the exchanges so far."""
+        return self.after(self.exchanges)
+
+    def after(self, exchanges: int) -> float:
+        """Compute epsilon of this number of exchanges, as stated in a plan's `epsilon`."""
+        if self.loss is not None:
+            return self.loss.epsilon(exchanges, self.delta)
+        return epsilon_of(self.noise_multiplier, exchanges, self.delta, self.sampler)
+
+    def spend(self, exchanges: int = 1) -> Budget:
+        """Return the budget after `exchanges` more.
+
+        Raises:
+            BudgetSpent: they would exceed `epsilon`; nothing is spent.
+            ConfigError: a negative number.
+        """
+        if exchanges < 0:
+            raise ConfigError(f"a number of exchanges cannot be negative: {exchanges}")
+        after = replace(self, exchanges=self.exchanges + exchanges)
+        if after.spent > self.epsilon:
+            raise BudgetSpent(
+                f"{after.exchanges} exchanges would cost epsilon {after.spent:.4g} at delta {self.delta:g}, "
+                f"the budget is {self.epsilon:.4g}; stop here, or plan with more noise"
+            )
+        return after

@@ -1,0 +1,72 @@
+"""Sample each exchange's clients by Poisson sampling: every client contributes with probability q, by its own coin.
+
+All clients answer, and a client that its coin leaves out uploads zeros: the coin never leaves the client. Under an
+aggregation that hides single contributions not even the server learns which clients took part, no sum of few clients
+has to be opened, and an empty cohort gives a sum of noise like any other. The price is the upload of clients that are
+left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._sampling.random_stream import SecureRandomStream, uniforms
+from securefed._tensors import Array, Tensors
+from securefed.defenses._differential_privacy.accountant import PoissonSampling
+from securefed.defenses._plan import Plan
+from securefed.defenses._transform import ChainStage, Transform
+from securefed.errors import PlanError
+
+
+@dataclass(frozen=True)
+class PoissonCohort(Transform):
+    """Sends a client's clipped contribution with probability `sampler.rate`, else zeros; divides the sum by the rate.
+
+    So a release estimates the sum over all clients without bias, and methods that divide by the survivors' weights
+    (all of them answered) need no change. For methods whose clients remember nothing between rounds: a client does
+    not hear that its coin left its contribution out.
+
+    Attributes:
+        sampler: the sampling; give the same to the noise, `gaussian(z, sampler=...)`.
+
+    Guarantee: each coin is fair to 2^-53, from the operating system, independent of data, clients and rounds.
+    Not promised: anything against a party that learns a coin: under an aggregation in the clear the server sees zeros.
+    """
+
+    sampler: PoissonSampling
+    name: ClassVar[str] = "poisson"
+    stage: ClassVar[ChainStage] = ChainStage.SAMPLE
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.sampler.rate:g})"
+
+    def plan(self, plan: Plan) -> Plan:
+        """Divide errors by the rate.
+
+        Raises:
+            PlanError: no clip before it, or one of single records.
+        """
+        if plan.privacy is None or plan.privacy.unit != "client":
+            raise PlanError(f"{self.name}: it samples whole clients; put a clip of contributions before it")
+        tensors = tuple(replace(t, error=t.error / self.sampler.rate) for t in plan.tensors)
+        return replace(plan, tensors=tensors).assume(
+            f"Each client tosses a coin and contributes with probability {self.sampler.rate:g}, else it uploads zeros; "
+            "sums are divided by that rate. No other party learns the coin, as far as the aggregation hides uploads.",
+        )
+
+    def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
+        """Toss the coin; return the contribution or zeros."""
+        joins = bool(uniforms(SecureRandomStream(), 1)[0] < self.sampler.rate)
+        return {name: np.asarray(value) if joins else np.zeros_like(value) for name, value in contribution.items()}
+
+    def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
+        """Divide the sum by the rate."""
+        return {name: np.asarray(value / self.sampler.rate) for name, value in total.items()}
+
+
+def poisson(rate: float) -> PoissonCohort:
+    """Let each client contribute to each exchange with probability `rate`; see `PoissonCohort`."""
+    return PoissonCohort(PoissonSampling(rate))

@@ -1,0 +1,103 @@
+"""Rotate vectors by a public random rotation, which spreads a vector evenly over its entries without padding.
+
+x becomes H D x / sqrt(m) on the first m = 2^k entries, then the same with fresh signs on the last m, where m is the
+largest power of two up to the length d (Kairouz, Liu, Steinke, ICML 2021, sec. 4, pad to a power of two; two
+overlapping stages spare up to half of the upload). Each stage is orthogonal, so norms are kept. For any x fixed before
+the signs are drawn, every entry of the result is a sum of +-a_i with |a|^2 <= |x|^2 / m, so by Hoeffding
+
+    P(|entry| > |x| sqrt(2 ln(2 / p) / m)) <= p.
+
+The signs are public and hide nothing; they belong to one exchange of one run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+
+from securefed._sampling.random_stream import public_words
+from securefed._tensors import Array
+
+_RADIX_BITS = 6
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The rotation of one exchange.
+
+    Attributes:
+        entries: length of the vectors.
+        exchange: run and number of the exchange, or `None` without one.
+    """
+
+    entries: int
+    exchange: tuple[str, int] | None
+
+    @property
+    def mixed(self) -> int:
+        """m: number of entries that each entry of the result combines."""
+        return largest_power_of_two(self.entries)
+
+    def forward(self, x: Array) -> Array:
+        """Rotate a vector, float64."""
+        out = np.array(x, np.float64)
+        for stage, part in enumerate(self._parts()):
+            out[part] = _hadamard(out[part] * self._signs_of(stage))
+        return out
+
+    def inverse(self, y: Array) -> Array:
+        """Rotate back, up to rounding."""
+        out = np.array(y, np.float64)
+        for stage, part in reversed(list(enumerate(self._parts()))):
+            out[part] = _hadamard(out[part]) * self._signs_of(stage)
+        return out
+
+    def _parts(self) -> tuple[slice, ...]:
+        parts = (slice(0, self.mixed), slice(self.entries - self.mixed, self.entries))
+        return parts[:1] if self.mixed == self.entries else parts
+
+    def _signs_of(self, stage: int) -> Array:
+        return _signs(self.mixed, self.entries, self.exchange, stage)
+
+
+@lru_cache(maxsize=4)
+def _signs(count: int, entries: int, exchange: tuple[str, int] | None, stage: int) -> Array:
+    """Derive the signs; remembered, as all clients of a simulation share them."""
+    context = ("no exchange",) if exchange is None else exchange
+    words = public_words(-(-count // 64), "securefed rotation 1", *context, entries, stage)
+    return np.asarray(1.0 - 2.0 * np.unpackbits(words.view(np.uint8), count=count))
+
+
+def largest_power_of_two(entries: int) -> int:
+    """Return the largest power of two up to `entries`."""
+    return 1 << (entries.bit_length() - 1)
+
+
+def flatness(entries: int, log_chance: float) -> float:
+    """Bound a rotated vector's entries over its norm; the bound is exceeded with probability exp(log_chance)."""
+    return min(1.0, math.sqrt(2 * (math.log(2) - log_chance) / largest_power_of_two(entries)))
+
+
+def _hadamard(x: Array) -> Array:
+    """Multiply x by Sylvester's Hadamard matrix over sqrt(length): by factors, each a product with a small matrix.
+
+    A product acts on the lowest bits of the index and the transposition moves them to the top; after all
+    factors every bit is back in its place.
+    """
+    bits = x.size.bit_length() - 1
+    while bits > 0:
+        step = min(bits, _RADIX_BITS)
+        x = (x.reshape(-1, 1 << step) @ _factor(step)).T.reshape(-1)
+        bits -= step
+    return x
+
+
+@cache
+def _factor(bits: int) -> Array:
+    matrix = np.ones((1, 1))
+    for _ in range(bits):
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return np.asarray(matrix / math.sqrt(1 << bits))

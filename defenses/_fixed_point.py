@@ -1,0 +1,206 @@
+"""Encode floats in fixed point: integers whose sum over the cohort cannot wrap, planned per tensor.
+
+A client's entry x becomes k = round(x / step). With N planned clients in a ring of R bits, |k| <= (2^(R-1) - 1) / N,
+so that the signed sum fits. `step` is a power of two: k * step is exact, and the only error is the rounding,
+at most step / 2 per client and entry (plus one rounding of the decoded sum to float64).
+
+On the wire a ring of 32 or 64 bits is one integer an entry. Rings of 21 bits or fewer share 64-bit integers, of
+L = 64 // R lanes each: entries k_0 .. k_{L-1} travel as sum_j k_j 2^(R j) mod 2^64, k_j signed, so that a lane
+borrows from the one above. Such integers add like the entries as long as every lane's sum stays in its ring, which
+the plan ensures, and `from_ring` then takes the lanes apart. A mask over the whole integer hides all of it.
+Rings from 22 to 31 bits would leave two lanes, which is what 32 bits have: they are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from securefed._tensors import Array, Tensors
+from securefed.defenses._plan import Plan, TensorPlan
+from securefed.defenses._transform import ChainStage, Transform
+from securefed.errors import ConfigError, PlanError, RangeRefused
+
+_WORD: Final = 64
+_NARROWEST, _WIDEST_LANE = 8, 21
+_PART: Final = 1 << 15
+"""Entries rounded at a time: 256 kB of them."""
+
+_SMALLEST_STEP = float(np.finfo(np.float64).tiny)
+_FLOAT64_EPS = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Quantise(Transform):
+    """Fixed-point encoding for exact sums.
+
+    Attributes:
+        ring: width in bits for every tensor (8 to 21, 32 or 64); `None` takes what each tensor's layout asks for.
+        only: names of the tensors that `ring` is for; the others keep what their layout asks for. Counts and running
+            sums want their width; `TensorPlan.error` says what a narrow ring costs.
+
+    Guarantee: a decoded sum differs from the exact sum by at most `TensorPlan.error` per entry.
+    Not promised: anything about entries outside the bound; they are refused, never clipped.
+    """
+
+    ring: int | None = None
+    only: tuple[str, ...] | None = None
+    name: ClassVar[str] = "quantise"
+    stage: ClassVar[ChainStage] = ChainStage.ENCODE
+
+    def __post_init__(self) -> None:
+        if self.ring is not None:
+            check_ring(self.ring, self.name)
+        if self.only is not None and self.ring is None:
+            raise ConfigError("`only` names the tensors that `ring` is for; give a ring")
+
+    def __str__(self) -> str:
+        """The name, with ring and tensors where they are given."""
+        if self.ring is None:
+            return self.name
+        return f"{self.name}({', '.join([str(self.ring), *(self.only or ())])})"
+
+    def plan(self, plan: Plan) -> Plan:
+        """Return the plan with ring, step, largest number of clients and error of every tensor.
+
+        Raises:
+            PlanError: a tensor without bound, too many clients for the ring, or a name that the layout does not hold.
+        """
+        if unknown := set(self.only or ()) - {t.name for t in plan.tensors}:
+            raise PlanError(f"quantise names tensors {sorted(unknown)}, the layout holds {[*plan.wanted_rings]}")
+        return replace(
+            plan, tensors=tuple(self._tensor(t, self._ring(t.name, plan), plan.clients) for t in plan.tensors)
+        )
+
+    def _ring(self, name: str, plan: Plan) -> int:
+        forced = self.ring is not None and (self.only is None or name in self.only)
+        return self.ring if forced and self.ring is not None else plan.wanted_rings[name]
+
+    @staticmethod
+    def _tensor(tensor: TensorPlan, ring: int, clients: int) -> TensorPlan:
+        if tensor.bound is None:
+            raise PlanError(
+                f"tensor {tensor.name!r} declares no bound, so no fixed point can be planned; "
+                "put clip(...) before this defence, or declare a bound in the algorithm's layout"
+            )
+        check_ring(ring, f"the layout's tensor {tensor.name!r}")
+        largest = (2 ** (ring - 1) - 1) // clients
+        if largest < 2:
+            raise PlanError(
+                f"{clients} clients leave no bit in a {ring}-bit ring; use a wider one or a tree of aggregators"
+            )
+        if tensor.bound / largest < _SMALLEST_STEP:
+            raise PlanError(
+                f"tensor {tensor.name!r} has a bound of {tensor.bound:.3g}, too small for a fixed point in a "
+                f"{ring}-bit ring; declare a larger bound, or scale the data up"
+            )
+        step = 2.0 ** math.ceil(math.log2(tensor.bound / largest))
+        units = math.ceil(tensor.bound / step)
+        if units > largest:  # log2 rounded the wrong way
+            step, units = 2 * step, math.ceil(tensor.bound / (2 * step))
+        error = tensor.error + clients * step / 2 + clients * tensor.bound * _FLOAT64_EPS
+        return replace(tensor, ring=ring, step=step, max_clients=(2 ** (ring - 1) - 1) // units, error=error)
+
+    def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
+        """Round each entry to the nearest multiple of its step: int64 tensors. Raises `RangeRefused` beyond a bound."""
+        return {t.name: self._round(np.asarray(contribution[t.name], np.float64), t) for t in plan.tensors}
+
+    @staticmethod
+    def _round(value: Array, tensor: TensorPlan) -> Array:
+        """Round to integers, a part at a time: temporaries of the whole size would cost more than the arithmetic."""
+        assert tensor.bound is not None
+        flat, out = value.reshape(-1), np.empty(value.size, np.int64)
+        units = np.empty(min(value.size, _PART))
+        for start in range(0, value.size, _PART):
+            part = flat[start : start + _PART]
+            scaled = np.abs(part, out=units[: part.size])
+            if not scaled.max() <= tensor.bound:
+                largest = float(np.abs(value).max())
+                raise RangeRefused(
+                    f"{tensor.name!r} reaches {largest:.3g}, beyond the planned bound {tensor.bound:.3g}"
+                )
+            np.divide(part, tensor.step, out=scaled)
+            out[start : start + _PART] = np.rint(scaled, out=scaled)
+        return out.reshape(value.shape)
+
+    def decode(self, total: Tensors, plan: Plan, count: int) -> dict[str, Array]:
+        """Return the sum in real units."""
+        return {t.name: np.asarray(total[t.name] * t.step) for t in plan.tensors}
+
+
+def quantise(ring: int | None = None, *, only: tuple[str, ...] | None = None) -> Quantise:
+    """Encode contributions in fixed point, for exact sums; see `Quantise`.
+
+    Args:
+        ring: width in bits of the sums (8 to 21, 32 or 64); `None` takes what each tensor's layout asks for.
+        only: names of the tensors that `ring` is for; `None` for all.
+    """
+    return Quantise(ring, only)
+
+
+def is_ring(ring: object) -> bool:
+    """Tell whether sums can be made in a ring of this many bits."""
+    return type(ring) is int and (_NARROWEST <= ring <= _WIDEST_LANE or ring in (32, 64))
+
+
+def check_ring(ring: object, where: str) -> None:
+    """Raise `ConfigError` unless sums can be made in a ring of this many bits.
+
+    Args:
+        ring: the width in bits.
+        where: the defence that asks for it, for the message.
+    """
+    if not is_ring(ring):
+        raise ConfigError(
+            f"{where}: ring must be 32 or 64, or {_NARROWEST} to {_WIDEST_LANE} bits for shorter messages; got "
+            f"{ring!r} (a ring between {_WIDEST_LANE} and 32 bits is no smaller on the wire than 32)"
+        )
+
+
+def lanes(ring: int) -> int:
+    """Return the number of entries that share one integer on the wire."""
+    return 1 if ring == 32 else _WORD // ring
+
+
+def wire_dtype(ring: int) -> np.dtype[Any]:
+    """Return the type of the integers on the wire: little-endian, 32 bits for a ring of 32, else 64."""
+    return np.dtype("<u4" if ring == 32 else "<u8")
+
+
+def wire_size(size: int, ring: int) -> int:
+    """Return the number of integers on the wire for `size` entries."""
+    return -(-size // lanes(ring))
+
+
+def to_ring(value: Array, ring: int) -> Array:
+    """Pack signed int64 entries, flat, into the integers that travel: uint32 or uint64 (`wire_size`,).
+
+    The first lane holds the first (wire_size) entries, the next lane those that follow: whole rows add fast.
+    """
+    if ring == 32:
+        return value.view(np.uint64).astype(np.uint32)
+    if ring == 64:
+        return value.view(np.uint64)
+    width = wire_size(value.size, ring)
+    words = value[:width].view(np.uint64).copy()
+    for lane in range(1, lanes(ring)):
+        part = value[lane * width : (lane + 1) * width].view(np.uint64)
+        words[: part.size] += part << np.uint64(lane * ring)
+    return words
+
+
+def from_ring(words: Array, ring: int, size: int) -> Array:
+    """Unpack sums that do not wrap, the inverse of `to_ring`: signed int64 (size,)."""
+    if ring == 32:
+        return words.view(np.int32).astype(np.int64)
+    if ring == 64:
+        return words.view(np.int64)
+    rest, parts, unused = words.view(np.int64), [], np.int64(_WORD - ring)
+    for _ in range(lanes(ring)):
+        part = (rest << unused) >> unused  # the lowest lane with its sign
+        parts.append(part)
+        rest = (rest - part) >> np.int64(ring)
+    return np.concatenate(parts)[:size]

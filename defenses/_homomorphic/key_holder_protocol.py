@@ -1,0 +1,152 @@
+"""The exchange that Paillier and CKKS share: a key holder opens the encrypted sum, apart from server and clients.
+
+    stage     server asks                               reply
+    key       key holder: {}                            the public key
+    upload    clients: the public key                   ciphertexts
+    decrypt   key holder: sum of ciphertexts, survivors plaintexts of the sum
+
+The scheme says how a key is read, how a contribution is encrypted, and how ciphertexts are added and opened.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, Generic, TypeVar
+
+from securefed._messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
+from securefed._persistence.packing import from_bytes, local, stored_as
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Aggregation, Outgoing, Session, UploadContext
+from securefed.defenses._homomorphic.key_holder import KEY
+from securefed.errors import ConfigError, DataError, MalformedError, TooFewSurvivors
+
+UPLOAD: Final = "upload"
+CONTRIBUTE: Final = "contribute"
+"""Stage of a client between the request for its upload and the upload; no message carries it."""
+
+
+@dataclass(frozen=True)
+class EncryptingClient:
+    """A client's state in one exchange.
+
+    Attributes:
+        client: its id.
+        session: run, exchange number, cohort and plan.
+        next_stage: the stage it answers next; empty when it is done.
+        pinned: its memory of the run's public key (`key_pinning`).
+    """
+
+    client: ClientId
+    session: Session = local()
+    next_stage: str = UPLOAD
+    pinned: bytes = stored_as("known", default=b"", repr=False)
+
+
+@dataclass(frozen=True)
+class EncryptedSumServer:
+    """The server's state in one exchange.
+
+    Attributes:
+        session: run, exchange number, cohort and plan.
+        stage: the stage whose replies come next.
+        key: the public key's fields as the key holder sent them.
+        survivors: clients whose ciphertexts are in the sum that was sent to the key holder.
+    """
+
+    session: Session = local()
+    stage: str = KEY
+    key: Mapping[str, Array] = field(default_factory=dict)
+    survivors: tuple[ClientId, ...] = ()
+
+
+C = TypeVar("C", bound=EncryptingClient)
+
+
+class KeyHolderAggregation(Aggregation, Generic[C]):
+    """Steps of client and server that do not depend on the encryption scheme.
+
+    Clients pin the first public key of a run and refuse another one, in a resumed process too (`SupportsMemory`).
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def client_accept(self, state: C, request: Message, context: UploadContext) -> C:
+        """Check the request for an upload, and pin the public key in it."""
+
+    @abstractmethod
+    def client_upload(self, state: C, encoded: Tensors | None) -> tuple[C, dict[str, Array]]:
+        """Encrypt the encoded contribution; `None` stands for that of a client that sits out."""
+
+    @abstractmethod
+    def _distribute(self, state: EncryptedSumServer, reply: Message) -> tuple[EncryptedSumServer, str, Outgoing]:
+        """Check the key holder's public key, and ask the clients for their uploads under it."""
+
+    @abstractmethod
+    def _collect(
+        self, state: EncryptedSumServer, replies: Mapping[PartyId, Message]
+    ) -> tuple[EncryptedSumServer, str, Outgoing]:
+        """Add the uploads, and ask the key holder to decrypt the sum."""
+
+    @abstractmethod
+    def _finish(self, state: EncryptedSumServer, reply: Message) -> Aggregate:
+        """Read the sum from the key holder's answer."""
+
+    def client_step(self, state: C, request: Message, encoded: Tensors | None) -> tuple[C, dict[str, Array]]:
+        """Accept the request and upload, in one step.
+
+        Raises:
+            MessageRefused: as `client_accept`.
+            RangeRefused: as `client_upload`.
+        """
+        accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
+        if encoded is None:
+            raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
+        return self.client_upload(accepted, encoded)
+
+    def client_memory(self, state: C) -> Array:
+        """Return what the client must remember: the public key that it pinned in this run."""
+        return from_bytes(state.pinned)
+
+    def client_remind(self, state: C, memory: Array) -> C:
+        """Give a state the pinned key back, so that it refuses another one."""
+        return replace(state, pinned=memory.tobytes())
+
+    def server_open(self, session: Session) -> tuple[EncryptedSumServer, str, Outgoing]:
+        """Start an exchange by asking the key holder for its public key."""
+        if len(session.cohort) > session.plan.clients:
+            raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")
+        return EncryptedSumServer(session), KEY, {KEY_HOLDER: {}}
+
+    def server_step(
+        self, state: EncryptedSumServer, replies: Mapping[PartyId, Message]
+    ) -> tuple[EncryptedSumServer, str, Outgoing] | Aggregate:
+        """Take the replies of one stage, and return the next requests or the sum.
+
+        Raises:
+            MessageRefused: a reply is malformed, or its sender was not asked.
+            TooFewSurvivors: too few clients uploaded, or the key holder did not answer.
+        """
+        session = state.session
+        asked = session.cohort if state.stage == UPLOAD else (KEY_HOLDER,)
+        for party, message in replies.items():
+            if party not in asked:
+                raise MalformedError(party, f"the server did not ask it at stage {state.stage!r}")
+            message.check(run=session.run, round=session.round, stage=state.stage, sender=party, receiver=SERVER)
+        if state.stage == UPLOAD:
+            if len(replies) < session.plan.threshold:
+                raise TooFewSurvivors(
+                    f"{len(replies)} clients uploaded, the threshold is {session.plan.threshold}; nothing opened"
+                )
+            return self._collect(state, replies)
+        if not replies:
+            raise TooFewSurvivors(f"the key holder did not answer at stage {state.stage!r}; the round is void")
+        reply = replies[KEY_HOLDER]
+        return self._distribute(state, reply) if state.stage == KEY else self._finish(state, reply)
+
+
+def threshold_of(wanted: int | None, clients: int) -> int:
+    """Return how many survivors a round of `clients` planned clients needs; by default more than half, at least 2."""
+    return wanted or max(2, clients // 2 + 1)

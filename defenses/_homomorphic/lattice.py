@@ -1,0 +1,342 @@
+"""Sum contributions approximately under CKKS, a lattice scheme, by TenSEAL (the extra `lattice`).
+
+    stage     server asks                                          reply
+    key       key holder: {}                                       context: parameters and public key
+    upload    clients: context                                     ciphertexts, uint8 (chunks, CHUNK_BYTES)
+    decrypt   key holder: sum of ciphertexts, survivors            plaintexts of the sum, float64 (chunks, 4096)
+
+Cheon, Kim, Kim and Song, ASIACRYPT 2017; additions only. Entries are divided by their tensor's bound and laid into
+the 4096 slots of a ciphertext. The scale is as large as N summands leave room for below the modulus of 120 bits.
+
+The key holder's answers carry a flood that hides the scheme's own noise (`lattice_flood`): answers of a run with 2^30
+values differ by at most 2^-40 in distribution from answers without that noise, wherever the sums lie, for ciphertexts
+that were encrypted as the protocol says. That flood is the error that the plan states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any, ClassVar
+
+import numpy as np
+
+from securefed._messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Array, Tensors, decode
+from securefed.defenses._base import (
+    Outgoing,
+    Plan,
+    Session,
+    TensorPlan,
+    UploadContext,
+    expect_stage,
+    has_indicator,
+    some_client_out,
+)
+from securefed.defenses._homomorphic import key_pinning
+from securefed.defenses._homomorphic.key_holder import (
+    CIPHERTEXTS,
+    DECRYPT,
+    KEY,
+    PLAINTEXTS,
+    SURVIVORS,
+    AbstractKeyHolder,
+)
+from securefed.defenses._homomorphic.key_holder_protocol import (
+    CONTRIBUTE,
+    UPLOAD,
+    EncryptedSumServer,
+    EncryptingClient,
+    KeyHolderAggregation,
+    threshold_of,
+)
+from securefed.defenses._homomorphic.lattice_flood import flood_bits, flood_error, open_flooded
+from securefed.defenses._homomorphic.lattice_ring import (
+    DEGREE,
+    PRIMES,
+    SLOTS,
+    library,
+    new_context,
+    scale_of,
+    uniform_vector,
+)
+from securefed.defenses._homomorphic.lattice_wire import (
+    CHUNK_BYTES,
+    CONTEXT,
+    CONTEXT_BYTES,
+    from_wire,
+    padded,
+    read_context,
+    serialized,
+    to_wire,
+)
+from securefed.defenses._homomorphic.packing import out_total
+from securefed.errors import ConfigError, MalformedError, PlanError, RangeRefused
+
+
+def scale(clients: int) -> float:
+    """Return the integer that stands for 1: the largest power of two with clients * scale < 2^118, modulus / 4."""
+    return 2.0 ** (118 - math.ceil(math.log2(clients)))
+
+
+@dataclass(frozen=True)
+class LatticeClient(EncryptingClient):
+    """A CKKS client's state in one exchange.
+
+    Attributes:
+        context: the parameters and the key that it accepted; discarded after the upload.
+    """
+
+    context: bytes = field(default=b"", repr=False)
+
+
+class LatticeKeyHolder(AbstractKeyHolder):
+    """Holds a CKKS key and decrypts sums with added flooding noise (`lattice_flood`).
+
+    Args:
+        threshold: fewest survivors for which it decrypts.
+        frozen: what `freeze` returned; by default it makes a fresh key.
+    """
+
+    def __init__(self, *, threshold: int = 2, frozen: bytes | None = None) -> None:
+        super().__init__(threshold)
+        if frozen is None:
+            self._context = new_context()
+        else:
+            secrets_, header = decode(frozen)
+            self._context = library().context_from(secrets_[CONTEXT].tobytes())
+            self._recall(header)
+        public = self._context.copy()
+        public.make_context_public()
+        self._public = padded(serialized(public, key=True), CONTEXT_BYTES)
+
+    def public_body(self) -> dict[str, Array]:
+        """Return the public key, as sent to clients."""
+        return {CONTEXT: self._public}
+
+    def secret_body(self) -> dict[str, Array]:
+        """Return the whole key, secret half included."""
+        return {CONTEXT: from_bytes(self._context.serialize(save_secret_key=True))}
+
+    def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
+        """Decrypt one batch with a fresh flood."""
+        slots = open_flooded(self._context, self._vectors(ciphertexts, sender), flood_bits(survivors))
+        return {PLAINTEXTS: slots}
+
+    def decrypt_upload(self, ciphertexts: Array, sender: PartyId) -> Array:
+        """Decrypt any ciphertexts, without a flood; only the audit's collusion view calls it."""
+        return np.array([vector.decrypt() for vector in self._vectors(ciphertexts, sender)], np.float64)
+
+    def _vectors(self, ciphertexts: Array, sender: PartyId) -> list[Any]:
+        """Read the ciphertexts of one batch, at the scale that they carry themselves."""
+        vectors = from_wire(self._context, ciphertexts, None, sender)
+        if len({scale_of(vector) for vector in vectors}) != 1:
+            raise MalformedError(sender, "ciphertexts of one batch have one scale")
+        return vectors
+
+
+@dataclass(frozen=True)
+class CKKS(KeyHolderAggregation[LatticeClient]):
+    """Sums contributions approximately under additively homomorphic lattice encryption.
+
+    Attributes:
+        threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
+
+    Guarantees, for a server and a key holder that follow the protocol and do not collude: as for `Paillier`, except
+    that the sum is approximate, by at most `TensorPlan.error` per entry (2^-69 that an entry of a sum exceeds it).
+    A client that sits out uploads two uniform polynomials, so that the sum is uniform modulo the 120 bits it lives in.
+    Not promised: as for `Paillier`; and a client's entries in their bounds are checked by the client alone.
+
+    Raises:
+        ConfigError: TenSEAL is not installed, or a threshold below 2.
+    """
+
+    threshold: int | None = None
+    name: ClassVar[str] = "ckks"
+    exact: ClassVar[bool] = False
+    hides: ClassVar[bool] = True
+    upload: ClassVar[str] = UPLOAD
+    beside: ClassVar[tuple[PartyId, ...]] = (KEY_HOLDER,)
+
+    def __post_init__(self) -> None:
+        library()
+        if self.threshold is not None and self.threshold < 2:
+            raise ConfigError("ckks: the sum of one client is its contribution; the threshold is at least 2")
+
+    def __str__(self) -> str:
+        return f"{self.name}({DEGREE})"
+
+    def plan(self, plan: Plan) -> Plan:
+        """Add stages, bytes, the error of the sum and assumptions to the plan.
+
+        Raises:
+            PlanError: a tensor without a bound or in fixed point, or too few clients for the threshold.
+        """
+        threshold = threshold_of(self.threshold, plan.clients)
+        if threshold > plan.clients:
+            raise PlanError(f"ckks: {plan.clients} clients cannot reach the threshold {threshold}")
+        tensors = tuple(_approximate(tensor, plan.clients) for tensor in plan.tensors)
+        return replace(
+            plan,
+            tensors=tensors,
+            stages=(KEY, UPLOAD, DECRYPT),
+            upload_bytes=_chunks(plan) * CHUNK_BYTES,
+            threshold=threshold,
+            open_to="the server together with the key holder",
+        ).assume(
+            "The key holder does not collude with the server: together they open every contribution.",
+            "The server is honest but curious: an active one could have one client's ciphertexts decrypted in place "
+            "of the sum, or hand the clients a key of its own before their first round, and clients that are sent "
+            "different broadcasts do not notice it.",
+            "The key holder sees the sum of every round.",
+            "Ciphertexts are malleable: that messages arrive unaltered rests on the authenticated channel.",
+            f"Ring learning with errors at degree {DEGREE} and {sum(PRIMES)} bits (128-bit security by the tables of "
+            "homomorphicencryption.org, 2018), with TenSEAL's and SEAL's own random numbers.",
+            "The sum is approximate. Its error is the key holder's flood of noise, which hides the scheme's own noise "
+            "(Li and Micciancio 2021) to 2^-40 over 2^30 values a run, whatever they are; not where a client makes up "
+            "ciphertexts of its own: their sums may betray the key to those that see them.",
+            "TenSEAL reads bytes that other parties sent; nothing is promised about faults in it.",
+        )
+
+    def client_open(self, session: Session, client: ClientId) -> LatticeClient:
+        """Start an exchange at a client."""
+        return LatticeClient(client, session)
+
+    def client_accept(self, state: LatticeClient, request: Message, context: UploadContext) -> LatticeClient:
+        """Check stage, exchange, parameters and key. The broadcasts of other clients are not compared (see the plan).
+
+        Raises:
+            MessageRefused: a wrong stage, a repeated request, foreign parameters, or another key than before.
+        """
+        expect_stage(request, state.next_stage)
+        session = state.session
+        request.check(run=session.run, round=session.round, stage=UPLOAD, sender=SERVER, receiver=state.client)
+        read_context(request.body, request.sender)
+        mark = {"sha256": from_bytes(sha256(request.body[CONTEXT].tobytes()).digest())}
+        pinned = key_pinning.pin(state.pinned, session.run, mark, request.sender)
+        return replace(state, next_stage=CONTRIBUTE, pinned=pinned, context=request.body[CONTEXT].tobytes())
+
+    def client_upload(self, state: LatticeClient, encoded: Tensors | None) -> tuple[LatticeClient, dict[str, Array]]:
+        """Encrypt; for a client that sits out, send uniform polynomials.
+
+        Raises:
+            RangeRefused: an entry outside the planned bound.
+        """
+        assert state.next_stage == CONTRIBUTE
+        plan = state.session.plan
+        context = read_context({CONTEXT: from_bytes(state.context)}, SERVER)
+        context.global_scale = scale(plan.clients)
+        if encoded is None:
+            vectors = [uniform_vector(context, scale(plan.clients)) for _ in range(_chunks(plan))]
+        else:
+            vectors = [library().ckks_vector(context, chunk) for chunk in _slots(plan, encoded)]
+        return replace(state, next_stage="", context=b""), {CIPHERTEXTS: to_wire(vectors)}
+
+    def _distribute(self, state: EncryptedSumServer, reply: Message) -> tuple[EncryptedSumServer, str, Outgoing]:
+        read_context(reply.body, reply.sender)
+        body = {CONTEXT: reply.body[CONTEXT]}
+        return replace(state, stage=UPLOAD, key=body), UPLOAD, dict.fromkeys(state.session.cohort, body)
+
+    def _finish(self, state: EncryptedSumServer, reply: Message) -> Aggregate:
+        total = _unpack_sum(state.session.plan, reply.body, len(state.survivors), reply.sender)
+        return Aggregate(total, state.survivors)
+
+    def _collect(
+        self, state: EncryptedSumServer, replies: Mapping[PartyId, Message]
+    ) -> tuple[EncryptedSumServer, str, Outgoing]:
+        plan = state.session.plan
+        context = read_context(state.key, KEY_HOLDER)
+        total: list[Any] = []
+        for message in replies.values():
+            vectors = read_upload(context, message.body, plan, message.sender)
+            total = [a + b for a, b in zip(total, vectors, strict=True)] if total else vectors
+        request = {CIPHERTEXTS: to_wire(total), SURVIVORS: np.asarray(len(replies), np.int64)}
+        return replace(state, stage=DECRYPT, survivors=tuple(sorted(replies))), DECRYPT, {KEY_HOLDER: request}
+
+    def helper(self, clients: int, frozen: bytes | None = None) -> LatticeKeyHolder:
+        """Make a key holder, with a fresh key or a `frozen` one; it refuses fewer survivors than the plan needs."""
+        return LatticeKeyHolder(threshold=threshold_of(self.threshold, clients), frozen=frozen)
+
+
+def ckks(*, threshold: int | None = None) -> CKKS:
+    """Sum contributions approximately under lattice encryption; see `CKKS`."""
+    return CKKS(threshold)
+
+
+def read_upload(context: Any, body: Tensors, plan: Plan, sender: PartyId) -> list[Any]:
+    """Read the ciphertexts of one client's upload.
+
+    Raises:
+        MalformedError: the body is no upload under this plan.
+    """
+    if set(body) != {CIPHERTEXTS}:
+        raise MalformedError(sender, f"an upload holds ciphertexts, not {sorted(body)}")
+    vectors = from_wire(context, body[CIPHERTEXTS], _chunks(plan), sender)
+    if any(scale_of(vector) != scale(plan.clients) for vector in vectors):
+        raise MalformedError(sender, "the ciphertexts' scale is not the plan's")
+    return vectors
+
+
+def open_ckks(key_holder: LatticeKeyHolder, body: Tensors, plan: Plan, sender: PartyId = SERVER) -> dict[str, Array]:
+    """Open one client's contribution, up to the scheme's noise, as server and key holder can together."""
+    return _unpack(plan, {PLAINTEXTS: key_holder.decrypt_upload(body[CIPHERTEXTS], sender)}, sender)
+
+
+def _approximate(tensor: TensorPlan, clients: int) -> TensorPlan:
+    if tensor.bound is None or tensor.step:
+        raise PlanError(f"ckks: tensor {tensor.name!r} needs a bound and no quantise(); it sums in floating point")
+    error = tensor.error + tensor.bound * _relative_error(clients)
+    return replace(tensor, error=error, max_clients=2 ** math.ceil(math.log2(clients)))
+
+
+def _relative_error(clients: int) -> float:
+    """Bound a sum's error in units of the bound: flood, scheme's noise, double precision (2^-48 a client measured)."""
+    return flood_error(clients) / scale(clients) + clients * 2.0**-46
+
+
+def _chunks(plan: Plan) -> int:
+    return -(-sum(tensor.size for tensor in plan.tensors) // SLOTS)
+
+
+def _slots(plan: Plan, encoded: Tensors) -> Array:
+    """Divide entries by their bounds and lay them into slots (chunks, SLOTS), with zeros at the end."""
+    flat = np.zeros(_chunks(plan) * SLOTS)
+    start = 0
+    for tensor in plan.tensors:
+        assert tensor.bound is not None
+        value = np.asarray(encoded[tensor.name], np.float64).reshape(-1)
+        if value.size and not np.abs(value).max() <= tensor.bound:
+            raise RangeRefused(f"{tensor.name!r} holds entries beyond the planned bound {tensor.bound:g}")
+        flat[start : start + tensor.size] = value / tensor.bound
+        start += tensor.size
+    return flat.reshape(-1, SLOTS)
+
+
+def _unpack_sum(plan: Plan, body: Tensors, count: int, sender: PartyId) -> dict[str, Array]:
+    """Read the sum of `count` contributions; zeros with the indicator set where some client sat out.
+
+    The slots of a sum that holds a uniform polynomial spread over tens of `count` bounds: all 4096 lie within
+    what `count` clients can add up to with a probability below 2^-10000.
+    """
+    total = _unpack(plan, body, sender)
+    if not has_indicator(plan):
+        return total
+    beyond = np.abs(body[PLAINTEXTS]).max() > count + _relative_error(plan.clients)
+    return out_total(plan, np.float64) if beyond or some_client_out(total, plan) else total
+
+
+def _unpack(plan: Plan, body: Tensors, sender: PartyId) -> dict[str, Array]:
+    if set(body) != {PLAINTEXTS}:
+        raise MalformedError(sender, f"a decryption holds plaintexts, not {sorted(body)}")
+    slots = body[PLAINTEXTS]
+    if slots.dtype != np.float64 or slots.shape != (_chunks(plan), SLOTS) or not np.isfinite(slots).all():
+        raise MalformedError(sender, f"plaintexts are not finite float64 of shape ({_chunks(plan)}, {SLOTS})")
+    flat, out, start = slots.reshape(-1), {}, 0
+    for tensor in plan.tensors:
+        assert tensor.bound is not None
+        out[tensor.name] = (flat[start : start + tensor.size] * tensor.bound).reshape(tensor.shape)
+        start += tensor.size
+    return out

@@ -1,0 +1,114 @@
+"""Set the parameters of CKKS, and make ciphertexts from residues that SEAL did not draw.
+
+A ciphertext is two polynomials modulo q = q_1 q_2, kept by their values at the roots of unity modulo each prime. SEAL
+reads and writes them as bytes, which is how residues get in: a header, the parameters' fingerprint, sizes, the scale,
+and the values, 64 bits each.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.errors import ConfigError
+
+DEGREE: Final = 8192
+SLOTS: Final = DEGREE // 2
+PRIMES: Final = (60, 60, 60)
+"""180 bits in all, 218 are allowed at this degree for 128-bit security (homomorphicencryption.org, 2018); the last
+prime only cleans fresh ciphertexts, so sums live modulo 120 bits."""
+
+_VARINT: Final = 7
+
+
+@cache
+def library() -> Any:
+    """Import TenSEAL; `ConfigError` where it is not installed."""
+    try:
+        import tenseal  # noqa: PLC0415 - optional
+        import tenseal.sealapi  # noqa: PLC0415 - gives ciphertexts their scale
+    except ImportError as error:
+        raise ConfigError("ckks() needs TenSEAL: pip install 'securefed[lattice]'") from error
+    return tenseal
+
+
+def new_context() -> Any:
+    """Make TenSEAL's context with a fresh key."""
+    tenseal = library()
+    context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=DEGREE, coeff_mod_bit_sizes=list(PRIMES))
+    context.global_scale = 1.0  # part of the parameters; senders set their own
+    return context
+
+
+def uniform_vector(context: Any, scale: float) -> Any:
+    """Draw a ciphertext of two uniform polynomials, from the operating system, for a client that sits out.
+
+    Whatever is added to it, the sum decrypts to a uniform polynomial modulo q. Under ring learning with errors it looks
+    like a fresh ciphertext. The server knows it and what the sum opens to: a sample of that problem with the key
+    holder's flood as its error, from which it learns nothing of the other terms.
+    """
+    residues = np.stack([[_uniform(prime, DEGREE) for prime in moduli(context)] for _ in range(2)])
+    return vector_of(context, residues, scale, transformed=True)
+
+
+def vector_of(context: Any, residues: Array, scale: float, *, transformed: bool) -> Any:
+    """Make TenSEAL's vector with these residues.
+
+    Args:
+        context: TenSEAL's context.
+        residues: uint64 (2, primes, DEGREE), below their primes.
+        scale: the scale that the ciphertext carries.
+        transformed: whether they are values at roots of unity; else they are coefficients.
+    """
+    data = context.seal_context().data.first_context_data()
+    values = np.ascontiguousarray(residues, "<u8").tobytes()
+    content = struct.pack("<4Q?3Qd", *data.parms_id(), transformed, 2, DEGREE, residues.shape[1], scale)
+    array = _headed(struct.pack("<Q", residues.size) + values)
+    ciphertext = _headed(content + struct.pack("<Q", 1) + array)
+    # TenSEAL's message: 1 sizes (packed), 2 ciphertexts, 3 scale
+    sizes = _varint(SLOTS)
+    message = b"\x0a" + _varint(len(sizes)) + sizes + b"\x12" + _varint(len(ciphertext)) + ciphertext
+    return library().ckks_vector_from(context, message + b"\x19" + struct.pack("<d", scale))
+
+
+def _headed(content: bytes) -> bytes:
+    """Put SEAL's header, which states the length, before the content; not compressed."""
+    header = library().sealapi.Serialization.SEALHeader()
+    size = header.header_size
+    head = header.magic, size, header.version_major, header.version_minor, 0, 0, size + len(content)
+    return struct.pack("<HBBBBHQ", *head) + content
+
+
+def _varint(value: int) -> bytes:
+    """Encode an integer as protobuf does."""
+    out = b""
+    while value >> _VARINT:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= _VARINT
+    return out + bytes([value])
+
+
+def scale_of(vector: Any) -> float:
+    """Return the scale that a vector's ciphertext carries."""
+    return float(vector.ciphertext()[0].scale)
+
+
+def moduli(context: Any) -> list[int]:
+    """Return the primes modulo which sums are kept."""
+    parameters = context.seal_context().data.first_context_data().parms()
+    return [int(prime.value()) for prime in parameters.coeff_modulus()]
+
+
+def _uniform(bound: int, count: int) -> Array:
+    """Draw integers uniform below `bound` by rejection, uint64 (count,)."""
+    shift = np.uint64(64 - bound.bit_length())
+    found = np.zeros(0, np.uint64)
+    while found.size < count:
+        drawn = np.frombuffer(secrets.token_bytes(8 * count), np.uint64) >> shift
+        found = np.concatenate([found, drawn[drawn < bound]])
+    return found[:count]

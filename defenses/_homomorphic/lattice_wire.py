@@ -1,0 +1,97 @@
+"""Read CKKS contexts and ciphertexts that other parties sent, and check that they have our parameters."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._messages import PartyId
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Array, Tensors
+from securefed.defenses._homomorphic.lattice_ring import DEGREE, PRIMES, SLOTS, library, new_context
+from securefed.errors import MalformedError
+
+CONTEXT: Final = "context"
+CHUNK_BYTES: Final = 2 * DEGREE * 2 * 8 + 256
+CONTEXT_BYTES: Final = 2 * DEGREE * 3 * 8 + 1024
+
+
+def read_context(body: Tensors, sender: PartyId) -> Any:
+    """Read a public context; `MalformedError` unless it has exactly our parameters."""
+    if set(body) != {CONTEXT}:
+        raise MalformedError(sender, f"a public key holds {CONTEXT!r}, not {sorted(body)}")
+    data = _unpadded(body[CONTEXT][None], CONTEXT_BYTES, sender)[0]
+    try:
+        context = library().context_from(data)
+    except (RuntimeError, ValueError) as error:
+        raise MalformedError(sender, f"no context: {error}") from error
+    if not context.has_public_key():  # with a secret one beside it, it would not fit its field
+        raise MalformedError(sender, "the context has no public key")
+    if serialized(context, key=False) != _parameters():
+        raise MalformedError(sender, "the context's parameters are not those of the plan")
+    return context
+
+
+def serialized(context: Any, *, key: bool) -> bytes:
+    """Write a context as bytes, with its public key or without."""
+    data: bytes = context.serialize(
+        save_public_key=key, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
+    )
+    return data
+
+
+@cache
+def _parameters() -> bytes:
+    return serialized(new_context(), key=False)
+
+
+def padded(data: bytes, size: int) -> Array:
+    """Pad to a field of constant size: four bytes of length, the data, zeros."""
+    assert len(data) <= size - 4
+    return from_bytes((len(data).to_bytes(4, "little") + data).ljust(size, b"\0"))
+
+
+def _unpadded(rows: Array, size: int, sender: PartyId) -> list[bytes]:
+    if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != size:
+        raise MalformedError(sender, f"fields are {rows.dtype} of shape {rows.shape}, not uint8 of (any, {size})")
+    out = []
+    for row in rows:
+        data = row.tobytes()
+        length = int.from_bytes(data[:4], "little")
+        if not 0 < length <= size - 4 or any(data[4 + length :]):
+            raise MalformedError(sender, "a padded field has a length outside it, or padding that is not zero")
+        out.append(data[4 : 4 + length])
+    return out
+
+
+def to_wire(vectors: list[Any]) -> Array:
+    """Write ciphertexts as uint8 (count, CHUNK_BYTES)."""
+    rows = [padded(vector.serialize(), CHUNK_BYTES) for vector in vectors]
+    return np.stack(rows) if rows else np.zeros((0, CHUNK_BYTES), np.uint8)
+
+
+def from_wire(context: Any, rows: Array, count: int | None, sender: PartyId) -> list[Any]:
+    """Read ciphertexts that `to_wire` wrote; `MalformedError` for anything else, or another count."""
+    pieces = _unpadded(rows, CHUNK_BYTES, sender)
+    if count is not None and len(pieces) != count:
+        raise MalformedError(sender, f"{len(pieces)} ciphertexts, not {count}")
+    try:
+        vectors = [library().ckks_vector_from(context, piece) for piece in pieces]
+        faults = {_fault(vector) for vector in vectors} - {None}
+    except (RuntimeError, ValueError) as error:
+        raise MalformedError(sender, f"no ciphertext: {error}") from error
+    if faults:
+        raise MalformedError(sender, f"no fresh ciphertext or sum of such: {', '.join(sorted(map(str, faults)))}")
+    return vectors
+
+
+def _fault(vector: Any) -> str | None:
+    """Say why a vector is no ciphertext of this scheme, or no sum of them; `None` if it is one."""
+    if vector.size() != SLOTS:
+        return f"it holds {vector.size()} slots, not {SLOTS}"
+    (inner,) = vector.ciphertext()
+    if (inner.size(), inner.coeff_modulus_size()) != (2, len(PRIMES) - 1):
+        return f"it has {inner.size()} polynomials modulo {inner.coeff_modulus_size()} primes"
+    return "it is transparent: its values stand in the clear" if inner.is_transparent() else None

@@ -1,0 +1,63 @@
+"""Draw safe primes, p = 2 q + 1 with q prime, for threshold keys (`key_set`)."""
+
+from __future__ import annotations
+
+import secrets
+from functools import cache
+from typing import Any, Final
+
+import gmpy2
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.errors import ConfigError
+
+_ROUNDS: Final = 40  # Miller-Rabin rounds on top of GMP's Baillie-PSW test
+_WINDOW: Final = 1 << 17
+
+
+def safe_prime(bits: int) -> Any:
+    """Draw a random safe prime of exactly `bits` bits whose two highest bits are set; takes seconds at 1024 bits.
+
+    Windows of 2^17 odd q from a random start are sieved for small factors of q and of 2 q + 1, and what is left is
+    tried in random order. p is 3 mod 4, as q is odd.
+
+    Raises:
+        ConfigError: fewer than 64 bits.
+    """
+    if bits < 64:
+        raise ConfigError(f"a safe prime has at least 64 bits here, not {bits}")
+    while True:
+        start = gmpy2.mpz(secrets.randbits(bits - 1) | (3 << (bits - 3)) | 1)
+        offsets = np.flatnonzero(_sieve(start))
+        for offset in secrets.SystemRandom().sample(offsets.tolist(), len(offsets)):
+            q = start + 2 * offset
+            p = 2 * q + 1
+            if not (_fermat(q) and _fermat(p)):
+                continue
+            if p.bit_length() == bits and gmpy2.is_prime(q, _ROUNDS) and gmpy2.is_prime(p, _ROUNDS):
+                return p
+
+
+def _fermat(n: Any) -> bool:
+    return bool(gmpy2.powmod(2, n - 1, n) == 1)
+
+
+def _sieve(start: Any) -> Array:
+    """Mark the q = start + 2 i that have, like 2 q + 1, no odd factor below 2^16."""
+    left = np.ones(_WINDOW, bool)
+    for r in _small_primes():
+        half = (r + 1) // 2  # the inverse of 2 mod r
+        first = int(start % r)
+        left[(-first * half) % r :: r] = False  # r divides q
+        left[(((r - 1) // 2 - first) * half) % r :: r] = False  # q = (r - 1) / 2 mod r: r divides 2 q + 1
+    return left
+
+
+@cache
+def _small_primes() -> tuple[int, ...]:
+    prime = np.ones(1 << 16, bool)
+    for r in range(3, 1 << 8, 2):
+        if prime[r]:
+            prime[r * r :: r] = False
+    return tuple(r for r in range(3, 1 << 16, 2) if prime[r])

@@ -1,0 +1,126 @@
+"""Sign uploads and check them, so that a share holder recomputes the product that it is asked to open."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from securefed._messages import ClientId, PartyId
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Session, plan_digest
+from securefed.defenses._homomorphic import cipher
+from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, SURVIVORS
+from securefed.defenses._homomorphic.key_set import SharedKey
+from securefed.errors import AuthenticationError, ContradictionError, MalformedError
+
+SIGNATURE: Final = "signature"
+SIGNATURES: Final = "signatures"
+SIGNATURE_BYTES: Final = 64
+
+
+def digest(ciphertexts: Array) -> bytes:
+    """Compute SHA-256 of an upload's ciphertexts as they stand on the wire."""
+    return hashlib.sha256(np.ascontiguousarray(ciphertexts).tobytes()).digest()
+
+
+def context(key: SharedKey, session: Session, stage: str, client: ClientId) -> bytes:
+    """Encode the context that a signature or proof is bound to, in constant size.
+
+    It consists of run, exchange, cohort, plan, exchange context (`Session.context`), stage, sender and key.
+    """
+    cohort = hashlib.sha256(np.asarray(session.cohort, np.int64).tobytes()).digest()
+    exchange_context = hashlib.sha256(session.context).digest()
+    head = f"securefed paillier_threshold {stage}".ljust(48).encode()
+    numbers = session.round.to_bytes(8, "little") + client.to_bytes(8, "little")
+    return (
+        head + session.run.encode() + numbers + cohort + exchange_context + plan_digest(session.plan) + key.fingerprint
+    )
+
+
+def sign(key: SharedKey, signer: bytes, session: Session, client: ClientId, ciphertexts: Array) -> Array:
+    """Sign `ciphertexts` as this client's upload in this exchange (Ed25519)."""
+    message = context(key, session, "upload", client) + digest(ciphertexts)
+    return from_bytes(Ed25519PrivateKey.from_private_bytes(signer).sign(message))
+
+
+def check_signature(
+    key: SharedKey, session: Session, client: ClientId, ciphertexts: Array, signature: Array, sender: PartyId
+) -> None:
+    """Raise `AuthenticationError`, naming `sender`, unless `client` signed these ciphertexts for this exchange."""
+    if signature.dtype != np.uint8 or signature.shape != (SIGNATURE_BYTES,):
+        raise MalformedError(sender, f"a signature is {SIGNATURE_BYTES} bytes, not {signature.dtype} {signature.shape}")
+    message = context(key, session, "upload", client) + digest(ciphertexts)
+    try:
+        Ed25519PublicKey.from_public_bytes(key.identities[client]).verify(signature.tobytes(), message)
+    except InvalidSignature as error:
+        raise AuthenticationError(sender, f"the upload of client {client} is not signed by it") from error
+
+
+def decryption_request(uploads: Mapping[ClientId, Tensors]) -> dict[str, Array]:
+    """Write the request to share holders: every survivor's upload as it came."""
+    survivors = sorted(uploads)
+    out = {
+        SURVIVORS: np.asarray(survivors, np.int64),
+        CIPHERTEXTS: np.stack([uploads[client][CIPHERTEXTS] for client in survivors]),
+    }
+    if SIGNATURE in uploads[survivors[0]]:
+        out[SIGNATURES] = np.stack([uploads[client][SIGNATURE] for client in survivors])
+    return out
+
+
+def read_decryption_request(
+    key: SharedKey, session: Session, body: Tensors, count: int, sender: PartyId
+) -> dict[ClientId, Array]:
+    """Read a request that `decryption_request` wrote: each survivor's ciphertexts on the wire, all signatures verified.
+
+    Raises:
+        MalformedError: wrong fields, types, sizes or ids.
+        ContradictionError: fewer than t survivors, or one that was not invited.
+        AuthenticationError: an upload that its client did not sign for this exchange.
+    """
+    signed = bool(key.identities)
+    wanted = {SURVIVORS, CIPHERTEXTS} | ({SIGNATURES} if signed else set())
+    if set(body) != wanted:
+        raise MalformedError(sender, f"a request to decrypt holds {sorted(wanted)}, not {sorted(body)}")
+    survivors, ciphertexts = body[SURVIVORS], body[CIPHERTEXTS]
+    if survivors.dtype != np.int64 or survivors.ndim != 1 or (np.diff(survivors) <= 0).any():
+        raise MalformedError(sender, "the survivors are no ascending int64 ids")
+    if not set(survivors.tolist()) <= set(session.cohort):
+        raise ContradictionError(sender, "the survivors are not all of this exchange's cohort")
+    if len(survivors) < key.threshold:
+        raise ContradictionError(sender, f"{len(survivors)} uploads, decryption needs {key.threshold}")
+    shape = (len(survivors), count, key.public.ciphertext_bytes)
+    if ciphertexts.dtype != np.uint8 or ciphertexts.shape != shape:
+        raise MalformedError(sender, f"uploads are {ciphertexts.dtype} {ciphertexts.shape}, not uint8 {shape}")
+    if signed:
+        signatures = body[SIGNATURES]
+        if signatures.ndim != 2 or len(signatures) != len(survivors):
+            raise MalformedError(sender, "there is not one signature for each upload")
+        for client, rows, signature in zip(survivors.tolist(), ciphertexts, signatures, strict=True):
+            check_signature(key, session, client, rows, signature, sender)
+    return dict(zip(survivors.tolist(), ciphertexts, strict=True))
+
+
+def product(key: SharedKey, uploads: Mapping[ClientId, Array], sender: PartyId | None = None) -> cipher.Integers:
+    """Multiply all uploads' ciphertexts, position by position, after a check of each.
+
+    Args:
+        key: the shared key.
+        uploads: ciphertexts on the wire, by client.
+        sender: the party named for a number that is no ciphertext; by default the client it came from.
+    """
+    public = key.public
+    total: cipher.Integers | None = None
+    for client, rows in uploads.items():
+        blamed = client if sender is None else sender
+        ciphertexts = cipher.from_wire(rows, len(rows), public.ciphertext_bytes, blamed)
+        cipher.check(public, ciphertexts, blamed)
+        total = ciphertexts if total is None else cipher.multiply(public, total, ciphertexts)
+    assert total is not None
+    return total

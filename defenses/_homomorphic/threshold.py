@@ -1,0 +1,370 @@
+"""Sum contributions under Paillier encryption without a key holder: t of N clients open the sum together.
+
+    stage     server asks                                                        reply
+    upload    clients: {}                                                        ciphertexts, signature
+    decrypt   t holders among the survivors: every upload with its signature     partial answers, proof
+    decrypt   further holders, as many as are missing (only where some did not answer rightly)
+
+Keys are dealt at set-up, so none is exchanged. A share holder multiplies the signed uploads itself, so it only answers
+for the product of at least t clients' uploads, once an exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
+from securefed._persistence.packing import from_bytes, local
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext, expect_stage
+from securefed.defenses._homomorphic import cipher, threshold_cipher
+from securefed.defenses._homomorphic.encryption_randomness import RANDOMNESS_KINDS, RandomnessKind, exponent_bits
+from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, DECRYPT
+from securefed.defenses._homomorphic.key_holder_protocol import CONTRIBUTE, UPLOAD
+from securefed.defenses._homomorphic.key_set import InsecureKeySet, KeyDealer, KeySet, check_threshold
+from securefed.defenses._homomorphic.packing import Packing
+from securefed.defenses._homomorphic.paillier_protocol import randomness_assumptions
+from securefed.defenses._homomorphic.randomness_pool import RandomnessPool
+from securefed.defenses._homomorphic.signed_uploads import (
+    SIGNATURE,
+    SIGNATURE_BYTES,
+    context,
+    digest,
+    product,
+    read_decryption_request,
+    sign,
+)
+from securefed.defenses._homomorphic.threshold_cipher import CHALLENGE_BYTES, response_bytes
+from securefed.defenses._homomorphic.threshold_server import (
+    ANSWERS,
+    CHALLENGE,
+    RESPONSE,
+    ThresholdServer,
+    collect,
+    open_sum,
+)
+from securefed.errors import ConfigError, ContradictionError, DataError, MalformedError, PlanError
+
+
+@dataclass(frozen=True)
+class ThresholdClient:
+    """A client's state in one exchange.
+
+    Attributes:
+        client: its id.
+        session: run, exchange number, cohort and plan.
+        next_stage: the stage it answers next; empty when it is done.
+        sent: SHA-256 of the ciphertexts that it uploaded, empty before.
+        context: digest of the exchange's context that it received with the request for its upload.
+    """
+
+    client: ClientId
+    session: Session = local()
+    next_stage: str = UPLOAD
+    sent: bytes = b""
+    context: bytes = b""
+
+    @property
+    def session_with_context(self) -> Session:
+        """The session with the exchange context that this client received."""
+        return replace(self.session, context=self.context)
+
+
+@dataclass(frozen=True)
+class ThresholdPaillier(Aggregation):
+    """Sums contributions exactly under Paillier encryption; any t of N share holders open the sum together.
+
+    The share holders are clients 0..N-1: they are online in every round anyway and have no interest in opening each
+    other's uploads, whereas separate helpers would be N further parties to run and to trust.
+
+    Attributes:
+        threshold: t; by default N - floor((N - 1) / 3).
+        holders: N, at most 64; by default the planned clients.
+        clients: number of clients with identities; by default the planned ones.
+        bits: of the modulus.
+        randomness: as for `paillier`.
+        keys: dealt at set-up; without them this process deals at first use, which suits a simulation alone.
+        pool: encryption randomness that `prepare` computed ahead of time.
+        dealer: of the keys where none are given.
+
+    Guarantees: the server learns the sum and who is in it, no holder learns more than it sent itself. A partial answer
+    is given once an exchange, for the product of at least t uploads that their clients signed for this exchange; wrong
+    answers are refused by proof. Where uploads are signed, those of clients with different exchange contexts
+    (broadcasts, say) are not opened together. The sum equals `chain(quantise, plain)`'s bit for bit. A client that sits
+    out uploads uniform plaintexts: the sum is uniform modulo n.
+    Not promised: anything against t holders together, against the dealer, against a server with 2 t - N holders (it
+    may open two survivor sets), or against a server with ONE client that alters its upload: a ciphertext made from
+    others' can cancel them, and no proof is asked that a client knows its plaintext.
+
+    Raises:
+        ConfigError: a threshold that is not more than half of the holders, keys that do not fit the numbers given, an
+            unknown `randomness`.
+    """
+
+    threshold: int | None = None
+    holders: int | None = None
+    clients: int | None = None
+    bits: int = 2048
+    randomness: RandomnessKind = "half"
+    keys: KeySet | None = field(default=None, hash=False)
+    pool: RandomnessPool = field(default_factory=RandomnessPool, repr=False, compare=False)
+    dealer: KeyDealer = field(default_factory=KeyDealer, repr=False, compare=False)
+    name: ClassVar[str] = "paillier_threshold"
+    exact: ClassVar[bool] = True
+    hides: ClassVar[bool] = True
+    upload: ClassVar[str] = UPLOAD
+
+    def __post_init__(self) -> None:
+        if self.randomness not in RANDOMNESS_KINDS:
+            raise ConfigError(
+                f"{self.name}: randomness must be one of {', '.join(RANDOMNESS_KINDS)}; got {self.randomness!r}"
+            )
+        exponent_bits(self.bits, self.randomness)
+        if self.keys is not None:
+            self._check_keys(self.keys)
+        elif self.bits < 2048 or self.bits % 64:
+            raise ConfigError(f"{self.name}: keys have at least 2048 bits and a multiple of 64, not {self.bits}")
+        elif self.threshold is not None and self.holders is not None:
+            check_threshold(self.threshold, self.holders)
+
+    def _check_keys(self, keys: KeySet) -> None:
+        if isinstance(keys, InsecureKeySet) and not isinstance(self, InsecureThresholdPaillier):
+            raise ConfigError(f"{self.name}: insecure keys are for InsecureThresholdPaillier")
+        shared = keys.shared
+        fixed = {"threshold": shared.threshold, "holders": shared.holders, "bits": shared.public.bits}
+        for name, value in fixed.items():
+            if getattr(self, name) != value:
+                raise ConfigError(f"{self.name}: the keys are for {name} = {value}, not {getattr(self, name)}")
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.bits}, {self.randomness})"
+
+    def plan(self, plan: Plan) -> Plan:
+        """Add stages, bytes (of a client that uploads and decrypts), what collusion opens, and assumptions to the plan.
+
+        Raises:
+            PlanError: tensors not in fixed point, or a threshold that the planned clients cannot reach.
+        """
+        packing = Packing.of(plan, self.bits)
+        threshold, holders = self._numbers(plan.clients)
+        if threshold > plan.clients:
+            raise PlanError(f"{self.name}: {plan.clients} clients cannot reach the threshold {threshold}")
+        try:
+            check_threshold(threshold, holders)
+        except ConfigError as error:
+            raise PlanError(f"{self.name}: {error}") from error
+        upload = packing.plaintexts * self.bits // 4 + SIGNATURE_BYTES * self._signed
+        answer = packing.plaintexts * self.bits // 8 + CHALLENGE_BYTES + response_bytes(self.bits)
+        two_sets = 2 * threshold - holders
+        return replace(
+            plan,
+            stages=(UPLOAD, DECRYPT),
+            upload_bytes=upload + answer,
+            threshold=threshold,
+            open_to=f"any {threshold} of the {holders} share holders together; the server with {two_sets} of them "
+            "(two survivor sets), or with one client that alters its upload; the dealer of the keys",
+        ).assume(*self._assumptions(threshold, holders))
+
+    def _numbers(self, clients: int) -> tuple[int, int]:
+        """Return t and N for as many planned clients."""
+        holders = self.holders or clients
+        return self.threshold or holders - (holders - 1) // 3, holders
+
+    @property
+    def _signed(self) -> bool:
+        return self.keys is None or bool(self.keys.shared.identities)
+
+    def _assumptions(self, threshold: int, holders: int) -> tuple[str, ...]:
+        dealer = "A dealer drew the keys at set-up, handed each client its own, and forgot them: it could open all."
+        if self.keys is None:
+            dealer += " Here this very process deals: fit for simulations."
+        out = (
+            dealer,
+            f"Fewer than {threshold} of the {holders} share holders collude; each receives every upload, encrypted.",
+            f"Fewer than {2 * threshold - holders} share holders collude with the server.",
+            "No client colludes with a server that deviates: an upload made from others' ciphertexts can cancel them.",
+            "No attacker measures the share holders' time: their arithmetic does not run in constant time.",
+            *randomness_assumptions(self.bits, self.randomness),
+            "Partial answers reveal the sum and the product of the clients' randomness, no more: RSA with public "
+            "exponent n (Shoup 2000), with SHA-256 as a random oracle in the proofs.",
+        )
+        if self._signed:
+            return out
+        return (
+            *out,
+            "The server is honest but curious: uploads are not signed, so an active one could make up all of a "
+            "product's factors but one, and clients that are sent different broadcasts do not notice it.",
+        )
+
+    def _keys(self, plan: Plan) -> KeySet:
+        if self.keys is not None:
+            return self.keys
+        return self.dealer.keys(*self._numbers(plan.clients), self.clients or plan.clients, self.bits)
+
+    def client_open(self, session: Session, client: ClientId) -> ThresholdClient:
+        """Start an exchange at a client."""
+        return ThresholdClient(client, session)
+
+    def client_step(
+        self, state: ThresholdClient, request: Message, encoded: Tensors | None
+    ) -> tuple[ThresholdClient, dict[str, Array]]:
+        """Accept the request and upload in one step, or give a partial answer.
+
+        Raises:
+            MessageRefused: a wrong stage, a repeated request, or a product that must not be opened.
+            ConfigError: as `client_accept`.
+            RangeRefused: as `client_upload`.
+        """
+        if state.next_stage == UPLOAD:
+            accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
+            if encoded is None:
+                raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
+            return self.client_upload(accepted, encoded)
+        _check_request(state, request, DECRYPT)
+        return replace(state, next_stage=""), self._answer(self._keys(state.session.plan), state, request)
+
+    def client_accept(self, state: ThresholdClient, request: Message, context: UploadContext) -> ThresholdClient:
+        """Check stage and exchange, and that this client can sign.
+
+        Raises:
+            MessageRefused: a wrong stage, a repeated request, or one that holds anything.
+            ConfigError: this client was dealt no identity.
+        """
+        _check_request(state, request, UPLOAD)
+        if request.body:
+            raise MalformedError(request.sender, f"a request to upload is empty, not {sorted(request.body)}")
+        if self._signed and state.client not in self._keys(state.session.plan).signers:
+            raise ConfigError(f"{self.name}: client {state.client} was dealt no identity; deal keys for all clients")
+        return replace(state, next_stage=CONTRIBUTE, context=context.exchange)
+
+    def client_upload(
+        self, state: ThresholdClient, encoded: Tensors | None
+    ) -> tuple[ThresholdClient, dict[str, Array]]:
+        """Encrypt and sign; for a client that sits out, encrypt uniform plaintexts.
+
+        Raises:
+            RangeRefused: an entry outside the planned bound.
+        """
+        assert state.next_stage == CONTRIBUTE
+        plan, client = state.session.plan, state.client
+        keys, packing = self._keys(plan), Packing.of(plan, self.bits)
+        public = keys.shared.public
+        plaintexts = packing.uniform(public.n) if encoded is None else packing.pack(encoded)
+        ciphertexts = cipher.to_wire(
+            cipher.encrypt(public, plaintexts, self.randomness, self.pool), public.ciphertext_bytes
+        )
+        body = {CIPHERTEXTS: ciphertexts}
+        if self._signed:
+            body[SIGNATURE] = sign(keys.shared, keys.signers[client], state.session_with_context, client, ciphertexts)
+        following = DECRYPT if client in keys.shares else ""
+        return replace(state, next_stage=following, sent=digest(ciphertexts)), body
+
+    def _answer(self, keys: KeySet, state: ThresholdClient, request: Message) -> dict[str, Array]:
+        """Answer for the product of the uploads in the request, after every check that a share holder can make."""
+        shared, session, client = keys.shared, state.session_with_context, state.client
+        count = Packing.of(session.plan, self.bits).plaintexts
+        uploads = read_decryption_request(shared, session, request.body, count, request.sender)
+        if client in uploads and digest(uploads[client]) != state.sent:
+            raise ContradictionError(request.sender, "it shows another upload as this client's own")
+        ciphertexts = product(shared, uploads, request.sender)
+        share = keys.shares[client]
+        answers = threshold_cipher.partial(shared, share, ciphertexts)
+        bound_to = context(shared, session, DECRYPT, client)
+        proof = threshold_cipher.prove(shared, client, share, ciphertexts, answers, bound_to)
+        response = proof.response.to_bytes(response_bytes(self.bits), "little")
+        return {
+            ANSWERS: cipher.to_wire(answers, shared.public.plaintext_bytes),
+            CHALLENGE: from_bytes(proof.challenge),
+            RESPONSE: from_bytes(response),
+        }
+
+    def prepare(self, state: ThresholdClient) -> int:
+        """Compute the randomness of this client's next upload now; return how many are ready."""
+        plan = state.session.plan
+        count = Packing.of(plan, self.bits).plaintexts
+        self.pool.prepare(self._keys(plan).shared.public, self.randomness, count)
+        return count
+
+    def client_prepare(self, state: ThresholdClient) -> ThresholdClient:
+        """Call `prepare`, and return the state as it is."""
+        self.prepare(state)
+        return state
+
+    def server_open(self, session: Session) -> tuple[ThresholdServer, str, Outgoing]:
+        """Start an exchange at the server by asking all clients for their uploads.
+
+        Raises:
+            ConfigError: more clients than planned, or one without an identity.
+        """
+        if len(session.cohort) > session.plan.clients:
+            raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")
+        shared = self._keys(session.plan).shared
+        without_identity = [client for client in session.cohort if self._signed and client not in shared.identities]
+        if without_identity:
+            raise ConfigError(
+                f"{self.name}: clients {without_identity} were dealt no identity; "
+                "deal keys for all clients (clients=...)"
+            )
+        return ThresholdServer(session), UPLOAD, {client: {} for client in session.cohort}
+
+    def server_step(
+        self, state: ThresholdServer, replies: Mapping[PartyId, Message]
+    ) -> tuple[ThresholdServer, str, Outgoing] | Aggregate:
+        """Take the replies of one stage, and return the next requests or the sum.
+
+        Raises:
+            MessageRefused: a reply is malformed, or its sender was not asked.
+            TooFewSurvivors: too few clients uploaded or answered.
+        """
+        session = state.session
+        asked = session.cohort if state.stage == UPLOAD else state.waiting
+        for party, message in replies.items():
+            if party not in asked:
+                raise MalformedError(party, f"the server did not ask it at stage {state.stage!r}")
+            message.check(run=session.run, round=session.round, stage=state.stage, sender=party, receiver=SERVER)
+        shared = self._keys(session.plan).shared
+        return collect(shared, state, replies) if state.stage == UPLOAD else open_sum(shared, state, replies)
+
+    def helper(self, clients: int, frozen: bytes | None = None) -> None:
+        """Return `None`: the share holders are clients, so there is no other party."""
+
+
+class InsecureThresholdPaillier(ThresholdPaillier):
+    """`ThresholdPaillier` with keys that can be factored: for tests and quick simulations only."""
+
+    name: ClassVar[str] = "insecure_paillier_threshold"
+
+    def _assumptions(self, threshold: int, holders: int) -> tuple[str, ...]:
+        return (
+            *super()._assumptions(threshold, holders),
+            f"INSECURE: a modulus of {self.bits} bits may be factored.",
+        )
+
+
+def _check_request(state: ThresholdClient, request: Message, stage: str) -> None:
+    """Raise unless the request is for `stage`, that stage is the next one, and the exchange is this client's."""
+    expect_stage(request, state.next_stage)
+    session = state.session
+    request.check(run=session.run, round=session.round, stage=stage, sender=SERVER, receiver=state.client)
+
+
+def threshold_paillier(
+    threshold: int | None = None,
+    holders: int | None = None,
+    *,
+    clients: int | None = None,
+    bits: int = 2048,
+    randomness: RandomnessKind = "half",
+    keys: KeySet | None = None,
+) -> ThresholdPaillier:
+    """Sum under encryption that t of N clients open together; see `ThresholdPaillier`.
+
+    Numbers that `keys` fix need not be given again.
+    """
+    if keys is None:
+        return ThresholdPaillier(threshold, holders, clients, bits, randomness)
+    shared = keys.shared
+    kind = InsecureThresholdPaillier if isinstance(keys, InsecureKeySet) else ThresholdPaillier
+    return kind(threshold or shared.threshold, holders or shared.holders, clients, shared.public.bits, randomness, keys)

@@ -1,0 +1,158 @@
+"""Decrypt jointly: partial answers, the proof that they are right, and the plaintexts from t of them.
+
+c = (1 + n)^M r^n mod n^2 opens by the n-th root r of x = c mod n, as r^n mod n^2 depends on r mod n alone (Paillier
+1999, section 5, c |-> (M, r) is a bijection). The root is an RSA operation with public exponent n, shared as Shoup
+shares it (EUROCRYPT 2000, section 3): x_i = x^(2 D s_i) mod n with D = N!. Beside the sharing of Damgard and Jurik
+(PKC 2001), whose answers are powers mod n^2 with exponents twice as long, an answer costs about a seventh.
+
+A decryption reveals, besides M, the root r, the product of the clients' own randomness. That adds nothing about single
+plaintexts where two clients are honest: given M and r, c_2 = (1 + n)^M r^n / c_1 follows from c_1, so an attacker that
+finds c_1's plaintext from this view finds it from c_1 alone. And r proves the result: any party can check
+c = (1 + n)^M r^n.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from secrets import randbits
+from typing import Any, Final
+
+import gmpy2
+
+from securefed._messages import ClientId
+from securefed.defenses._homomorphic.cipher import Integers, power
+from securefed.defenses._homomorphic.key_set import SharedKey
+
+CHALLENGE_BYTES: Final = 32
+_WEIGHT_BYTES: Final = 16  # the batch hides a wrong answer with probability 2^-128
+
+
+@dataclass(frozen=True)
+class DecryptionProof:
+    """Proof without interaction that log_v v_i = log_X Y (`prove`).
+
+    Attributes:
+        challenge: the hash.
+        response: z.
+    """
+
+    challenge: bytes
+    response: int
+
+
+def response_bytes(bits: int) -> int:
+    """Return the bytes that hold z = s e + r < 2^(bits + 513)."""
+    return bits // 8 + 2 * CHALLENGE_BYTES + 1
+
+
+def partial(key: SharedKey, share: int, ciphertexts: Integers) -> list[Any]:
+    """Compute a holder's partial answers, x_i = x^(2 D s_i) mod n for each ciphertext."""
+    n = gmpy2.mpz(key.public.n)
+    return power([c % n for c in ciphertexts], 2 * key.delta * gmpy2.mpz(share), n)
+
+
+def combine(key: SharedKey, ciphertexts: Integers, partials: Mapping[ClientId, Integers]) -> list[Any] | None:
+    """Open ciphertexts by the partial answers of exactly t holders; `None` where any answer is wrong.
+
+    w = prod x_i^(2 l_i) has w^n = x^(4 D^2) with l_i = D prod_{j != i} j / (j - i); with a 4 D^2 + b n = 1 the root is
+    r = w^a x^b (Shoup 2000, section 3). That r^n = x mod n is checked, so a wrong answer never passes.
+    """
+    n = gmpy2.mpz(key.public.n)
+    square, xs = n * n, [c % n for c in ciphertexts]
+    _, a, b = gmpy2.gcdext(4 * key.delta**2, n)
+    a, b = a % n, (1 - (a % n) * 4 * key.delta**2) // n
+    if any(gmpy2.gcd(x_i, n) != 1 for answers in partials.values() for x_i in answers):
+        return None
+    w = [gmpy2.mpz(1)] * len(xs)
+    for holder, answers in partials.items():
+        exponent = 2 * _lagrange(key.delta, holder, list(partials))
+        w = [left * gmpy2.powmod(x_i, exponent, n) % n for left, x_i in zip(w, answers, strict=True)]
+    roots = [left * gmpy2.powmod(x, b, n) % n for left, x in zip(power(w, a, n), xs, strict=True)]
+    plaintexts = []
+    for c, zero in zip(ciphertexts, power(roots, n, square), strict=True):
+        quotient = c * gmpy2.invert(zero, square) % square  # (1 + n)^M = 1 + M n
+        if quotient % n != 1:
+            return None
+        plaintexts.append((quotient - 1) // n)
+    return plaintexts
+
+
+def _lagrange(delta: int, holder: ClientId, quorum: Sequence[ClientId]) -> int:
+    """Compute D times the coefficient of f(holder + 1) in f(0); an integer, as D is N!."""
+    numerator, denominator = delta, 1
+    for other in quorum:
+        if other != holder:
+            numerator *= other + 1
+            denominator *= other - holder
+    return numerator // denominator
+
+
+def prove(
+    key: SharedKey, holder: ClientId, share: int, ciphertexts: Integers, answers: Integers, context: bytes
+) -> DecryptionProof:
+    """Prove that all `answers` were made with the share behind v_i, in one proof for the whole batch.
+
+    With weights e_k of 128 bits hashed from all numbers, X = prod x_k^(4 D e_k) and Y = prod x_{i,k}^(2 e_k) have
+    Y = X^s_i; if one answer were wrong this would hold with probability 2^-128 (small exponents test, Bellare, Garay
+    and Rabin 1998; squares mod n have an order without small factors). Equality of log_v v_i and log_X Y is proven as
+    by Chaum and Pedersen, in a group of unknown order (Shoup 2000, section 3), with the challenge from a hash of
+    everything and `context` (Fiat and Shamir).
+    """
+    n = gmpy2.mpz(key.public.n)
+    base, image = _batch(key, holder, ciphertexts, answers, context)
+    r = randbits(key.public.bits + 16 * CHALLENGE_BYTES)
+    commitments = gmpy2.powmod(key.base, r, n), gmpy2.powmod(base, r, n)
+    challenge = _challenge(key, holder, (base, image, *commitments), context)
+    return DecryptionProof(challenge, share * int.from_bytes(challenge, "little") + r)
+
+
+def verify(
+    key: SharedKey, holder: ClientId, ciphertexts: Integers, answers: Integers, context: bytes, proof: DecryptionProof
+) -> bool:
+    """Return whether `proof` shows that these are the holder's right answers, in this context."""
+    n = gmpy2.mpz(key.public.n)
+    if not 0 <= proof.response < 1 << 8 * response_bytes(key.public.bits):
+        return False
+    if any(not 0 < x_i < n or gmpy2.gcd(x_i, n) != 1 for x_i in answers):
+        return False
+    base, image = _batch(key, holder, ciphertexts, answers, context)
+    e = int.from_bytes(proof.challenge, "little")
+    commitments = (
+        gmpy2.powmod(key.base, proof.response, n) * gmpy2.powmod(key.verifiers[holder], -e, n) % n,
+        gmpy2.powmod(base, proof.response, n) * gmpy2.powmod(image, -e, n) % n,
+    )
+    return proof.challenge == _challenge(key, holder, (base, image, *commitments), context)
+
+
+def _batch(
+    key: SharedKey, holder: ClientId, ciphertexts: Integers, answers: Integers, context: bytes
+) -> tuple[Any, Any]:
+    """Compute X and Y of `prove`."""
+    n, size = gmpy2.mpz(key.public.n), key.public.ciphertext_bytes
+    seed = _hash(b"weights", key, holder, context)
+    for number in (*ciphertexts, *answers):
+        seed.update(int(number).to_bytes(size, "little"))
+    weights = hashlib.shake_256(seed.digest()).digest(_WEIGHT_BYTES * len(ciphertexts))
+    base = image = gmpy2.mpz(1)
+    for k, (c, answer) in enumerate(zip(ciphertexts, answers, strict=True)):
+        e = int.from_bytes(weights[k * _WEIGHT_BYTES : (k + 1) * _WEIGHT_BYTES], "little")
+        base = base * gmpy2.powmod(c % n, e, n) % n
+        image = image * gmpy2.powmod(answer, e, n) % n
+    return gmpy2.powmod(base, 4 * key.delta, n), image * image % n
+
+
+def _challenge(key: SharedKey, holder: ClientId, numbers: Sequence[Any], context: bytes) -> bytes:
+    digest = _hash(b"challenge", key, holder, context)
+    for number in numbers:
+        digest.update(int(number).to_bytes(key.public.plaintext_bytes, "little"))
+    found: bytes = digest.digest()
+    return found
+
+
+def _hash(purpose: bytes, key: SharedKey, holder: ClientId, context: bytes) -> Any:
+    digest = hashlib.sha256(b"securefed threshold decryption, " + purpose)
+    digest.update(key.fingerprint + holder.to_bytes(8, "little"))
+    digest.update(len(context).to_bytes(8, "little") + context)
+    return digest

@@ -1,0 +1,181 @@
+"""Run the server of threshold decryption: collect signed uploads, ask holders for answers, open the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
+from securefed._persistence.packing import local
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Outgoing, Plan, Session
+from securefed.defenses._homomorphic import cipher, threshold_cipher
+from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, DECRYPT
+from securefed.defenses._homomorphic.key_holder_protocol import UPLOAD
+from securefed.defenses._homomorphic.key_set import KeySet, SharedKey
+from securefed.defenses._homomorphic.packing import Packing, unpack_sum
+from securefed.defenses._homomorphic.signed_uploads import (
+    SIGNATURE,
+    check_signature,
+    context,
+    decryption_request,
+    product,
+)
+from securefed.defenses._homomorphic.threshold_cipher import CHALLENGE_BYTES, DecryptionProof, response_bytes
+from securefed.errors import MalformedError, TooFewSurvivors
+
+ANSWERS: Final = "answers"
+CHALLENGE, RESPONSE = "challenge", "response"
+
+
+@dataclass(frozen=True)
+class ThresholdServer:
+    """The server's state in one exchange.
+
+    Attributes:
+        session: run, exchange number, cohort and plan.
+        stage: the stage whose replies come next.
+        uploads: by survivor, as they came.
+        waiting: holders that were asked last.
+        spare: survivors that hold shares and were not asked yet.
+        answers: right partial answers so far, by holder, as they came.
+    """
+
+    session: Session = local()
+    stage: str = UPLOAD
+    uploads: Mapping[ClientId, Mapping[str, Array]] = field(default_factory=dict)
+    waiting: tuple[ClientId, ...] = ()
+    spare: tuple[ClientId, ...] = ()
+    answers: Mapping[ClientId, Mapping[str, Array]] = field(default_factory=dict)
+
+
+def collect(
+    shared: SharedKey, state: ThresholdServer, replies: Mapping[PartyId, Message]
+) -> tuple[ThresholdServer, str, Outgoing]:
+    """Check the uploads, and ask the first t share holders to decrypt.
+
+    Raises:
+        MessageRefused: an upload is malformed or not signed, blaming its client.
+        TooFewSurvivors: fewer than t holders uploaded.
+    """
+    for client, message in replies.items():
+        read_upload(shared, state.session, message.body, client)
+    uploads = {client: replies[client].body for client in sorted(replies)}
+    able = tuple(client for client in uploads if client < shared.holders)
+    if len(able) < shared.threshold:
+        raise TooFewSurvivors(
+            f"{len(able)} share holders uploaded, the threshold is {shared.threshold}; nothing opened"
+        )
+    return _ask(replace(state, stage=DECRYPT, uploads=uploads, spare=able), shared.threshold)
+
+
+def _ask(state: ThresholdServer, count: int) -> tuple[ThresholdServer, str, Outgoing]:
+    now, later = state.spare[:count], state.spare[count:]
+    return replace(state, waiting=now, spare=later), DECRYPT, dict.fromkeys(now, decryption_request(state.uploads))
+
+
+def open_sum(
+    shared: SharedKey, state: ThresholdServer, replies: Mapping[PartyId, Message]
+) -> tuple[ThresholdServer, str, Outgoing] | Aggregate:
+    """Open the sum by t right answers; where some are missing, ask further holders.
+
+    The opened sum proves itself, so proofs are verified only where it does not open, to find who was wrong.
+
+    Raises:
+        MalformedError: an answer is malformed, or not proven right; it names the holder.
+        TooFewSurvivors: fewer than t right answers, or a sum that uploads within the plan cannot have.
+    """
+    packing = Packing.of(state.session.plan, shared.public.bits)
+    ciphertexts = product(shared, {client: body[CIPHERTEXTS] for client, body in state.uploads.items()})
+    answers = {holder: dict(body) for holder, body in state.answers.items()}
+    answers |= {holder: dict(message.body) for holder, message in replies.items()}
+    read = {holder: read_answer(shared, body, packing.plaintexts, holder) for holder, body in answers.items()}
+    missing = shared.threshold - len(answers)
+    if not missing:
+        partials = {holder: numbers for holder, (numbers, _) in read.items()}
+        plaintexts = threshold_cipher.combine(shared, ciphertexts, partials)
+        if plaintexts is not None:
+            return _unpack(packing, state.session.plan, plaintexts, tuple(sorted(state.uploads)))
+    for holder in sorted(replies):  # a holder was wrong, or silent: keep only what is proven
+        numbers, proof = read[holder]
+        bound_to = context(shared, state.session, DECRYPT, holder)
+        if not threshold_cipher.verify(shared, holder, ciphertexts, numbers, bound_to, proof):
+            raise MalformedError(holder, "its partial decryption is not proven right")
+    if not 0 < missing <= len(state.spare):
+        raise TooFewSurvivors(
+            f"{len(answers)} share holders answered rightly, the threshold is {shared.threshold}; the round is void"
+        )
+    return _ask(replace(state, answers=answers), missing)
+
+
+def _unpack(packing: Packing, plan: Plan, plaintexts: cipher.Integers, survivors: tuple[ClientId, ...]) -> Aggregate:
+    try:
+        return Aggregate(unpack_sum(packing, plan, plaintexts, len(survivors), SERVER), survivors)
+    except MalformedError as error:
+        raise TooFewSurvivors(
+            f"some client's upload is not what the plan says ({error.reason}); the round is void"
+        ) from error
+
+
+def read_upload(shared: SharedKey, session: Session, body: Tensors, client: ClientId) -> Array:
+    """Check one client's upload and its signature, and return its ciphertexts on the wire.
+
+    Raises:
+        MalformedError: the upload is malformed.
+        AuthenticationError: its client did not sign it for this exchange.
+    """
+    signed = bool(shared.identities)
+    wanted = {CIPHERTEXTS, SIGNATURE} if signed else {CIPHERTEXTS}
+    if set(body) != wanted:
+        raise MalformedError(client, f"an upload holds {sorted(wanted)}, not {sorted(body)}")
+    rows, count = body[CIPHERTEXTS], Packing.of(session.plan, shared.public.bits).plaintexts
+    ciphertexts = cipher.from_wire(rows, count, shared.public.ciphertext_bytes, client)
+    cipher.check(shared.public, ciphertexts, client)
+    if signed:
+        check_signature(shared, session, client, rows, body[SIGNATURE], client)
+    return rows
+
+
+def read_answer(
+    shared: SharedKey, body: Tensors, count: int, holder: ClientId
+) -> tuple[cipher.Integers, DecryptionProof]:
+    """Read a holder's partial answers and its proof, which is not verified yet.
+
+    Raises:
+        MalformedError: other fields, types or sizes.
+    """
+    if set(body) != {ANSWERS, CHALLENGE, RESPONSE}:
+        raise MalformedError(holder, f"a partial decryption holds answers and their proof, not {sorted(body)}")
+    for name, size in ((CHALLENGE, CHALLENGE_BYTES), (RESPONSE, response_bytes(shared.public.bits))):
+        if body[name].dtype != np.uint8 or body[name].shape != (size,):
+            raise MalformedError(holder, f"the proof's {name} is not {size} bytes")
+    numbers = cipher.from_wire(body[ANSWERS], count, shared.public.plaintext_bytes, holder)
+    return numbers, DecryptionProof(body[CHALLENGE].tobytes(), int.from_bytes(body[RESPONSE].tobytes(), "little"))
+
+
+def open_together(keys: KeySet, body: Tensors, plan: Plan, sender: PartyId = SERVER) -> dict[str, Array]:
+    """Open one client's encoded contribution, bit for bit, as t share holders can together.
+
+    Args:
+        keys: with the colluders' shares.
+        body: of the client's message at stage `upload`.
+        plan: of that exchange.
+        sender: the client, for the wording of a refusal.
+
+    Raises:
+        TooFewSurvivors: `keys` holds fewer than t shares, which open nothing.
+        MalformedError: `body` is no upload under this plan and key.
+    """
+    shared, count = keys.shared, Packing.of(plan, keys.shared.public.bits).plaintexts
+    quorum = sorted(keys.shares)[: shared.threshold]
+    if len(quorum) < shared.threshold:
+        raise TooFewSurvivors(f"{len(quorum)} shares open nothing, it takes {shared.threshold}")
+    ciphertexts = cipher.from_wire(body[CIPHERTEXTS], count, shared.public.ciphertext_bytes, sender)
+    cipher.check(shared.public, ciphertexts, sender)
+    partials = {i: threshold_cipher.partial(shared, keys.shares[i], ciphertexts) for i in quorum}
+    plaintexts = threshold_cipher.combine(shared, ciphertexts, partials)
+    assert plaintexts is not None
+    return Packing.of(plan, shared.public.bits).unpack(plaintexts, 1, sender)

@@ -1,0 +1,252 @@
+"""The plan of a defence: what it will do for one layout and one number of clients, stated before the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from securefed._tensors import Layout, Ring, TensorSpec
+
+Unit = Literal["client", "record"]
+"""Whose data differential privacy protects: all of one client's, or one record."""
+
+INDICATOR: Final = "out.indicator"
+"""The tensor that shows, in the sum, that some client sat out: each client adds 0 to it, a client that is out adds
+uniform residues."""
+
+_TABLE_HEAD: Final = ("tensor", "shape", "bound", "ring", "step", "largest N", "error of the sum")
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """What happens to one tensor.
+
+    Attributes:
+        name: its name in the layout.
+        shape: its shape in the layout.
+        bound: largest absolute entry that a client may send; a client beyond it refuses with `RangeRefused`.
+        ring: width in bits of the integers of the sum, 0 where the sum is made in floating point.
+        step: value of one integer unit (a power of two), 0 where nothing is quantised.
+        max_clients: largest number of clients whose sum cannot wrap around the ring.
+        error: largest absolute difference, per entry, between the decoded sum and the exact sum.
+        sensitivity: L2 distance by which one record of a client moves the tensor, as the layout declares it.
+        declared: largest absolute entry before a client adds noise of its own, where `records` cuts entries to it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bound: float | None
+    ring: int
+    step: float
+    max_clients: int
+    error: float
+    sensitivity: float | None = None
+    declared: float | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class MaskingPlan:
+    """The part of a plan that belongs to secure aggregation by masks.
+
+    Attributes:
+        degree: number of neighbours that a client masks with and shares its secrets among, 0 for all other clients.
+        shares: number of shares that reconstruct a client's secret.
+        survivor_change: smallest number of clients by which the survivors of two consecutive sums may differ, unless
+            they are the same; 1 for no such rule.
+    """
+
+    degree: int = 0
+    shares: int = 0
+    survivor_change: int = 1
+
+
+@dataclass(frozen=True)
+class PrivacyPlan:
+    """The part of a plan that belongs to differential privacy: the bounded contribution, the noise, and epsilon.
+
+    Attributes:
+        clip: L2 norm of what one unit of privacy contributes: the norm that a contribution is clipped to, or the
+            distance by which one record moves it.
+        unit: whose contribution `clip` bounds: a whole "client", or one "record" of a client.
+        noise_multiplier: standard deviation of the noise over the sensitivity, 0 without noise. The sensitivity is
+            `clip` and what rounding adds to it (`differential_privacy.sensitivity`).
+        noise_survivors: number of survivors that the clients' own noise is sized for, at most the plan's threshold; 0
+            where the clients add none.
+        epsilon: (rounds, epsilon) pairs for what leaves the aggregator or, with `noise_survivors`, for what the server
+            sees.
+    """
+
+    clip: float
+    unit: Unit = "client"
+    noise_multiplier: float = 0.0
+    noise_survivors: int = 0
+    epsilon: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a defence will do for one layout and one number of clients, stated before the run.
+
+    Attributes:
+        defense: the name of the defence, as composed.
+        clients: number of clients planned for an exchange.
+        tensors: per tensor its bound, ring, step, largest number of clients and error.
+        wanted_rings: the ring that each tensor asks for.
+        stages: names of the message exchanges of a round, in order.
+        upload_bytes: bytes that a client sends in a round, over all stages, without headers.
+        threshold: number of survivors that a round needs.
+        open_to: which parties, if they collude, see single contributions; in words.
+        verified: whether clients check the sum that the server announces.
+        added: names of tensors that transforms add to a contribution; they are released, and no algorithm sees them.
+        learned: public numbers that an `AdaptiveTransform` derived from earlier releases of the run.
+        masking: the part of secure aggregation by masks; `None` under another aggregation.
+        privacy: the part of differential privacy; `None` where no contribution is bounded.
+        exchange: the run and the number of the exchange, set by `Session`; `None` before there is one.
+        assumptions: what is assumed, one sentence each.
+    """
+
+    defense: str
+    clients: int
+    tensors: tuple[TensorPlan, ...]
+    wanted_rings: Mapping[str, Ring]
+    stages: tuple[str, ...] = ()
+    upload_bytes: int = 0
+    threshold: int = 1
+    open_to: str = ""
+    verified: bool = False
+    added: tuple[str, ...] = ()
+    learned: tuple[float, ...] = ()
+    masking: MaskingPlan | None = None
+    privacy: PrivacyPlan | None = None
+    exchange: tuple[str, int] | None = None
+    assumptions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The plan as text: tensors, stages, bytes, threshold, noise, epsilon and assumptions, line by line."""
+        lines = [f"{self.defense}, {self.clients} clients", *_table([_TABLE_HEAD, *map(_cells, self.tensors)])]
+        lines.append(f"stages: {' -> '.join(self.stages)}")
+        lines.append(f"upload per client and round: {self.upload_bytes:,} bytes, headers left out")
+        opened = f"; single contributions are open to: {self.open_to}" if self.open_to else ""
+        lines.append(f"survivors needed: {self.threshold} of {self.clients}{opened}")
+        if self.privacy is not None:
+            bounded = "a client's contribution" if self.privacy.unit == "client" else "what one record moves"
+            noise = f"noise multiplier {self.privacy.noise_multiplier:.4g}"
+            lines.append(f"clip: {bounded} has at most norm {self.privacy.clip:.4g}; {noise}")
+        for rounds, epsilon in self.epsilon:
+            lines.append(f"epsilon after {rounds} round{'s' * (rounds > 1)}: {epsilon:.3f}")
+        return "\n".join([*lines, *(f"- {sentence}" for sentence in self.assumptions)])
+
+    @property
+    def epsilon(self) -> tuple[tuple[int, float], ...]:
+        """(rounds, epsilon) pairs, as `PrivacyPlan.epsilon`; empty without noise."""
+        return () if self.privacy is None else self.privacy.epsilon
+
+    @property
+    def noised(self) -> bool:
+        """Whether noise is added for differential privacy."""
+        return self.privacy is not None and bool(self.privacy.noise_multiplier)
+
+    @property
+    def steps(self) -> dict[str, float]:
+        """Value of one integer unit by tensor; empty where nothing is quantised."""
+        return {tensor.name: tensor.step for tensor in self.tensors if tensor.step}
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of all tensors, those that transforms add included."""
+        return Layout(tuple(TensorSpec(t.name, t.shape, t.bound, self.wanted_rings[t.name]) for t in self.tensors))
+
+    @property
+    def own(self) -> Layout:
+        """The layout of the algorithm's own contribution, without the tensors that transforms add."""
+        return Layout(tuple(spec for spec in self.layout if spec.name not in self.added))
+
+    def assume(self, *sentences: str) -> Plan:
+        """Return this plan with further assumptions."""
+        return replace(self, assumptions=self.assumptions + sentences)
+
+
+def _cells(tensor: TensorPlan) -> tuple[str, ...]:
+    bound = "none" if tensor.bound is None else f"{tensor.bound:.4g}"
+    ring = f"2^{tensor.ring}" if tensor.ring else "float64"
+    numbers = (f"{tensor.step:.3g}", str(tensor.max_clients), f"{tensor.error:.3g}")
+    return (tensor.name, str(tensor.shape), bound, ring, *numbers)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def plan_digest(plan: Plan) -> bytes:
+    """Compute the SHA-256 of every number of a plan that changes what a client sends or what is made of it.
+
+    Words and the exchange do not enter it. A server that opens an exchange tells each client how often the range was
+    doubled and what was learned. Clients that were told different plans must not be summed: a client whose step or
+    clip is a million times the others' is alone in the sum. So protocols against a server that deviates bind what they
+    mask, sign and open to this digest.
+    """
+
+    def exact(value: float | None) -> str | None:
+        return None if value is None else float(value).hex()
+
+    masking, privacy = plan.masking or MaskingPlan(), plan.privacy
+    clip, unit = (None, "client") if privacy is None else (privacy.clip, privacy.unit)
+    noise, survivors = (0.0, 0) if privacy is None else (privacy.noise_multiplier, privacy.noise_survivors)
+    # The digest enters masks and signatures: its order of numbers is the same in every version of the package.
+    numbers = (
+        plan.clients,
+        [(t.name, t.shape, exact(t.bound), t.ring, exact(t.step)) for t in plan.tensors],
+        (plan.stages, plan.threshold, masking.degree, masking.shares, masking.survivor_change),
+        (bool(plan.verified), plan.added, unit),
+        (exact(clip), exact(noise), survivors, [exact(x) for x in plan.learned]),
+    )
+    return hashlib.sha256(json.dumps(numbers, default=int).encode()).digest()
+
+
+def with_indicator(plan: Plan) -> Plan:
+    """Add the tensor `INDICATOR`: 64 bits of integers, or a float where sums are not made of integers.
+
+    The integers are of a ring that the plan has anyway (32 bits where it can), so that encryptions pack them beside the
+    other entries.
+    """
+    rings = {tensor.ring for tensor in plan.tensors if tensor.step}
+    ring: Ring = 32 if 32 in rings else 64
+    shape, planned, step = ((2,) if ring == 32 else (), ring, 1.0) if rings else ((), 0, 0.0)
+    indicator = TensorPlan(INDICATOR, shape, 1.0, planned, step, 2**31, 0.0)
+    return replace(
+        plan,
+        tensors=(*plan.tensors, indicator),
+        wanted_rings={**plan.wanted_rings, INDICATOR: ring},
+        added=(*plan.added, INDICATOR),
+    ).assume(
+        "A client whose values are out of range or not finite, or whose computation fails, uploads uniform residues: "
+        "the sum opens to noise, shows in one bit that some client was out, and the exchange is repeated."
+    )
+
+
+def indicator_of(plan: Plan) -> TensorPlan | None:
+    """Find the plan of the indicator; `None` where the plan has none."""
+    return next((tensor for tensor in plan.tensors if tensor.name == INDICATOR), None)
+
+
+def without_indicator(plan: Plan) -> Plan:
+    """Remove the indicator: the plan of the tensors that transforms work on."""
+    if not has_indicator(plan):
+        return plan
+    return replace(plan, tensors=tuple(tensor for tensor in plan.tensors if tensor.name != INDICATOR))
+
+
+def has_indicator(plan: Plan) -> bool:
+    """Tell whether a client that is out of range uploads uniform residues under this plan, instead of refusing."""
+    return INDICATOR in plan.added

@@ -1,0 +1,93 @@
+"""Register the defences by name, for the command line, the audit and the contract tests."""
+
+from __future__ import annotations
+
+from securefed.defenses._base import Defense, defenses
+from securefed.defenses._chain import chain, identity
+from securefed.defenses._differential_privacy import AdaptiveClip, Clip, adaptive_clip, clip, gaussian, skellam
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import ckks, paillier, threshold_paillier
+from securefed.defenses._plain import Plain
+from securefed.defenses._secure_aggregation import secure_aggregation
+
+
+def _clip(norm: float, quantile: float | None) -> Clip | AdaptiveClip:
+    """Clip at `norm` or, given a quantile, at that quantile of the clients' norms, starting from `norm`."""
+    return clip(norm) if quantile is None else adaptive_clip(quantile, initial=norm)
+
+
+def _dp(clip_norm: float = 1.0, noise_multiplier: float = 1.0, quantile: float | None = None) -> Defense:
+    return chain(_clip(clip_norm, quantile), gaussian(noise_multiplier), secure_aggregation())
+
+
+def _ddp(
+    clip_norm: float = 1.0, noise_multiplier: float = 1.0, colluding: int = 0, quantile: float | None = None
+) -> Defense:
+    noise = skellam(noise_multiplier, colluding=colluding)
+    return chain(_clip(clip_norm, quantile), noise, secure_aggregation())
+
+
+defenses.register(
+    "plain",
+    identity,
+    summary="no protection: contributions travel as they are",
+    source="the baseline",
+    hides="nothing",
+    exact="yes",
+)
+defenses.register(
+    "quantise",
+    lambda: chain(Quantise(), Plain()),
+    summary="no protection, but the fixed point of the exact defences: what they are compared with, bit for bit",
+    source="the baseline of parity",
+    hides="nothing",
+    exact="yes",
+)
+defenses.register(
+    "secure_aggregation",
+    lambda **kwargs: chain(secure_aggregation(**kwargs)),
+    summary="pairwise and self masks that cancel in the sum; dropouts survived at every stage",
+    source="Bonawitz et al., CCS 2017",
+    hides="single contributions from the server",
+    exact="yes",
+)
+defenses.register(
+    "paillier",
+    lambda **kwargs: chain(paillier(**kwargs)),
+    summary="additively homomorphic encryption, many values to a ciphertext; a key holder opens sums",
+    source="Paillier, EUROCRYPT 1999; noise of Damgard, Jurik, Nielsen 2010",
+    hides="single contributions from the server, unless it colludes with the key holder",
+    exact="yes",
+)
+defenses.register(
+    "paillier_threshold",
+    lambda **kwargs: chain(threshold_paillier(**kwargs)),
+    summary="the same encryption without a key holder: t of N clients open sums of signed uploads together",
+    source="Paillier, EUROCRYPT 1999; shared roots and proofs of Shoup, EUROCRYPT 2000",
+    hides="single contributions from the server and from fewer than t clients",
+    exact="yes",
+)
+defenses.register(
+    "ckks",
+    lambda **kwargs: chain(ckks(**kwargs)),
+    summary="lattice encryption: faster than Paillier, approximate, larger; needs the extra 'lattice'",
+    source="Cheon, Kim, Kim, Song, ASIACRYPT 2017; flood against Li, Micciancio, EUROCRYPT 2021",
+    hides="single contributions from the server, unless it colludes with the key holder",
+    exact="no",
+)
+defenses.register(
+    "dp",
+    _dp,
+    summary="clip, central Gaussian noise on the sum, under secure aggregation",
+    source="Dwork, Roth 2014; accounting by privacy loss distributions",
+    hides="one client's participation from whoever sees only what leaves the aggregator",
+    exact="no",
+)
+defenses.register(
+    "ddp",
+    _ddp,
+    summary="clip, rotate, round, a share of Skellam noise from every client, under secure aggregation",
+    source="Agarwal, Kairouz, Liu, NeurIPS 2021; rounding of Kairouz, Liu, Steinke, ICML 2021",
+    hides="single contributions, and one client's contribution to the sum, from the server",
+    exact="no",
+)

@@ -1,0 +1,138 @@
+"""Authenticate messages between one client and the server, and read the fields of their bodies.
+
+Both sides derive a secret for each exchange from fresh X25519 keys. Every later body carries `tag`: a random nonce
+and the GMAC (NIST SP 800-38D) of all other fields, under a key derived for this run, round, stage, sender
+and receiver. So a body that is altered, replayed, re-ordered or attributed to another sender is refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import DTypeLike
+
+from securefed._messages import ClientId, Message, PartyId
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Array, Tensors
+from securefed.defenses._secure_aggregation.primitives import hkdf, label
+from securefed.errors import AuthenticationError, MalformedError
+
+TAG = "tag"
+TAG_BYTES = 28
+_NONCE = 12
+_SMALL = 1 << 14  # bytes that are sooner copied than handed over field by field
+
+
+def agreed_secret(
+    session: bytes, client: ClientId, server_key: bytes, keys: tuple[bytes, bytes], agreement: bytes
+) -> bytes:
+    """Derive the channel's secret from the agreement of the server's key with the client's share key.
+
+    It is bound to the session's digest and to all three public keys. So a client that can compute it holds the private
+    share key. It proves nothing about the mask key: a client that advertises a mask key which is not its own spoils its
+    own upload alone, as it could by uploading noise, and is named when it is lost.
+
+    Args:
+        session: `session_digest`.
+        client: its id.
+        server_key: the server's public key.
+        keys: the client's public share key and mask key.
+        agreement: of the server's key with the share key.
+    """
+    return hkdf(agreement, label("channel", session, client, server_key, *keys))
+
+
+def seal(
+    secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, body: Tensors,
+    context: bytes = b"",
+) -> Tensors:  # fmt: skip
+    """Return `body` with its tag, which is also bound to `context`."""
+    nonce, key = os.urandom(_NONCE), _key(secret, run, round, stage, sender, receiver, context)
+    return {**body, TAG: from_bytes(nonce + _gmac(key, nonce, body))}
+
+
+def verify(secret: bytes, message: Message, context: bytes = b"") -> None:
+    """Raise unless the message's body is as the holder of `secret` sealed it for `context`.
+
+    Raises:
+        MalformedError: there is no tag, or a field is no array.
+        AuthenticationError: the tag does not match.
+    """
+    tag = take(message, TAG, np.uint8, (TAG_BYTES,)).tobytes()
+    body = {name: value for name, value in message.body.items() if name != TAG}
+    for name in body:
+        _array(message, name)
+    key = _key(secret, message.run, message.round, message.stage, message.sender, message.receiver, context)
+    if not hmac.compare_digest(_gmac(key, tag[:_NONCE], body), tag[_NONCE:]):
+        raise AuthenticationError(message.sender, f"the tag of its {message.stage!r} message does not match")
+
+
+def expect_fields(message: Message, names: Iterable[str]) -> None:
+    """Raise `MalformedError` unless the body holds exactly these fields."""
+    if set(message.body) != set(names):
+        raise MalformedError(message.sender, f"fields {sorted(message.body)}, expected {sorted(names)}")
+
+
+def take(message: Message, name: str, dtype: DTypeLike, shape: tuple[int | None, ...]) -> Array:
+    """Read the field `name`; a `None` in `shape` allows any length.
+
+    Raises:
+        MalformedError: the field is missing, or of another type or shape.
+    """
+    value = _array(message, name)
+    fits = len(value.shape) == len(shape) and all(
+        want in (None, have) for want, have in zip(shape, value.shape, strict=True)
+    )
+    if value.dtype != np.dtype(dtype) or not fits:
+        raise MalformedError(message.sender, f"field {name!r} is {value.dtype} of shape {value.shape}")
+    return value
+
+
+def take_ids(message: Message, name: str, among: Iterable[int]) -> tuple[int, ...]:
+    """Read the field `name` as ascending ids.
+
+    Raises:
+        MalformedError: not ascending, repeated, or not `among` those it may hold.
+    """
+    ids = tuple(take(message, name, np.int64, (None,)).tolist())
+    if list(ids) != sorted(set(ids)) or not set(ids) <= set(among):
+        raise MalformedError(message.sender, f"{name!r} holds ids that are unknown, repeated or out of order")
+    return ids
+
+
+def _array(message: Message, name: str) -> Array:
+    value: Any = message.body.get(name)
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
+        raise MalformedError(message.sender, f"field {name!r} is missing or no array of numbers")
+    return value
+
+
+def _key(secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, context: bytes) -> bytes:
+    return hkdf(secret, label("message", run, round, stage, sender, receiver, context))
+
+
+def _gmac(key: bytes, nonce: bytes, body: Tensors) -> bytes:
+    """Compute the tag of all fields in order, each after its name, type and shape."""
+    parts: list[bytes | memoryview] = []
+    for name in sorted(body):
+        value = np.ascontiguousarray(body[name])
+        parts += (_heading(name, value.dtype.str, body[name].shape), value.reshape(-1).view(np.uint8).data)
+    if sum(map(len, parts)) < _SMALL:  # the same tag in one call
+        return AESGCM(key).encrypt(nonce, b"", b"".join(parts))
+    mac = Cipher(algorithms.AES(key), modes.GCM(nonce)).encryptor()
+    for part in parts:
+        mac.authenticate_additional_data(part)
+    mac.finalize()
+    return mac.tag
+
+
+@lru_cache(maxsize=1024)
+def _heading(name: str, dtype: str, shape: tuple[int, ...]) -> bytes:
+    return label(name, dtype, *shape)

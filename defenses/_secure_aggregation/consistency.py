@@ -1,0 +1,205 @@
+"""Sign and check what a deviating server must not forge: the clients' keys and the set of survivors.
+
+Clients sign two statements, each bound to the session (run, round, plan, cohort), its stage and its sender:
+- a client's keys: other clients that mask with them and deal shares to them know whose they are;
+- the survivors: a client lets shares out only for a set that `threshold` clients signed, having signed no other itself.
+With 2 threshold > clients + corrupt ones, two sets that so many signed have an honest signer in common, who signs once;
+so there is one set. All honest clients unmask it or nothing, and it holds `threshold` clients at least.
+Third, without a signature: a client lets its contribution to one broadcast into sums over one set of survivors only
+(`check_unreleased`), so a round that is repeated after its sum was opened gives no second sum to subtract.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from securefed._messages import SERVER, ClientId, Message
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Session
+from securefed.defenses._secure_aggregation import channel
+from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, fingerprint
+from securefed.defenses._secure_aggregation.session import CONFIRM, KEYS, UNMASK
+from securefed.errors import ConfigError, ContradictionError
+
+SIGNATURE, SIGNATURES = "signature", "signatures"
+
+
+def check_identities(identities: Identities | None, session: Session) -> None:
+    """Raise unless the plan's stages and the identities belong together.
+
+    Raises:
+        ConfigError: identities without the stage in which they sign, or the other way round; an invited client
+            that has no identity.
+    """
+    if (CONFIRM in session.plan.stages) != (identities is not None):
+        raise ConfigError("a plan with the stage 'confirm' needs identities, and one without it takes none")
+    if identities is not None:
+        for client in session.cohort:
+            identities.known(client)
+
+
+def keys_statement(session: bytes, ahead: bool, client: ClientId, keys: bytes) -> bytes:
+    """Return the statement by which a client signs its two public keys.
+
+    Args:
+        session: `session_digest`.
+        ahead: whether the keys are for the exchange after this one.
+        client: their owner.
+        keys: both, 64 bytes.
+    """
+    return fingerprint("advertised keys", session, KEYS, int(ahead), client, keys)
+
+
+def survivors_statement(exchange: bytes, alive: Sequence[ClientId]) -> bytes:
+    """Return the statement by which survivors sign their set; `exchange` is the `share_dealers_digest`."""
+    return fingerprint("survivors", CONFIRM, exchange, *alive)
+
+
+def signed(identities: Identities | None, client: ClientId, statement: bytes) -> Tensors:
+    """Return the field with the client's signature; no field without identities."""
+    return {} if identities is None else {SIGNATURE: from_bytes(identities.sign(client, statement))}
+
+
+def take_signature(reply: Message, identities: Identities, statement: bytes) -> Array:
+    """Read and check the sender's signature of the statement, uint8 (64,).
+
+    Raises:
+        MalformedError: there is no signature.
+        AuthenticationError: the sender did not sign this statement.
+    """
+    signature = channel.take(reply, SIGNATURE, np.uint8, (SIGNATURE_BYTES,))
+    identities.verify(reply.sender, statement, signature.tobytes(), f"what it sent at stage {reply.stage!r}")
+    return signature
+
+
+def check_adverts(
+    request: Message,
+    identities: Identities,
+    session: bytes,
+    ahead: bool,
+    advertised_clients: Sequence[ClientId],
+    keys: Array,
+) -> None:
+    """Raise unless each advertised client signed the keys that the server gives for it.
+
+    Args:
+        request: the server's, with the signatures.
+        identities: public identities.
+        session: `session_digest`.
+        ahead: whether the keys are for the exchange after this one.
+        advertised_clients: their ids, ascending.
+        keys: both keys of each, uint8 (advertised clients, 64).
+
+    Raises:
+        MalformedError: signatures are missing.
+        AuthenticationError: a client did not sign the keys that are given for it; it is named.
+    """
+    signatures = channel.take(request, SIGNATURES, np.uint8, (len(advertised_clients), SIGNATURE_BYTES))
+    for client, pair, signature in zip(advertised_clients, keys, signatures, strict=True):
+        statement = keys_statement(session, ahead, client, pair.tobytes())
+        identities.verify(client, statement, signature.tobytes(), "its advertised keys, as the server gives them,")
+
+
+def check_quorum(
+    request: Message, identities: Identities, exchange: bytes, alive: Sequence[ClientId], threshold: int
+) -> None:
+    """Raise unless `threshold` of the survivors signed this very set of survivors.
+
+    Raises:
+        ContradictionError: fewer signatures.
+        AuthenticationError: a signature of another set, or by another client.
+    """
+    signers = channel.take_ids(request, "ids", alive)
+    signatures = channel.take(request, SIGNATURES, np.uint8, (len(signers), SIGNATURE_BYTES))
+    if len(signers) < threshold:
+        raise ContradictionError(
+            SERVER, f"{len(signers)} survivors signed the set to unmask at stage {UNMASK!r}; {threshold} must"
+        )
+    statement = survivors_statement(exchange, alive)
+    for client, signature in zip(signers, signatures, strict=True):
+        identities.verify(client, statement, signature.tobytes(), "the set of survivors to unmask")
+
+
+def contribution_digest(residues: Sequence[Array]) -> bytes:
+    """Compute SHA-256 of a contribution as it enters the ring, before any mask; it never leaves the client."""
+    digest = hashlib.sha256()
+    for flat in residues:
+        digest.update(flat.nbytes.to_bytes(8, "little"))
+        digest.update(flat.data)
+    return digest.digest()
+
+
+def check_unreleased(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> None:
+    """Raise where this contribution entered a sum over other survivors: the server could subtract the two sums.
+
+    A contribution is identified by what it was computed from (`UploadContext.source`), never by its values: so a
+    refusal reveals nothing of the client's data, and a range that was doubled in between changes nothing.
+
+    Args:
+        released: digests of the contributions released and of the survivors they were summed over, uint8
+            (exchanges, 64).
+        contribution: digest of the contribution that the server asks for.
+        alive: the survivors over which it would be summed.
+
+    Raises:
+        ContradictionError: naming the server, which asks.
+    """
+    rows = released.reshape(-1, 2 * KEY_BYTES)
+    repeated = (rows[:, :KEY_BYTES] == from_bytes(contribution)).all(axis=1)
+    elsewhere = (rows[:, KEY_BYTES:] != from_bytes(_mark_of(alive))).any(axis=1)
+    if (repeated & elsewhere).any():
+        raise ContradictionError(
+            SERVER, "a contribution to this broadcast entered a sum over other survivors, and the two sums subtract; "
+            "only a contribution to another broadcast, or the same survivors, can be summed",
+        )  # fmt: skip
+
+
+def with_release(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> Array:
+    """Return `released` with one more row."""
+    row = from_bytes(contribution + _mark_of(alive))
+    return np.concatenate([released.reshape(-1), row]).reshape(-1, 2 * KEY_BYTES)
+
+
+def check_change(previous: Sequence[ClientId], alive: Sequence[ClientId], least: int) -> None:
+    """Raise where the difference of two successive sums would cover fewer than `least` clients.
+
+    Args:
+        previous: survivors of the last sum that this client released; empty before any.
+        alive: survivors of the sum that it is asked to release.
+        least: by how many clients they must differ, unless they are the same (`MaskingPlan.survivor_change`).
+
+    Raises:
+        ContradictionError: naming the server, which asks.
+    """
+    change = len(set(previous) ^ set(alive))
+    if previous and 0 < change < least:
+        raise ContradictionError(
+            SERVER, f"the survivors differ from those of the last sum by {change} clients; the plan allows 0, or "
+            f"{least} and more",
+        )  # fmt: skip
+
+
+def memory_of(released: Array, previous: Sequence[ClientId]) -> Array:
+    """Write what a client must remember as bytes: the survivors of its last sum, and what it released; or nothing."""
+    if not previous and not released.size:
+        return np.zeros(0, np.uint8)
+    ids = np.asarray([len(previous), *previous], "<i8")
+    return np.concatenate([ids.view(np.uint8), released.reshape(-1)])
+
+
+def from_memory(memory: Array) -> tuple[Array, tuple[ClientId, ...]]:
+    """Read what `memory_of` wrote: what was released, uint8 (exchanges, 64), and the survivors of the last sum."""
+    if not memory.size:
+        return np.zeros((0, 2 * KEY_BYTES), np.uint8), ()
+    count = int(memory[:8].copy().view("<i8")[0])
+    ids = memory[8 : 8 * (count + 1)].copy().view("<i8")
+    return memory[8 * (count + 1) :].reshape(-1, 2 * KEY_BYTES), tuple(ids.tolist())
+
+
+def _mark_of(alive: Sequence[ClientId]) -> bytes:
+    return fingerprint("released to", *alive)

@@ -1,0 +1,390 @@
+"""Sum contributions under double masks (Bonawitz et al. 2017, CCS, fig. 4), or on sparse graphs (Bell et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from securefed._messages import REFUSAL, Aggregate, ClientId, Message, PartyId
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext
+from securefed.defenses._fixed_point import is_ring
+from securefed.defenses._plan import MaskingPlan
+from securefed.defenses._secure_aggregation import channel, consistency, masking_server, pipeline, verification
+from securefed.defenses._secure_aggregation.assumptions import CURIOUS, deviating
+from securefed.defenses._secure_aggregation.channel import TAG_BYTES
+from securefed.defenses._secure_aggregation.graph import (
+    SECURITY,
+    SMALL,
+    SparseGraphDesign,
+    design_sparse_graph,
+    shares_of,
+)
+from securefed.defenses._secure_aggregation.identities import Identities
+from securefed.defenses._secure_aggregation.masking_client import (
+    client_accept,
+    client_step,
+    client_upload,
+    make_masks,
+)
+from securefed.defenses._secure_aggregation.masking_states import MaskingClient, MaskingServer
+from securefed.defenses._secure_aggregation.pipeline import PipelinedClient, PipelinedServer
+from securefed.defenses._secure_aggregation.session import ACTIVE_STAGES, CONTRIBUTE, STAGES, UPLOAD, upload_bytes
+from securefed.errors import ConfigError, PlanError
+
+_SMALLEST_COHORT = 3
+
+Graph = Literal["complete", "sparse", "auto"]
+
+
+@dataclass(frozen=True)
+class SecureAggregation(Aggregation):
+    """Sums contributions so that the server learns the sum and the survivors, and nothing else of any contribution.
+
+    An exchange has four stages, with fresh keys each time. `keys`: each client advertises two X25519 keys.
+    `shares`: it deals Shamir shares of its self-mask seed and of its mask key, encrypted for each neighbour. `upload`:
+    it sends its contribution plus its self mask plus one signed mask for each neighbour. `unmask`: the survivors
+    reveal shares of the seeds of clients that uploaded, and of the mask keys of those that did not, never both.
+    A client may drop out at any stage; the sum is that of all that uploaded, while `threshold` clients are left.
+    On the complete graph all clients are neighbours. On a sparse graph, degree and shares are found for the stated
+    numbers of corrupt and of lost clients (`design_sparse_graph`); the graph is drawn from all advertised keys.
+    With `identities` the server may deviate: every advertised key is signed, and before `unmask` comes `confirm`, where
+    each survivor signs the set of survivors; it reveals shares only for the set that it and `threshold` clients signed.
+
+    Attributes:
+        threshold: survivors a round needs, above half of the planned clients; `None` takes floor(N / 2) + 1. Only
+            on the complete graph: a sparse one needs the clients that its plan does not expect to lose.
+        graph: "complete", "sparse", or "auto": sparse above 32 clients where a sparse graph exists.
+        adversarial: share of the clients that may collude with the server; a sparse graph needs it.
+        dropouts: share of the clients that may be lost in a round; a sparse graph needs it.
+        security: a sparse graph exposes an honest client with probability 2^-security at most.
+        identities: the clients' Ed25519 keys, given to every party before the run (`Identities`), against a server that
+            deviates in any way. The threshold then also keeps 2 t > k + c, where k clients hold shares of one secret
+            (all, or the neighbourhood) and c bounds the corrupt among them, by `adversarial`. `None`: the server is
+            honest but curious, at a stage and two signatures less.
+        pipelined: whether each exchange precomputes keys and shares of the next, which then begins with `upload` where
+            it invites the clients that completed the last one (`pipeline`).
+        verify: whether the server announces each training sum to the clients that it counted, and they check it before
+            they send anything more (`verification` states the guarantee).
+        survivor_change: b: a client releases a sum only over the survivors of the last sum that it released, or over
+            survivors that differ from them by b clients at least. Two sums over survivors that differ by one client
+            subtract to that client's contribution, up to how much the others' moved. With b > 1, a round in
+            which fewer clients are lost or return is repeated without b - 1 others.
+
+    Guarantees:
+        A server that follows the protocol learns, with up to `threshold - 1` clients that share all they know with it,
+        no more than the sum of the other survivors' contributions.
+        An honest client reveals one kind of share of each client, once, for `threshold` survivors or more. So without
+        identities a server that lies about dropouts collects both secrets of one client only with
+        2 * threshold - N colluding clients or more. (It may obtain sums over fewer clients than the threshold.)
+        With identities, against a server that deviates in any way together with the stated share of the clients: of
+        one exchange it opens a single sum, over `threshold` clients or more, or none. It cannot replace a client's keys
+        by its own, nor name different advertised clients or survivors to different clients. A contribution to one
+        broadcast enters sums over one set of survivors only: a round that is repeated after its sum was opened, without
+        a client, is refused. (A client remembers 64 bytes for each sum that it released.)
+        All but the first hold on the complete graph. On a sparse one: with up to the stated share of colluding clients,
+        chosen before the graph is drawn, except with the stated probability.
+        With an honest server, a message altered, replayed, re-ordered or swapped on its way (or a share that its holder
+        or dealer falsified) ends in a named refusal; the sum is exact for those in `survivors`. How: from `keys` on,
+        both directions carry a MAC under keys agreed between client and server (`channel`), shares are encrypted end
+        to end and bound to all advertised keys, and reconstructed secrets are compared with what was advertised.
+        What a federation sends beside the protocol's own fields (the broadcast, the clients counted last) enters the
+        masks as the exchange's context: clients that received different contexts are not summed.
+    Not promised:
+        Authentic clients, without identities: a server that impersonates clients at first contact (each exchange is
+        one) opens uploads, and so does any other party where the transport does not authenticate.
+        That the server computes what it says: it chooses broadcasts and may announce any result. Contributions that
+        differ a little subtract as well as equal ones; noise bounds that (`differential_privacy`), masks do not.
+        That a client's contribution is honest: it may send any residues under its own name, which shifts the sum.
+        That no client can end a round: each one can, and is named.
+        Hidden sizes, timing and participation. Nor anything for sums over different survivors, which subtract.
+    """
+
+    threshold: int | None = None
+    graph: Graph = "complete"
+    adversarial: float = 0.0
+    dropouts: float = 0.0
+    security: int = SECURITY
+    identities: Identities | None = None
+    pipelined: bool = False
+    verify: bool = False
+    survivor_change: int = 1
+    name: ClassVar[str] = "secure_aggregation"
+    exact: ClassVar[bool] = True
+    hides: ClassVar[bool] = True
+    upload: ClassVar[str] = UPLOAD
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and type(self.threshold) is not int:
+            raise ConfigError(f"threshold must be an integer number of clients; got {self.threshold!r}")
+        if type(self.survivor_change) is not int or self.survivor_change < 1:
+            raise ConfigError(
+                f"survivor_change must be an integer number of clients from 1; got {self.survivor_change!r}"
+            )
+        if self.graph not in ("complete", "sparse", "auto"):
+            raise ConfigError(f'graph must be "complete", "sparse" or "auto"; got {self.graph!r}')
+        shares_of(1, self.adversarial, self.dropouts)
+        if self.graph != "complete" and not (self.adversarial and self.dropouts):
+            raise ConfigError(
+                "a sparse graph is designed for a share of adversarial clients and of dropouts; give "
+                "adversarial= and dropouts="
+            )
+        if self.graph != "complete" and self.threshold is not None:
+            raise ConfigError(
+                "the design of a sparse graph sets the threshold; give threshold= only with graph='complete'"
+            )
+
+    @property
+    def active(self) -> bool:
+        """Whether it protects against a server that deviates: it does with identities."""
+        return self.identities is not None
+
+    def __str__(self) -> str:
+        words = [] if self.threshold is None else [f"threshold={self.threshold}"]
+        if self.graph != "complete":
+            words.append(f"graph={self.graph}")
+        words += [f"adversarial={self.adversarial:g}"] if self.adversarial else []
+        words += [f"dropouts={self.dropouts:g}"] if self.dropouts else []
+        words += [f"security={self.security}"] if self.security != SECURITY else []
+        words += ["active"] if self.active else []
+        words += ["identities on first use"] if self.identities and self.identities.first_use else []
+        words += ["pipelined"] if self.pipelined else []
+        words += ["verify"] if self.verify else []
+        words += [f"survivor_change={self.survivor_change}"] if self.survivor_change > 1 else []
+        return f"{self.name}({', '.join(words)})" if words else self.name
+
+    def design(self, clients: int) -> SparseGraphDesign | None:
+        """Design the sparse graph for as many clients; `None` where the graph is complete.
+
+        Raises:
+            PlanError: a sparse graph is required and none meets the stated numbers.
+        """
+        if self.graph == "complete" or (self.graph == "auto" and clients <= SMALL):
+            return None
+        try:
+            return design_sparse_graph(
+                clients, self.adversarial, self.dropouts, security=self.security, active=self.active
+            )
+        except PlanError:
+            if self.graph == "sparse":
+                raise
+            return None
+
+    def plan(self, plan: Plan) -> Plan:
+        """Add stages, bytes, threshold, what collusion opens, and assumptions to the plan.
+
+        Raises:
+            PlanError: a tensor is not quantised, fewer than 3 clients, a threshold outside (N/2, N] or not above the
+                adversarial clients, with identities one not above (N + corrupt) / 2, more dropouts than it leaves room
+                for, or no sparse graph that meets the stated numbers.
+        """
+        for tensor in plan.tensors:
+            if not tensor.step or not is_ring(tensor.ring):
+                raise PlanError(f"tensor {tensor.name!r} is not quantised; put quantise() before secure_aggregation()")
+        if plan.clients < _SMALLEST_COHORT:
+            raise PlanError(
+                f"secure aggregation of {plan.clients} clients hides nothing from the server and one client; "
+                f"plan for at least {_SMALLEST_COHORT}"
+            )
+        design = self.design(plan.clients)
+        plan = self._complete(plan) if design is None else self._sparse(plan, design)
+        stages = STAGES if self.identities is None else ACTIVE_STAGES
+        plan = replace(plan, stages=stages)
+        plan = self._verified(plan) if self.verify else plan
+        plan = replace(plan, upload_bytes=upload_bytes(plan, TAG_BYTES) + verification.upload_bytes(plan))
+        if self.pipelined:
+            short, full = ("three", "five") if self.active else ("two", "four")
+            plan = plan.assume(
+                f"An exchange with just the clients that completed the last one has {short} stages, from upload to "
+                f"unmask; the first and any other has {full}."
+            )
+        trust = CURIOUS if self.identities is None else deviating(self.identities, plan)
+        return plan.assume(
+            *trust,
+            "Who took part, sizes and timing are visible.",
+            "Sums over different survivors of the same values subtract"
+            + (
+                "."
+                if self.survivor_change == 1
+                else f"; clients let out none that differ by 1 to {self.survivor_change - 1} clients from the last one."
+            ),
+            "A client's contribution is not checked: a lying client shifts the sum.",
+            "No client's state is rolled back to before an upload and used again.",
+        )
+
+    def _verified(self, plan: Plan) -> Plan:
+        if plan.noised and plan.privacy is not None and not plan.privacy.noise_survivors:
+            raise PlanError(
+                "verify=True shows the clients the sum before the server's noise; "
+                "verify without it, or let the clients add the noise (skellam)"
+            )
+        return replace(plan, verified=True).assume(
+            "Clients that are counted see the round's sum. An altered one passes with a client with probability 2^-60 "
+            "at most, against the server alone: nothing is promised against the server and one client together"
+            + self._players(),
+            "What follows from a verified sum is computed by the server, and is not checked.",
+        )
+
+    def _players(self) -> str:
+        """Say against which server, one that plays a client, a verified sum proves nothing."""
+        if self.identities is None:
+            return ", nor against a server that plays a client, which needs no identity here."
+        return ", nor against a server that wrote a client's identity." if self.identities.first_use else "."
+
+    def _complete(self, plan: Plan) -> Plan:
+        clients = plan.clients
+        corrupt, lost = shares_of(clients, self.adversarial, self.dropouts)
+        twice = corrupt if self.active else 0  # corrupt clients answer twice, and sign twice, for a server that lies
+        threshold = (clients + twice) // 2 + 1 if self.threshold is None else self.threshold
+        if not clients < 2 * threshold <= 2 * clients:
+            raise PlanError(f"threshold {threshold} is not above half of {clients} clients and at most {clients}")
+        if 2 * threshold <= clients + twice:
+            raise PlanError(
+                f"threshold {threshold}: {clients} holders of which {corrupt} answer and sign twice open two sums, or "
+                f"both secrets of a client, to a server that lies; it must exceed {(clients + twice) / 2:g}"
+            )
+        if corrupt >= threshold:
+            raise PlanError(
+                f"{corrupt} adversarial clients of {clients} open uploads at threshold {threshold}; raise it"
+            )
+        if clients - lost < threshold:
+            raise PlanError(f"{lost} of {clients} clients lost leave fewer than the threshold {threshold}; lower it")
+        opens = f"the server and any {threshold} of {clients} clients together; the server and all other survivors"
+        masking = MaskingPlan(shares=threshold, survivor_change=self.survivor_change)
+        return replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
+            f"{threshold} colluding clients and the server open uploads; so do all survivors but one, from the sum."
+        )
+
+    def _sparse(self, plan: Plan, design: SparseGraphDesign) -> Plan:
+        threshold = plan.clients - design.lost
+        if design.active and 2 * threshold <= plan.clients + design.corrupt:
+            raise PlanError(
+                f"{design.lost} of {plan.clients} clients lost and {design.corrupt} that sign twice leave no majority "
+                "that agrees on the survivors; lower `dropouts` or `adversarial`"
+            )
+        if not plan.clients < 2 * threshold:
+            raise PlanError(f"{design.lost} of {plan.clients} clients lost leave no more than half; lower `dropouts`")
+        opens = (
+            f"the server and any {design.threshold} of a client's {design.degree} neighbours together; "
+            "the server and all other survivors"
+        )
+        masking = MaskingPlan(design.degree, design.threshold, self.survivor_change)
+        return replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
+            design.explain(),
+            f"At most {design.corrupt} clients collude with the server, the same whatever the graph turns out to be.",
+            f"A round that more than {design.lost} clients leave is void.",
+        )
+
+    def client_open(self, session: Session, client: ClientId) -> MaskingClient:
+        """Start an exchange at a client with fresh secrets; `PlanError` where the plan is not one of this protocol."""
+        kind = PipelinedClient if self.pipelined else MaskingClient
+        return kind.open(session, client, self.identities)
+
+    def client_resume(self, session: Session, client: ClientId, last: Any) -> MaskingClient:
+        """Start an exchange at a client with what its last exchange precomputed."""
+        if isinstance(last, PipelinedClient):
+            return PipelinedClient.resume(session, client, last)
+        return MaskingClient.open(session, client, self.identities, last)
+
+    def client_step(
+        self, state: MaskingClient, request: Message, encoded: Tensors | None
+    ) -> tuple[MaskingClient, Tensors]:
+        """Answer one request at a client; see `masking_client.client_step`."""
+        if isinstance(state, PipelinedClient):
+            return pipeline.client_step(state, request, encoded)
+        return client_step(state, request, encoded)
+
+    def client_accept(self, state: MaskingClient, request: Message, context: UploadContext) -> MaskingClient:
+        """Check the request for an upload; the client may then compute its contribution."""
+        if isinstance(state, PipelinedClient):
+            return pipeline.client_accept(state, request, context)
+        return client_accept(state, request, context)
+
+    def client_upload(self, state: MaskingClient, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
+        """Mask and send the contribution, or uniform residues for a client that sits out."""
+        if isinstance(state, PipelinedClient):
+            return pipeline.client_upload(state, encoded)
+        return client_upload(state, encoded)
+
+    def server_open(self, session: Session) -> tuple[MaskingServer, str, Outgoing]:
+        """Start an exchange at the server."""
+        if self.pipelined:
+            return pipeline.server_open(session, self.identities)
+        return masking_server.server_open(session, self.identities)
+
+    def server_resume(self, session: Session, last: Any) -> tuple[MaskingServer, str, Outgoing]:
+        """Start an exchange at the server with what the last exchange precomputed (`server_carry`)."""
+        if self.pipelined:
+            return pipeline.server_resume(session, last, self.identities)
+        return masking_server.server_open(session, self.identities)
+
+    def server_carry(self, state: MaskingServer, replies: Mapping[PartyId, Message]) -> Any:
+        """Return what the last replies of a completed exchange precomputed for the next one, or `None`."""
+        return pipeline.server_carry(state, replies) if isinstance(state, PipelinedServer) else None
+
+    def server_step(
+        self, state: MaskingServer, replies: Mapping[PartyId, Message]
+    ) -> tuple[MaskingServer, str, Outgoing] | Aggregate:
+        """Take the replies of one stage, and return the next requests or the sum."""
+        if isinstance(state, PipelinedServer):
+            return pipeline.server_step(state, replies)
+        return masking_server.server_step(state, replies)
+
+    def client_memory(self, state: MaskingClient) -> Array:
+        """Return what the client released, and over which survivors; empty where no rule needs it."""
+        return consistency.memory_of(state.released, state.previous)
+
+    def client_remind(self, state: MaskingClient, memory: Array) -> MaskingClient:
+        """Give a state that memory back, so that it refuses to release a contribution into another sum."""
+        released, previous = consistency.from_memory(memory)
+        return replace(state, released=released, previous=previous)
+
+    def client_prepare(self, state: MaskingClient) -> MaskingClient:
+        """Compute the masks of the upload while the contribution is computed."""
+        return make_masks(state) if state.stage == CONTRIBUTE else state
+
+    def server_absorb(self, state: MaskingServer, reply: Message) -> MaskingServer:
+        """Add one upload to the running sum, so that no upload needs to be kept."""
+        if isinstance(state, PipelinedServer):
+            return pipeline.absorb(state, reply.sender, reply)
+        return masking_server.absorb(state, reply.sender, reply)
+
+    def client_keeps(self, state: MaskingClient) -> bytes:
+        """Return the secret key that checks the announced sum; empty before the upload and without `verify`."""
+        return state.sum_key
+
+    def announce(self, aggregate: Aggregate) -> dict[str, Array]:
+        """Return the announcement to the clients that were counted; empty without `verify`."""
+        return verification.announce(aggregate.total, aggregate.survivors, aggregate.proof) if aggregate.proof else {}
+
+    def client_check(self, kept: bytes, client: ClientId, plan: Plan, announced: Tensors) -> None:
+        """Raise `SumRefused` or `MalformedError` unless `announced` is the sum of the named clients' contributions."""
+        verification.check_sum(kept, client, plan, announced)
+
+    def client_refusal(self, state: MaskingClient, body: Tensors, number: int) -> Tensors:
+        """Authenticate a refusal, where the client has a channel with the server."""
+        return state.seal(REFUSAL, body) if state.channel and state.session.round == number else body
+
+    def server_refusal(self, state: MaskingServer, refusal: Message) -> None:
+        """Check the authentication of a client's refusal."""
+        if (secret := state.channels.get(refusal.sender)) is not None:
+            channel.verify(secret, refusal)
+
+
+def secure_aggregation(
+    threshold: int | None = None,
+    *,
+    graph: Graph = "complete",
+    adversarial: float = 0.0,
+    dropouts: float = 0.0,
+    security: int = SECURITY,
+    identities: Identities | None = None,
+    pipelined: bool = False,
+    verify: bool = False,
+    survivor_change: int = 1,
+) -> SecureAggregation:
+    """Sum contributions under double masks, so that the server sees only the sum; see `SecureAggregation`."""
+    return SecureAggregation(
+        threshold, graph, adversarial, dropouts, security, identities, pipelined, verify, survivor_change
+    )

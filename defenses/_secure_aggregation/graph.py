@@ -1,0 +1,231 @@
+"""Choose each client's neighbours: the complete graph, or a sparse one designed for a failure probability.
+
+Each client masks with its neighbours only and deals its secrets to them and to itself (Bell, Bonawitz, Gascon, Lepoint
+and Raykova 2020, CCS, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", section 3). The graph of n
+clients is the circulant (Harary) graph of even degree k on a random order of them: neighbours stand at most k / 2 apart
+on a circle. The order is drawn after the corrupt and the lost clients are fixed, so the numbers of them among k
+neighbours are hypergeometric, and every probability below is a sum of exact integers.
+
+`design_sparse_graph` asks three things of (k, t), for N clients of which C are corrupt and D are lost at any time:
+1. No honest client has t corrupt neighbours: N - C of them, each with the tail of Hyp(n - 1, C, k) at t. Here
+   n = N - D, the fewest clients that can advertise keys, as corrupt ones stay.               <= 2^-security
+2. What is left without the corrupt and the lost is connected. A circulant graph falls apart only where two separate
+   blocks of k / 2 consecutive clients are gone: n (n - 1) / 2 pairs of blocks.             <= 2^-security
+3. Every secret finds t holders: of a lost client among its k neighbours (D - 1 others are lost), of one that uploaded
+   among its k neighbours and itself.                                                       <= 2^-correctness
+The first two are added. With `active` the server may lie about which clients are lost, so that corrupt holders answer
+twice, and choose the lost clients when it knows the graph. Two further conditions, but for 2^-security:
+4. 2 t > (k + 1) + c, where c bounds the corrupt among the neighbours of every honest client.
+5. t > k / 2 + 1 + b, where b bounds the corrupt among the k / 2 neighbours on one side of it. So a client whose seed t
+   holders open has an honest survivor on either side, whichever clients are lost: the survivors stay connected.
+
+Not promised: anything where more clients than C are corrupt, where they are corrupted after the graph is known (the
+server may then choose a client's neighbours), or where the server makes many graphs and picks one. The graph follows
+from keys that every client draws (`neighbours`), so the server alone cannot choose it; one that deviates can leave
+clients out, and corrupt clients can draw their keys again when they know all others, and so try 2^g graphs. By the
+union bound a plan with `security = 40 + g` withstands that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.defenses._secure_aggregation.primitives import key_stream
+from securefed.errors import ConfigError, PlanError
+
+SECURITY: Final = 40
+CORRECTNESS: Final = 20
+SMALL: Final = 32
+"""Largest cohort for which `auto` takes the complete graph: a sparse one gains little, and assumes a bound on C."""
+
+
+@dataclass(frozen=True)
+class SparseGraphDesign:
+    """A sparse graph and the probabilities with which it fails.
+
+    Attributes:
+        clients: N.
+        corrupt: C.
+        lost: D.
+        degree: k, even.
+        threshold: t, the number of shares that open a secret.
+        insecure: log2 of the bound on the first two probabilities, `-inf` where it is 0.
+        incomplete: log2 of the bound on the third one, `-inf` where it is 0.
+        most_corrupt: c, corrupt neighbours of an honest client, except with probability 2^-security.
+        most_beside: b, corrupt neighbours on one side of it, except with probability 2^-security.
+        security: required -log2 of `insecure`.
+        correctness: required -log2 of `incomplete`.
+        active: whether conditions 4 and 5 were required.
+    """
+
+    clients: int
+    corrupt: int
+    lost: int
+    degree: int
+    threshold: int
+    insecure: float
+    incomplete: float
+    most_corrupt: int
+    most_beside: int
+    security: int
+    correctness: int
+    active: bool
+
+    @property
+    def withstands_lies(self) -> bool:
+        """Whether conditions 4 and 5 hold, against a server that chooses or misreports the lost clients."""
+        both = 2 * self.threshold > self.degree + 1 + self.most_corrupt
+        return both and self.threshold > self.degree // 2 + 1 + self.most_beside
+
+    def explain(self) -> str:
+        """Describe the design in a paragraph, for the plan."""
+        lies = "also against" if self.withstands_lies else "not against"
+        return (
+            f"{self.clients} clients, up to {self.corrupt} corrupt and {self.lost} lost: each masks with "
+            f"{self.degree} neighbours and deals its secrets to them; any {self.threshold} of the {self.degree + 1} "
+            f"holders open one. An honest client has at most {self.most_corrupt} corrupt neighbours. Some honest "
+            f"client is exposed {_chance(self.insecure)} (asked: 2^-{self.security}); a round cannot be completed "
+            f"although no more are lost {_chance(self.incomplete)} (asked: 2^-{self.correctness}). "
+            f"It holds {lies} a server that misreports the lost clients, or chooses them (2t > holders + corrupt ones: "
+            f"{2 * self.threshold} against {self.degree + 1 + self.most_corrupt}; t > one side, itself and the corrupt "
+            f"on the other: {self.threshold} against {self.degree // 2 + 1 + self.most_beside})."
+        )
+
+
+def _chance(exponent: float) -> str:
+    return "never" if exponent == -math.inf else f"with probability 2^{exponent:.1f} at most"
+
+
+def shares_of(clients: int, adversarial: float, dropouts: float) -> tuple[int, int]:
+    """Return C and D, rounded up to whole clients.
+
+    Raises:
+        ConfigError: a share outside [0, 1).
+    """
+    for name, share in (("adversarial", adversarial), ("dropouts", dropouts)):
+        if not 0 <= share < 1:
+            raise ConfigError(f"`{name}` is a share of the clients from 0 to below 1, not {share}")
+    corrupt, lost = (math.ceil(round(share * clients, 9)) for share in (adversarial, dropouts))
+    return corrupt, lost
+
+
+@lru_cache(maxsize=256)
+def design_sparse_graph(
+    clients: int,
+    adversarial: float,
+    dropouts: float,
+    *,
+    security: int = SECURITY,
+    correctness: int = CORRECTNESS,
+    active: bool = False,
+) -> SparseGraphDesign:
+    """Find the smallest degree k for which a threshold t exists; of those t the largest, the most secret one.
+
+    Raises:
+        ConfigError: a share outside [0, 1).
+        PlanError: no degree below that of the complete graph is enough.
+    """
+    corrupt, lost = shares_of(clients, adversarial, dropouts)
+    for degree in range(2, clients - lost - 1, 2):
+        design = _design(clients, corrupt, lost, degree, security, correctness, active)
+        if design is not None:
+            return design
+    raise PlanError(
+        f"no sparse graph of {clients} clients withstands {corrupt} corrupt and {lost} lost ones"
+        f"{' and a lying server' if active else ''} at 2^-{security} and 2^-{correctness}; "
+        'take graph="complete", or plan for fewer of them'
+    )
+
+
+def _design(
+    clients: int, corrupt: int, lost: int, degree: int, security: int, correctness: int, active: bool
+) -> SparseGraphDesign | None:
+    apart = _log2(math.comb(clients, 2) * math.comb(corrupt + lost, degree), math.comb(clients, degree))
+    if apart > -security:
+        return None
+    total, tails = _tails(clients - lost - 1, corrupt, degree)
+    exposed = [_log2((clients - corrupt) * tail, total) for tail in tails]  # by t = 0 .. k + 1
+    most_corrupt = next(c for c in range(degree + 1) if exposed[c + 1] <= -security)
+    most_beside = _most_beside(clients, corrupt, lost, degree // 2, security)
+    total, dead = _tails(clients - 1, max(lost - 1, 0), degree)
+    _, alive = _tails(clients - 1, lost, degree)
+    for threshold in range(degree, 1, -1):
+        if active and threshold <= max((degree + 1 + most_corrupt) // 2, degree // 2 + 1 + most_beside):
+            return None
+        # Too few: more than k - t of the k neighbours lost, or more than k + 1 - t where its own share counts.
+        short = lost * dead[degree - threshold + 1] + (clients - lost) * alive[degree - threshold + 2]
+        incomplete, insecure = _log2(short, total), _add(exposed[threshold], apart)
+        if incomplete <= -correctness:
+            if insecure > -security:
+                return None
+            return SparseGraphDesign(
+                clients, corrupt, lost, degree, threshold, insecure, incomplete, most_corrupt,
+                most_beside, security, correctness, active,
+            )  # fmt: skip
+    return None
+
+
+def _most_beside(clients: int, corrupt: int, lost: int, side: int, security: int) -> int:
+    """Compute b: two sides for each honest client, with the fewest clients that can advertise keys."""
+    total, tails = _tails(clients - lost - 1, corrupt, side)
+    return next(b for b in range(side + 1) if _log2(2 * (clients - corrupt) * tails[b + 1], total) <= -security)
+
+
+def _tails(population: int, marked: int, drawn: int) -> tuple[int, list[int]]:
+    """Count the draws of Hyp(population, marked, drawn), and those with at least 0, 1, ..., drawn + 1 marked."""
+    counts = [math.comb(marked, x) * math.comb(population - marked, drawn - x) for x in range(drawn + 1)]
+    return math.comb(population, drawn), [*list(accumulate(reversed(counts)))[::-1], 0]
+
+
+def _log2(count: int, total: int) -> float:
+    """Compute log2(count / total) of integers of any size."""
+    return math.log2(count) - math.log2(total) if count else -math.inf
+
+
+def _add(left: float, right: float) -> float:
+    """Compute log2(2^left + 2^right)."""
+    high, low = max(left, right), min(left, right)
+    return high if low == -math.inf else high + math.log2(1 + 2 ** (low - high))
+
+
+def neighbours(seed: bytes, members: int, degree: int, row: int) -> tuple[int, ...]:
+    """Return the rows of `row`'s neighbours and `row` itself, ascending; all rows where `degree` is 0.
+
+    Args:
+        seed: 32 bytes that all parties derive from all advertised keys.
+        members: number of clients that advertised keys.
+        degree: k, even; 0 is the complete graph.
+        row: the client's place among them.
+    """
+    return tuple(neighbourhoods(seed, members, degree, [row])[0].tolist())
+
+
+def neighbourhoods(seed: bytes, members: int, degree: int, rows: Sequence[int]) -> Array:
+    """Return the neighbours of several rows at once, int64 (rows, k + 1), or (rows, members) on the complete graph."""
+    if not degree or members <= degree + 1:
+        return np.tile(np.arange(members), (len(rows), 1))
+    order, place = _circle(seed, members)
+    half = degree // 2
+    near = order[(place[np.asarray(rows)][:, None] + np.arange(-half, half + 1)) % members]
+    return np.sort(near, axis=1)
+
+
+@lru_cache(maxsize=8)
+def _circle(seed: bytes, members: int) -> tuple[Array, Array]:
+    """Draw a uniform order of the rows, and the place of each in it, by 128-bit labels from the seed's key stream.
+
+    Equal labels, which would favour an order, have probability below members^2 / 2^129.
+    """
+    labels = np.frombuffer(key_stream(seed).update(bytes(16 * members)), "<u8").reshape(members, 2)
+    order = np.lexsort((labels[:, 1], labels[:, 0]))
+    place = np.empty(members, np.int64)
+    place[order] = np.arange(members)
+    return order, place

@@ -1,0 +1,73 @@
+"""Turn contributions into the integers that are masked, and check and add masked uploads at the server."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import numpy as np
+
+from securefed._messages import Message
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Plan
+from securefed.defenses._fixed_point import lanes, to_ring, wire_dtype, wire_size
+from securefed.defenses._secure_aggregation import channel, verification
+from securefed.defenses._secure_aggregation.session import MASKED, wire_shape
+from securefed.errors import DataError, RangeRefused
+
+
+def check_upload(reply: Message, plan: Plan) -> None:
+    """Raise `MalformedError` unless the reply holds just the plan's tensors as they travel, and the tag if any."""
+    check = (verification.CHECK,) if plan.verified else ()
+    channel.expect_fields(reply, (*(f"{MASKED}/{tensor.name}" for tensor in plan.tensors), *check, channel.TAG))
+    for name in check:
+        channel.take(reply, name, np.uint64, (2,))
+    for tensor in plan.tensors:
+        channel.take(reply, f"{MASKED}/{tensor.name}", wire_dtype(tensor.ring), wire_shape(tensor))
+
+
+def add_upload(totals: Sequence[Array], reply: Message, plan: Plan) -> tuple[Array, ...]:
+    """Return new totals with this upload in them, flat and in the plan's order; the first upload is copied."""
+    parts = [reply.body[f"{MASKED}/{tensor.name}"].reshape(-1) for tensor in plan.tensors]
+    if not totals:
+        return tuple(part.copy() for part in parts)
+    return tuple(total + part for total, part in zip(totals, parts, strict=True))
+
+
+def add_tag(total: Array, reply: Message) -> Array:
+    """Add the tag of this upload to the sum of tags, which is empty before the first."""
+    tag = reply.body[verification.CHECK]
+    return verification.add_checks([total, tag] if total.size else [tag])
+
+
+def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
+    """Convert an encoded contribution to fresh flat ring integers, in the plan's order.
+
+    Raises:
+        DataError: other names, types or shapes than the plan's.
+        RangeRefused: an entry does not fit its ring.
+    """
+    tensors = plan.tensors
+    if set(encoded) != {tensor.name for tensor in tensors}:
+        raise DataError(f"encoded tensors {sorted(encoded)} are not those of the plan")
+    out = []
+    for tensor in tensors:
+        value = np.ascontiguousarray(encoded[tensor.name])
+        if encoded[tensor.name].shape != tensor.shape or value.dtype != np.int64:
+            raise DataError(
+                f"encoded {tensor.name!r} is {value.dtype} of shape {value.shape}, not int64 {tensor.shape}"
+            )
+        least, most = -(2 ** (tensor.ring - 1)), 2 ** (tensor.ring - 1) - 1
+        if lanes(tensor.ring) > 1:  # a sum beyond its ring would spill into the next entry's lane
+            least, most = -(most // plan.clients), most // plan.clients
+        if value.size and not least <= value.min() <= value.max() <= most:
+            raise RangeRefused(f"encoded {tensor.name!r} does not fit a ring of {tensor.ring} bits")
+        residues = to_ring(value.reshape(-1), tensor.ring)
+        out.append(residues.copy() if np.shares_memory(residues, encoded[tensor.name]) else residues)
+    return out
+
+
+def uniform_residues(plan: Plan) -> list[Array]:
+    """Draw an upload's integers from the operating system: a sum with them reveals nothing of its other terms."""
+    shapes = ((wire_dtype(t.ring), wire_size(t.size, t.ring)) for t in plan.tensors)
+    return [np.frombuffer(bytearray(secrets.token_bytes(dtype.itemsize * size)), dtype) for dtype, size in shapes]

@@ -1,0 +1,219 @@
+"""Answer the server's requests in the double-masking protocol: a client's four steps, five with identities.
+
+All secrets of an exchange derive from one root drawn from the operating system in `MaskingClient.open`, so a step
+is a function of state and request: the same request gets the same answer. Keys, polynomials and masks are bound to the
+digest of the advertised clients and keys, and masks also to the share dealers and to the exchange's context. So clients
+that the server sent different broadcasts, for example, are not summed: their masks do not cancel.
+
+Not promised: anything for a state that is used for two different uploads; their difference would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from securefed._messages import SERVER, ClientId, Message
+from securefed._persistence.packing import from_bytes, nest
+from securefed._tensors import Tensors
+from securefed.defenses._base import UploadContext, expect_stage
+from securefed.defenses._secure_aggregation import channel, consistency, verification
+from securefed.defenses._secure_aggregation.masked_uploads import residues_of, uniform_residues
+from securefed.defenses._secure_aggregation.masking_states import MaskingClient, no_bytes
+from securefed.defenses._secure_aggregation.masks import PrecomputedMasks, SignedMask, apply_masks, pair_mask, self_mask
+from securefed.defenses._secure_aggregation.primitives import (
+    KEY_BYTES,
+    agree,
+    private_key,
+    public_bytes,
+)
+from securefed.defenses._secure_aggregation.session import (
+    CONFIRM,
+    CONTRIBUTE,
+    ENCRYPTED_SHARES_BYTES,
+    KEYS,
+    MASK_KEY,
+    MASKED,
+    SEED,
+    SHARES,
+    UNMASK,
+    UPLOAD,
+    masking_of,
+    session_digest,
+    wire_shape,
+)
+from securefed.defenses._secure_aggregation.share_dealing import (
+    deal_shares,
+    dealers_in_neighbourhood,
+    open_encrypted_shares,
+    take_members,
+)
+from securefed.errors import ContradictionError, DataError
+
+
+def client_step(state: MaskingClient, request: Message, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
+    """Answer one request; return the next state and the reply's body.
+
+    Raises:
+        MessageRefused: the request is not the server's next one, does not verify, or asks for what must stay apart.
+        RangeRefused: an encoded entry does not fit its ring.
+    """
+    if state.stage == request.stage == UPLOAD:
+        if encoded is None:
+            raise DataError("the stage 'upload' needs the encoded contribution")
+        return client_upload(client_accept(state, request, context_of(state, encoded)), encoded)
+    _check_request(state, request)
+    if state.stage == KEYS:
+        return _advertise(state, request)
+    channel.verify(state.channel, request)
+    if state.stage == SHARES:
+        return deal_shares(state, request)
+    return _confirm(state, request) if state.stage == CONFIRM else _reveal(state, request)
+
+
+def _check_request(state: MaskingClient, request: Message) -> None:
+    """Raise unless the request is the next one, in this exchange, for this client."""
+    if state.stage == CONTRIBUTE:
+        raise ContradictionError(SERVER, f"asks for stage {request.stage!r} while this client computes its upload")
+    session = state.session
+    expect_stage(request, state.stage)
+    request.check(run=session.run, round=session.round, stage=state.stage, sender=SERVER, receiver=state.client)
+
+
+def context_of(state: MaskingClient, encoded: Tensors) -> UploadContext:
+    """Return the context of an exchange without a broadcast, where contributions are told apart by their values."""
+    digest = consistency.contribution_digest(residues_of(encoded, state.session.plan)) if state.identities else b""
+    return UploadContext(state.session.context, digest)
+
+
+def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+    channel.expect_fields(request, ("server_key",))
+    server_key = channel.take(request, "server_key", np.uint8, (KEY_BYTES,)).tobytes()
+    share, mask = private_key(state.share_secret), private_key(state.shared_secrets[MASK_KEY])
+    keys = public_bytes(share), public_bytes(mask)
+    session = session_digest(state.session)
+    secret = channel.agreed_secret(session, state.client, server_key, keys, agree(share, server_key, SERVER))
+    state = replace(state, stage=SHARES, channel=secret, own_keys=b"".join(keys))
+    statement = consistency.keys_statement(session, state.ahead, state.client, state.own_keys)
+    advert = {"share_key": from_bytes(keys[0]), "mask_key": from_bytes(keys[1])}
+    return state, state.seal(KEYS, {**advert, **consistency.signed(state.identities, state.client, statement)})
+
+
+def client_accept(state: MaskingClient, request: Message, context: UploadContext) -> MaskingClient:
+    """Check the request for an upload and open the encrypted shares in it, before the contribution is computed.
+
+    Raises:
+        MessageRefused: as `client_step`.
+    """
+    _check_request(state, request)
+    if state.stage != UPLOAD:
+        raise ContradictionError(SERVER, f"asks for an upload, and this client's next stage is {state.stage!r}")
+    channel.verify(state.channel, request)
+    plan = state.session.plan
+    channel.expect_fields(request, ("ids", "bundles", *verification.request_fields(plan), channel.TAG))
+    share_dealers = take_members(state, request, state.advertised_clients)
+    dealers = dealers_in_neighbourhood(state, share_dealers)
+    rows = channel.take(request, "bundles", np.uint8, (len(dealers), ENCRYPTED_SHARES_BYTES))
+    held = np.stack([open_encrypted_shares(state, peer, row) for peer, row in zip(dealers, rows, strict=True)])
+    key = b""
+    state = replace(
+        state,
+        stage=CONTRIBUTE,
+        context=context.exchange,
+        contribution=context.source,
+        share_dealers=share_dealers,
+        held_shares=held,
+        opening_keys=no_bytes(),
+    )
+    if plan.verified:
+        dealt_by, pieces = verification.key_dealers(state.digest, state.advertised_clients), state.piece_keys
+        key = verification.sum_key(state.client, state.digest, dealt_by, share_dealers, pieces, request, state.exchange)
+    return replace(state, piece_keys=no_bytes(), sum_key=key)
+
+
+def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
+    """Mask and send the contribution; a client that sits out (`None`) sends uniform residues under the same masks.
+
+    Raises:
+        RangeRefused: an encoded entry does not fit its ring.
+    """
+    assert state.stage == CONTRIBUTE
+    plan = state.session.plan
+    residues = uniform_residues(plan) if encoded is None else residues_of(encoded, plan)
+    masks = _masks(state) if state.precomputed is None else state.precomputed.masks
+    if state.precomputed is None:
+        apply_masks(residues, plan, masks)
+    else:
+        state.precomputed.apply(residues)
+    body = nest(MASKED, {t.name: flat.reshape(wire_shape(t)) for t, flat in zip(plan.tensors, residues, strict=True)})
+    if plan.verified:
+        key = state.sum_key
+        tag = verification.uniform_tag() if encoded is None else verification.tag(key, state.client, encoded, plan)
+        body[verification.CHECK] = verification.masked_tag(tag, masks)
+    state = replace(
+        state, stage=UNMASK if state.identities is None else CONFIRM, root=b"", mask_keys=no_bytes(), precomputed=None
+    )
+    return state, state.seal(UPLOAD, body, state.context)
+
+
+def make_masks(state: MaskingClient) -> MaskingClient:
+    """Compute the masks of the upload ahead of the contribution; they take memory of the upload's size."""
+    return replace(state, precomputed=PrecomputedMasks.of(_masks(state), state.session.plan))
+
+
+def _masks(state: MaskingClient) -> Sequence[SignedMask]:
+    """Derive this client's masks in the exchange: its own, and one for each pair with a share dealer."""
+    exchange = state.exchange
+    seed, mask_secret = state.shared_secrets
+    mask_key = private_key(mask_secret)
+    masks = [self_mask(seed, exchange, state.client)]
+    for peer in dealers_in_neighbourhood(state, state.share_dealers):
+        if peer != state.client:
+            agreement = agree(mask_key, state.mask_keys[state.neighbourhood.index(peer)].tobytes(), peer)
+            masks.append(pair_mask(agreement, exchange, state.client, peer))
+    return masks
+
+
+def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+    """Sign the set of survivors. The client signs once, so no other set is unmasked with its shares."""
+    alive = _take_survivors(state, request)
+    consistency.check_unreleased(state.released, state.contribution, alive)
+    consistency.check_change(state.previous, alive, masking_of(state.session.plan).survivor_change)
+    statement = consistency.survivors_statement(state.exchange, alive)
+    signature = consistency.signed(state.identities, state.client, statement)
+    return replace(state, stage=UNMASK, survivors=alive), state.seal(CONFIRM, signature)
+
+
+def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+    """Send one share of each share dealer: of its seed where it uploaded, of its mask key where it did not."""
+    if state.identities is None:
+        alive, released = _take_survivors(state, request), state.released
+        consistency.check_change(state.previous, alive, masking_of(state.session.plan).survivor_change)
+    else:
+        alive, threshold = state.survivors, state.session.plan.threshold
+        channel.expect_fields(request, ("ids", consistency.SIGNATURES, channel.TAG))
+        consistency.check_quorum(request, state.identities, state.exchange, alive, threshold)
+        released = consistency.with_release(state.released, state.contribution, alive)
+    kinds = np.where(np.isin(dealers_in_neighbourhood(state, state.share_dealers), alive), SEED, MASK_KEY)
+    shares = state.held_shares[np.arange(len(kinds)), kinds]
+    reply = state.seal(UNMASK, {"shares": shares})
+    previous = alive if masking_of(state.session.plan).survivor_change > 1 else ()
+    return replace(state, stage="", channel=b"", held_shares=no_bytes(), released=released, previous=previous), reply
+
+
+def _take_survivors(state: MaskingClient, request: Message) -> tuple[ClientId, ...]:
+    """Read the survivors and the dead that the server names: together they are the share dealers, and none is both."""
+    channel.expect_fields(request, ("alive", "dead", channel.TAG))
+    alive = channel.take_ids(request, "alive", state.share_dealers)
+    dead = channel.take_ids(request, "dead", state.share_dealers)
+    if both := set(alive) & set(dead):
+        raise ContradictionError(SERVER, f"clients {sorted(both)} are named alive and dead; one kind of share each")
+    if set(alive) | set(dead) != set(state.share_dealers):
+        raise ContradictionError(SERVER, "the clients named alive and dead are not together the share dealers")
+    if state.client not in alive:
+        raise ContradictionError(SERVER, "this client uploaded and is named dead")
+    if len(alive) < state.session.plan.threshold:
+        raise ContradictionError(SERVER, f"{len(alive)} uploads are fewer than {state.session.plan.threshold}")
+    return alive

@@ -1,0 +1,266 @@
+"""Run the server of the double-masking protocol: relay keys and encrypted shares, add uploads, remove the masks.
+
+It holds one running sum, not the uploads. Before it removes a mask, it compares the secret that it reconstructed with
+what its owner advertised. So falsified shares end in an error that names the client, never in a wrong sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
+from securefed._persistence.packing import from_bytes
+from securefed.defenses._base import Session, expect_stage
+from securefed.defenses._fixed_point import from_ring
+from securefed.defenses._secure_aggregation import channel, consistency, verification
+from securefed.defenses._secure_aggregation.graph import neighbours
+from securefed.defenses._secure_aggregation.identities import Identities
+from securefed.defenses._secure_aggregation.masked_uploads import add_tag, add_upload, check_upload
+from securefed.defenses._secure_aggregation.masking_states import MaskingServer, ServerStep
+from securefed.defenses._secure_aggregation.masks import apply_masks
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, check_order, private_key, public_bytes
+from securefed.defenses._secure_aggregation.session import (
+    CONFIRM,
+    ENCRYPTED_SHARES_BYTES,
+    KEYS,
+    SEALED_BYTES,
+    SHARES,
+    UNMASK,
+    UPLOAD,
+    advertisement_digest,
+    check_session,
+    graph_seed,
+    masking_of,
+    session_digest,
+)
+from securefed.defenses._secure_aggregation.unmasking import RevealedShares, remaining_masks
+from securefed.errors import BindingError, ContradictionError, SurvivorsTooClose, TooFewSurvivors
+
+Replies = Mapping[PartyId, Message]
+
+
+def server_open(session: Session, identities: Identities | None = None, *, ahead: bool = False) -> ServerStep:
+    """Start an exchange: send a fresh public key to every client of the cohort.
+
+    Raises:
+        PlanError: the plan's threshold or cohort is not sound.
+        ConfigError: identities and plan do not belong together.
+    """
+    check_session(session)
+    consistency.check_identities(identities, session)
+    key = X25519PrivateKey.generate()
+    body = {"server_key": from_bytes(public_bytes(key))}
+    state = MaskingServer(KEYS, key.private_bytes_raw(), session.cohort, session, identities=identities, ahead=ahead)
+    return state, KEYS, dict.fromkeys(session.cohort, body)
+
+
+def server_step(state: MaskingServer, replies: Replies) -> ServerStep | Aggregate:
+    """Take the replies of one stage, and return the next requests or the sum.
+
+    Raises:
+        MessageRefused: a reply is malformed, does not verify, or contradicts what its sender advertised.
+        TooFewSurvivors: fewer replies than the threshold.
+    """
+    replies = {client: replies[client] for client in sorted(replies)}
+    if state.stage == UPLOAD:
+        for client, reply in replies.items():
+            state = absorb(state, client, reply)
+        return _close_uploads(state)
+    for client, reply in replies.items():
+        expect(state, client, reply)
+    match state.stage:
+        case "keys":
+            return _collect_keys(state, replies)
+        case "shares":
+            return _relay_encrypted_shares(state, replies)
+        case "confirm":
+            return _relay_signatures(state, replies)
+        case _:
+            return _unmask(state, replies)
+
+
+def absorb(state: MaskingServer, client: ClientId, reply: Message) -> MaskingServer:
+    """Add one upload to the running sum; the upload itself need not be kept.
+
+    Raises:
+        MessageRefused: as `server_step`, or the client uploaded before.
+    """
+    expect(state, client, reply)
+    plan = state.session.plan
+    check_upload(reply, plan)
+    if client in state.survivors:
+        raise ContradictionError(client, "it uploaded before in this exchange")
+    survivors = tuple(sorted((*state.survivors, client)))
+    if plan.verified:
+        state = replace(state, check=add_tag(state.check, reply))
+    return replace(state, survivors=survivors, totals=add_upload(state.totals, reply, plan))
+
+
+def expect(state: MaskingServer, client: ClientId, reply: Message) -> None:
+    """Raise unless the reply is this client's, for this stage, and as it sealed it."""
+    session = state.session
+    if client not in state.members:
+        raise ContradictionError(client, f"it does not take part in stage {state.stage!r}")
+    if reply.sender != client:
+        raise BindingError(client, f"its reply names {reply.sender} as sender")
+    expect_stage(reply, state.stage)
+    reply.check(run=session.run, round=session.round, stage=state.stage, sender=client, receiver=SERVER)
+    if state.stage != KEYS:
+        channel.verify(state.channels[client], reply, session.context if state.stage == UPLOAD else b"")
+
+
+def _enough(state: MaskingServer, replies: Collection[ClientId]) -> None:
+    threshold = state.session.plan.threshold
+    if len(replies) < threshold:
+        raise TooFewSurvivors(
+            f"{len(replies)} of {len(state.members)} clients replied at stage {state.stage!r}; "
+            f"the threshold is {threshold}, the round is void"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelAcceptor:
+    """Accepts channels with the clients that answer to the server's key; one serves all of them.
+
+    Attributes:
+        key: the server's private key of this exchange.
+        public: its public key.
+        session: digest of the session.
+        identities: public identities that sign the clients' keys; `None` without them.
+        ahead: whether the keys are for the exchange after this one.
+    """
+
+    key: X25519PrivateKey = field(repr=False)
+    public: bytes
+    session: bytes
+    identities: Identities | None
+    ahead: bool
+
+    @classmethod
+    def of(cls, state: MaskingServer) -> ChannelAcceptor:
+        """Make the acceptor of one exchange."""
+        key = private_key(state.secret)
+        return cls(key, public_bytes(key), session_digest(state.session), state.identities, state.ahead)
+
+    def accept(self, reply: Message) -> bytes:
+        """Check a client's advertised keys, and return the channel's secret.
+
+        Raises:
+            MessageRefused: the reply is malformed, or the client does not hold the share key that it advertises.
+        """
+        signature = () if self.identities is None else (consistency.SIGNATURE,)
+        channel.expect_fields(reply, ("share_key", "mask_key", *signature, channel.TAG))
+        names, client = ("share_key", "mask_key"), reply.sender
+        share, mask = (channel.take(reply, name, np.uint8, (KEY_BYTES,)).tobytes() for name in names)
+        check_order(mask, client)  # no peer could agree with it, which would void the round
+        agreement = agree(self.key, share, client)
+        secret = channel.agreed_secret(self.session, client, self.public, (share, mask), agreement)
+        channel.verify(secret, reply)
+        if self.identities is not None:
+            statement = consistency.keys_statement(self.session, self.ahead, client, share + mask)
+            consistency.take_signature(reply, self.identities, statement)
+        return secret
+
+
+def _collect_keys(state: MaskingServer, replies: Replies) -> ServerStep:
+    acceptor = ChannelAcceptor.of(state)
+    channels = {client: state.channels.get(client) or acceptor.accept(reply) for client, reply in replies.items()}
+    _enough(state, replies)
+    advertised_clients = tuple(replies)
+    share_keys = np.stack([reply.body["share_key"] for reply in replies.values()])
+    mask_keys = np.stack([reply.body["mask_key"] for reply in replies.values()])
+    digest = advertisement_digest(state.session, advertised_clients, share_keys, mask_keys)
+    state = replace(
+        state,
+        stage=SHARES,
+        members=advertised_clients,
+        channels=channels,
+        advertised_clients=advertised_clients,
+        digest=digest,
+        mask_keys=mask_keys,
+    )
+    body = {"ids": np.asarray(advertised_clients, np.int64), "share_keys": share_keys, "mask_keys": mask_keys}
+    if state.identities is not None:
+        body[consistency.SIGNATURES] = np.stack([reply.body[consistency.SIGNATURE] for reply in replies.values()])
+    return state.requests(dict.fromkeys(advertised_clients, body))
+
+
+def _relay_encrypted_shares(state: MaskingServer, replies: Replies) -> ServerStep:
+    verified = state.session.plan.verified
+    key_dealers = verification.key_dealers(state.digest, state.advertised_clients) if verified else ()
+    holders = len(
+        neighbours(graph_seed(state.digest), len(state.advertised_clients), masking_of(state.session.plan).degree, 0)
+    )
+    for client, reply in replies.items():
+        pieces = verification.piece_fields(client in key_dealers)
+        channel.expect_fields(reply, ("bundles", "commitment", *pieces, channel.TAG))
+        if pieces:
+            verification.take_pieces(reply, len(state.advertised_clients))
+        channel.take(reply, "bundles", np.uint8, (holders, ENCRYPTED_SHARES_BYTES))
+        channel.take(reply, "commitment", np.uint8, (KEY_BYTES,))
+    _enough(state, replies)
+    share_dealers = tuple(replies)
+    encrypted_shares = np.stack([reply.body["bundles"] for reply in replies.values()])
+    commitments = np.stack([reply.body["commitment"] for reply in replies.values()])
+    tags = encrypted_shares[:, :, SEALED_BYTES:].copy()
+    state = replace(
+        state, stage=UPLOAD, members=share_dealers, share_dealers=share_dealers, tags=tags, commitments=commitments
+    )
+    ids = np.asarray(share_dealers, np.int64)
+    relayed = verification.relay_pieces(key_dealers, state.advertised_clients, replies) if verified else {}
+    bodies = {}
+    for client, dealt in state.dealt().items():
+        if client in replies:
+            bodies[client] = {"ids": ids, "bundles": encrypted_shares[dealt], **relayed.get(client, {})}
+    return state.requests(bodies)
+
+
+def _close_uploads(state: MaskingServer) -> ServerStep:
+    alive, session = state.survivors, state.session
+    _enough(state, alive)
+    change = len(set(session.previous) ^ set(alive))
+    if session.previous and 0 < change < masking_of(session.plan).survivor_change:
+        raise SurvivorsTooClose(alive, change, masking_of(session.plan).survivor_change)
+    dead = tuple(client for client in state.share_dealers if client not in set(alive))
+    state = replace(state, stage=UNMASK if state.identities is None else CONFIRM, members=alive)
+    body = {"alive": np.asarray(alive, np.int64), "dead": np.asarray(dead, np.int64)}
+    return state.requests(dict.fromkeys(alive, body))
+
+
+def _relay_signatures(state: MaskingServer, replies: Replies) -> ServerStep:
+    """Send `threshold` of the survivors' signatures to each client that signed."""
+    assert state.identities is not None
+    statement = consistency.survivors_statement(state.exchange, state.survivors)
+    signatures = {}
+    for client, reply in replies.items():
+        channel.expect_fields(reply, (consistency.SIGNATURE, channel.TAG))
+        signatures[client] = consistency.take_signature(reply, state.identities, statement)
+    _enough(state, replies)
+    quorum = tuple(replies)[: state.session.plan.threshold]
+    body = {
+        "ids": np.asarray(quorum, np.int64),
+        consistency.SIGNATURES: np.stack([signatures[client] for client in quorum]),
+    }
+    return replace(state, stage=UNMASK, members=tuple(replies)).requests(dict.fromkeys(replies, body))
+
+
+def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
+    dealt = state.dealt()
+    for client, reply in replies.items():
+        channel.expect_fields(reply, ("shares", channel.TAG))
+        channel.take(reply, "shares", np.uint8, (len(dealt[client][0]), KEY_BYTES))
+    _enough(state, replies)
+    shares = {client: reply.body["shares"] for client, reply in replies.items()}
+    dealers, holders = state.tags.shape[:2]
+    answers = RevealedShares.of(dealt, shares, (dealers, holders), masking_of(state.session.plan).shares)
+    masks = remaining_masks(state, answers)
+    totals = [total.copy() for total in state.totals]
+    apply_masks(totals, state.session.plan, masks, remove=True)
+    tensors = state.session.plan.tensors
+    total = {t.name: from_ring(flat, t.ring, t.size).reshape(t.shape) for t, flat in zip(tensors, totals, strict=True)}
+    proof = verification.unmasked(state.check, masks) if state.session.plan.verified else {}
+    return Aggregate(total, state.survivors, proof)

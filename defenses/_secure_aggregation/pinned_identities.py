@@ -1,0 +1,147 @@
+"""Pin clients' identities on first use (trust on first use), and refuse identities that change.
+
+    pinned = PinnedIdentities(Path("pinned.identities"))  # a file of this party's own
+    identities = pinned.pin(public, {0: key})             # public identities as they came, through the server perhaps
+    print(identities.fingerprint)                         # compare it with another party over another channel, and
+    identities = pinned.confirm(identities, "3f2a ...")   # give the fingerprint that the other party has
+
+Guarantee: a client keeps the identity that was pinned. Another identity in its name is refused by name, in every later
+run, by every party that pinned it, until that party calls `forget`.
+Not promised: anything at first contact. Public identities that come through the server may be ones that it wrote, with
+identities whose private keys it holds; it then plays those clients. Only the comparison detects that, and a plan with
+identities that were not compared says so. Nor anything of a file that another party can write: give a `seal` for that,
+with an anchor against older copies and against its removal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._persistence import container
+from securefed._persistence.sealing import Seal
+from securefed._tensors import Array
+from securefed.defenses._secure_aggregation.identities import Identities, fingerprint_of
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES
+from securefed.errors import ConfigError, IdentityChangedError, StorageError
+
+_KIND: Final = "memory of identities"
+
+
+@dataclass(frozen=True)
+class PinnedIdentity:
+    """A client's pinned identity.
+
+    Attributes:
+        public: its 32 public bytes.
+        compared: whether its fingerprint was compared with another party.
+    """
+
+    public: bytes
+    compared: bool
+
+
+@dataclass(frozen=True)
+class PinnedIdentities:
+    """The identities that one party pinned, in a file of its own.
+
+    Attributes:
+        path: the file; made when the first identity is pinned.
+        seal: encrypts and authenticates the file; without one it is in the clear, readable by its owner only.
+    """
+
+    path: Path
+    seal: Seal | None = None
+
+    def pin(self, public: Mapping[ClientId, bytes], own: Mapping[ClientId, bytes] | None = None) -> Identities:
+        """Check public identities against the pinned ones, and pin those of new clients.
+
+        Args:
+            public: public identities by client, however they came.
+            own: this party's private keys, by client; those identities need no comparison.
+
+        Returns:
+            The identities, with those that were never compared in `first_use`.
+
+        Raises:
+            ConfigError: as `Identities`.
+            IdentityChangedError: a client has another identity than the pinned one, or the one that is pinned for
+                another client.
+            StorageError: the file cannot be read or written, or was altered.
+        """
+        offered, pinned = Identities(public, own or {}), self._read()
+        clients = {identity.public: client for client, identity in pinned.items()}
+        for client, key in sorted(offered.public.items()):
+            if client in pinned and pinned[client].public != key:
+                raise IdentityChangedError(
+                    f"client {client} was pinned to the identity {fingerprint_of(pinned[client].public)}, and is now "
+                    f"said to have {fingerprint_of(key)}: another party may impersonate it. If it made a new identity, "
+                    f"compare fingerprints with it over another channel than the server's, then call forget({client})"
+                )
+            if clients.get(key, client) != client:
+                raise IdentityChangedError(
+                    f"client {client} is said to have the identity that is pinned for client {clients[key]}; if that "
+                    f"client has another number now, call forget({clients[key]})"
+                )
+        current = {c: pinned.get(c, PinnedIdentity(key, compared=False)) for c, key in offered.public.items()}
+        current = {c: replace(one, compared=True) if c in offered.own else one for c, one in current.items()}
+        if (now := pinned | current) != pinned:
+            self._write(now)
+        return replace(offered, first_use=frozenset(client for client, one in current.items() if not one.compared))
+
+    def confirm(self, identities: Identities, heard: str) -> Identities:
+        """Record that the fingerprint of these identities was compared with another party's.
+
+        Args:
+            identities: from `pin`.
+            heard: `Identities.fingerprint` as the other party has it; spaces and case do not matter.
+
+        Returns:
+            The same identities, with an empty `first_use`.
+
+        Raises:
+            ConfigError: the fingerprints differ; the parties were shown different identities.
+            IdentityChangedError: as `pin`.
+            StorageError: as `pin`.
+        """
+        if "".join(heard.split()).lower() != "".join(identities.fingerprint.split()):
+            raise ConfigError(
+                f"the other party's fingerprint is {heard}, and this party's is {identities.fingerprint}: they were "
+                "shown different identities. Do not run with these; find out which clients' identities differ"
+            )
+        self.pin(identities.public, identities.own)
+        now = {client: PinnedIdentity(key, compared=True) for client, key in identities.public.items()}
+        self._write(self._read() | now)
+        return replace(identities, first_use=frozenset())
+
+    def forget(self, client: ClientId) -> None:
+        """Remove a client's pinned identity; `ConfigError` where none is pinned."""
+        pinned = self._read()
+        if client not in pinned:
+            raise ConfigError(f"client {client} has no pinned identity; pinned are {sorted(pinned)}")
+        self._write({other: one for other, one in pinned.items() if other != client})
+
+    def _read(self) -> dict[ClientId, PinnedIdentity]:
+        if not self.path.exists():
+            if self.seal is not None and self.seal.newest():
+                raise StorageError(f"{_KIND} {self.path} was written once, and is gone; restore it from a copy")
+            return {}
+        _, found = container.load(self.path, _KIND, self.seal)
+        rows = zip(found["ids"].tolist(), found["public"], found["compared"].tolist(), strict=True)
+        return {client: PinnedIdentity(public.tobytes(), bool(compared)) for client, public, compared in rows}
+
+    def _write(self, pinned: Mapping[ClientId, PinnedIdentity]) -> None:
+        clients = sorted(pinned)
+        public = np.frombuffer(b"".join(pinned[client].public for client in clients), np.uint8)
+        compared = np.asarray([pinned[client].compared for client in clients], np.uint8)
+        tensors: dict[str, Array] = {
+            "ids": np.asarray(clients, np.int64),
+            "public": public.reshape(-1, KEY_BYTES),
+            "compared": compared,
+        }
+        container.save(self.path, _KIND, {}, tensors, self.seal)

@@ -1,0 +1,308 @@
+"""Shorten exchanges to two stages: the messages of one exchange also carry keys and shares of the next one.
+
+An exchange that precomputes the next carries, under `next/`, the messages of that one's stages `keys` and `shares`:
+
+    upload   server -> client   next: the server's fresh key           client -> server   next: fresh keys
+    unmask   server -> client   next: keys of those that uploaded      client -> server   next: encrypted shares
+
+They are the four-stage protocol's own messages, made by its own steps in a state of their own, with tags under the
+channel that they agree on. If the share dealers are just the next cohort, that exchange begins with `upload`; in every
+other case (a client was lost, joined or returned, the cohort was drawn anew, the last exchange was void, a party was
+restored) it begins with `keys`, and what was precomputed is erased.
+Every exchange has fresh X25519 keys, seeds and polynomials from the operating system, so what shares open serves one
+exchange only: no secret of one is computed from another's. Masks are bound to the exchange they are used in
+(`share_dealers_digest`), and a client erases its precomputed secrets with its upload.
+
+Not promised: that precomputed secrets are short-lived where no exchange follows. They are kept until the next one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from securefed._messages import SERVER, Aggregate, ClientId, Message
+from securefed._persistence.packing import local, nest, pack, restore, stored_as, unnest
+from securefed._tensors import Array, Tensors, decode, encode
+from securefed.defenses._base import Outgoing, Plan, Session, UploadContext
+from securefed.defenses._secure_aggregation import masking_client as four_stage_client
+from securefed.defenses._secure_aggregation import masking_server as four_stage_server
+from securefed.defenses._secure_aggregation.channel import TAG
+from securefed.defenses._secure_aggregation.identities import Identities
+from securefed.defenses._secure_aggregation.masking_server import ChannelAcceptor, Replies
+from securefed.defenses._secure_aggregation.masking_states import MaskingClient, MaskingServer
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES
+from securefed.defenses._secure_aggregation.session import KEYS, SHARES, UNMASK, UPLOAD, masking_of
+from securefed.errors import DataError, MalformedError, MessageRefused, TooFewSurvivors
+
+NEXT = "next"
+_VERSION = 1
+_CARRIED_STAGES = {UPLOAD: KEYS, UNMASK: SHARES}
+"""By stage of this exchange, the stage of the next one whose message travels with it."""
+_LASTING = {"session", "identities", "released", "previous", "precomputed"}
+"""Fields that a client's state does not take from the precomputed one."""
+
+
+def _common(plan: Plan) -> dict[str, int]:
+    """Return the numbers that the plans of two exchanges must share for one to precompute the other."""
+    masking = masking_of(plan)
+    return {"clients": plan.clients, "threshold": plan.threshold, "degree": masking.degree, "shares": masking.shares}
+
+
+def _freeze(state: MaskingClient | MaskingServer) -> bytes:
+    return encode(pack(state), {"version": _VERSION, **_common(state.session.plan)})
+
+
+def _split_message(message: Message) -> tuple[Message, Message]:
+    """Split a message into that of this exchange and that of the next one."""
+    own = {name: value for name, value in message.body.items() if not name.startswith(f"{NEXT}/")}
+    stage = _CARRIED_STAGES.get(
+        message.stage, message.stage
+    )  # other stages carry nothing: such a message is refused as it is
+    carried = replace(message, stage=stage, body=unnest(NEXT, message.body))
+    return replace(message, body=own), carried
+
+
+@dataclass(frozen=True, eq=False)
+class PipelinedClient(MaskingClient):
+    """A client's state, with that of the next exchange.
+
+    Attributes:
+        next_root: random bytes from which the secrets of the next exchange derive.
+        precomputed_exchange: the precomputed state of this exchange, and from the upload on that of the next one.
+        next_advert: keys for the next exchange that travel with the upload.
+    """
+
+    next_root: bytes = stored_as("spare", default=b"", repr=False)
+    precomputed_exchange: bytes = stored_as("prepared", default=b"", repr=False)
+    next_advert: Mapping[str, Array] = stored_as("riding", default_factory=dict, repr=False)
+
+    @classmethod
+    def open(
+        cls, session: Session, client: ClientId, identities: Identities | None = None, last: MaskingClient | None = None
+    ) -> PipelinedClient:
+        """Start an exchange with fresh secrets and nothing precomputed; arguments as for `MaskingClient.open`."""
+        fresh = _pipelined(super().open(session, client, identities, last))
+        return replace(fresh, next_root=secrets.token_bytes(KEY_BYTES))
+
+    @classmethod
+    def resume(cls, session: Session, client: ClientId, last: PipelinedClient) -> PipelinedClient:
+        """Start an exchange with what `last` precomputed for it, if that exchange was completed here."""
+        fresh = cls.open(session, client, last.identities, last)
+        return replace(fresh, precomputed_exchange=last.precomputed_exchange) if not last.stage else fresh
+
+    def begin(self) -> PipelinedClient:
+        """Go to the stage `upload` with the precomputed state.
+
+        Raises:
+            MalformedError: nothing was precomputed, or it was for another plan.
+        """
+        template = MaskingClient.open(self.session, self.client, self.identities, self)
+        if not self.precomputed_exchange:
+            raise MalformedError(SERVER, "it asks for an upload at once, and nothing was precomputed here")
+        tensors, header = decode(self.precomputed_exchange)
+        ready = restore(template, tensors)
+        if header != {"version": _VERSION, **_common(self.session.plan)} or ready.stage != UPLOAD:
+            raise MalformedError(SERVER, "what was precomputed here is for another plan")
+        values = {item.name: getattr(ready, item.name) for item in fields(ready) if item.name not in _LASTING}
+        return replace(self, **values, precomputed_exchange=b"")
+
+
+def client_step(state: PipelinedClient, request: Message, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:
+    """Answer one request, and the message of the next exchange in it (otherwise as `masking_client.client_step`)."""
+    if request.stage == UPLOAD:
+        if encoded is None:
+            raise DataError("the stage 'upload' needs the encoded contribution")
+        context = four_stage_client.context_of(state, encoded)
+        return client_upload(client_accept(state, request, context), encoded)
+    if request.stage != UNMASK:
+        if request.stage == KEYS:
+            state = replace(
+                state, precomputed_exchange=b""
+            )  # the exchange starts with keys: what the last one precomputed is not used
+        new, reply = four_stage_client.client_step(state, request, encoded)
+        return _pipelined(new), reply
+    own, carried = _split_message(request)
+    new, reply = four_stage_client.client_step(state, own, None)
+    if not carried.body:
+        return replace(_pipelined(new), precomputed_exchange=b""), reply
+    following = restore(_following_client(state), decode(state.precomputed_exchange)[0])
+    following, carried_reply = four_stage_client.client_step(following, carried, None)
+    return replace(_pipelined(new), precomputed_exchange=_freeze(following)), {**reply, **nest(NEXT, carried_reply)}
+
+
+def client_accept(state: PipelinedClient, request: Message, context: UploadContext) -> PipelinedClient:
+    """Accept as `masking_client.client_accept`, and make the keys of the next exchange, sent with the upload."""
+    if state.stage == KEYS:
+        state = state.begin()
+    own, carried = _split_message(request)
+    new = _pipelined(four_stage_client.client_accept(state, own, context))
+    following, carried_reply = four_stage_client.client_step(_following_client(state), carried, None)
+    return replace(new, next_root=b"", precomputed_exchange=_freeze(following), next_advert=carried_reply)
+
+
+def client_upload(state: PipelinedClient, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:
+    """Upload as `masking_client.client_upload`, with the keys of the next exchange."""
+    new, reply = four_stage_client.client_upload(state, encoded)
+    return replace(_pipelined(new), next_advert={}), {**reply, **nest(NEXT, state.next_advert)}
+
+
+def _following_client(state: PipelinedClient) -> MaskingClient:
+    """Make the first state of the exchange after this one."""
+    return MaskingClient(state.client, KEYS, state.next_root, state.session, identities=state.identities, ahead=True)
+
+
+def _pipelined(state: MaskingClient) -> PipelinedClient:
+    assert isinstance(state, PipelinedClient)  # `replace` keeps the type
+    return state
+
+
+@dataclass(frozen=True, eq=False)
+class PipelinedServer(MaskingServer):
+    """The server's state, with that of the next exchange.
+
+    Attributes:
+        next_exchange: the state of the next exchange, in its first two stages.
+        next_requests: that exchange's requests for shares, until this one unmasks.
+        next_adverts: keys for that exchange that came with the uploads so far.
+        acceptor: accepts that exchange's channels.
+        accepted_channels: secrets of the channels accepted so far.
+    """
+
+    next_exchange: bytes = stored_as("following", default=b"", repr=False)
+    next_requests: Mapping[ClientId, Mapping[str, Array]] = stored_as("waiting", default_factory=dict, repr=False)
+    next_adverts: Mapping[ClientId, Message] = local(default_factory=dict, repr=False)
+    acceptor: ChannelAcceptor | None = local(default=None, repr=False)
+    accepted_channels: Mapping[ClientId, bytes] = local(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class PrecomputedExchange:
+    """What the server holds between two exchanges, so that the second begins with `upload`.
+
+    Attributes:
+        run: identifier of the run.
+        share_dealers: the clients that dealt shares for it.
+        state: the server's packed state at `upload`.
+        bodies: each client's request.
+    """
+
+    run: str
+    share_dealers: tuple[ClientId, ...]
+    state: bytes = field(repr=False)
+    bodies: Mapping[ClientId, Tensors] = field(repr=False)
+
+
+def server_open(session: Session, identities: Identities | None = None) -> tuple[PipelinedServer, str, Outgoing]:
+    """Start an exchange that begins with `keys`."""
+    return _with_type(four_stage_server.server_open(session, identities))
+
+
+def server_resume(
+    session: Session, last: PrecomputedExchange | None, identities: Identities | None = None
+) -> tuple[PipelinedServer, str, Outgoing]:
+    """Start an exchange: with `upload` where `last` was precomputed for just this cohort, else with `keys`."""
+    opened = server_open(session, identities)
+    if last is None or (last.run, last.share_dealers) != (session.run, session.cohort):
+        return opened
+    tensors, header = decode(last.state)
+    if header != {"version": _VERSION, **_common(session.plan)}:
+        return opened
+    state = restore(MaskingServer(KEYS, b"", (), session, identities=identities), tensors)
+    return _ask_keys(_with_type(state.requests(last.bodies)))
+
+
+def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServer, str, Outgoing] | Aggregate:
+    """Take the replies of one stage, and the messages of the next exchange in them."""
+    if state.stage not in _CARRIED_STAGES:
+        step = four_stage_server.server_step(state, replies)
+        assert not isinstance(step, Aggregate)
+        return _ask_keys(_with_type(step)) if step[1] == UPLOAD else _ask_shares(_with_type(step))
+    if state.stage == UNMASK:
+        own = {client: _split_message(reply)[0] for client, reply in replies.items()}
+        step = four_stage_server.server_step(state, own)
+        assert isinstance(step, Aggregate)
+        return step
+    for client in sorted(replies):
+        state = absorb(state, client, replies[client])
+    step = four_stage_server.server_step(state, {})
+    assert not isinstance(step, Aggregate)
+    new, stage, outgoing = _with_type(step)
+    carried_reply = four_stage_server.server_step(
+        replace(_following(state), channels=state.accepted_channels), state.next_adverts
+    )
+    assert not isinstance(carried_reply, Aggregate)
+    following, _, bodies = carried_reply
+    waiting = {client: dict(body) for client, body in bodies.items() if client >= 0}
+    new = replace(
+        new,
+        next_exchange=_freeze(following),
+        next_requests=waiting,
+        next_adverts={},
+        acceptor=None,
+        accepted_channels={},
+    )
+    return _ask_shares((new, stage, outgoing))
+
+
+def absorb(state: PipelinedServer, client: ClientId, reply: Message) -> PipelinedServer:
+    """Add one upload to the running sum; check and keep the keys for the next exchange that came with it."""
+    own, carried = _split_message(reply)
+    new = four_stage_server.absorb(state, client, own)
+    assert isinstance(new, PipelinedServer)
+    acceptor = state.acceptor or ChannelAcceptor.of(_following(state))
+    accepted_channels = {**state.accepted_channels, client: acceptor.accept(carried)}
+    return replace(
+        new,
+        next_adverts={**state.next_adverts, client: carried},
+        acceptor=acceptor,
+        accepted_channels=accepted_channels,
+    )
+
+
+def server_carry(state: PipelinedServer, replies: Replies) -> PrecomputedExchange | None:
+    """Return what the last replies of an exchange precomputed; `None` where they do not complete it."""
+    try:
+        carried_reply = four_stage_server.server_step(
+            _following(state), {client: _split_message(reply)[1] for client, reply in replies.items()}
+        )
+    except (MessageRefused, TooFewSurvivors):
+        return None
+    assert not isinstance(carried_reply, Aggregate)
+    following, _, bodies = carried_reply
+    unsealed = {c: {name: value for name, value in body.items() if name != TAG} for c, body in bodies.items() if c >= 0}
+    return PrecomputedExchange(state.session.run, following.share_dealers, _freeze(following), unsealed)
+
+
+def _following(state: PipelinedServer) -> MaskingServer:
+    template = MaskingServer(KEYS, b"", (), state.session, identities=state.identities)
+    return restore(template, decode(state.next_exchange)[0])
+
+
+def _ask_keys(step: tuple[PipelinedServer, str, Outgoing]) -> tuple[PipelinedServer, str, Outgoing]:
+    """Add a fresh key of the server, for the next exchange, to the requests for uploads."""
+    state, stage, outgoing = step
+    following, _, bodies = four_stage_server.server_open(state.session, state.identities, ahead=True)
+    return replace(state, next_exchange=_freeze(following)), stage, _with_next(outgoing, bodies)
+
+
+def _ask_shares(step: tuple[PipelinedServer, str, Outgoing]) -> tuple[PipelinedServer, str, Outgoing]:
+    """Add the next exchange's advertised keys to the requests of `unmask`; leave those of other stages as they are."""
+    state, stage, outgoing = step
+    if stage != UNMASK:
+        return step
+    return replace(state, next_requests={}), stage, _with_next(outgoing, state.next_requests)
+
+
+def _with_next(outgoing: Outgoing, bodies: Outgoing) -> Outgoing:
+    return {client: {**body, **nest(NEXT, bodies[client])} for client, body in outgoing.items()}
+
+
+def _with_type(step: tuple[MaskingServer, str, Outgoing]) -> tuple[PipelinedServer, str, Outgoing]:
+    state, stage, outgoing = step
+    if isinstance(state, PipelinedServer):
+        return state, stage, outgoing
+    values: dict[str, Any] = {item.name: getattr(state, item.name) for item in fields(state)}
+    return PipelinedServer(**values), stage, outgoing

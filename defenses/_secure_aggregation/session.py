@@ -1,0 +1,137 @@
+"""Define what client and server agree on: stages, sizes, the digests of an exchange, commitments to shares."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+from securefed._messages import ClientId
+from securefed._tensors import Array
+from securefed.defenses._base import Plan, Session, TensorPlan, plan_digest
+from securefed.defenses._fixed_point import lanes, wire_dtype, wire_size
+from securefed.defenses._plan import MaskingPlan
+from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, fingerprint, label
+from securefed.errors import PlanError
+
+KEYS: Final = "keys"
+SHARES: Final = "shares"
+UPLOAD: Final = "upload"
+CONTRIBUTE: Final = "contribute"
+"""Stage of a client between the request for its upload and the upload; no message carries it."""
+CONFIRM: Final = "confirm"
+UNMASK: Final = "unmask"
+STAGES: Final = (KEYS, SHARES, UPLOAD, UNMASK)
+ACTIVE_STAGES: Final = (KEYS, SHARES, UPLOAD, CONFIRM, UNMASK)
+"""With identities the survivors sign the set of survivors before the server unmasks."""
+
+MASKED: Final = "masked"
+"""Prefix of the masked tensors' names in an upload."""
+
+SEED, MASK_KEY = 0, 1
+"""The two shared secrets of a client: its self-mask seed and its mask key, in this order everywhere."""
+
+SHARE_TAG_BYTES = 8
+SEALED_BYTES = 2 * KEY_BYTES + 16
+ENCRYPTED_SHARES_BYTES = SEALED_BYTES + 2 * SHARE_TAG_BYTES
+"""Both shares for one holder, encrypted, and their two tags in the clear (a row of the field `bundles`)."""
+
+
+def masking_of(plan: Plan) -> MaskingPlan:
+    """Return the plan's part of secure aggregation.
+
+    Raises:
+        PlanError: the plan was made by another aggregation.
+    """
+    if plan.masking is None:
+        raise PlanError(f"{plan.defense!r} is not a plan of secure aggregation; make it with secure_aggregation()")
+    return plan.masking
+
+
+def check_session(session: Session) -> None:
+    """Raise unless the plan is one of this protocol.
+
+    Raises:
+        PlanError: the threshold does not exceed half of the planned clients, another number of shares than it opens a
+            secret on the complete graph, the degree of a sparse graph is odd, or too few or too many neighbours' shares
+            open a secret, or the cohort exceeds the plan.
+    """
+    plan, masking = session.plan, masking_of(session.plan)
+    degree, shares = masking.degree, masking.shares
+    if not plan.clients < 2 * plan.threshold <= 2 * plan.clients:
+        raise PlanError(f"threshold {plan.threshold} for {plan.clients} clients is not above half of them")
+    if not degree and shares != plan.threshold:
+        raise PlanError(f"{shares} shares open a secret, and {plan.threshold} survivors are needed; they must agree")
+    if degree and not (degree % 2 == 0 and degree < plan.threshold and 2 <= shares <= degree):
+        raise PlanError(
+            f"a graph of degree {degree} of which {shares} shares open a secret, for {plan.threshold} "
+            "survivors: the degree must be even and below the survivors, the shares from 2 to the degree"
+        )
+    if len(session.cohort) > plan.clients:
+        raise PlanError(
+            f"{len(session.cohort)} clients are invited, the plan is for {plan.clients}; plan for the larger number"
+        )
+
+
+def session_digest(session: Session) -> bytes:
+    """Compute the digest of what all parties agree on before the exchange."""
+    return fingerprint(
+        "securefed secure aggregation 6", session.run, session.round, plan_digest(session.plan), label(*session.cohort)
+    )
+
+
+def advertisement_digest(
+    session: Session, advertised_clients: Sequence[ClientId], share_keys: Array, mask_keys: Array
+) -> bytes:
+    """Compute the digest of the advertised clients and their keys."""
+    return fingerprint(
+        "roster", session_digest(session), label(*advertised_clients), share_keys.tobytes(), mask_keys.tobytes()
+    )
+
+
+def graph_seed(advertisement: bytes) -> bytes:
+    """Derive the seed of the graph from all advertised keys, so that no party alone chooses it."""
+    return fingerprint("graph", advertisement)
+
+
+def share_dealers_digest(
+    session: Session, advertisement: bytes, context: bytes, share_dealers: Sequence[ClientId]
+) -> bytes:
+    """Compute the digest of the exchange at the upload: session, advertised keys, context and share dealers."""
+    return fingerprint("sharers", session_digest(session), advertisement, context, *share_dealers)
+
+
+def seed_commitment(advertisement: bytes, client: ClientId, seed: bytes) -> bytes:
+    """Compute the commitment to a self-mask seed that its owner publishes; 32 bytes."""
+    return fingerprint("seed commitment", advertisement, client, seed)
+
+
+def share_tags(advertisement: bytes, dealer: ClientId, holder: ClientId, shares: Array) -> bytes:
+    """Compute the tags that a dealer publishes of the two shares for `holder`: two truncated SHA-256, 8 bytes each.
+
+    They show which client is at fault when shares do not combine; that the sum is right does not rest on them.
+    """
+    context = (
+        b"share" + advertisement + dealer.to_bytes(8, "little") + holder.to_bytes(8, "little")
+    )  # all of fixed width
+    both = shares.tobytes()
+    seed = hashlib.sha256(context + b"seed" + both[:KEY_BYTES]).digest()
+    mask_key = hashlib.sha256(context + b"mask" + both[KEY_BYTES:]).digest()
+    return seed[:SHARE_TAG_BYTES] + mask_key[:SHARE_TAG_BYTES]
+
+
+def wire_shape(tensor: TensorPlan) -> tuple[int, ...]:
+    """Return the shape of a masked tensor in an upload: its own, or flat where entries share integers."""
+    return tensor.shape if lanes(tensor.ring) == 1 else (wire_size(tensor.size, tensor.ring),)
+
+
+def upload_bytes(plan: Plan, tag: int) -> int:
+    """Count the bytes that one client sends over all stages: field contents without names and headers."""
+    keys = 2 * KEY_BYTES
+    signatures = 2 * SIGNATURE_BYTES if CONFIRM in plan.stages else 0  # of its keys and of the survivors
+    degree = masking_of(plan).degree
+    holders = degree + 1 if degree else plan.clients
+    shares = holders * ENCRYPTED_SHARES_BYTES + KEY_BYTES
+    upload = sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors)
+    return keys + shares + upload + holders * KEY_BYTES + len(plan.stages) * tag + signatures

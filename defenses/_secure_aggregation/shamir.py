@@ -1,0 +1,96 @@
+"""Share secrets by Shamir's scheme over a prime field (Shamir 1979), several secrets of 32 bytes at once.
+
+Secret s is the constant term of a polynomial f of degree t - 1 with random coefficients; the holder at point x
+has f(x), and s = sum_x w_x f(x) for any t points, w_x = prod_{y != x} y / (y - x). Fewer than t shares are
+independent of s.
+The polynomials of all secrets are evaluated in one integer, one lane each, reduced at the end.
+
+Not promised: constant time (Python integers), and nothing about a wrong share: the sum is then a wrong secret,
+which the caller recognises by the commitment to the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import gmpy2
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, key_stream
+
+_WIDE = 48  # bytes reduced to one field element: the bias is below 2^-128
+
+
+@dataclass(frozen=True)
+class PrimeField:
+    """The integers modulo a prime, with sharing over them.
+
+    Attributes:
+        prime: of at most 32 bytes.
+    """
+
+    prime: int
+
+    def element(self, wide: bytes) -> bytes:
+        """Reduce 48 uniform bytes to an element, in 32 bytes little-endian."""
+        return (int.from_bytes(wide, "little") % self.prime).to_bytes(KEY_BYTES, "little")
+
+    def coefficients(self, seed: bytes, count: int) -> list[int]:
+        """Draw `count` field elements from the key stream of `seed`."""
+        stream = key_stream(seed).update(bytes(count * _WIDE))
+        return [int.from_bytes(stream[i : i + _WIDE], "little") % self.prime for i in range(0, len(stream), _WIDE)]
+
+    def split(self, secrets: Sequence[bytes], coefficients: Sequence[int], holders: int) -> Array:
+        """Compute shares at the points 1..holders, uint8 of shape (holders, secrets, 32).
+
+        Args:
+            secrets: field elements, 32 bytes little-endian each.
+            coefficients: (t - 1) * len(secrets) random field elements, each used once.
+            holders: number of points.
+        """
+        degree = len(coefficients) // len(secrets)
+        # A lane holds f(x) before reduction: degree + 1 terms below prime * holders^degree.
+        lane = (self.prime.bit_length() + (degree + 1) * holders.bit_length()) // 8 + 2
+        rows = [[int.from_bytes(secret, "little") for secret in secrets]]
+        rows += [list(coefficients[k * len(secrets) : (k + 1) * len(secrets)]) for k in range(degree)]
+        packed = [sum(value << (8 * lane * k) for k, value in enumerate(row)) for row in reversed(rows)]
+        out = bytearray()
+        for x in range(1, holders + 1):
+            value = 0
+            for coefficient in packed:  # Horner
+                value = value * x + coefficient
+            out += self._lanes(value, lane, len(secrets))
+        return np.frombuffer(bytes(out), np.uint8).reshape(holders, len(secrets), KEY_BYTES)
+
+    def combine(self, points: Sequence[int], shares: Array) -> list[bytes]:
+        """Reconstruct the secrets from exactly t shares each: `shares` is uint8 (len(points), secrets, 32)."""
+        count = shares.shape[1]
+        # A lane holds sum_x w_x f(x) before reduction.
+        lane = 2 * KEY_BYTES + len(points).bit_length() // 8 + 1
+        padded = np.zeros((len(points), count, lane), np.uint8)
+        padded[:, :, :KEY_BYTES] = shares
+        rows = [int.from_bytes(row.tobytes(), "little") for row in padded]
+        total = sum(weight * row for weight, row in zip(self._weights(points), rows, strict=True))
+        flat = self._lanes(total, lane, count)
+        return [flat[k * KEY_BYTES : (k + 1) * KEY_BYTES] for k in range(count)]
+
+    def _weights(self, points: Sequence[int]) -> list[int]:
+        """Compute the Lagrange weights at 0."""
+        weights = []
+        for x in points:
+            above, below = 1, 1
+            for y in points:
+                if y != x:
+                    above, below = above * y, below * (y - x)
+            weights.append(int(above * gmpy2.invert(below, self.prime) % self.prime))
+        return weights
+
+    def _lanes(self, value: int, lane: int, count: int) -> bytes:
+        data = value.to_bytes(lane * count, "little")
+        values = (int.from_bytes(data[k * lane : (k + 1) * lane], "little") % self.prime for k in range(count))
+        return b"".join(v.to_bytes(KEY_BYTES, "little") for v in values)
+
+
+FIELD = PrimeField(2**255 - 19)

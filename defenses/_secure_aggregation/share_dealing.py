@@ -1,0 +1,175 @@
+"""Deal the shares of a client's two secrets to its neighbours, encrypted, and open those that they dealt to it.
+
+A client deals shares of its self-mask seed and of its mask key. Both shares for one neighbour are encrypted together,
+bound to dealer, receiver and all advertised keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from securefed._messages import SERVER, ClientId, Message
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Array, Tensors
+from securefed.defenses._secure_aggregation import channel, consistency, verification
+from securefed.defenses._secure_aggregation.graph import neighbours
+from securefed.defenses._secure_aggregation.masking_states import MaskingClient
+from securefed.defenses._secure_aggregation.primitives import (
+    KEY_BYTES,
+    agree,
+    decrypt_once,
+    encrypt_once,
+    hkdf,
+    label,
+    private_key,
+)
+from securefed.defenses._secure_aggregation.session import (
+    ENCRYPTED_SHARES_BYTES,
+    SEALED_BYTES,
+    SEED,
+    SHARES,
+    UPLOAD,
+    advertisement_digest,
+    graph_seed,
+    masking_of,
+    seed_commitment,
+    session_digest,
+    share_tags,
+)
+from securefed.defenses._secure_aggregation.shamir import FIELD
+from securefed.errors import ContradictionError, MalformedError
+
+
+def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+    """Check the advertised keys in the request, and deal this client's secrets to its neighbours.
+
+    Args:
+        state: at the stage `shares`.
+        request: ids and keys of all clients that advertised.
+
+    Returns:
+        The state at the stage `upload`, and the reply with the encrypted shares.
+
+    Raises:
+        MessageRefused: the request is malformed, or holds keys that a client did not advertise.
+    """
+    clients, share_keys, mask_keys = _take_advertised_keys(state, request)
+    secrets, plan = state.shared_secrets, state.session.plan
+    digest = advertisement_digest(state.session, clients, share_keys, mask_keys)
+    pieces: dict[str, Array] = {}
+    if plan.verified:
+        dealt = verification.SumKeyPieces(state.root, state.share_secret, state.client, digest, clients, share_keys)
+        pieces, state = dealt.sealed(), replace(state, piece_keys=dealt.opening_keys())
+    rows = list(neighbours(graph_seed(digest), len(clients), masking_of(plan).degree, clients.index(state.client)))
+    near = tuple(clients[row] for row in rows)
+    coefficients = FIELD.coefficients(
+        hkdf(state.root, label("coefficients", digest)), 2 * (masking_of(plan).shares - 1)
+    )
+    shares = FIELD.split(secrets, coefficients, len(near))
+    encrypted, opening_keys = _encrypt_shares(state, digest, near, share_keys[rows], shares)
+    reply = {"bundles": encrypted, "commitment": from_bytes(seed_commitment(digest, state.client, secrets[SEED]))}
+    state = replace(
+        state,
+        stage=UPLOAD,
+        advertised_clients=clients,
+        digest=digest,
+        neighbourhood=near,
+        mask_keys=mask_keys[rows],
+        opening_keys=opening_keys,
+        held_shares=shares[near.index(state.client)][None],
+    )
+    return state, state.seal(SHARES, {**reply, **pieces})
+
+
+def _take_advertised_keys(state: MaskingClient, request: Message) -> tuple[tuple[ClientId, ...], Array, Array]:
+    """Return the advertised clients, their share keys and their mask keys, all as their owners advertised them."""
+    signatures = () if state.identities is None else (consistency.SIGNATURES,)
+    channel.expect_fields(request, ("ids", "share_keys", "mask_keys", *signatures, channel.TAG))
+    clients = take_members(state, request, state.session.cohort)
+    share_keys = channel.take(request, "share_keys", np.uint8, (len(clients), KEY_BYTES))
+    mask_keys = channel.take(request, "mask_keys", np.uint8, (len(clients), KEY_BYTES))
+    if state.identities is not None:
+        session, keys = session_digest(state.session), np.hstack([share_keys, mask_keys])
+        consistency.check_adverts(request, state.identities, session, state.ahead, clients, keys)
+    me = clients.index(state.client)
+    if share_keys[me].tobytes() + mask_keys[me].tobytes() != state.own_keys:
+        raise ContradictionError(SERVER, "it lists other keys for this client than this client advertised")
+    return clients, share_keys, mask_keys
+
+
+def _encrypt_shares(
+    state: MaskingClient, digest: bytes, near: Sequence[ClientId], share_keys: Array, shares: Array
+) -> tuple[Array, Array]:
+    """Encrypt both shares for each neighbour, and derive the keys that open those that the neighbours deal.
+
+    Args:
+        state: the dealer.
+        digest: of the advertised clients and keys.
+        near: the dealer and its neighbours, ascending.
+        share_keys: theirs, uint8 (near, 32).
+        shares: for each of them, uint8 (near, 2, 32).
+    """
+    own_key = private_key(state.share_secret)
+    encrypted = np.zeros((len(near), ENCRYPTED_SHARES_BYTES), np.uint8)
+    opening_keys = np.zeros((len(near), KEY_BYTES), np.uint8)
+    for row, peer in enumerate(near):
+        tags = share_tags(digest, state.client, peer, shares[row])
+        if peer == state.client:  # only the tags: the holder of its own share needs no ciphertext
+            encrypted[row, SEALED_BYTES:] = from_bytes(tags)
+            continue
+        agreement = agree(own_key, share_keys[row].tobytes(), peer)
+        key = encrypted_shares_key(agreement, digest, state.client, peer)
+        bound = label("bundle", digest, state.client, peer, tags)
+        encrypted[row] = from_bytes(encrypt_once(key, shares[row].tobytes(), bound) + tags)
+        opening_keys[row] = from_bytes(encrypted_shares_key(agreement, digest, peer, state.client))
+    return encrypted, opening_keys
+
+
+def encrypted_shares_key(agreement: bytes, digest: bytes, sender: ClientId, receiver: ClientId) -> bytes:
+    """Derive the key under which `sender` encrypts its two shares for `receiver`; it encrypts nothing else."""
+    return hkdf(agreement, label("bundle key", digest, sender, receiver))
+
+
+def open_encrypted_shares(state: MaskingClient, dealer: ClientId, encrypted: Array) -> Array:
+    """Decrypt the two shares from `dealer`, uint8 (2, 32), and check them against their tags."""
+    if dealer == state.client:
+        return np.asarray(state.held_shares[0])
+    tags = encrypted[SEALED_BYTES:].tobytes()
+    key = state.opening_keys[state.neighbourhood.index(dealer)].tobytes()
+    bound = label("bundle", state.digest, dealer, state.client, tags)
+    opened = decrypt_once(key, encrypted[:SEALED_BYTES].tobytes(), bound, dealer)
+    shares = np.frombuffer(opened, np.uint8).reshape(2, KEY_BYTES)
+    if share_tags(state.digest, dealer, state.client, shares) != tags:
+        raise MalformedError(dealer, "its shares do not match their tags")
+    return shares
+
+
+def dealers_in_neighbourhood(state: MaskingClient, share_dealers: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """Return the share dealers whose shares this client holds, itself among them.
+
+    Raises:
+        ContradictionError: too few of them to open this client's own secrets.
+    """
+    dealers = tuple(sorted(set(state.neighbourhood) & set(share_dealers)))
+    if len(dealers) < masking_of(state.session.plan).shares:
+        raise ContradictionError(
+            SERVER,
+            f"of this client's {len(state.neighbourhood) - 1} neighbours and itself, {len(dealers)} dealt shares; "
+            f"{masking_of(state.session.plan).shares} are needed",
+        )
+    return dealers
+
+
+def take_members(state: MaskingClient, request: Message, among: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """Read the participants that the request names: this client is one of them, and they reach the threshold."""
+    members = channel.take_ids(request, "ids", among)
+    if state.client not in members:
+        raise ContradictionError(SERVER, "this client takes part and is not listed")
+    if len(members) < state.session.plan.threshold:
+        raise ContradictionError(
+            SERVER, f"{len(members)} participants are fewer than the threshold {state.session.plan.threshold}"
+        )
+    return members

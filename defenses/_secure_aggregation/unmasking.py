@@ -1,0 +1,119 @@
+"""Reconstruct secrets from the shares that clients revealed, and derive the masks that are left in the sum.
+
+A reconstructed secret is checked against its commitment or its public key. Where it does not fit, the shares are
+checked against the tags that their dealer published, which names the client that sent or dealt a false share.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._tensors import Array
+from securefed.defenses._secure_aggregation.masking_states import DealtShares, MaskingServer
+from securefed.defenses._secure_aggregation.masks import SignedMask, pair_mask, self_mask
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
+from securefed.defenses._secure_aggregation.session import (
+    MASK_KEY,
+    SEED,
+    SHARE_TAG_BYTES,
+    masking_of,
+    seed_commitment,
+    share_tags,
+)
+from securefed.defenses._secure_aggregation.shamir import FIELD
+from securefed.errors import AuthenticationError, TooFewSurvivors
+
+
+@dataclass(frozen=True, eq=False)
+class RevealedShares:
+    """The shares that clients revealed and the server uses: exactly t of each dealer's, as further ones add nothing.
+
+    Attributes:
+        shares: uint8 (dealers, holders, 32); zero where none was revealed.
+        used: whether the share is used, bool (dealers, holders).
+    """
+
+    shares: Array = field(repr=False)
+    used: Array
+
+    @classmethod
+    def of(
+        cls, dealt: DealtShares, replies: Mapping[ClientId, Array], shape: tuple[int, int], most: int
+    ) -> RevealedShares:
+        """Sort the replies by dealer.
+
+        Args:
+            dealt: which shares each holder was dealt.
+            replies: by holder, the shares it revealed, uint8 (shares dealt, 32).
+            shape: numbers of dealers and of holders.
+            most: t, the number of shares to use.
+        """
+        shares = np.zeros((*shape, KEY_BYTES), np.uint8)
+        given = np.zeros(shape, bool)
+        for client, values in replies.items():
+            rows, places = dealt[client]
+            shares[rows, places], given[rows, places] = values, True
+        return cls(shares, given & (np.cumsum(given, axis=1) <= most))
+
+    def secrets(self) -> list[bytes]:
+        """Reconstruct one secret of each dealer; dealers with shares at the same points together."""
+        together: dict[bytes, list[int]] = {}
+        for row, used in enumerate(self.used):
+            together.setdefault(used.tobytes(), []).append(row)
+        opened = [b""] * len(self.used)
+        for rows in together.values():
+            places = np.flatnonzero(self.used[rows[0]])
+            values = self.shares[np.asarray(rows)[:, None], places].swapaxes(0, 1)
+            for row, secret in zip(rows, FIELD.combine((places + 1).tolist(), values), strict=True):
+                opened[row] = secret
+        return opened
+
+
+def remaining_masks(state: MaskingServer, answers: RevealedShares) -> list[SignedMask]:
+    """Derive the masks left in the sum: each survivor's own, and those of each dead client's pairs with survivors.
+
+    Raises:
+        TooFewSurvivors: fewer than t shares of a secret.
+        AuthenticationError: shares combine to another secret than its dealer committed to; it names the client.
+    """
+    for client, count in zip(state.share_dealers, answers.used.sum(axis=1), strict=True):
+        if count < masking_of(state.session.plan).shares:
+            raise TooFewSurvivors(
+                f"{count} holders answered for a secret of client {client}; "
+                f"{masking_of(state.session.plan).shares} are needed, the round is void"
+            )
+    exchange, alive = state.exchange, set(state.survivors)
+    public = {client: key.tobytes() for client, key in zip(state.advertised_clients, state.mask_keys, strict=True)}
+    masks = []
+    for row, (client, secret) in enumerate(zip(state.share_dealers, answers.secrets(), strict=True)):
+        if client in alive:
+            commitment = seed_commitment(state.digest, client, secret)
+            if not hmac.compare_digest(commitment, state.commitments[row].tobytes()):
+                raise _blame(state, row, SEED, answers)
+            masks.append(self_mask(secret, exchange, client))
+        else:
+            key = private_key(secret)
+            if public_bytes(key) != public[client]:
+                raise _blame(state, row, MASK_KEY, answers)
+            # What survivor i applied for its pair with the dead client stands alone in the sum.
+            pairs = sorted(alive & set(state.holders(client)))
+            masks += [pair_mask(agree(key, public[i], i), exchange, i, client) for i in pairs]
+    return masks
+
+
+def _blame(state: MaskingServer, row: int, kind: int, answers: RevealedShares) -> AuthenticationError:
+    """Find the client to blame: a holder whose share does not match its dealer's tag, or else the dealer."""
+    dealer, holders = state.share_dealers[row], state.holders(state.share_dealers[row])
+    own = slice(kind * SHARE_TAG_BYTES, (kind + 1) * SHARE_TAG_BYTES)
+    for place in np.flatnonzero(answers.used[row]):
+        published, both = state.tags[row, place].tobytes(), np.stack([answers.shares[row, place]] * 2)
+        if share_tags(state.digest, dealer, holders[place], both)[own] != published[own]:
+            return AuthenticationError(
+                holders[place], f"its share of a secret of client {dealer} is not the one it was dealt"
+            )
+    return AuthenticationError(dealer, "the shares it dealt do not combine to the secret it committed to")

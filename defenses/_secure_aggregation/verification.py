@@ -1,0 +1,353 @@
+"""Let clients check the sum that the server announces, by a linear tag that the server cannot compute.
+
+For each exchange some clients deal pieces of a key K, encrypted for every client; the server relays them unread. With
+weights a (one for each entry of the plan's tensors) and pads b_i, all derived from K, client i sends beside its masked
+upload x_i, masked by the same pairs,
+
+    tag_i = <a, x_i> + b_i,     so that the unmasked sum is     tag = <a, S> + sum_i b_i,
+
+and the server announces S, tag and the survivors to the clients that it counted. This is a one-time linear
+authenticator (Carter and Wegman 1979): whatever a server without K sees is independent of a, so another (S', tag')
+passes where <a, S' - S> hits one value that it fixed without knowing a.
+
+x_i and S are integers, not residues: an entry of S is announced as int64, and the tag is made twice, modulo
+p = 2^61 - 1 and modulo 2^64. Let S' - S be D. Where p does not divide some D_j, <a, D> takes each value modulo p with
+probability 2^-60 at most (a_j are the lower 61 bits of a uniform word, so that 0 has two of them). Where p divides all
+of D, D_j = k p with 0 < |k| <= 8, and D_j is no multiple of 16: the words times D take each value modulo 2^64 with
+probability 2^-60 at most. A sum that wrapped in its ring differs from the clients' integers by a multiple of the
+ring, which p does not divide, and is refused too.
+
+Guarantee: a server that holds no client's K announces to a client anything but the sum of exactly the contributions of
+the clients it names with probability 2^-60 at most to pass, each time it announces to one, the key stream
+taken as uniform. Tags show the server and up to t - 1 clients no more than the sum: they are masked like uploads.
+Not promised: anything against a server and one client of the exchange together, or a server that plays a client (its
+keys are not certified here): K opens the check. A client that sends a wrong tag makes the check
+fail, and is not named. What the server makes of the sum afterwards is not checked, nor whether it says that a client
+was not counted. Evaluations are for the server and are not announced.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from securefed._messages import SERVER, ClientId, Message, PartyId
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Plan, TensorPlan
+from securefed.defenses._secure_aggregation.channel import take
+from securefed.defenses._secure_aggregation.masks import SignedMask
+from securefed.defenses._secure_aggregation.mersenne import BITS, CHUNK, dot
+from securefed.defenses._secure_aggregation.primitives import (
+    KEY_BYTES,
+    agree,
+    decrypt_once,
+    encrypt_once,
+    fingerprint,
+    hkdf,
+    key_stream,
+    label,
+    private_key,
+)
+from securefed.errors import ContradictionError, MalformedError, SumRefused, TooFewSurvivors
+
+KEY_DEALERS: Final = 16
+"""Clients that deal a piece of the key: with 40 % of the clients lost before they deal, all are lost with 2^-21."""
+PIECE_BYTES: Final = KEY_BYTES + 16
+CHECK: Final = "check"
+"""The field of a tag: uint64 (2,), modulo p and modulo 2^64."""
+
+Tag = tuple[int, int]
+"""Residues modulo p and modulo 2^64."""
+
+
+@dataclass(frozen=True)
+class TagModuli:
+    """The two moduli of a tag, p = 2^prime_bits - 1 and 2^ring_bits; smaller ones are for tests that count what passes.
+
+    Attributes:
+        prime_bits: 61 outside tests.
+        ring_bits: 64 outside tests.
+    """
+
+    prime_bits: int = BITS
+    ring_bits: int = 64
+
+    def reduce(self, by_prime: int, by_ring: int) -> Tag:
+        """Reduce both numbers modulo p and modulo the ring."""
+        return by_prime % (2**self.prime_bits - 1), by_ring % 2**self.ring_bits
+
+    def shift(self, tag: Tag, by: Tag, sign: int = 1) -> Tag:
+        """Compute tag + sign * by."""
+        return self.reduce(tag[0] + sign * by[0], tag[1] + sign * by[1])
+
+    def element(self, secret: bytes) -> Tag:
+        """Turn 32 uniform bytes into uniform residues, the first within 2^-131."""
+        return self.reduce(int.from_bytes(secret[:24], "little"), int.from_bytes(secret[24:], "little"))
+
+    def pad(self, key: bytes, client: ClientId) -> Tag:
+        """Compute a client's pad b_i."""
+        return self.element(hkdf(key, label("pad", client)))
+
+    def product(self, key: bytes, values: Tensors, plan: Plan) -> Tag:
+        """Compute <a, values>; `values` are int64, named as in the plan."""
+        by_prime = by_ring = 0
+        for tensor in plan.tensors:
+            flat = np.ascontiguousarray(values[tensor.name]).reshape(-1)
+            for start, words in _weights(key, tensor):
+                part = flat[start : start + CHUNK]
+                by_prime += dot(words, part, self.prime_bits)
+                by_ring += int(np.dot(words, part.view(np.uint64)))
+        return self.reduce(by_prime, by_ring)
+
+    def tag(self, key: bytes, client: ClientId, values: Tensors, plan: Plan) -> Tag:
+        """Compute a client's tag_i."""
+        return self.shift(self.product(key, values, plan), self.pad(key, client))
+
+
+FULL: Final = TagModuli()
+
+
+def upload_bytes(plan: Plan) -> int:
+    """Count the extra bytes that a dealer of the key sends (other clients send fewer); 0 without verification."""
+    return plan.clients * PIECE_BYTES + KEY_BYTES + 16 if plan.verified else 0
+
+
+def key_dealers(digest: bytes, advertised_clients: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """Draw the clients that deal pieces of the key, ascending, from the digest of all advertised keys."""
+    drawn = sorted(advertised_clients, key=lambda client: fingerprint("key dealer", digest, client))
+    return tuple(sorted(drawn[:KEY_DEALERS]))
+
+
+class SumKeyPieces:
+    """Deals one client's piece of the sum's key, and opens the pieces dealt to it.
+
+    Args:
+        root: random bytes from which its secrets of the exchange derive.
+        share_secret: its private X25519 key for encrypted shares.
+        client: its id.
+        digest: of the advertised clients and keys.
+        advertised_clients: their ids, ascending.
+        share_keys: their public X25519 keys for encrypted shares.
+    """
+
+    def __init__(
+        self, root: bytes, share_secret: bytes, client: ClientId, digest: bytes, advertised_clients: Sequence[ClientId],
+        share_keys: Array,
+    ) -> None:  # fmt: skip
+        self._key, self._client, self._digest = private_key(share_secret), client, digest
+        self._public = {peer: row.tobytes() for peer, row in zip(advertised_clients, share_keys, strict=True)}
+        self.own = hkdf(root, label("sum key piece", digest))
+        self.dealers = key_dealers(digest, advertised_clients)
+
+    def sealed(self) -> dict[str, Array]:
+        """Return the fields of a dealer's reply: its piece for each advertised client, and the commitment to it."""
+        if self._client not in self.dealers:
+            return {}
+        commitment = _commitment(self._digest, self._client, self.own)
+        pieces = np.zeros((len(self._public), PIECE_BYTES), np.uint8)
+        for row, peer in enumerate(self._public):
+            if peer != self._client:
+                key = _piece_key(self._agreement(peer), self._digest, self._client, peer)
+                bound = _bound(self._digest, self._client, peer, commitment)
+                pieces[row] = from_bytes(encrypt_once(key, self.own, bound))
+        return {"pieces": pieces, "piece_commitment": from_bytes(commitment)}
+
+    def opening_keys(self) -> Array:
+        """Derive the keys that open the dealers' pieces, uint8 (dealers, 32); its own piece stands in its own place."""
+        keys = [
+            self.own
+            if dealer == self._client
+            else _piece_key(self._agreement(dealer), self._digest, dealer, self._client)
+            for dealer in self.dealers
+        ]
+        return np.stack([from_bytes(key) for key in keys])
+
+    def _agreement(self, peer: ClientId) -> bytes:
+        return agree(self._key, self._public[peer], peer)
+
+
+def piece_fields(deals: bool) -> tuple[str, ...]:
+    """Name the fields that a dealer of the key adds to its encrypted shares."""
+    return ("pieces", "piece_commitment") if deals else ()
+
+
+def request_fields(plan: Plan) -> tuple[str, ...]:
+    """Name the fields that the server adds to the request for an upload."""
+    return ("pieces", "piece_commitments") if plan.verified else ()
+
+
+def take_pieces(reply: Message, clients: int) -> None:
+    """Raise `MalformedError` unless a dealer's reply holds a piece for each of `clients`."""
+    take(reply, "pieces", np.uint8, (clients, PIECE_BYTES))
+    take(reply, "piece_commitment", np.uint8, (KEY_BYTES,))
+
+
+def relay_pieces(
+    dealers: Sequence[ClientId], advertised_clients: Sequence[ClientId], replies: Mapping[PartyId, Message]
+) -> dict[ClientId, dict[str, Array]]:
+    """Return the fields that the server adds to each client's request: the pieces for it, their dealers ascending.
+
+    Raises:
+        TooFewSurvivors: none of the dealers is left.
+    """
+    left = [replies[client].body for client in dealers if client in replies]
+    if not left:
+        raise TooFewSurvivors(f"none of the {len(dealers)} clients that deal the sum's key is left; the round is void")
+    pieces = np.stack([body["pieces"] for body in left])
+    commitments = np.stack([body["piece_commitment"] for body in left])
+    return {
+        client: {"pieces": pieces[:, row], "piece_commitments": commitments}
+        for row, client in enumerate(advertised_clients)
+    }
+
+
+def sum_key(
+    client: ClientId,
+    digest: bytes,
+    dealers: Sequence[ClientId],
+    share_dealers: Sequence[ClientId],
+    opening_keys: Array,
+    request: Message,
+    exchange: bytes,
+) -> bytes:
+    """Derive K from the pieces in the request for the upload.
+
+    Args:
+        client: this client's id.
+        digest: of the advertised clients and keys.
+        dealers: clients that deal pieces, ascending.
+        share_dealers: clients that dealt shares.
+        opening_keys: from `SumKeyPieces.opening_keys`.
+        request: the server's.
+        exchange: digest of the exchange.
+
+    Raises:
+        ContradictionError: no dealer of the key is among the share dealers.
+        MessageRefused: other fields, a piece that does not open, or is not the one its dealer committed to.
+    """
+    left = [dealer for dealer in dealers if dealer in set(share_dealers)]
+    if not left:
+        raise ContradictionError(SERVER, "no client is left that deals the sum's key")
+    pieces = take(request, "pieces", np.uint8, (len(left), PIECE_BYTES))
+    commitments = take(request, "piece_commitments", np.uint8, (len(left), KEY_BYTES))
+    opened = []
+    for dealer, sealed, published in zip(left, pieces, commitments, strict=True):
+        key, commitment = opening_keys[dealers.index(dealer)].tobytes(), published.tobytes()
+        bound = _bound(digest, dealer, client, commitment)
+        piece = key if dealer == client else decrypt_once(key, sealed.tobytes(), bound, dealer)
+        if _commitment(digest, dealer, piece) != commitment:
+            raise MalformedError(dealer, "its piece of the sum's key is not the one it committed to")
+        opened.append(piece)
+    return hkdf(b"".join(opened), label("sum key", exchange))
+
+
+def _weights(key: bytes, tensor: TensorPlan) -> Iterator[tuple[int, Array]]:
+    """Generate the words of one tensor's weights, chunk by chunk."""
+    stream = key_stream(hkdf(key, label("weights", tensor.name)))
+    for start in range(0, tensor.size, CHUNK):
+        yield start, np.frombuffer(stream.update(bytes(8 * min(CHUNK, tensor.size - start))), "<u8")
+
+
+def mask_tag(tag: Tag, masks: Sequence[SignedMask], *, remove: bool = False) -> Tag:
+    """Add every mask to the tag (`remove`: subtract it)."""
+    for mask in masks:
+        tag = FULL.shift(tag, FULL.element(hkdf(mask.secret, label("sum tag"))), -mask.sign if remove else mask.sign)
+    return tag
+
+
+def tag(key: bytes, client: ClientId, values: Tensors, plan: Plan) -> Tag:
+    """Compute the tag of a client's contribution, int64 tensors named as in the plan."""
+    return FULL.tag(key, client, values, plan)
+
+
+def uniform_tag() -> Tag:
+    """Draw what a client that sits out sends instead of a tag."""
+    return FULL.element(secrets.token_bytes(KEY_BYTES))
+
+
+def masked_tag(tag: Tag, masks: Sequence[SignedMask]) -> Array:
+    """Mask a tag with the upload's masks, as the client sends it."""
+    return to_wire(mask_tag(tag, masks))
+
+
+def add_checks(checks: Iterable[Array]) -> Array:
+    """Add masked tags."""
+    total = (0, 0)
+    for check in checks:
+        total = FULL.shift(total, from_wire(check))
+    return to_wire(total)
+
+
+def unmasked(check: Array, masks: Sequence[SignedMask]) -> dict[str, Array]:
+    """Remove the remaining masks from the sum of tags, and return it as a field."""
+    return {CHECK: to_wire(mask_tag(from_wire(check), masks, remove=True))}
+
+
+def announce(total: Tensors, survivors: Sequence[ClientId], proof: Tensors) -> dict[str, Array]:
+    """Return the fields by which the server announces a sum to the clients that it counted."""
+    members = np.asarray(survivors, np.int64)
+    return {**{f"sum/{name}": value for name, value in total.items()}, "survivors": members, **proof}
+
+
+def check_sum(
+    key: bytes, client: ClientId, plan: Plan, announced: Mapping[str, Array], moduli: TagModuli = FULL
+) -> None:
+    """Raise unless what the server announced is the sum of the contributions of the clients that it names.
+
+    Raises:
+        MalformedError: fields missing, or of other types or shapes.
+        SumRefused: it does not name this client, too few clients, or the sum does not pass.
+    """
+    totals = {tensor.name: _field(announced, f"sum/{tensor.name}", np.int64, tensor.shape) for tensor in plan.tensors}
+    members = _field(announced, "survivors", np.int64, None).tolist()
+    claimed = moduli.reduce(*from_wire(_field(announced, CHECK, np.uint64, (2,))))
+    if len(announced) != len(totals) + 2:
+        raise MalformedError(SERVER, f"fields {sorted(announced)} in the announced sum")
+    if members != sorted(set(members)) or client not in members or len(members) < plan.threshold:
+        raise SumRefused(
+            SERVER, f"the announced sum is said to be of {members}; it must include this client and reach the threshold"
+        )
+    expected = moduli.product(key, totals, plan)
+    for member in members:
+        expected = moduli.shift(expected, moduli.pad(key, member))
+    if expected != claimed:
+        raise SumRefused(
+            SERVER,
+            f"the announced sum is not that of the contributions of clients {members}: the server altered it, or one "
+            "of these clients sent values or a tag that its plan does not allow; the clients cannot tell which",
+        )
+
+
+def to_wire(tag: Tag) -> Array:
+    """Write a tag as a field."""
+    return np.array(tag, np.uint64)
+
+
+def from_wire(check: Array) -> Tag:
+    """Read a tag from a field."""
+    by_prime, by_ring = check.tolist()
+    return by_prime, by_ring
+
+
+def _piece_key(agreement: bytes, digest: bytes, dealer: ClientId, receiver: ClientId) -> bytes:
+    return hkdf(agreement, label("piece key", digest, dealer, receiver))
+
+
+def _bound(digest: bytes, dealer: ClientId, receiver: ClientId, commitment: bytes) -> bytes:
+    return label("piece", digest, dealer, receiver, commitment)
+
+
+def _commitment(digest: bytes, dealer: ClientId, piece: bytes) -> bytes:
+    return fingerprint("piece commitment", digest, dealer, piece)
+
+
+def _field(announced: Mapping[str, Array], name: str, dtype: type, shape: tuple[int, ...] | None) -> Array:
+    value = announced.get(name)
+    if value is None or value.dtype != dtype or (value.ndim != 1 if shape is None else value.shape != shape):
+        raise MalformedError(SERVER, f"the announced sum's field {name!r} is missing, or of another type or shape")
+    return value

@@ -1,0 +1,64 @@
+"""Run one exchange under a defence in this process, without a network: sum given contributions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
+from securefed._tensors import Layout, Tensors
+from securefed.defenses._base import Session
+from securefed.defenses._chain import Link, as_defense
+
+Drop = Callable[[str, PartyId], bool]
+"""Tells whether the reply of a party at a stage is lost."""
+
+
+def sum_once(
+    defense: Link,
+    layout: Layout,
+    contributions: Mapping[ClientId, Tensors],
+    *,
+    drop: Drop = lambda stage, party: False,
+    range_doublings: int = 0,
+) -> Aggregate:
+    """Sum contributions under a defence, and return the released sum as a federation's server would hold it.
+
+    Args:
+        defense: how the sum is made; an aggregation alone is taken as a chain of one link.
+        layout: the tensors of one contribution.
+        contributions: the clients' contributions, by id.
+        drop: tells which replies are lost, for simulations of dropouts.
+        range_doublings: how often the declared bounds are doubled.
+
+    Raises:
+        PlanError: the defence cannot keep its promise for this layout and number of clients.
+        RangeRefused: an entry lies beyond its planned bound.
+        TooFewSurvivors: too many replies are lost.
+        MessageRefused: a party refuses a message.
+    """
+    defense = as_defense(defense)
+    plan = defense.plan(layout, len(contributions), range_doublings=range_doublings)
+    protocol = defense.aggregation
+    session = Session(secrets.token_hex(16), 0, tuple(sorted(contributions)), plan)
+    plan = session.plan
+    clients: dict[PartyId, Any] = {client: protocol.client_open(session, client) for client in session.cohort}
+    helper = protocol.helper(plan.clients)
+    state, stage, outgoing = protocol.server_open(session)
+    while True:
+        replies: dict[PartyId, Message] = {}
+        for party, body in outgoing.items():
+            request = Message(session.run, session.round, stage, SERVER, party, body)
+            if helper is not None and party == helper.party:
+                reply = helper.handle(request)
+            else:
+                encoded = defense.encode(contributions[party], plan) if stage == protocol.upload else None
+                clients[party], reply = protocol.client_step(clients[party], request, encoded)
+            if not drop(stage, party):
+                replies[party] = Message(session.run, session.round, stage, party, SERVER, reply)
+        step = protocol.server_step(state, replies)
+        if isinstance(step, Aggregate):
+            total = defense.release(defense.decode(step.total, plan, step.count), plan)
+            return Aggregate(total, step.survivors)
+        state, stage, outgoing = step

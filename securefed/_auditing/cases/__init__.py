@@ -1,0 +1,15 @@
+"""The audit's run of each algorithm, read from the algorithms' own classes."""
+
+from securefed._auditing.cases.base import (
+    Case,
+    Preparation,
+    Prepared,
+    WideCase,
+    case,
+    case_names,
+    defaults,
+    every,
+    require_clients,
+)
+
+__all__ = ["Case", "Preparation", "Prepared", "WideCase", "case", "case_names", "defaults", "every", "require_clients"]

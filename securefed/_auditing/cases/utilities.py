@@ -1,0 +1,82 @@
+"""Utilities of an audit's results, by the names that an algorithm's audit case gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from securefed._tensors import Tensors
+from securefed.algorithms._base import Algorithm
+from securefed.algorithms._graph.edges import Edges
+from securefed.algorithms._graph.method import CONSENSUS, GraphMethod
+from securefed.algorithms._graph.smooth import SmoothGraph
+from securefed.datasets._base import Dataset
+from securefed.errors import ConfigError
+
+Utility = Callable[[Tensors, Dataset], float]
+"""(final broadcast, held-out rows) -> score; higher is better."""
+
+
+def captured_variance(output: Tensors, test: Dataset) -> float:
+    """Share of the held-out rows' energy in the span of `basis`, over the best share of that rank (1 is optimal)."""
+    basis, _ = np.linalg.qr(output["basis"])
+    best = np.linalg.svd(test.x, compute_uv=False)[: basis.shape[1]]
+    return float(np.sum((test.x @ basis) ** 2) / np.sum(best**2))
+
+
+def mean_share(output: Tensors, test: Dataset) -> float:
+    """The output of self-learning PCA: no basis leaves a client, so held-out rows say nothing."""
+    return float(output["share"])
+
+
+def graph_fit(output: Tensors, test: Dataset) -> float:
+    """Minus the smoothness objective of the broadcast graph on held-out rows; of IGL, minus its mean objective."""
+    if CONSENSUS not in output:
+        return -float(next(iter(output.values())))
+    edges = Edges(test.features)
+    problem = SmoothGraph(edges, GraphMethod.alpha, GraphMethod.beta, GraphMethod.zeta)
+    graph = np.maximum(output[CONSENSUS], 0.0)  # noise may leave weights below 0
+    return -float(problem.objective(graph, edges.distances(test.x) / test.rows))
+
+
+NAMED: dict[str, tuple[Utility, str]] = {
+    "captured_variance": (captured_variance, "captured variance"),
+    "mean_share": (mean_share, "mean share of a client's energy in its own basis, on its own rows"),
+    "graph_fit": (graph_fit, "fit to held-out rows"),
+}
+"""By name, a utility and its label in the report."""
+OWN = {"score": "score on held-out rows", "accuracy": "accuracy"}
+"""Labels of an algorithm's own method `utility`."""
+
+
+def utility(name: str, build: Callable[[], Algorithm[Any, Any]]) -> tuple[Utility, str]:
+    """Find a utility by its name.
+
+    Args:
+        name: one of `NAMED` or `OWN`.
+        build: makes the algorithm, whose own method `utility` may be meant.
+
+    Returns:
+        The utility and its label.
+
+    Raises:
+        ConfigError: the name is unknown, or the algorithm has no method `utility`.
+    """
+    if name in NAMED:
+        return NAMED[name]
+    if name not in OWN:
+        raise ConfigError(f"utility must be one of {', '.join([*OWN, *NAMED])}; got {name!r}")
+    kind = type(build())
+    if not callable(getattr(kind, "utility", None)):
+        raise ConfigError(
+            f"{kind.__name__} lacks `utility(output, test)`, which its audit case names; write it, or name one of "
+            f"{', '.join(NAMED)}"
+        )
+
+    def own(output: Tensors, test: Dataset) -> float:
+        built: Any = build()
+        return float(built.utility(output, test))
+
+    return own, OWN[name]

@@ -1,0 +1,58 @@
+"""Everything that is registered: importing this module fills the registries of algorithms, defences and attacks."""
+
+from __future__ import annotations
+
+import warnings
+from importlib.metadata import entry_points
+from typing import Any
+
+import securefed.algorithms._graph
+import securefed.algorithms._optimization
+import securefed.algorithms._pca
+import securefed.algorithms._personalized
+import securefed.attacks._distances
+import securefed.attacks._duals
+import securefed.attacks._gradient_inversion
+import securefed.attacks._gram
+import securefed.attacks._networks
+import securefed.attacks._personal
+import securefed.defenses._registered_defenses
+import securefed.detection._baselines  # noqa: F401 - registers on import, like the others
+from securefed.algorithms._base import algorithms
+from securefed.attacks._base import attacks
+from securefed.defenses._base import defenses
+
+__all__ = ["algorithms", "attacks", "defenses"]
+
+
+def _private_fedavg(**settings: Any) -> Any:
+    from securefed.algorithms._private.dp_fedavg import private_fedavg  # noqa: PLC0415 - loads torch, and needs an extra
+
+    return private_fedavg(**settings)
+
+
+algorithms.register(
+    "private/fedavg",
+    _private_fedavg,
+    summary="FedAvg of a torch network whose local steps are DP-SGD: single rows are private (extra `records`)",
+    source="Abadi et al., CCS 2016, Algorithm 1; McMahan et al. 2017, Algorithm 1",
+    transmits="weighted local update, noise included",
+    test_settings={"widths": (6, 3), "learning_rate": 0.02, "local_steps": 1, "batch_size": 2},
+)
+
+
+def load_installed() -> None:
+    """Register the algorithms of installed packages, which these name in the entry-point group `securefed.algorithms`.
+
+    An entry point names a class or a module, `ridge = "my_package.ridge:Ridge"`; importing it registers what is
+    decorated with `@algorithms.register(...)`. One that cannot be loaded is left out with a warning.
+    """
+    for point in entry_points(group="securefed.algorithms"):
+        try:
+            point.load()
+        except Exception as error:  # a package's import may fail in any way, and the others shall work
+            message = f"entry point {point.name!r} of group securefed.algorithms cannot be loaded: {error!r}"
+            warnings.warn(message, stacklevel=2)
+
+
+load_installed()

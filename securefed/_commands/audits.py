@@ -1,0 +1,245 @@
+"""Define the commands `securefed audit`, `attack` and `compare`, which measure what messages leak."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from securefed._commands.base import DATA_HELP, EXIT_LEAK, Names, Settings, app, guarded, numbers, split
+from securefed._commands.display import console, errors, progress_bar, show_audit, show_comparison
+
+if TYPE_CHECKING:
+    from securefed._auditing.audit_cells import Report
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "securefed audit\n\n"
+    "securefed audit --algorithms ssi,fedpg --defenses plain,secure_aggregation --seeds 3\n\n"
+    "securefed audit --algorithms all   (every algorithm; the default takes a minute)\n\n"
+    "securefed audit --algorithms fedpg --epsilons 1,8,64,512   (leakage and utility against epsilon)\n\n"
+    "securefed audit --data mydata.npz --fail-above 0.2 --out report   (exit code 3 above the threshold)\n\n"
+    "securefed audit --json | jq '.cells[] | select(.verdict == \"exposed\") | .algorithm'"
+)
+def audit(
+    algorithms: Annotated[
+        str | None, typer.Option(help="Comma-separated names, or `all`; by default the quick ones.")
+    ] = None,
+    defenses: Names = None,
+    attacks: Names = None,
+    data: Annotated[str, typer.Option(help=DATA_HELP)] = "digits",
+    clients: Annotated[int, typer.Option(help="Clients in the federation; the target is client 0.")] = 8,
+    seeds: Annotated[int, typer.Option(help="Runs of each cell; 10 or more for a report to rely on.")] = 10,
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the DP defence, for all rounds together.")] = 8.0,
+    delta: Annotated[float, typer.Option(help="Delta of the DP defence, for all rounds together.")] = 1e-5,
+    epsilons: Annotated[
+        str | None, typer.Option(help="Comma-separated; adds curves of leakage and utility against epsilon.")
+    ] = None,
+    acceptable: Annotated[
+        float, typer.Option(help="Leakage up to which a defence counts as a remedy in the report.")
+    ] = 0.1,
+    out: Annotated[Path, typer.Option(help="Folder for audit.html and audit.json.")] = Path("audit-report"),
+    fail_above: Annotated[
+        float | None,
+        typer.Option(
+            help="Exit with code 3 if a cell's upper bound exceeds this (0 to below 1), attacks failed, or something "
+            "did not run on every seed."
+        ),
+    ] = None,
+    every_seed: Annotated[
+        bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
+    ] = False,
+    survivor_change: Annotated[
+        int, typer.Option(help="Number of clients that join or leave together where the survivors change.")
+    ] = 1,
+    membership: Annotated[
+        bool,
+        typer.Option("--membership", help="Also test membership of the target's rows, under every defence with noise."),
+    ] = False,
+    workers: Annotated[int | None, typer.Option(help="Number of processes; one for each core by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the table.")] = False,
+    check_itself: Annotated[
+        bool,
+        typer.Option("--self-check", help="Only check that planted leaks are found and that planted safe runs pass."),
+    ] = False,
+) -> None:
+    """Attack every algorithm under every defence and report how much of a client's data the messages leak."""
+
+    def command() -> int:
+        if check_itself:
+            return _self_check()
+        if fail_above is not None:
+            from securefed._auditing.gate import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
+
+            require_limit(fail_above, "--fail-above")
+        if workers != 1:
+            from securefed._auditing.processes import warm_up  # noqa: PLC0415 - not needed for --help
+
+            warm_up()
+        from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
+
+        with progress_bar(silent=as_json) as progress:
+            bar = progress.add_task("audit", total=None)
+
+            def step(done: int, total: int, what: str) -> None:
+                progress.update(bar, completed=done, total=total, description=what)
+
+            report = auditing.run_and_save(
+                out,
+                step,
+                algorithms=split(algorithms),
+                defenses=split(defenses),
+                attacks=split(attacks),
+                data=data,
+                clients=clients,
+                seeds=seeds,
+                epsilon=epsilon,
+                delta=delta,
+                epsilons=numbers(epsilons),
+                acceptable=acceptable,
+                every_seed=every_seed,
+                survivor_change=survivor_change,
+                membership=membership,
+                workers=workers,
+            )
+        if as_json:
+            typer.echo(json.dumps(report.to_json(), indent=1))
+        else:
+            show_audit(report)
+            console.print(
+                f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})"
+            )
+        return _gate(report, fail_above)
+
+    guarded(command)
+
+
+@app.command(
+    epilog="Examples:\n\nsecurefed attack run.transcript ssi --set rank=5\n\n"
+    "securefed attack run.transcript optimization/fedavg --set problem=softmax --set local_steps=5 "
+    "--try learning_rate=0.01 --try learning_rate=0.1   (the candidate that explains the messages is named)"
+)
+def attack(
+    transcript: Annotated[Path, typer.Argument(help="A recorded run: `Transcript.save`, or an imported one.")],
+    algorithm: Annotated[str, typer.Argument(help="Name of an algorithm (see `securefed list`).")],
+    settings: Settings = None,
+    candidates: Annotated[
+        list[str] | None,
+        typer.Option("--try", help="name=value, a candidate for an unknown setting; repeatable."),
+    ] = None,
+    attacks: Names = None,
+    target: Annotated[int, typer.Option(help="Number of the client that is attacked.")] = 0,
+    classes: Annotated[
+        int | None, typer.Option(help="Number of classes, where the transcript does not state it.")
+    ] = None,
+    rows: Annotated[
+        Path | None, typer.Option(help="PATH.npz with x, client and maybe y: the clients' rows, to score against.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Attack a recorded run and report what its messages leak, and what the recording lacks."""
+
+    def command() -> int:
+        from securefed._commands.audit_run import attack_file  # noqa: PLC0415 - heavy, and not needed for --help
+        from securefed._commands.named_run import parse_settings  # noqa: PLC0415
+
+        found = attack_file(
+            transcript,
+            algorithm,
+            parse_settings(settings or []),
+            [parse_settings([candidate]) for candidate in candidates or []],
+            attacks=split(attacks),
+            target=target,
+            classes=classes,
+            rows=rows,
+        )
+        typer.echo(json.dumps(found.to_json(), indent=1) if as_json else str(found))
+        return 0
+
+    guarded(command)
+
+
+@app.command(
+    epilog="Examples:\n\nsecurefed compare before/audit.json after/audit.json\n\n"
+    "securefed compare before/audit.json after/audit.json --out compared   (also as a page, comparison.html)\n\n"
+    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, or went "
+    "can no longer be measured)"
+)
+def compare(
+    before: Annotated[Path, typer.Argument(help="audit.json of the earlier audit.")],
+    after: Annotated[Path, typer.Argument(help="audit.json of the later one.")],
+    every: Annotated[bool, typer.Option("--all", help="Show also the cells that did not change.")] = False,
+    fail_on_growth: Annotated[
+        bool,
+        typer.Option(
+            "--fail-on-growth",
+            help="Exit with code 3 if a leak grew beyond both intervals, one was found where the earlier audit tried "
+            "nothing, one went out of sight because attacks fail that did not, or the later audit did not run all that "
+            "it was asked for.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for comparison.html and comparison.json; none are written without it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of the table.")] = False,
+) -> None:
+    """Compare two audits: leaks that grew or shrank by more than their intervals, utility and bytes."""
+
+    def command() -> int:
+        from securefed._auditing import comparison, comparison_page  # noqa: PLC0415 - not needed for --help
+
+        reports = comparison.read(before), comparison.read(after)
+        rows = comparison.compare(*reports)
+        if out is not None:
+            comparison_page.save(out, *reports)
+        if as_json:
+            typer.echo(json.dumps(comparison_page.to_json(*reports), indent=1, allow_nan=False))
+        else:
+            show_comparison(rows, list(comparison.settings_that_differ(*reports)), everything=every)
+            console.print(f"\n{comparison_page.summary(*reports)}", highlight=False, markup=False)
+            if out is not None:
+                where = [escape(str(out / f"comparison.{kind}")) for kind in ("html", "json")]
+                console.print(f"\nPage: [bold]{where[0]}[/] (data: {where[1]})")
+        return _gate_growth(*reports) if fail_on_growth else 0
+
+    guarded(command)
+
+
+def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
+    from securefed._auditing.growth import growth, unjudged  # noqa: PLC0415 - heavy, and not needed for --help
+
+    found = growth(before, after)
+    for reason in found:
+        said = f"[bold red]{reason.kind}[/]: {escape(reason.where)}: {escape(reason.said)}"
+        errors.print(said, highlight=False, soft_wrap=True)
+    for said in unjudged(before, after):
+        errors.print(f"not judged: {escape(said)}", highlight=False, soft_wrap=True)
+    return EXIT_LEAK if found else 0
+
+
+def _gate(report: Report, limit: float | None) -> int:
+    if limit is None:
+        return 0
+    from securefed._auditing.gate import reasons  # noqa: PLC0415 - heavy, and not needed for --help
+
+    found = reasons(report, limit)
+    for reason in found:
+        kind = f"above {limit:g}" if reason.kind == "above" else reason.kind
+        said = f"[bold red]{kind}[/]: {escape(reason.where)}: {escape(reason.said)}"
+        errors.print(said, highlight=False, soft_wrap=True)
+    return EXIT_LEAK if found else 0
+
+
+def _self_check() -> int:
+    from securefed._auditing.selfcheck import failures, self_check  # noqa: PLC0415 - heavy, and not needed for --help
+
+    checked = self_check()
+    for item in checked:
+        mark = "[green]right[/]" if item.right else "[bold red]wrong[/]"
+        console.print(f"{mark}  planted {item.name}: {escape(item.said)}", highlight=False)
+    return 1 if failures(checked) else 0

@@ -1,0 +1,80 @@
+"""Define what all commands share: the application, common options, and the exit on an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import metadata
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from securefed._commands.display import errors
+from securefed.errors import ConfigError, SecureFedError
+
+EXIT_BAD_INPUT, EXIT_LEAK = 2, 3
+
+app = typer.Typer(
+    name="securefed",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,  # locals may hold rows or keys
+    help="Run federated algorithms, with and without defences, and measure what their messages leak.",
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"securefed {metadata.version('securefed')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+DATA_HELP = (
+    "digits, breast_cancer; from the folder SECUREFED_DATA mnist, unsw_nb15, ton_iot, iot23, uci_har, esr, esr_five, "
+    "coil20, abide; or PATH.npz with x and y."
+)
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="name=value, a setting of the algorithm; repeatable. Values are JSON or text."),
+]
+DefenseSettings = Annotated[
+    list[str] | None,
+    typer.Option("--defense-set", help="name=value, a setting of the defence; repeatable. Values are JSON or text."),
+]
+Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
+
+
+def guarded(command: Callable[[], int]) -> None:
+    """Run a command; print an error of the library in one line and exit with code 2."""
+    try:
+        code = command()
+    except SecureFedError as error:
+        errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(EXIT_BAD_INPUT) from error
+    if code:
+        raise typer.Exit(code)
+
+
+def split(names: str | None) -> list[str] | None:
+    """Split names at commas; return `None` for no names."""
+    return [name.strip() for name in names.split(",") if name.strip()] if names else None
+
+
+def numbers(values: str | None) -> list[float]:
+    """Split numbers at commas; raise `ConfigError` for anything else."""
+    try:
+        return [float(value) for value in split(values) or []]
+    except ValueError as error:
+        raise ConfigError(
+            f"--epsilons must be numbers with commas between them, as in 1,8,64; got {values!r}"
+        ) from error

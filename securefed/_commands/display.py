@@ -1,0 +1,173 @@
+"""Print results on the command line: progress, tables and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from securefed._auditing.audit_cells import Cell, Report
+    from securefed._auditing.comparison import Compared
+
+console = Console()
+errors = Console(stderr=True)
+_LONGEST_REASON = 200
+"""Largest number of characters of a reason; `audit.json` holds the whole text."""
+
+
+def progress_bar(silent: bool) -> Progress:
+    """Make a progress bar on standard error, removed at the end."""
+    return Progress(
+        SpinnerColumn(),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=errors,
+        transient=True,
+        disable=silent,
+    )
+
+
+def show_audit(report: Report) -> None:
+    """Print one line for each view, the reasons for missing cells, and the finding."""
+    from securefed._auditing.audit_cells import CLIENT, FEDERATION  # noqa: PLC0415
+    from securefed._auditing.finding import strongest  # noqa: PLC0415
+    from securefed._auditing.report import headline  # noqa: PLC0415
+    from securefed._auditing.report_text import short, short_defense  # noqa: PLC0415
+
+    best = strongest(report.cells)
+    table = Table(
+        title="Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("algorithm", "defence", "view", "one client", "everybody pooled"):
+        table.add_column(name, no_wrap=True)
+    gaps, reasons = _gaps(report)
+    previous = ("", "")
+    for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
+        cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
+        texts = [_leakage(cell) if cell else "" for cell in cells]
+        numbers = "".join(f" ({number})" for number in gaps.get((algorithm, defense, view), []))
+        absent = f"[dim]did not run{numbers}[/]" if numbers else ""
+        table.add_row(
+            short(algorithm) if algorithm != previous[0] else "",
+            short_defense(defense) if (algorithm, defense) != previous else "",
+            view.replace(" + ", "+"),
+            *(texts if any(texts) else [absent, ""]),
+        )
+        if absent and any(texts):
+            table.add_row("", "", "", absent)
+        previous = (algorithm, defense)
+    console.print(table)
+    for number, reason in enumerate(reasons, 1):
+        console.print(f"({number}) did not run: {escape(_cut(reason))}", soft_wrap=True)
+    console.print(
+        "red: exposed, yellow: partial, green: not detected. A question mark: inconclusive, the attacks failed or "
+        "scatter too much, and say nothing of the data. Epsilon and everything else are in the report.",
+        soft_wrap=True,
+    )
+    for line in headline(report):
+        console.print(f"\n{line}", soft_wrap=True)
+
+
+def _gaps(report: Report) -> tuple[dict[tuple[str, str, str], list[int]], list[str]]:
+    """Return the numbers of the reasons by algorithm, defence and view, and the reasons, each once."""
+    numbers: dict[str, int] = {}
+    gaps: dict[tuple[str, str, str], list[int]] = {}
+    for item in report.missing:
+        said = f"{item.attack}: {item.said}" if item.attack else item.said
+        number = numbers.setdefault(said, len(numbers) + 1)
+        gaps.setdefault((item.algorithm, item.defense, item.view), []).append(number)
+    return gaps, list(numbers)
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}... (audit.json says it all)"
+
+
+def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int]]:
+    """Algorithms and defences in the order of the report's cells, those without a cell last."""
+    algorithms = list(dict.fromkeys([*report.algorithms, *(item.algorithm for item in report.missing)]))
+    defenses = list(dict.fromkeys([*(cell.defense for cell in report.cells), *(m.defense for m in report.missing)]))
+    return lambda key: (algorithms.index(key[0]), defenses.index(key[1]))
+
+
+def _leakage(cell: Cell) -> str:
+    from securefed._auditing.report_text import leak_text  # noqa: PLC0415
+
+    leak = cell.leakage
+    styles = {"exposed": "bold red", "partial": "yellow", "not detected": "green", "inconclusive": "dim"}
+    style, mark = styles[cell.verdict.word], "?" if cell.verdict.word == "inconclusive" else " "
+    return f"[{style}]{leak_text(leak.mean):>5}{mark}\\[{leak_text(leak.low)},{leak_text(leak.high)}][/]"
+
+
+def show_registry(title: str, registry: Any) -> None:
+    """Print every entry with its source and public facts."""
+    console.print(f"[bold underline]{title}[/] ({len(registry)})\n")
+    for entry in registry:
+        console.print(f"[bold]{escape(entry.name)}[/]  {escape(entry.summary)}", highlight=False)
+        for key, value in ({"source": entry.source} | entry.details).items():
+            line = Text(f"{key.replace('_', ' ')}: {value}", style="dim")
+            console.print(Padding(line, (0, 0, 0, 4)))
+    console.print()
+
+
+def show_plan(defense: Any, found: Any, clients: int | None = None) -> None:
+    """Print a plan and its cost, and the cost of a tree of groups where `clients` is given."""
+    for line in (*str(found).splitlines(), *_costs(defense, found, clients)):
+        console.print(escape(line), soft_wrap=True, highlight=False)
+
+
+def _costs(defense: Any, found: Any, clients: int | None) -> list[str]:
+    from securefed import _costs as costs  # noqa: PLC0415 - not needed for --help
+
+    if clients is None:
+        return costs.cost_lines(defense, found)
+    tree = costs.aggregator_tree(defense, found.layout, clients, found.clients)
+    return costs.cost_lines(defense, found) + costs.tree_lines(tree)
+
+
+def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:
+    """Print the cells that changed, or all of them, and the settings in which the two audits differ."""
+    from securefed._auditing.comparison import QUIET  # noqa: PLC0415 - not needed for --help
+    from securefed._auditing.report_text import short, short_defense  # noqa: PLC0415
+
+    shown = [row for row in rows if everything or row.change not in QUIET]
+    table = Table(title="Leakage before and after", title_justify="left", box=None, pad_edge=False)
+    for name in ("algorithm, defence, view, attack, secret", "before", "after", "change", "utility", "bytes"):
+        table.add_column(name)
+    style = {"grew": "bold red", "no longer known": "red", "shrank": "green"}
+    for row in shown:
+        attack = row.attack.rsplit("/", 1)[-1]
+        where = f"{short(row.algorithm)}, {short_defense(row.defense)}, {row.view}, {attack}, {row.secret}"
+        leaks = ["" if value is None else f"{value:.3f}" for value in (row.before, row.after)]
+        change = f"[{style[row.change]}]{row.change}[/]" if row.change in style else row.change
+        utility = "" if row.utility is None else f"{row.utility:+.3f}"
+        traffic = "" if row.bytes is None else f"x {row.bytes:.2f}"
+        table.add_row(escape(where), *leaks, change, utility, traffic)
+    if shown:
+        console.print(table)
+    console.print(f"{len(rows)} cells compared, {len(rows) - len(shown)} without a change that shows and left out.")
+    for sentence in uneven:
+        console.print(f"- not the same audit: {escape(sentence)}", soft_wrap=True)

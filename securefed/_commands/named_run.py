@@ -1,0 +1,282 @@
+"""Run one algorithm on named data under a named defence, as `securefed run` does."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from inspect import signature
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from securefed import _catalogue as catalogue
+from securefed._persistence.sealing import Seal
+from securefed._public import Public
+from securefed._registry import Registry
+from securefed._runtime.federation import Federation
+from securefed._runtime.history import RoundHistory
+from securefed._runtime.run_options import RunOptions
+from securefed._runtime.server import Progress, Result
+from securefed._runtime.terms import check_seed
+from securefed.datasets import partition
+from securefed.datasets._base import Dataset
+from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.datasets._loaders import load
+from securefed.datasets._named_partitions import partitioned
+from securefed.errors import ConfigError, StorageError
+
+T = TypeVar("T")
+_DATA_STREAM = 0xDA7A
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run whose algorithm, defence, data and partition are given by name, as on the command line.
+
+    Attributes:
+        algorithm: as `securefed list` names it.
+        settings: parameters of the algorithm.
+        defense: as `securefed list` names it.
+        defense_settings: parameters of the defence.
+        data: a set's name, or the path of an `.npz` file.
+        clients: N.
+        cohort: S, all by default.
+        partition: how rows are split over clients, as `datasets.named_partitions.PARTITIONS` reads it.
+        held_out: share of the rows kept for scoring the result (the official test rows where there are some); 0: none.
+        rounds: largest number of rounds.
+        evaluate_every: rounds between two evaluations by the clients; 0: none.
+        seed: of data split, start, cohorts and mini-batches.
+    """
+
+    algorithm: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    defense: str = "plain"
+    defense_settings: Mapping[str, Any] = field(default_factory=dict)
+    data: str = "digits"
+    clients: int = 8
+    cohort: int | None = None
+    partition: str = "iid"
+    held_out: float = 0.2
+    rounds: int = 50
+    evaluate_every: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A finished run with its measures.
+
+    Attributes:
+        run: what was asked for.
+        result: the algorithm's result and history.
+        score: of the result on held-out rows, by the algorithm's own measure; `None` where it has none.
+        seconds: duration of the run.
+    """
+
+    run: NamedRun
+    result: Result
+    score: float | None
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values: the run, its plan in brief, the history, the score."""
+        result, plan = self.result, self.result.plan
+        return {
+            "run": {**vars(self.run), "settings": _texts(self.run.settings)},
+            "plan": {
+                "defense": plan.defense,
+                "stages": list(plan.stages),
+                "upload_bytes": plan.upload_bytes,
+                "open_to": plan.open_to,
+                "assumptions": list(plan.assumptions),
+                "epsilon": [list(pair) for pair in plan.epsilon],
+            },
+            "rounds": len(result.history),
+            "stopped": result.stopped,
+            "history": [entry.to_json() | {"measures": measures(entry.metrics)} for entry in result.history],
+            "score": self.score,
+            "bytes": {"up": sum(h.up for h in result.history), "down": sum(h.down for h in result.history)},
+            "seconds": self.seconds,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write `run.json`, `output.safetensors` and, for personal results, `personal.safetensors`."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "run.json").write_text(json.dumps(self.to_json(), indent=1) + "\n")
+            save_file(
+                {n: np.ascontiguousarray(v) for n, v in self.result.output.items()}, folder / "output.safetensors"
+            )
+            personal = {
+                f"client{client}.{name}": np.ascontiguousarray(value)
+                for client, tensors in self.result.personal.items()
+                for name, value in tensors.items()
+            }
+            if personal:
+                save_file(personal, folder / "personal.safetensors")
+        except OSError as error:
+            raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder") from error
+
+
+def prepare(run: NamedRun) -> tuple[LoadedDataset, list[Dataset], Dataset | None]:
+    """Load the data of a run and split it.
+
+    Returns:
+        The data set, the rows of each client, and the held-out rows: those of the official split where there is one.
+
+    Raises:
+        ConfigError: an unknown name, or a split that the data does not allow.
+        DataError: the data cannot be read.
+    """
+    check_seed(run.seed)
+    rng = np.random.default_rng([run.seed, _DATA_STREAM])
+    source = load(run.data)
+    test = source.test if run.held_out else None
+    if run.held_out and test is None:
+        rest, held = partition.split_rows(source.data.rows, run.held_out, rng)
+        test = source.data.take(held)
+        groups = {name: values[rest] for name, values in source.groups.items()}
+        source = replace(source, data=source.data.take(rest), groups=groups)
+    return source, partitioned(source, run.partition, run.clients, rng), test
+
+
+def build(kind: Registry[T], name: str, settings: Mapping[str, Any]) -> T:
+    """Build a registered algorithm or defence; raise `ConfigError` for unknown or missing settings."""
+    try:
+        return kind.make(name, **settings)
+    except TypeError as error:
+        make = kind[name].make
+        built = getattr(make, "__self__", make)  # `from_settings` takes any name; its class lists them
+        settings_of = [parameter for parameter in signature(built).parameters if parameter != "settings"]
+        raise ConfigError(
+            f"{kind.kind} {kind[name].name!r}: {_argument_error(kind.kind, str(error), settings_of)}"
+        ) from error
+
+
+def _argument_error(kind: str, said: str, known: Sequence[str]) -> str:
+    """Word Python's error on missing or unknown arguments for the command line."""
+    option = "--defense-set" if kind == "defense" else "--set"
+    if (lacks := re.search(r"missing \d+ required [\w -]*arguments?: (.+)", said)) is not None:
+        names = lacks[1].replace("'", "")
+        return f"it needs {names}; on the command line each is given as {option} name=value"
+    if (unknown := re.search(r"unexpected keyword argument '(\w+)'", said)) is not None:
+        near = get_close_matches(unknown[1], known, n=1)
+        hint = f"; the nearest one is {near[0]}" if near else ""
+        return f"it has no setting {unknown[1]}{hint}. Its settings: {', '.join(known) or 'none'}"
+    return said
+
+
+def federation(
+    run: NamedRun, *, checkpoint: Path | None = None, seal: Seal | None = None, reveal: bool | None = None
+) -> Federation:
+    """Build the federation of a run, for its plan or to run it; messages are not kept."""
+    return _setup(run, checkpoint, seal, reveal)[0]
+
+
+def execute(
+    run: NamedRun,
+    *,
+    checkpoint: Path | None = None,
+    seal: Seal | None = None,
+    reveal: bool | None = None,
+    progress: Progress | None = None,
+) -> FinishedRun:
+    """Execute a run; it resumes from the file `checkpoint` if there is one, encrypted where there is a `seal`."""
+    made, test = _setup(run, checkpoint, seal, reveal)
+    start = time.perf_counter()
+    result = made.run(run.rounds, evaluate_every=run.evaluate_every, progress=progress)
+    utility = getattr(made.algorithm, "utility", None)
+    score = float(utility(result.output, test)) if utility is not None and test is not None else None
+    return FinishedRun(run, result, score, time.perf_counter() - start)
+
+
+def _setup(
+    run: NamedRun, checkpoint: Path | None, seal: Seal | None, reveal: bool | None
+) -> tuple[Federation, Dataset | None]:
+    algorithm = build(catalogue.algorithms, run.algorithm, run.settings)
+    defense = build(catalogue.defenses, run.defense, run.defense_settings)
+    source, clients, test = prepare(run)
+    public = Public.of(clients, cohort=run.cohort, feature_bound=source.feature_bound)
+    made = Federation(
+        algorithm,
+        clients,
+        defense,
+        seed=run.seed,
+        public=public,
+        reveal=reveal,
+        options=RunOptions(checkpoint=checkpoint, seal=seal, keep_transcript=False),
+    )
+    return made, test
+
+
+def measures(sums: Mapping[str, float]) -> dict[str, float]:
+    """Turn evaluation sums into readable ratios: per row, or captured energy as a share of the total."""
+    if sums.get("count"):
+        names = [name for name in sums if name not in ("count", "clients")]
+        return {("accuracy" if name == "correct" else name): sums[name] / sums["count"] for name in names}
+    if sums.get("total"):
+        return {"captured": sums["captured"] / sums["total"]}
+    return {name: value for name, value in sums.items() if name != "clients"}
+
+
+def line(entry: RoundHistory) -> str:
+    """Describe a round in one line, for a progress display."""
+    found = ", ".join(f"{name} {value:.4g}" for name, value in measures(entry.metrics).items())
+    return f"round {entry.round + 1}, {len(entry.survivors)} clients" + (f", {found}" if found else "")
+
+
+def summary(ran: FinishedRun) -> list[str]:
+    """Summarise a run, one sentence a line."""
+    history, result = ran.result.history, ran.result
+    up, down = (sum(getattr(entry, way) for entry in history) for way in ("up", "down"))
+    void = sum(len(entry.void) for entry in history)
+    out = [f"{len(history)} rounds in {ran.seconds:.1f} s" + (f", stopped: {result.stopped}" if result.stopped else "")]
+    out.append(f"bytes received by the server {up:,}, sent {down:,}" + (f"; {void} void attempts" if void else ""))
+    shown = [(entry.round + 1, measures(entry.metrics)) for entry in history if entry.metrics]
+    for number, found in shown[-1:]:
+        values = ", ".join(f"{name} {value:.6g}" for name, value in found.items())
+        out.append(f"clients' evaluation after round {number}: {values}")
+    if ran.score is not None:
+        out.append(f"score of the result on held-out rows: {ran.score:.4f}")
+    if result.personal:
+        out.append(f"personal results of {len(result.personal)} clients")
+    out += [f"assumed: {sentence}" for sentence in result.plan.assumptions]
+    return out
+
+
+def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Parse `name=value` pairs; values are JSON where they parse as JSON (numbers, true, null, lists), text otherwise.
+
+    Raises:
+        ConfigError: a text that is no pair, or two values for one setting.
+    """
+    texts: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ConfigError(f"a setting must be written name=value; got {pair!r}")
+        if name in texts:
+            raise ConfigError(f"two values for one setting, {name}: {texts[name]!r} and {value!r}; give it once")
+        texts[name] = value
+    return {name: _read(value) for name, value in texts.items()}
+
+
+def _read(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
+def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, int | float | str | bool | None) else repr(value)
+        for name, value in settings.items()
+    }

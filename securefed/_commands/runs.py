@@ -1,0 +1,207 @@
+"""Define the commands `securefed run`, `key`, `plan` and `list`."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from securefed._commands.base import DATA_HELP, DefenseSettings, Settings, app, guarded
+from securefed._commands.display import console, progress_bar, show_plan, show_registry
+
+if TYPE_CHECKING:
+    from securefed._persistence.sealing import Seal
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "securefed run ssi --set rank=5 --rounds 20\n\n"
+    "securefed run losac --set learning_rate=0.001 --set blocks=5 --partition by_label --evaluate-every 10\n\n"
+    "securefed run optimization/fedavg --set problem=2nn --data mnist --clients 100 --cohort 10 --rounds 100 "
+    "--defense secure_aggregation --checkpoint run.checkpoint --out result\n\n"
+    "securefed key seal.key   (once; then the checkpoint is encrypted)\n\n"
+    "securefed run ssi --set rank=5 --checkpoint run.checkpoint --seal-key-file seal.key"
+)
+def run(
+    algorithm: Annotated[str, typer.Argument(help="Name of an algorithm (see `securefed list`).")],
+    settings: Settings = None,
+    data: Annotated[str, typer.Option(help=DATA_HELP)] = "digits",
+    clients: Annotated[int, typer.Option(help="N, the number of clients enrolled.")] = 8,
+    cohort: Annotated[int | None, typer.Option(help="S, the number of clients in a round; all by default.")] = None,
+    partition: Annotated[
+        str,
+        typer.Option(
+            help="How rows are split: iid, power_law=1, one_small=ROWS, by_label, shards=2, partly_sorted=0.5, "
+            "dirichlet=0.3, by_feature=COLUMN, by_group=FACT."
+        ),
+    ] = "iid",
+    held_out: Annotated[float, typer.Option(help="Share of the rows kept for scoring the result; 0 for none.")] = 0.2,
+    rounds: Annotated[
+        int, typer.Option(help="Largest number of rounds; the algorithm's own stop rule may end the run earlier.")
+    ] = 50,
+    defense: Annotated[str, typer.Option(help="Name of a defence (see `securefed list`).")] = "plain",
+    defense_settings: DefenseSettings = None,
+    reveal: Annotated[
+        bool,
+        typer.Option("--reveal", help="Allow clients to reveal the scalars by which the algorithm selects clients."),
+    ] = False,
+    evaluate_every: Annotated[int, typer.Option(help="Evaluate at the clients every so many rounds; 0 for never.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of data split, initial values, cohorts and mini-batches; secrets never use it.")
+    ] = 0,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="File in which the run is saved, and from which it resumes if the file exists.")
+    ] = None,
+    seal_key_file: Annotated[
+        Path | None,
+        typer.Option(help="Encrypt the checkpoint under the key in this file (mode 0600; `securefed key` makes one)."),
+    ] = None,
+    seal_anchor: Annotated[
+        Path | None,
+        typer.Option(
+            help="Small file on another disk that records the newest checkpoint; older checkpoints are refused."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for run.json and the results as .safetensors files.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print run.json instead of the summary.")] = False,
+) -> None:
+    """Run one algorithm on real data, in the clear or under a defence."""
+
+    def command() -> int:
+        seal = _seal(seal_key_file, seal_anchor, checkpoint)
+        from securefed._commands import named_run as running  # noqa: PLC0415 - heavy, and not needed for --help
+
+        what = running.NamedRun(
+            algorithm,
+            running.parse_settings(settings or []),
+            defense,
+            running.parse_settings(defense_settings or []),
+            data,
+            clients,
+            cohort,
+            partition,
+            held_out,
+            rounds,
+            evaluate_every,
+            seed,
+        )
+        with progress_bar(silent=as_json) as progress:
+            bar = progress.add_task(algorithm, total=rounds)
+            ran = running.execute(
+                what,
+                checkpoint=checkpoint,
+                seal=seal,
+                reveal=reveal or None,
+                progress=lambda entry: progress.update(bar, completed=entry.round + 1, description=running.line(entry)),
+            )
+        if out is not None:
+            ran.save(out)
+        if as_json:
+            typer.echo(json.dumps(ran.to_json(), indent=1))
+        else:
+            for sentence in running.summary(ran):
+                console.print(escape(sentence), soft_wrap=True, highlight=False)
+            if out is not None:
+                console.print(f"Results: [bold]{escape(str(out))}[/]")
+        return 0
+
+    guarded(command)
+
+
+@app.command(
+    epilog="Examples:\n\nsecurefed key seal.key\n\n"
+    "securefed run ssi --set rank=5 --checkpoint run.checkpoint --seal-key-file seal.key --seal-anchor /else/anchor"
+)
+def key(path: Annotated[Path, typer.Argument(help="File to write; an existing file is not changed.")]) -> None:
+    """Make a key for encrypting files: 32 bytes, in a file that only its owner can read."""
+
+    def command() -> int:
+        from securefed._persistence.sealing import make_key  # noqa: PLC0415
+
+        make_key(path)
+        console.print(
+            f"Key: [bold]{escape(str(path))}[/]. Do not store it beside the files that it encrypts, and keep a "
+            "copy in a safe place: without the key they cannot be opened.",
+            soft_wrap=True,
+        )
+        return 0
+
+    guarded(command)
+
+
+def _seal(key_file: Path | None, anchor: Path | None, checkpoint: Path | None) -> Seal | None:
+    from securefed._persistence.sealing import Seal  # noqa: PLC0415
+    from securefed.errors import ConfigError  # noqa: PLC0415
+
+    if key_file is None:
+        if anchor is not None:
+            raise ConfigError("--seal-anchor needs an encrypted checkpoint; give --seal-key-file as well")
+        return None
+    if checkpoint is None:
+        raise ConfigError(
+            "--seal-key-file encrypts the checkpoint, and no checkpoint is given; give --checkpoint as well"
+        )
+    return Seal.from_file(key_file, anchor, make=False)
+
+
+class RegistryName(StrEnum):
+    """Registries that `securefed list` shows."""
+
+    algorithms = "algorithms"
+    defenses = "defenses"
+    attacks = "attacks"
+
+
+@app.command("list", epilog="Examples:\n\nsecurefed list\n\nsecurefed list attacks")
+def list_(
+    kind: Annotated[RegistryName | None, typer.Argument(help="Which names to show; all by default.")] = None,
+) -> None:
+    """List every algorithm, defence and attack with its source."""
+
+    def command() -> int:
+        from securefed import _catalogue as catalogue  # noqa: PLC0415 - heavy, and not needed for --help
+
+        for name, registry in (
+            (RegistryName.algorithms, catalogue.algorithms),
+            (RegistryName.defenses, catalogue.defenses),
+            (RegistryName.attacks, catalogue.attacks),
+        ):
+            if kind in (None, name):
+                show_registry(name.value, registry)
+        return 0
+
+    guarded(command)
+
+
+@app.command(
+    epilog="Examples:\n\nsecurefed plan fedpg secure_aggregation --clients 100\n\nsecurefed plan ssi paillier\n\n"
+    "securefed plan optimization/fedavg secure_aggregation --set problem=2nn --data mnist\n\n"
+    "securefed plan fedpg secure_aggregation --clients 100 --tree 1000000\n\n"
+    "securefed plan fedpg secure_aggregation --clients 100 --defense-set pipelined=true --defense-set verify=true"
+)
+def plan(
+    algorithm: Annotated[str, typer.Argument(help="Name of an algorithm (see `securefed list`).")],
+    defense: Annotated[str, typer.Argument(help="Name of a defence (see `securefed list`).")],
+    clients: Annotated[int, typer.Option(help="Number of clients planned for a round.")] = 8,
+    data: Annotated[str, typer.Option(help="Data set whose shape and range to plan for.")] = "digits",
+    settings: Settings = None,
+    defense_settings: DefenseSettings = None,
+    tree: Annotated[
+        int | None, typer.Option(help="Show also the cost for this many clients in a tree of groups of --clients each.")
+    ] = None,
+) -> None:
+    """Show a run's plan in advance: bounds, bits, largest cohort, error, stages, bytes, cost, assumptions."""
+
+    def command() -> int:
+        from securefed._commands.audit_run import plan_for  # noqa: PLC0415
+        from securefed._commands.named_run import parse_settings  # noqa: PLC0415
+
+        own, defending = parse_settings(settings or []), parse_settings(defense_settings or [])
+        show_plan(*plan_for(algorithm, defense, clients, data, own, defending), tree)
+        return 0
+
+    guarded(command)

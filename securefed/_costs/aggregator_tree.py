@@ -1,0 +1,132 @@
+"""Costs of a tree of aggregators: clients sum in groups, and each group's aggregator is a client of the next level.
+
+The tree is a composition of exchanges, not a protocol of its own. It promises what its exchanges promise: an aggregator
+sees the sum of its own group.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from securefed._costs.prediction import ExchangeCost, predict
+from securefed._tensors import Layout
+from securefed.defenses._base import Defense, Plan
+from securefed.defenses._plain import Plain
+from securefed.errors import PlanError
+
+
+@dataclass(frozen=True)
+class TreeLevel:
+    """One level of a tree.
+
+    Attributes:
+        groups: number of exchanges.
+        plan: the plan of the largest group; `plan.clients` is its number of members.
+        cost: the predicted cost of that group.
+    """
+
+    groups: int
+    plan: Plan
+    cost: ExchangeCost
+
+
+@dataclass(frozen=True)
+class AggregatorTree:
+    """Groups of clients, groups of their aggregators, and so on to the root.
+
+    Attributes:
+        levels: the levels, that of the clients first.
+    """
+
+    levels: tuple[TreeLevel, ...]
+
+    @property
+    def busiest_cpu(self) -> float:
+        """CPU seconds of the busiest aggregator: the server of one group, and a member of the next."""
+        above = [*(level.cost.client_cpu for level in self.levels[1:]), 0.0]
+        return max(level.cost.server_cpu + member for level, member in zip(self.levels, above, strict=True))
+
+    @property
+    def path_cpu(self) -> float:
+        """CPU seconds from a client's contribution to the root's sum, where all of a level work at the same time."""
+        return sum(level.cost.client_cpu + level.cost.server_cpu + level.cost.helper_cpu for level in self.levels)
+
+    @property
+    def aggregators_cpu(self) -> float:
+        """CPU seconds of all aggregators together, key holders' included."""
+        above = [*(level.groups * level.plan.clients * level.cost.client_cpu for level in self.levels[1:]), 0.0]
+        return sum(
+            level.groups * (level.cost.server_cpu + level.cost.helper_cpu) + up
+            for level, up in zip(self.levels, above, strict=True)
+        )
+
+
+def group_sizes(clients: int, members: int) -> list[tuple[int, int]]:
+    """Split clients into groups, level by level, as equal as they can be.
+
+    Args:
+        clients: number of clients.
+        members: largest number of members of a group.
+
+    Returns:
+        By level, the number of groups and the members of the largest one.
+
+    Raises:
+        PlanError: fewer than 3 members.
+    """
+    if members < 3:
+        raise PlanError(f"a group hides nothing with fewer than 3 members, not {members}")
+    levels: list[tuple[int, int]] = []
+    while not levels or clients > 1:
+        groups = math.ceil(clients / members)
+        levels.append((groups, max(math.ceil(clients / groups), 3)))
+        clients = groups
+    return levels
+
+
+def level_plan(defense: Defense, layout: Layout, capacity: int, members: int, below: int = 1) -> Plan:
+    """Plan one group, each of whose members brings the sum of `below` clients.
+
+    Args:
+        defense: the defence of each exchange.
+        layout: the tensors of one contribution.
+        members: number of members of the group.
+        below: number of clients whose sum a member brings.
+        capacity: clients that the whole tree has room for; fixed point is planned for the sum of so many.
+
+    Raises:
+        PlanError: as the defence does, or its noise is sized for one exchange.
+    """
+    if defense.plan(layout, members).noised:
+        raise PlanError(f"{defense.name}: noise is planned for one exchange, not for a tree of them")
+    whole = Defense(defense.transforms, Plain()).plan(layout, capacity)
+    tensors = tuple(t if t.bound is None else replace(t, bound=below * t.bound) for t in whole.tensors)
+    empty = replace(whole, clients=members, tensors=tensors, stages=(), upload_bytes=0, open_to="", assumptions=())
+    return defense.aggregation.plan(empty)
+
+
+def aggregator_tree(defense: Defense, layout: Layout, clients: int, members: int, lost: float = 0.0) -> AggregatorTree:
+    """Predict the costs of a tree of aggregators.
+
+    The costs of a level are those of its largest group.
+
+    Args:
+        defense: the defence of each exchange.
+        layout: the tensors of one contribution.
+        clients: number of clients of the whole tree.
+        members: largest number of members of a group.
+        lost: share of the clients that do not upload; aggregators stay.
+
+    Raises:
+        PlanError: fewer than 3 members, costs of this defence are not known, or see `level_plan`.
+    """
+    levels: list[TreeLevel] = []
+    found = group_sizes(clients, members)
+    capacity, below = math.prod(most for _, most in found), 1
+    for groups, most in found:
+        plan = level_plan(defense, layout, capacity, most, below)
+        missing = 0 if levels else int(lost * most)
+        levels.append(TreeLevel(groups, plan, predict(defense, plan, missing)))
+        below *= most
+    return AggregatorTree(tuple(levels))

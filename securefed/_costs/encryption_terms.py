@@ -1,0 +1,71 @@
+"""The terms of the cost of an exchange under Paillier encryption: mostly ciphertexts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from securefed.defenses._base import Plan
+from securefed.defenses._homomorphic.packing import Packing
+from securefed.errors import PlanError
+
+
+@dataclass(frozen=True)
+class EncryptionCounts:
+    """The counts that the cost of one exchange depends on, for one key length and kind of encryption randomness.
+
+    Attributes:
+        clients: number of clients.
+        lost: number of clients that do not upload.
+        ciphertexts: number of ciphertexts of one upload.
+        key: bytes of the public key as clients receive it.
+    """
+
+    clients: int
+    lost: int
+    ciphertexts: int
+    key: int
+
+    @classmethod
+    def of(cls, plan: Plan, bits: int, lost: int = 0) -> EncryptionCounts:
+        """Count for an exchange under `plan` and a modulus of `bits` bits.
+
+        Args:
+            plan: the plan of the exchange.
+            bits: length of the modulus.
+            lost: number of clients that do not upload.
+
+        Raises:
+            PlanError: the plan's tensors do not fit plaintexts, or more clients are lost than it survives.
+        """
+        if not 0 <= lost <= plan.clients - plan.threshold:
+            raise PlanError(f"the plan survives 0 to {plan.clients - plan.threshold} lost clients, not {lost}")
+        return cls(plan.clients, lost, Packing.of(plan, bits).plaintexts, bits // 4)
+
+    @property
+    def added(self) -> int:
+        """Number of ciphertexts that the server checks and multiplies."""
+        return (self.clients - self.lost) * self.ciphertexts
+
+
+Term = Callable[[EncryptionCounts], float]
+TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
+    "client_cpu": {
+        "exchange": lambda s: 1,
+        "ciphertext": lambda s: s.ciphertexts,
+    },
+    "server_cpu": {
+        "exchange": lambda s: 1,
+        "client": lambda s: s.clients,
+        "uploaded ciphertext": lambda s: s.added,
+    },
+    "helper_cpu": {
+        "exchange": lambda s: 1,
+        "ciphertext": lambda s: s.ciphertexts,
+    },
+    "received": {
+        "byte of the key": lambda s: s.key,
+    },
+}
+"""By quantity, the terms of its model, each a count."""

@@ -1,0 +1,174 @@
+"""The terms of the cost of an exchange under secure aggregation: counts that its plan fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from securefed.defenses._base import Plan
+from securefed.defenses._fixed_point import wire_dtype, wire_size
+from securefed.defenses._secure_aggregation.mersenne import CHUNK
+from securefed.defenses._secure_aggregation.session import ACTIVE_STAGES, masking_of
+from securefed.defenses._secure_aggregation.verification import KEY_DEALERS
+from securefed.errors import PlanError
+
+
+@dataclass(frozen=True)
+class MaskingCounts:
+    """The counts that the cost of one exchange depends on.
+
+    Attributes:
+        clients: number of clients, n.
+        holders: number of shares that a client deals, h.
+        shares: number of shares that reconstruct a secret, t.
+        threshold: number of survivors that the exchange needs, hence of signatures of a quorum.
+        sparse: whether each client masks with some of the others only.
+        entries: number of entries of a contribution, d.
+        words: bytes of a masked upload.
+        lost: number of clients that do not upload.
+        signed: whether clients sign with identities.
+        verified: whether clients check the announced sum.
+        resumed: whether the exchange before has prepared this one, and this one prepares the next.
+    """
+
+    clients: int
+    holders: int
+    shares: int
+    threshold: int
+    sparse: bool
+    entries: int
+    words: int
+    lost: int
+    signed: bool = False
+    verified: bool = False
+    resumed: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan, lost: int = 0, *, resumed: bool = False) -> MaskingCounts:
+        """Count for an exchange under `plan`.
+
+        Args:
+            plan: the plan of the exchange.
+            lost: number of clients that do not upload.
+            resumed: whether the exchange before has prepared this one.
+
+        Raises:
+            PlanError: the plan is not one of secure aggregation, or more are lost than it survives.
+        """
+        masking = masking_of(plan)
+        if not 0 <= lost <= plan.clients - plan.threshold:
+            raise PlanError(f"the plan survives 0 to {plan.clients - plan.threshold} lost clients, not {lost}")
+        return cls(
+            clients=plan.clients,
+            holders=min(masking.degree + 1, plan.clients) if masking.degree else plan.clients,
+            shares=masking.shares,
+            threshold=plan.threshold,
+            sparse=masking.degree > 0,
+            entries=sum(t.size for t in plan.tensors),
+            words=sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors),
+            lost=lost,
+            signed=plan.stages == ACTIVE_STAGES,
+            verified=plan.verified,
+            resumed=resumed,
+        )
+
+    @property
+    def alive(self) -> int:
+        """Number of clients that upload."""
+        return self.clients - self.lost
+
+    @property
+    def pairs(self) -> float:
+        """Expected number of masks of lost clients with survivors, which the server computes again."""
+        return self.lost * (self.holders - 1) * self.alive / max(self.clients - 1, 1)
+
+    @property
+    def bundled(self) -> int:
+        """Memory of the step that relays bundles beyond that of the step that opens the sum, in entries.
+
+        A bundle takes as much as 19 entries there, and as 12 where an exchange relays those of the next one.
+        """
+        return max((12 if self.resumed else 19) * self.clients * self.holders - self.entries, 0)
+
+    @property
+    def prepared(self) -> float:
+        """Memory in which a client prepares the next exchange, beyond that of the masks' buffers, in share holders.
+
+        A client of the roster takes as much as 1.5 holders there, and the buffers as much as 130.
+        """
+        return max(1.5 * self.clients + self.holders - 130, 0)
+
+    @property
+    def adverts(self) -> int:
+        """Number of clients whose keys a client receives: of this exchange, or of the next one if it prepares that."""
+        return self.alive if self.resumed else self.clients
+
+    @property
+    def dealers(self) -> int:
+        """Number of clients that deal a piece of the key that the sum is checked with."""
+        return min(KEY_DEALERS, self.clients) if self.verified else 0
+
+
+Term = Callable[[MaskingCounts], float]
+TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
+    "client_cpu": {
+        "exchange": lambda s: 1,
+        "roster entry": lambda s: s.clients,
+        "holder": lambda s: s.holders,
+        "polynomial term": lambda s: s.holders * s.shares,
+        "entry": lambda s: s.entries,
+        "mask byte": lambda s: s.words * s.holders,
+        "signature": lambda s: s.signed * (s.clients + s.threshold),  # of keys, and of the survivors by a quorum
+        "remembered byte": lambda s: s.signed * s.words,  # the mark of a contribution
+        "key piece": lambda s: s.dealers,
+        "tag pad": lambda s: s.verified * (s.holders + s.alive),
+        "tagged entry": lambda s: s.verified * 2 * s.entries,  # in its own tag, and in the check of the sum
+        "prepared exchange": lambda s: s.resumed,
+        "prepared holder": lambda s: s.resumed * s.holders,
+    },
+    "server_cpu": {
+        "exchange": lambda s: 1,
+        "client": lambda s: s.clients,
+        "bundle": lambda s: s.clients * s.holders,
+        "Lagrange factor": lambda s: s.shares**2 * (s.clients if s.sparse else 1),
+        "key agreement": lambda s: s.pairs,
+        "upload byte": lambda s: s.words * s.alive,
+        "mask byte": lambda s: s.words * (s.alive + s.pairs),
+        "entry": lambda s: s.entries,
+        "signature": lambda s: s.signed * (s.clients + s.alive),  # of keys, and of the survivors
+        "tag pad": lambda s: s.verified * (s.alive + s.pairs),
+        "prepared client": lambda s: s.resumed * s.clients,
+        "prepared bundle": lambda s: s.resumed * s.clients * s.holders,
+    },
+    "received": {
+        "exchange": lambda s: 1,
+        "roster entry": lambda s: s.clients,
+        "advert": lambda s: s.adverts,
+        "holder": lambda s: s.holders,
+        "signed exchange": lambda s: s.signed,
+        "signature of keys": lambda s: s.signed * s.adverts,
+        "signature of survivors": lambda s: s.signed * s.threshold,
+        "key piece": lambda s: s.dealers,
+        "announced number": lambda s: s.verified * (s.entries + s.alive + 2),
+    },
+    "client_memory": {
+        "exchange": lambda s: 1,
+        "roster entry": lambda s: s.clients,
+        "holder": lambda s: s.holders,
+        "entry": lambda s: s.entries,
+        "signature": lambda s: s.signed * s.clients,
+        "tagged entry": lambda s: s.verified * min(s.entries, CHUNK),  # limbs of one chunk, beside the upload
+        "prepared holder": lambda s: s.resumed * s.prepared,
+    },
+    "server_memory": {
+        "exchange": lambda s: 1,
+        "bundle": lambda s: s.clients * s.holders,
+        "entry": lambda s: s.entries,
+        "entry's worth of bundles": lambda s: s.bundled,
+        "signature": lambda s: s.signed * s.clients,
+        "key piece": lambda s: s.clients * s.dealers,
+        "prepared bundle": lambda s: s.resumed * s.clients * s.holders,
+    },
+}
+"""By quantity, the terms of its model."""

@@ -1,0 +1,126 @@
+"""Predict the cost of an exchange from its plan: counts times constants fitted to measured exchanges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from securefed._costs import encryption_terms, masking_terms
+from securefed.defenses._base import Defense, Plan
+from securefed.defenses._homomorphic import Paillier
+from securefed.defenses._secure_aggregation import SecureAggregation
+from securefed.errors import PlanError
+
+FIGURES: Final = Path(__file__).with_name("figures.json")
+Constants = Mapping[str, Mapping[str, float]]
+"""By quantity and term."""
+
+
+@dataclass(frozen=True)
+class ExchangeCost:
+    """The predicted cost of one exchange.
+
+    Attributes:
+        client_cpu: seconds of one core, of one client.
+        server_cpu: seconds of one core, of the server.
+        sent: bytes that one client sends, without headers.
+        received: bytes that one client receives, without headers; with `verify` the announced sum included.
+        client_memory: bytes that a client allocates in a step beside its inputs; `None` where not modelled.
+        server_memory: bytes that the server allocates in a step beside its inputs; `None` where not modelled.
+        helper_cpu: seconds of one core, of the key holder; 0 without one.
+    """
+
+    client_cpu: float
+    server_cpu: float
+    sent: float
+    received: float
+    client_memory: float | None = None
+    server_memory: float | None = None
+    helper_cpu: float = 0.0
+
+
+@dataclass(frozen=True)
+class CountedExchange:
+    """An exchange whose costs are known.
+
+    Attributes:
+        model: the name of its cost model.
+        counts: by quantity, the count of each term.
+    """
+
+    model: str
+    counts: Mapping[str, Mapping[str, float]]
+
+    @classmethod
+    def of(cls, defense: Defense, plan: Plan, lost: int = 0) -> CountedExchange:
+        """Count the terms of an exchange.
+
+        Args:
+            defense: the defence that made the plan.
+            plan: the plan of the exchange.
+            lost: number of clients that do not upload.
+
+        Raises:
+            PlanError: costs of this defence are not known, or more clients are lost than the plan survives.
+        """
+        protocol = defense.aggregation
+        if isinstance(protocol, SecureAggregation):
+            masked = masking_terms.MaskingCounts.of(plan, lost, resumed=protocol.pipelined)
+            return cls(protocol.name, _counts(masking_terms.TERMS, masked))
+        if isinstance(protocol, Paillier) and (model := str(protocol)) in MODELS:
+            return cls(
+                model, _counts(encryption_terms.TERMS, encryption_terms.EncryptionCounts.of(plan, protocol.bits, lost))
+            )
+        raise PlanError(f"costs are known for {', '.join(MODELS)}; not for {protocol}")
+
+
+def _counts(terms: Mapping[str, Mapping[str, Any]], size: object) -> dict[str, dict[str, float]]:
+    return {quantity: {name: float(term(size)) for name, term in of.items()} for quantity, of in terms.items()}
+
+
+MODELS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
+    SecureAggregation.name: masking_terms.TERMS,
+    **{
+        f"{Paillier.name}({bits}, {noise})": encryption_terms.TERMS
+        for bits in (2048, 3072)
+        for noise in ("half", "short")
+    },
+}
+"""By name, the cost models and their terms."""
+
+
+@cache
+def figures() -> Mapping[str, Any]:
+    """Read the fitted constants, the machine, and the errors of predictions where they were checked."""
+    return dict(json.loads(FIGURES.read_text()))
+
+
+def predict(defense: Defense, plan: Plan, lost: int = 0, fitted: Mapping[str, Constants] | None = None) -> ExchangeCost:
+    """Predict the cost of an exchange.
+
+    A pipelined exchange is one that the exchange before has prepared. Under Paillier the tables of powers, filled once
+    a process, and the key, made once a run, are left out, and CPU seconds are those of all worker processes together.
+
+    Args:
+        defense: the defence that made the plan.
+        plan: the plan of the exchange.
+        lost: number of clients that do not upload.
+        fitted: constants by model; `None` takes those of `figures`.
+
+    Guarantee: none on another machine; ratios carry over better than seconds. `figures()["checked"]` says how far
+    predictions were off at sizes that were not fitted.
+
+    Raises:
+        PlanError: costs of this defence are not known, or more clients are lost than the plan survives.
+    """
+    sized = CountedExchange.of(defense, plan, lost)
+    constants = (figures()["models"] if fitted is None else fitted)[sized.model]
+    found = {
+        quantity: sum(constants[quantity][name] * count for name, count in counts.items())
+        for quantity, counts in sized.counts.items()
+    }
+    return ExchangeCost(sent=plan.upload_bytes, **found)

@@ -1,0 +1,297 @@
+"""Messages, each bound to run, round, stage, sender and receiver, and the transcript of a run.
+
+The transcript is what the server has: every message it sent or received, and what the defence's protocol
+let it compute. What clients know of themselves is kept beside it (`Transcript.contributions`), for collusion
+views and for scoring; no view of the server alone may read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._persistence import container
+from securefed._persistence.packing import nest, unnest
+from securefed._tensors import Tensors, decode, encode
+from securefed.errors import BindingError, DataError, MalformedError, StorageError
+
+PartyId = int
+ClientId = int
+SERVER: Final[PartyId] = -1
+KEY_HOLDER: Final[PartyId] = -2
+REFUSAL: Final = "refusal"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message. `round` counts exchanges of a run: each exchange, also a void one, takes the next number.
+
+    Attributes:
+        run: 32 hexadecimal digits, random for each run.
+        stage: the protocol's name for this step; a refusal has the stage `refusal`.
+        body: named arrays.
+    """
+
+    run: str
+    round: int
+    stage: str
+    sender: PartyId
+    receiver: PartyId
+    body: Tensors
+
+    def encode(self) -> bytes:
+        """Bytes on the wire: safetensors, with the binding in their metadata."""
+        header = {
+            "run": self.run,
+            "round": self.round,
+            "stage": self.stage,
+            "sender": self.sender,
+            "receiver": self.receiver,
+        }
+        return encode(self.body, header)
+
+    @classmethod
+    def decode(cls, data: bytes, *, claimed_sender: PartyId = SERVER) -> Message:
+        """Inverse of `encode`.
+
+        Raises:
+            MalformedError: the bytes are no message; `claimed_sender` names whom the transport had it from.
+        """
+        try:
+            body, header = decode(data)
+        except DataError as error:
+            raise MalformedError(claimed_sender, str(error)) from error
+        kinds = {"run": str, "round": int, "stage": str, "sender": int, "receiver": int}
+        for name, kind in kinds.items():
+            if type(header.get(name)) is not kind:
+                raise MalformedError(claimed_sender, f"header field {name!r} is missing or no {kind.__name__}")
+        if any(abs(header[name]) >= 2**53 for name in ("round", "sender", "receiver")):
+            raise MalformedError(claimed_sender, "a number in the header is out of range")
+        if set(header) != set(kinds):
+            raise MalformedError(claimed_sender, f"unexpected header fields {sorted(set(header) - set(kinds))}")
+        return cls(body=body, **header)
+
+    def check(self, *, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId) -> None:
+        """Raise `BindingError` unless the message is the one this step of the protocol waits for."""
+        expected = {"run": run, "round": round, "stage": stage, "sender": sender, "receiver": receiver}
+        for name, value in expected.items():
+            if getattr(self, name) != value:
+                raise BindingError(self.sender, f"{name} is {getattr(self, name)!r}, expected {value!r}")
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The result of one exchange at the server: a sum, and the clients in it.
+
+    Attributes:
+        total: sum of the survivors' contributions.
+        survivors: ids whose contribution the sum holds, ascending.
+        proof: shows the clients that the sum holds their contributions, where the protocol makes one.
+    """
+
+    total: Tensors
+    survivors: tuple[ClientId, ...]
+    proof: Tensors = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self.survivors)
+
+
+ROTATED = "rotated"
+"""Key of a transcript's `meta`: the tensors whose `encoded` values are rotated together, in the rotation's order."""
+
+
+@dataclass(frozen=True)
+class ClippingNoiseRecord:
+    """Clipping and noise that a defence applied in an exchange. Public, so attackers use it.
+
+    Attributes:
+        clips: names of tensors that were clipped together, and their L2 norm, in units of the algorithm: applied to the
+            contribution of every client before the sum.
+        noise: by tensor, standard deviation of the noise in an entry of the sum.
+        released: the same of what leaves the aggregator.
+        units: by tensor, what 1 in the sum is worth in units of the algorithm; 1 where it is not named.
+    """
+
+    clips: tuple[tuple[tuple[str, ...], float], ...] = ()
+    noise: Mapping[str, float] = field(default_factory=dict)
+    released: Mapping[str, float] = field(default_factory=dict)
+    units: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        clips = [[list(names), norm] for names, norm in self.clips]
+        return {"clips": clips, "noise": dict(self.noise), "released": dict(self.released), "units": dict(self.units)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> ClippingNoiseRecord:
+        """Inverse of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
+        clips = tuple((tuple(map(str, names)), float(norm)) for names, norm in values["clips"])
+        parts = ({str(name): float(v) for name, v in values[p].items()} for p in ("noise", "released", "units"))
+        return cls(clips, *parts)
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """The server's record of one completed exchange.
+
+    Attributes:
+        round: the exchange's number, as in its messages.
+        kind: `train` or `evaluate`.
+        broadcast: what the contributions were computed from.
+        cohort: ids invited.
+        survivors: ids in the sum.
+        encoded: the sum as the protocol produced it (integers under a fixed-point defence).
+        step: value of one unit of `encoded`, by tensor; empty where `encoded` is in the clear.
+        total: the decoded sum, before any noise the server adds.
+        released: what leaves the aggregator: `total` plus the server's noise, if any.
+        distortion: what the defence did to the numbers.
+    """
+
+    round: int
+    kind: str
+    broadcast: Tensors
+    cohort: tuple[ClientId, ...]
+    survivors: tuple[ClientId, ...]
+    encoded: Tensors
+    step: Mapping[str, float]
+    total: Tensors
+    released: Tensors
+    distortion: ClippingNoiseRecord = field(default_factory=ClippingNoiseRecord)
+
+
+@dataclass(frozen=True)
+class SentMessage:
+    """One message and its exact size on the wire."""
+
+    message: Message
+    nbytes: int
+
+
+@dataclass
+class Transcript:
+    """Everything the server of a run has, in order.
+
+    Attributes:
+        run: the run's identifier.
+        meta: public facts: algorithm, hyper-parameters, defence, number of clients (JSON values).
+        sent: messages in the order they crossed the wire.
+        records: completed exchanges.
+        contributions: `(exchange, client) -> encoded contribution`; the clients' own knowledge, NOT the server's.
+        output: the final broadcast.
+        missing: rounds of the run that came before the checkpoint it went on from, which are not in here.
+    """
+
+    run: str
+    meta: dict[str, Any] = field(default_factory=dict)
+    sent: list[SentMessage] = field(default_factory=list)
+    records: list[RoundRecord] = field(default_factory=list)
+    contributions: dict[tuple[int, ClientId], Tensors] = field(default_factory=dict)
+    output: Tensors = field(default_factory=dict)
+    missing: int = 0
+
+    def nbytes(self, *, sender: PartyId | None = None, receiver: PartyId | None = None) -> int:
+        """Bytes of all messages from `sender` and to `receiver` (each: `None` = anyone)."""
+        return sum(
+            sent.nbytes
+            for sent in self.sent
+            if sender in (None, sent.message.sender) and receiver in (None, sent.message.receiver)
+        )
+
+    def save(self, path: Path | str) -> None:
+        """Write one file, readable by its owner only. It holds `contributions` too: clear values of every client.
+
+        Raises:
+            StorageError: the file cannot be written; or rounds are missing here that another run's file of that path
+                may hold, which would be lost.
+        """
+        self._check_overwrites(Path(path))
+        tensors: dict[str, Any] = {}
+        sent = []
+        for index, item in enumerate(self.sent):
+            message = item.message
+            tensors |= nest(f"sent/{index}", message.body)
+            binding = [message.run, message.round, message.stage, message.sender, message.receiver]
+            sent.append({"binding": binding, "nbytes": item.nbytes})
+        records = []
+        for index, record in enumerate(self.records):
+            for part in ("broadcast", "encoded", "total", "released"):
+                tensors |= nest(f"record/{index}/{part}", getattr(record, part))
+            records.append(
+                {
+                    "round": record.round,
+                    "kind": record.kind,
+                    "cohort": record.cohort,
+                    "survivors": record.survivors,
+                    "step": dict(record.step),
+                    "distortion": record.distortion.to_json(),
+                }
+            )
+        for (round, client), contribution in self.contributions.items():
+            tensors |= nest(f"contribution/{round}/{client}", contribution)
+        tensors |= nest("output", self.output)
+        keys = sorted(self.contributions)
+        meta: dict[str, Any] = {"run": self.run, "meta": self.meta, "missing": self.missing}
+        meta |= {"sent": sent, "records": records, "contributions": keys}
+        container.save(Path(path), "transcript", json.loads(json.dumps(meta)), tensors)
+
+    def _check_overwrites(self, path: Path) -> None:
+        """A run that went on from its checkpoint has no messages of the rounds before it."""
+        if not self.missing or not path.exists():
+            return
+        try:
+            same = Transcript.load(path).run == self.run
+        except StorageError:
+            same = False
+        if not same:
+            raise StorageError(
+                f"{path} is not overwritten: this run went on from a checkpoint of {self.missing} rounds, whose "
+                "messages are not in its transcript and may be in that file; save it under another name, or delete "
+                "the file"
+            )
+
+    @classmethod
+    def load(cls, path: Path | str) -> Transcript:
+        """Inverse of `save`.
+
+        Raises:
+            StorageError: the file is missing, truncated, altered or no transcript.
+        """
+        meta, tensors = container.load(Path(path), "transcript")
+        groups = _group(tensors)
+        try:
+            out = cls(run=meta["run"], meta=meta["meta"], output=unnest("output", tensors))
+            out.missing = int(meta.get("missing", 0))
+            for index, item in enumerate(meta["sent"]):
+                run, round_, stage, sender, receiver = item["binding"]
+                message = Message(run, round_, stage, sender, receiver, groups.get(("sent", str(index)), {}))
+                out.sent.append(SentMessage(message, item["nbytes"]))
+            for index, item in enumerate(meta["records"]):
+                body = groups.get(("record", str(index)), {})
+                parts: dict[str, Any] = {p: unnest(p, body) for p in ("broadcast", "encoded", "total", "released")}
+                item |= {"cohort": tuple(item["cohort"]), "survivors": tuple(item["survivors"])}
+                if "distortion" in item:  # writers of other frameworks need not know it
+                    item["distortion"] = ClippingNoiseRecord.from_json(item["distortion"])
+                out.records.append(RoundRecord(**item, **parts))
+            for round, client in meta["contributions"]:
+                body = groups.get(("contribution", str(round)), {})
+                out.contributions[round, client] = unnest(str(client), body)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StorageError(f"transcript {path} lacks a field or holds one of a wrong type: {error!r}") from error
+        return out
+
+
+def _group(tensors: Tensors) -> dict[tuple[str, str], dict[str, np.ndarray[Any, Any]]]:
+    """Tensors by the first two parts of their names, in one pass."""
+    groups: dict[tuple[str, str], dict[str, np.ndarray[Any, Any]]] = {}
+    for name, value in tensors.items():
+        head, *rest = name.split("/", 2)
+        if len(rest) == 2:
+            groups.setdefault((head, rest[0]), {})[rest[1]] = value
+    return groups

@@ -1,0 +1,134 @@
+"""States as named arrays, so that they survive a process.
+
+A state is a frozen dataclass whose fields are arrays, numbers (integers within int64), strings, bytes, `None`,
+tuples of those, or dicts of those keyed by `int` or by `str` without '/' and ':'. A field marked `local()` (a
+client's data, a session) is never packed: the owner makes the state anew and `restore` lays the packed fields
+over it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from securefed._tensors import Array, Tensors
+from securefed.errors import DataError
+
+S = TypeVar("S")
+_KINDS = "abifsy"
+
+
+def local(**kwargs: Any) -> Any:
+    """A dataclass field that stays with its owner and is left out of `pack`."""
+    return dataclasses.field(metadata={"local": True}, **kwargs)
+
+
+def stored_as(name: str, **kwargs: Any) -> Any:
+    """A dataclass field that `pack` stores under `name`, its name in files that exist already."""
+    return dataclasses.field(metadata={"stored_as": name}, **kwargs)
+
+
+def pack(state: Any) -> dict[str, Array]:
+    """The state's fields as named arrays. Inverse: `restore`."""
+    out: dict[str, Array] = {}
+    for field in _packed_fields(state):
+        _put(out, field.metadata.get("stored_as", field.name), getattr(state, field.name))
+    return out
+
+
+def restore(template: S, tensors: Tensors) -> S:
+    """`template` with its packed fields replaced by those in `tensors`."""
+    values: dict[str, Any] = {}
+    for field in _packed_fields(template):
+        values[field.name] = _get(tensors, field.metadata.get("stored_as", field.name))
+    return dataclasses.replace(template, **values)  # type: ignore[type-var]
+
+
+def nest(prefix: str, tensors: Tensors) -> dict[str, Array]:
+    """`tensors` with `prefix/` before every name."""
+    return {f"{prefix}/{name}": value for name, value in tensors.items()}
+
+
+def unnest(prefix: str, tensors: Tensors) -> dict[str, Array]:
+    """The tensors whose names start with `prefix/`, without it."""
+    start = f"{prefix}/"
+    return {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
+
+
+def from_bytes(data: bytes) -> Array:
+    """Bytes as a uint8 array."""
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def _packed_fields(state: Any) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(state) if not field.metadata.get("local")]
+
+
+def _put(out: dict[str, Array], name: str, value: Any) -> None:
+    match value:
+        case None:
+            out[f"{name}:n"] = np.zeros(0, np.uint8)
+        case Mapping():
+            out[f"{name}:m"] = np.zeros(0, np.uint8)
+            for key, item in value.items():
+                if isinstance(key, str) and ("/" in key or ":" in key):
+                    raise DataError(f"key {key!r} of field {name!r} holds a '/' or ':', which packing reserves")
+                _put(out, f"{name}/{'i' if isinstance(key, int) else 's'}{key}", item)
+        case tuple():
+            out[f"{name}:t"] = np.asarray(len(value), np.int64)
+            for index, item in enumerate(value):
+                _put(out, f"{name}/{index}", item)
+        case _:
+            kind, array = _leaf(name, value)
+            out[f"{name}:{kind}"] = array
+
+
+def _leaf(name: str, value: Any) -> tuple[str, Array]:
+    match value:
+        case bool():
+            return "b", np.asarray(value, np.uint8)
+        case int():
+            return "i", np.asarray(value, np.int64)
+        case float():
+            return "f", np.asarray(value, np.float64)
+        case str():
+            return "s", from_bytes(value.encode())
+        case bytes():
+            return "y", from_bytes(value)
+        case np.ndarray() | np.generic():
+            return "a", np.asarray(value)
+        case _:
+            raise DataError(f"field {name!r} of type {type(value).__name__} cannot be packed")
+
+
+def _get(tensors: Tensors, name: str) -> Any:
+    if f"{name}:t" in tensors:
+        return tuple(_get(tensors, f"{name}/{index}") for index in range(int(tensors[f"{name}:t"])))
+    if f"{name}:m" in tensors:
+        keys = {entry[len(name) + 1 :].split("/")[0].split(":")[0] for entry in tensors if entry.startswith(f"{name}/")}
+        return {(int(key[1:]) if key[0] == "i" else key[1:]): _get(tensors, f"{name}/{key}") for key in sorted(keys)}
+    if f"{name}:n" in tensors:
+        return None
+    for kind in _KINDS:
+        if (value := tensors.get(f"{name}:{kind}")) is not None:
+            return _read(kind, value)
+    raise DataError(f"field {name!r} is missing")
+
+
+def _read(kind: str, value: Array) -> Any:
+    match kind:
+        case "b":
+            return bool(value)
+        case "i":
+            return int(value)
+        case "f":
+            return float(value)
+        case "s":
+            return value.tobytes().decode()
+        case "y":
+            return value.tobytes()
+        case _:
+            return value

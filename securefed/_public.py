@@ -1,0 +1,96 @@
+"""Public facts of a federation: what every party may know before a run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.errors import ConfigError, DataError
+
+
+class ClientRows(Protocol):
+    """The part of a client's data set that public facts are read from; `securefed.Dataset` has it."""
+
+    @property
+    def x(self) -> Array:
+        """(rows, features)."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+
+    @property
+    def features(self) -> int:
+        """Number of columns."""
+
+    @property
+    def classes(self) -> int:
+        """Number of labels; 0 where there are none."""
+
+
+@dataclass(frozen=True)
+class Public:
+    """Numbers and declared bounds that every party knows; never a row of any client.
+
+    Attributes:
+        clients: N, the number of clients enrolled.
+        cohort: S, the number of clients PLANNED for a round; a constant of the run, never the number of survivors.
+        features: number of columns of every client's rows.
+        rows: n_i, the number of rows of each client.
+        classes: number of labels; 0 where the task has none.
+        feature_bound: every entry of every row lies in [-feature_bound, feature_bound].
+    """
+
+    clients: int
+    cohort: int
+    features: int
+    rows: tuple[int, ...]
+    classes: int
+    feature_bound: float
+
+    @classmethod
+    def of(
+        cls, clients: Sequence[ClientRows], *, cohort: int | None = None, feature_bound: float | None = None
+    ) -> Public:
+        """Read the public facts off simulated clients.
+
+        Args:
+            clients: the clients' rows.
+            cohort: S; all clients by default.
+            feature_bound: the declared range of the data. Where it is left out, the largest absolute entry of all
+                clients is used (1 where all entries are 0); in a real deployment the parties have to agree on it.
+
+        Raises:
+            DataError: there are no clients, clients have different numbers of features, or an entry lies beyond
+                `feature_bound`.
+            ConfigError: the cohort is larger than the number of clients.
+        """
+        if not clients:
+            raise DataError("a federation needs at least one client")
+        widths = {data.features for data in clients}
+        if len(widths) != 1:
+            first = clients[0].features
+            odd = next(i for i, data in enumerate(clients) if data.features != first)
+            raise DataError(
+                f"client {odd} has {clients[odd].features} features, client 0 has {first}; align the columns"
+            )
+        size = len(clients) if cohort is None else cohort
+        if not 1 <= size <= len(clients):
+            raise ConfigError(f"cohort must lie in 1..{len(clients)} (the number of clients), not {size}")
+        bound = max(float(np.abs(data.x).max()) for data in clients) if feature_bound is None else feature_bound
+        for index, data in enumerate(clients):
+            if np.abs(data.x).max() > bound:
+                raise DataError(f"client {index} has an entry beyond the declared feature_bound {bound}")
+        classes = max(data.classes for data in clients)
+        rows = tuple(data.rows for data in clients)
+        return cls(len(clients), size, clients[0].features, rows, classes, bound or 1.0)
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise `ConfigError(message)` unless `condition` holds."""
+    if not condition:
+        raise ConfigError(message)

@@ -1,0 +1,109 @@
+"""Write a run to disk and resume it with the same result.
+
+A checkpoint holds everything but the clients' data. Clients enrol again with their data, and their saved states replace
+the fresh ones. Keys are not saved: a resumed run makes new keys and continues the exchange numbers, so that no key or
+noise is ever used twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from securefed._messages import ClientId
+from securefed._persistence import container
+from securefed._persistence.packing import nest, pack, restore, unnest
+from securefed._persistence.sealing import Seal
+from securefed._runtime.client import ClientNode
+from securefed._runtime.client_freezing import learned_of, with_learned
+from securefed._runtime.exchange_schedule import BEFORE_ALL
+from securefed._tensors import Tensors
+from securefed.errors import DataError, StorageError
+
+FORMAT: Final = 2
+"""Version of the fields inside a checkpoint. Format 1 named states and algorithms as release 0.1.0 did."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint file and how it is written.
+
+    Attributes:
+        path: the file.
+        every: rounds between two writes.
+        seal: encrypts the file; `None` leaves it in the clear.
+    """
+
+    path: Path
+    every: int
+    seal: Seal | None = None
+
+    def save(
+        self,
+        meta: Mapping[str, Any],
+        loop: Mapping[str, Any],
+        server: Any,
+        followed: Mapping[int, Tensors],
+        announced: Mapping[int, Tensors],
+        nodes: Mapping[ClientId, ClientNode],
+    ) -> None:
+        """Write the run's state atomically.
+
+        Args:
+            meta: public facts of the run; a resumed run must have the same.
+            loop: counters of the round loop, in JSON values.
+            server: the algorithm's server state.
+            followed: by exchange, the broadcast that followed from it.
+            announced: by exchange, the sum announced to the clients that check it.
+            nodes: the clients simulated in this process.
+        """
+        tensors = nest("server", pack(server))
+        for exchange, broadcast in followed.items():
+            tensors |= nest(f"followed/{exchange}", broadcast)
+        for exchange, told in announced.items():
+            tensors |= nest(f"announced/{exchange}", told)
+        for client, node in nodes.items():
+            tensors |= nest(f"client/{client}", learned_of(node.state))
+        details = {"format": FORMAT, "run": dict(meta), "loop": dict(loop)}
+        details |= {"followed": sorted(followed), "announced": sorted(announced)}
+        container.save(self.path, "checkpoint", details, tensors, self.seal)
+
+    def load(
+        self, meta: Mapping[str, Any], server: Any, nodes: Mapping[ClientId, ClientNode]
+    ) -> tuple[dict[str, Any], Any, dict[int, Tensors], dict[int, Tensors]]:
+        """Restore `nodes` in place; returns (loop, server state, what followed from and was announced of exchanges).
+
+        Raises:
+            StorageError: the file is unreadable, or belongs to a run with other parameters.
+        """
+        details, tensors = container.load(self.path, "checkpoint", self.seal)
+        if (found := details.get("format", 1)) != FORMAT:
+            raise StorageError(
+                f"checkpoint {self.path} has format {found}, and this release reads format {FORMAT}; finish the run "
+                "with the release that began it, or delete the file to start the run anew"
+            )
+        try:
+            self._same_run(details["run"], meta)
+            for client, node in nodes.items():
+                state = with_learned(node.state, unnest(f"client/{client}", tensors))
+                # A round that the run died in is asked again, under numbers above all that were used.
+                node.state = replace(state, place=BEFORE_ALL)
+            by_exchange: dict[str, dict[int, Tensors]] = {
+                name: {exchange: unnest(f"{name}/{exchange}", tensors) for exchange in details[name]}
+                for name in ("followed", "announced")
+            }
+            state = restore(server, unnest("server", tensors))
+            return details["loop"], state, by_exchange["followed"], by_exchange["announced"]
+        except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
+            raise StorageError(f"checkpoint {self.path} lacks a field: {error!r}; delete it to start anew") from error
+
+    def _same_run(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        different = [name for name in now if saved.get(name) != now[name]]
+        if different:
+            name = different[0]
+            raise StorageError(
+                f"checkpoint {self.path} belongs to another run: its {name} is {saved.get(name)!r}, this run's is "
+                f"{now[name]!r}; use the same parameters, or another checkpoint file"
+            )

@@ -1,0 +1,402 @@
+"""Answer the server's messages for one client: one algorithm, one defence, one committed state.
+
+The state after a contribution is tentative until the server's next
+request says that the round's sum counted the contribution; otherwise the client resumes from its last committed state.
+
+Apart from the protected upload, nothing that the server sees of a client depends on the client's data. So the client
+checks the whole request for an upload by rules on public facts, and uses the exchange up (durably, `persist`), before
+it computes anything. A client without a contribution (values out of range or not finite, a failed computation) sits
+out: it uploads uniform residues where the defence hides uploads without noise, and zeros where the defence adds noise.
+Only in the clear does it refuse by name. Not guaranteed: that the client's computing time reveals nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._messages import REFUSAL, SERVER, ClientId, Message
+from securefed._persistence.packing import unnest
+from securefed._runtime.client_sampling import check_agreed_to_reveal, reveal_scalars
+from securefed._runtime.client_state import ClientNodeState, ComputedContribution, PendingUpload, with_cost
+from securefed._runtime.exchange_context import (
+    NEVER,
+    CountedExchanges,
+    exchange_context,
+    tensors_digest,
+    upload_context,
+)
+from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader, integers
+from securefed._runtime.exchange_schedule import ExchangeSchedule
+from securefed._runtime.ledger import Ledger, charge
+from securefed._runtime.message_schema import MessageSchema
+from securefed._runtime.privacy_checks import has_memory
+from securefed._runtime.privacy_cost import PrivacyCost, cost_of
+from securefed._runtime.refusals import refusal_body
+from securefed._tensors import Tensors
+from securefed._transports.base import BatchEndpoint
+from securefed.algorithms._base import RoundOutcome
+from securefed.algorithms._capabilities import SupportsPrivacyCost
+from securefed.algorithms._validation import check_contribution
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense, Plan, Session, has_indicator, without_indicator_tensor
+from securefed.defenses._capabilities import (
+    SupportsAuthenticatedRefusals,
+    SupportsMemory,
+    SupportsPipelining,
+    SupportsPrecomputation,
+    SupportsVerification,
+)
+from securefed.errors import BudgetSpent, ClientDeclines, ContradictionError, MalformedError, SecureFedError
+
+COMMIT, REVEAL = "commit", "reveal"
+MOST_OUT: Final = 8
+"""Exchanges of a run that a client may sit out; then it declines all others. This bounds what absences reveal."""
+_LOG = logging.getLogger("securefed.client")
+
+
+class ClientNode:
+    """Answers the server's messages for one client.
+
+    Args:
+        client: this client's id.
+        run: the run it belongs to; messages of another run are refused.
+        schema: names, shapes and types of every message's tensors.
+        data: this client's rows.
+        defense: the message layer.
+        seed: of the algorithm's randomness (mini-batches), NOT of any secret: those come from the operating system.
+        keep: whether the last encoded contribution is kept, for simulations that score collusion.
+        reveal: whether this client agrees to reveal the scalars that the algorithm selects clients by.
+        exchanges: which exchanges the run has; others are refused.
+        ledger: counts the use of this client's data; charged before anything is computed.
+        persist: writes the state to durable storage; called when an exchange is used up and nothing is computed yet.
+    """
+
+    batch: BatchEndpoint | None = None
+    simulated = False
+    """Whether the client is simulated: then a contribution that does not fit the layout ends the run by name."""
+
+    def __init__(
+        self,
+        client: ClientId,
+        run: str,
+        schema: MessageSchema,
+        data: Dataset,
+        defense: Defense,
+        seed: int,
+        *,
+        keep: bool = True,
+        reveal: bool = False,
+        exchanges: ExchangeSchedule | None = None,
+        ledger: Ledger | None = None,
+        persist: Callable[[ClientNode], None] | None = None,
+    ) -> None:
+        self.client, self.run, self.algorithm, self._schema = client, run, schema.algorithm, schema
+        self._defense, self._seed, self._keep, self._reveal = defense, seed, keep, reveal
+        self.exchanges = exchanges or ExchangeSchedule()
+        self.ledger, self.persist = ledger, persist
+        aggregation = defense.aggregation  # what it offers besides is asked once: these checks take a while each
+        self._pipelined = aggregation if isinstance(aggregation, SupportsPipelining) else None
+        self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
+        self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
+        self._spending = self.algorithm if isinstance(self.algorithm, SupportsPrivacyCost) else None
+        self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
+
+    @property
+    def terms(self) -> str:
+        """The terms that this client agreed to, as text: algorithm, defence, public facts and seed."""
+        return f"{self.algorithm!r}; {self._defense!r}; {self._schema.public!r}; seed {self._seed}"
+
+    def handle(self, message: Message) -> Message:
+        """Answer one message; the reply is a named refusal where the message cannot be answered."""
+        begun = self.begin(message)
+        return begun if isinstance(begun, Message) else self.finish(begun, self.compute(begun))
+
+    def begin(self, message: Message) -> Message | PendingUpload:
+        """Answer a message, or accept a request that still needs this client's contribution.
+
+        A request for a contribution is accepted once: afterwards its exchange is used up, whatever happens next.
+        """
+        try:
+            step = self._step(self.state, message)
+            if isinstance(step, PendingUpload):
+                self._use_up(step)
+                return self._committed(step)
+        except SecureFedError as error:
+            return self._refuse(message, error)
+        self.state, body = step
+        return self._reply(message, message.stage, body)
+
+    def compute(self, pending: PendingUpload) -> ComputedContribution:
+        """Compute the contribution that `pending` waits for; return the exception if that fails."""
+        state, header = pending.state, pending.state.header
+        assert header is not None
+        if pending.fault is not None:
+            return pending.fault
+        try:
+            if header.kind == EVALUATE:
+                return None, self.algorithm.evaluate(state.committed, pending.broadcast)
+            return self.algorithm.contribute(state.committed, pending.broadcast, pending.rng)
+        except Exception as error:
+            if not (self._silent or isinstance(error, SecureFedError)):
+                raise
+            return error
+
+    def finish(self, pending: PendingUpload, computed: ComputedContribution) -> Message:
+        """Build the reply: the protected contribution, or the upload of a client that sits out."""
+        message, state, trains = pending.message, self.state, pending.state.place[1] == 1
+        if self.simulated and trains and not isinstance(computed, Exception):
+            check_contribution(self.algorithm, computed, self._schema.layouts[TRAIN])
+        try:
+            if isinstance(computed, BudgetSpent) and self._spending is not None:
+                raise computed  # public: it follows from rounds and numbers of rows
+            if isinstance(computed, Exception):
+                self.state, body = self._without(state, computed)
+                return self._reply(message, message.stage, body)
+            tentative, raw = computed
+            if trains and self._spending is not None:  # whatever becomes of the message
+                self.state = state = with_cost(state, self._spending, tentative)
+            if trains:
+                state = replace(state, tentative=tentative, tentative_round=message.round, absent=False)
+            try:
+                self.state, body = self._upload(state, raw)
+            except Exception as error:
+                if not (self._silent or isinstance(error, SecureFedError)):
+                    raise
+                self.state, body = self._without(self.state, error)
+        except SecureFedError as error:
+            return self._refuse(message, error)
+        return self._reply(message, message.stage, body)
+
+    def prepare(self) -> None:
+        """Precompute the defence's part of the next upload, between two exchanges or while `compute` runs.
+
+        Takes time now and memory of the upload's size, and saves that time once the contribution is computed.
+        """
+        aggregation = self._defense.aggregation
+        if isinstance(aggregation, SupportsPrecomputation) and self.state.protocol is not None:
+            self.state = replace(self.state, protocol=aggregation.client_prepare(self.state.protocol))
+
+    def session(self, exchange: int, header: ExchangeHeader) -> Session:
+        """Derive the session of an exchange from public facts and the exchange's header."""
+        layout, clients = self._schema.layouts[header.kind], self._schema.public.cohort
+        plan = self._defense.plan(layout, clients, range_doublings=header.doublings, learned=header.learned)
+        return Session(self.run, exchange, header.cohort, plan)
+
+    def protocol_for(self, session: Session) -> Any:
+        """A fresh state of the defence's protocol, without anything from earlier exchanges."""
+        return self._defense.aggregation.client_open(session, self.client)
+
+    def personal(self) -> Tensors | None:
+        """The algorithm's personal result for this client."""
+        return self.algorithm.personal(self.state.committed)
+
+    def _reply(self, message: Message, stage: str, body: Tensors) -> Message:
+        return Message(self.run, message.round, stage, self.client, SERVER, body)
+
+    def _refuse(self, message: Message, error: SecureFedError) -> Message:
+        body: Tensors = refusal_body(error)
+        aggregation = self._defense.aggregation
+        if isinstance(aggregation, SupportsAuthenticatedRefusals) and self.state.protocol is not None:
+            body = aggregation.client_refusal(self.state.protocol, body, message.round)
+        return self._reply(message, REFUSAL, body)
+
+    def _rng(self, round: int, *purpose: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, self.client, round, *purpose])
+
+    def _step(self, state: ClientNodeState, message: Message) -> tuple[ClientNodeState, Tensors] | PendingUpload:
+        message.check(run=self.run, round=message.round, stage=message.stage, sender=SERVER, receiver=self.client)
+        if message.stage in (COMMIT, REVEAL):
+            return self._outside(state, message)
+        if state.out >= MOST_OUT:
+            raise ClientDeclines(f"this client sat out of {MOST_OUT} exchanges and takes no further part in the run")
+        if "session/cohort" in message.body:
+            state = self._open(state, message)
+        if state.session is None or state.header is None or message.round != state.session.round:
+            raise ContradictionError(message.sender, f"exchange {message.round} was never opened here")
+        if message.stage == self._defense.aggregation.upload:
+            return self._accept(state, message)
+        request = replace(message, body=unnest("protocol", message.body))
+        protocol, reply = self._defense.aggregation.client_step(state.protocol, request, None)
+        return self._remember(replace(state, protocol=protocol)), reply
+
+    def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
+        """Check everything that a request for an upload holds; no check looks at this client's data."""
+        session, header = state.session, state.header
+        assert session is not None and header is not None
+        broadcast = unnest("broadcast", message.body)
+        self._schema.check_broadcast(message.sender, broadcast)
+        counted = CountedExchanges.read(message, header.cohort, followed=self.algorithm.needs_outcome)
+        followed = self._followed(message, broadcast)
+        committed = state.committed_round, state.followed
+        number = counted.check_own(message, header.cohort.index(self.client), followed, committed)
+        self._check_counted(state, message, number)
+        digest = tensors_digest(broadcast)
+        exchange = exchange_context(session, header, digest, counted)
+        known = number if has_memory(state.committed) else NEVER
+        context = upload_context(exchange, header.kind, digest, known)
+        request = replace(message, body=unnest("protocol", message.body))
+        protocol = self._defense.aggregation.client_accept(state.protocol, request, context)
+        state = replace(state, protocol=protocol)
+        attempt = () if header.attempt == 0 else (2, header.attempt)
+        return PendingUpload(message, state, number, broadcast, self._rng(header.round + 1, *attempt))
+
+    def _use_up(self, pending: PendingUpload) -> None:
+        """Mark the exchange as used, durably: no message of it is answered again, in this or another process.
+
+        Raises:
+            BudgetSpent: the ledger allows no further exchange.
+        """
+        state = pending.state
+        assert state.session is not None
+        if self.ledger is not None:
+            charge(self.ledger, self.run, state.session.round, self._cost(state))
+        self.state = state
+        if self.persist is not None:
+            self.persist(self)
+
+    def _cost(self, state: ClientNodeState) -> PrivacyCost:
+        """The privacy cost of answering the exchange."""
+        assert state.session is not None
+        steps = None
+        if self._spending is not None and state.place[1] == 1:
+            steps = self._spending.noised_steps(state.committed)
+        return cost_of(self._defense, state.session.plan, steps)
+
+    def _committed(self, pending: PendingUpload) -> PendingUpload:
+        """Commit or drop the tentative state before computing; if that fails, there is no contribution."""
+        self.state, fault = self._commit_or_stick(pending.state, pending.message, pending.counted)
+        return replace(pending, state=self.state, fault=fault)
+
+    def _commit_or_stick(
+        self, state: ClientNodeState, message: Message, counted: int
+    ) -> tuple[ClientNodeState, Exception | None]:
+        """Commit or drop the tentative state, depending on the last exchange that counted this client.
+
+        If committing fails, the state is marked stuck and the client sits out from then on, without telling the server.
+        """
+        commits, followed = state.tentative is not None and counted == state.tentative_round, None
+        settled = replace(state, tentative=None, tentative_round=-1, sum_key=b"")
+        if commits:
+            followed = self._followed(message, unnest("broadcast", message.body))
+            digest = b"" if followed is None else tensors_digest(followed)
+            settled = replace(settled, committed_round=counted, followed=digest)
+        try:
+            if state.stuck:
+                raise SecureFedError("a round that counted this client could not be committed before")
+            if commits and not state.absent:
+                committed = self.algorithm.commit(state.tentative, RoundOutcome(True, followed))
+                settled = replace(settled, committed=committed)
+            return settled, None
+        except Exception as error:
+            if not self._silent:
+                raise
+            _LOG.warning("client %d: the last round could not be committed: %r", self.client, error)
+            return replace(settled, committed_round=counted, stuck=True), error
+
+    def _outside(self, state: ClientNodeState, message: Message) -> tuple[ClientNodeState, Tensors]:
+        """Answer a message outside any exchange: how the last round ended, and what a selection asks for."""
+        if message.round <= state.last_round:
+            raise ContradictionError(message.sender, f"{message.stage} at exchange {message.round} again: a replay")
+        if message.stage == REVEAL:
+            check_agreed_to_reveal(message, self.algorithm, self._reveal)
+        counted = int(integers(message, "commit/round", 0))
+        self._check_counted(state, message, counted)
+        self._followed(message, unnest("broadcast", message.body))
+        state, _ = self._commit_or_stick(replace(state, last_round=message.round), message, counted)
+        if message.stage != REVEAL:
+            return state, {}
+        return state, reveal_scalars(self.algorithm, state.committed, self._rng(message.round + 1, 1))
+
+    def _upload(self, state: ClientNodeState, raw: Tensors | None) -> tuple[ClientNodeState, Tensors]:
+        """The upload of a contribution; `None` for a client that sits out where the defence hides uploads."""
+        assert state.session is not None
+        encoded = None if raw is None else self._defense.encode(raw, state.session.plan)
+        protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
+        kept = state.encoded if encoded is None or not self._keep else without_indicator_tensor(encoded)
+        state = self._remember(replace(state, protocol=protocol, encoded=kept))
+        if state.place[1] == 1 and self._verifying is not None:
+            state = replace(state, sum_key=self._verifying.client_keeps(protocol))
+        return state, reply
+
+    def _without(self, state: ClientNodeState, error: Exception) -> tuple[ClientNodeState, Tensors]:
+        """The upload of a client that has no contribution. Raises `error` in the clear."""
+        assert state.session is not None
+        number, plan = state.session.round, state.session.plan
+        if not self._silent:
+            raise error
+        _LOG.warning("client %d has no contribution to exchange %d: %r", self.client, number, error)
+        if state.place[1] == 1:  # a server that says it counted this client is answered as by any other
+            state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
+        if has_indicator(plan):
+            return self._upload(replace(state, out=state.out + 1), None)
+        return self._upload(state, {spec.name: np.zeros(spec.shape) for spec in plan.own})
+
+    @cached_property
+    def _silent(self) -> bool:
+        """Whether a client without a contribution must not say so."""
+        return has_indicator(self._training_plan) or self._training_plan.noised
+
+    @cached_property
+    def _training_plan(self) -> Plan:
+        return self._defense.plan(self._schema.layouts[TRAIN], self._schema.public.cohort)
+
+    def _remember(self, state: ClientNodeState) -> ClientNodeState:
+        kept = state.memory if self._remembering is None else self._remembering.client_memory(state.protocol)
+        return replace(state, memory=kept)
+
+    def _open(self, state: ClientNodeState, message: Message) -> ClientNodeState:
+        if message.round <= state.last_round:
+            raise ContradictionError(message.sender, f"exchange {message.round} was opened before: a replay")
+        numbers = len(self._defense.start(self._schema.layouts[TRAIN]))
+        header = ExchangeHeader.read(message, self.client, self._schema.public.clients, numbers)
+        session = self.session(message.round, header)
+        if (size := len(header.cohort)) > session.plan.clients:
+            raise MalformedError(message.sender, f"cohort of {size} exceeds the planned {session.plan.clients}")
+        place = self.exchanges.check(state.place, header)
+        if self._pipelined is not None and state.protocol is not None:
+            protocol = self._pipelined.client_resume(session, self.client, state.protocol)
+        else:
+            protocol = self.protocol_for(session)
+        if self._remembering is not None:
+            protocol = self._remembering.client_remind(protocol, state.memory)
+        return replace(state, header=header, session=session, protocol=protocol, last_round=message.round, place=place)
+
+    def _check_counted(self, state: ClientNodeState, message: Message, counted: int) -> None:
+        """Raise unless the server counted last what this client knows of, and announces a right sum of it.
+
+        Raises:
+            ContradictionError: the server counted an exchange that this client knows nothing of, or not the one it
+                committed: one of the two went on from an older file than the other, and running sums would be off.
+            SumRefused: the sum that counted this client is not announced, or not right.
+        """
+        known = {state.committed_round} | (set() if state.tentative is None else {state.tentative_round})
+        if counted not in known and has_memory(state.committed):
+            where = f"exchange {counted} was counted last, and this client's state is of {sorted(known)}"
+            raise ContradictionError(
+                message.sender, f"{where}: one of both went on from an older file; restore the newest of each"
+            )
+        if state.tentative is not None and counted == state.tentative_round and state.sum_key:
+            self._check_sum(state.sum_key, message)
+
+    def _followed(self, message: Message, broadcast: Tensors) -> Tensors | None:
+        """The broadcast that followed from the exchange that counted this client; `None` where it needs none.
+
+        Raises:
+            MalformedError: it is no broadcast of this run.
+        """
+        if not self.algorithm.needs_outcome:
+            return None
+        followed = unnest("commit/broadcast", message.body) or broadcast
+        self._schema.check_broadcast(message.sender, followed)
+        return followed
+
+    def _check_sum(self, key: bytes, message: Message) -> None:
+        """Raise `SumRefused` unless the sum that counted this client is announced, and right."""
+        assert self._verifying is not None
+        self._verifying.client_check(key, self.client, self._training_plan, unnest("commit/announced", message.body))

@@ -1,0 +1,98 @@
+"""Freeze a client's state to bytes and restore it, so that each message may be answered by another process.
+
+    data = freeze(node)                         # after an answer
+    thaw(node, data)                            # a node made anew with the client's data, before the next message
+
+The bytes hold the secrets of the current exchange and the client's learned state. Keep them on the client's machine,
+and seal them (`Seal`) where others can read the disk. Never reuse a state that answered a request for an
+upload: freeze after every answer and keep only the newest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from securefed._persistence.packing import nest, pack, restore, unnest
+from securefed._runtime.client import ClientNode
+from securefed._runtime.client_state import ClientNodeState
+from securefed._runtime.exchange_header import ExchangeHeader
+from securefed._runtime.exchange_schedule import BEFORE_ALL
+from securefed._tensors import Array, Tensors, decode, encode
+from securefed.errors import DataError, StorageError
+
+VERSION: Final = 3
+
+
+def learned_of(state: ClientNodeState) -> dict[str, Array]:
+    """Pack the part of a state that outlives an exchange: no session, no protocol secrets, no data of the client."""
+    tensors = nest("node", pack(state)) | nest("committed", pack(state.committed))
+    return tensors | (nest("tentative", pack(state.tentative)) if state.tentative is not None else {})
+
+
+def with_learned(state: ClientNodeState, tensors: Tensors) -> ClientNodeState:
+    """Replace the learned part of a freshly enrolled client's state by what `learned_of` returned.
+
+    Raises:
+        DataError: a field is missing.
+    """
+    template = state.committed
+    state = restore(state, unnest("node", tensors))
+    tentative = restore(template, unnest("tentative", tensors)) if state.tentative_round >= 0 else None
+    return replace(state, committed=restore(template, unnest("committed", tensors)), tentative=tentative)
+
+
+def freeze(node: ClientNode, *, learned: bool = False) -> bytes:
+    """Write the node's whole state to bytes, the current exchange included. Inverse: `thaw`.
+
+    Args:
+        node: the client.
+        learned: leave out the current exchange with its secrets, for a file that outlives it.
+    """
+    state = node.state
+    header: dict[str, Any] = {"version": VERSION, "run": node.run, "client": node.client, "terms": node.terms}
+    tensors = learned_of(state)
+    if not learned and state.session is not None and state.header is not None:
+        header |= {"exchange": state.session.round, "header": state.header.to_json()}
+        tensors |= nest("protocol", pack(state.protocol))
+    return encode(tensors, header)
+
+
+def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None:
+    """Restore a state that `freeze` wrote for the same client.
+
+    Args:
+        node: the client, enrolled with its data.
+        frozen: the bytes.
+        resumes: identifier of a run that died, where this run resumes from its checkpoint: only the learned state is
+            taken over, because the secrets of the exchange belong to the old run.
+
+    Raises:
+        StorageError: not a frozen state, of another version, run or client, or of other hyper-parameters.
+    """
+    try:
+        tensors, header = decode(frozen)
+    except DataError as error:
+        raise StorageError(f"the state of client {node.client} cannot be read: {error}") from error
+    if (found := header.get("version")) != VERSION:
+        raise StorageError(
+            f"the state of client {node.client} has version {found}, and this release reads version {VERSION}; finish "
+            "the run with the release that began it, or delete the file to enrol the client anew"
+        )
+    wanted = {"run": resumes or node.run, "client": node.client, "terms": node.terms}
+    for name, value in wanted.items():
+        if header.get(name) != value:
+            raise StorageError(f"this state is of {name} {header.get(name)!r}, not {value!r}; give the client's own")
+    try:
+        state = with_learned(node.state, tensors)
+        if resumes is not None:
+            # The new run's identifier tells its messages from replays, and a round that the run died in is asked again.
+            state = replace(state, last_round=-1, place=BEFORE_ALL)
+        elif "header" in header:
+            opened = ExchangeHeader.from_json(header["header"])
+            session = node.session(header["exchange"], opened)
+            protocol = restore(node.protocol_for(session), unnest("protocol", tensors))
+            state = replace(state, header=opened, session=session, protocol=protocol)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, DataError) as error:
+        raise StorageError(f"the state of client {node.client} lacks a field: {error!r}; enrol it anew") from error
+    node.state = state

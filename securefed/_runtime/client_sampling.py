@@ -1,0 +1,167 @@
+"""Sample the clients of a round: by a schedule, uniformly, secretly, or by scalars that clients reveal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from securefed._messages import ClientId, Message
+from securefed._public import Public
+from securefed._runtime.cohort_secrecy import check_cohort_secrecy
+from securefed._tensors import Array, Tensors
+from securefed.algorithms._base import Algorithm
+from securefed.algorithms._capabilities import SupportsClientSelection, SupportsPrivacyCost
+from securefed.defenses._base import Defense, Plan
+from securefed.defenses._differential_privacy import FixedSizeSampling, Sampler
+from securefed.errors import ConfigError, MalformedError, RoundVoid
+
+Schedule = Callable[[int], Sequence[ClientId]]
+_COHORT_STREAM = 2**32 - 1
+
+
+def selecting(algorithm: Algorithm[Any, Any]) -> SupportsClientSelection[Any] | None:
+    """Return the algorithm if it selects clients by scalars that they reveal, else `None`."""
+    return algorithm if isinstance(algorithm, SupportsClientSelection) and algorithm.reveals else None
+
+
+def revealed_scalars(algorithm: Algorithm[Any, Any]) -> Mapping[str, str]:
+    """Scalars that single clients reveal outside the defence, by name; empty for algorithms that reveal none."""
+    chooser = selecting(algorithm)
+    return chooser.reveals if chooser is not None else {}
+
+
+def with_disclosures(plan: Plan, algorithm: Algorithm[Any, Any], public: Public) -> Plan:
+    """Add to the plan what the algorithm assumes, and a sentence for each scalar that its clients reveal."""
+    own = algorithm.assumptions(public) if isinstance(algorithm, SupportsPrivacyCost) else ()
+    names = revealed_scalars(algorithm).items()
+    revealed = (f"revealed by each candidate in the clear, outside the defence: {n} ({w})" for n, w in names)
+    return plan.assume(*own, *revealed)
+
+
+def check_reveal(algorithm: Algorithm[Any, Any], defense: Defense, reveal: bool | None) -> bool:
+    """Tell whether clients reveal scalars in this run.
+
+    Args:
+        algorithm: the run's algorithm.
+        defense: the message layer.
+        reveal: the caller's choice; `None` allows it only where the defence hides nothing.
+
+    Raises:
+        ConfigError: the defence would hide what the scalars tell, and `reveal` is not True; or `reveal` is False.
+    """
+    names = revealed_scalars(algorithm)
+    if not names:
+        return False
+    if reveal is None and defense.aggregation.name != "plain":
+        raise ConfigError(
+            f"the algorithm selects clients by {', '.join(names)} of each candidate, which travels outside the defence "
+            f"{defense.name!r}: pass reveal=True to accept that, or select uniformly"
+        )
+    if reveal is False:
+        raise ConfigError(f"reveal=False, but the algorithm selects clients by {', '.join(names)}; select uniformly")
+    return True
+
+
+def check_agreed_to_reveal(message: Message, algorithm: Algorithm[Any, Any], agreed: bool) -> None:
+    """Raise `MalformedError` if a request asks for scalars that this client did not agree to reveal."""
+    if not (agreed and revealed_scalars(algorithm)):
+        raise MalformedError(message.sender, "it asks for scalars that this client did not agree to reveal")
+
+
+def reveal_scalars(algorithm: Algorithm[Any, Any], committed: Any, rng: np.random.Generator) -> dict[str, Array]:
+    """Compute the scalars that a client reveals, from its committed state."""
+    chooser = selecting(algorithm)
+    assert chooser is not None
+    found = chooser.reveal(committed, rng)
+    return {name: np.asarray(float(found[name])) for name in chooser.reveals}
+
+
+def check_no_noise(algorithm: Algorithm[Any, Any], plan: Plan) -> None:
+    """Check that no scalar is revealed beside noise, because epsilon would not cover it.
+
+    Raises:
+        ConfigError: the algorithm selects clients by revealed scalars, and the defence or the algorithm itself adds
+            noise; `reveal=True` does not help.
+    """
+    names = revealed_scalars(algorithm)
+    if names and (plan.noised or isinstance(algorithm, SupportsPrivacyCost)):
+        raise ConfigError(
+            f"the algorithm selects clients by {', '.join(names)} of each candidate, exact numbers of its data that no "
+            "epsilon covers, and this run claims one; select uniformly, or run without noise"
+        )
+
+
+def scheduled(chosen: Sequence[ClientId], everyone: Sequence[ClientId], most: int) -> tuple[ClientId, ...]:
+    """Sort and check a schedule's choice; raise `ConfigError` for unknown clients or more than the planned cohort."""
+    ids = sorted({int(client) for client in chosen})
+    if not ids or not set(ids) <= set(everyone) or len(ids) > most:
+        raise ConfigError(f"the schedule names {ids}; at most {most} of clients 0..{max(everyone)}")
+    return tuple(ids)
+
+
+def uniform(everyone: Sequence[ClientId], size: int, seed: int, round: int) -> tuple[ClientId, ...]:
+    """Sample `size` clients uniformly without replacement; the same for the same seed and round."""
+    if size == len(everyone):
+        return tuple(everyone)
+    rng = np.random.default_rng([seed, _COHORT_STREAM, round])
+    return tuple(sorted(int(i) for i in rng.choice(everyone, size, replace=False)))
+
+
+def unpredictable(everyone: Sequence[ClientId], size: int) -> tuple[ClientId, ...]:
+    """Sample `size` clients uniformly from the operating system's randomness, as `FixedSizeSampling` accounts for.
+
+    The draw cannot be repeated. Readers of the transcript or the history still see the cohort.
+    """
+    return tuple(sorted(random.SystemRandom().sample(list(everyone), size)))
+
+
+def drop_surplus(clients: Sequence[ClientId], surplus: int, kept: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    """Remove `surplus` random clients that are also in `kept`, so that the survivors differ enough from the last sum's.
+
+    If there are fewer than `surplus` of them, none is removed: the round then waits for clients to return.
+    """
+    both = sorted(set(clients) & set(kept))
+    if len(both) < surplus:
+        return tuple(clients)
+    return tuple(sorted(set(clients) - set(random.SystemRandom().sample(both, surplus))))
+
+
+def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]) -> None:
+    """Check that cohorts are drawn as the accountant was told, and stay secret.
+
+    Raises:
+        ConfigError: cohorts are drawn otherwise, or the algorithm's outputs reveal the cohort (`check_cohort_secrecy`).
+    """
+    if sampler == "full":
+        return
+    if not isinstance(sampler, FixedSizeSampling):
+        raise ConfigError(
+            f"a federation draws cohorts of a fixed size, not {sampler}; account with 'full', with "
+            f"FixedSizeSampling({public.cohort}, {public.clients}), or put poisson({sampler.rate:g}) behind the clip"
+        )
+    if (sampler.cohort, sampler.clients) != (public.cohort, public.clients):
+        raise ConfigError(f"{sampler} is not this federation's draw of {public.cohort} of {public.clients} clients")
+    if schedule is not None or revealed_scalars(algorithm):
+        raise ConfigError(f"{sampler} accounts for a uniform secret draw; a schedule or a selection by values is none")
+    check_cohort_secrecy(algorithm, public)
+
+
+def by_revealed(
+    algorithm: SupportsClientSelection[Any], answers: Mapping[ClientId, Tensors], cohort: int, round: int
+) -> tuple[ClientId, ...]:
+    """Let the algorithm choose among the candidates that answered with finite scalars.
+
+    Raises:
+        RoundVoid: no candidate did.
+    """
+    scalars: dict[ClientId, dict[str, float]] = {}
+    for client, body in answers.items():
+        values = {name: np.asarray(body.get(name, np.nan)) for name in algorithm.reveals}
+        if all(value.shape == () and np.isfinite(value) for value in values.values()):
+            scalars[client] = {name: float(value) for name, value in values.items()}
+    if not scalars:
+        raise RoundVoid(f"round {round}: no candidate revealed what the selection needs")
+    return scheduled(algorithm.choose(scalars, cohort), sorted(scalars), cohort)

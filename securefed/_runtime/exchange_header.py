@@ -1,0 +1,121 @@
+"""The header of an exchange: the public numbers from which a client derives the exchange's plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._messages import ClientId, Message
+from securefed._persistence.packing import nest
+from securefed._tensors import Array
+from securefed.errors import MalformedError
+
+TRAIN: Final = "train"
+EVALUATE: Final = "evaluate"
+_KINDS = (TRAIN, EVALUATE)
+MAX_DOUBLINGS: Final = 20
+"""Most doublings of the declared range that one kind of exchange may have in a run."""
+
+
+@dataclass(frozen=True)
+class ExchangeHeader:
+    """Public numbers that open an exchange.
+
+    Attributes:
+        cohort: ids of the invited clients, ascending.
+        kind: what is summed: `train` or `evaluate`.
+        doublings: how often the declared bounds were doubled.
+        learned: public numbers of an adaptive defence.
+        round: training rounds completed before it.
+        attempt: how many exchanges at this place of the run were void; with `round` what mini-batches are drawn by.
+    """
+
+    cohort: tuple[ClientId, ...]
+    kind: str
+    doublings: int
+    learned: tuple[float, ...] = ()
+    round: int = 0
+    attempt: int = 0
+
+    def body(self) -> dict[str, Array]:
+        """As fields of a message. Inverse: `read`."""
+        body: dict[str, Array] = {
+            "cohort": np.asarray(self.cohort, np.int64),
+            "kind": np.asarray(_KINDS.index(self.kind), np.int64),
+            "doublings": np.asarray(self.doublings, np.int64),
+            "place": np.asarray([self.round, self.attempt], np.int64),
+        }
+        return nest("session", body | ({"learned": np.asarray(self.learned, np.float64)} if self.learned else {}))
+
+    @classmethod
+    def read(cls, message: Message, client: ClientId, clients: int, learned: int) -> ExchangeHeader:
+        """Read and check the header in a request to `client`.
+
+        Args:
+            message: the request.
+            client: the receiver's id.
+            clients: number of clients in the run.
+            learned: how many numbers the defence learns.
+
+        Raises:
+            MalformedError: a field is missing or of another type, an unknown kind, too many doublings, a cohort without
+                the client or with unknown ones, no place in the run, or numbers that are not as many positive ones.
+        """
+        invited = integers(message, "session/cohort", 1)
+        if invited.size > clients:  # before it is listed anywhere
+            raise MalformedError(message.sender, f"a cohort of {invited.size}, and the run has {clients} clients")
+        cohort = tuple(int(i) for i in invited)
+        doublings = int(integers(message, "session/doublings", 0))
+        kind = int(integers(message, "session/kind", 0))
+        if not 0 <= kind < len(_KINDS):
+            raise MalformedError(message.sender, f"no such kind of exchange: {kind}")
+        if not 0 <= doublings <= MAX_DOUBLINGS:
+            raise MalformedError(
+                message.sender, f"the range may be doubled 0 to {MAX_DOUBLINGS} times, not {doublings}"
+            )
+        if client not in cohort or not set(cohort) <= set(range(clients)):
+            raise MalformedError(message.sender, f"cohort {cohort} does not fit client {client} of this run")
+        round, attempt = (int(number) for number in _place(message))
+        return cls(cohort, _KINDS[kind], doublings, _learned(message, learned), round, attempt)
+
+    def to_json(self) -> dict[str, Any]:
+        """In JSON values. Inverse: `from_json`."""
+        return {
+            "cohort": list(self.cohort),
+            "kind": self.kind,
+            "doublings": self.doublings,
+            "learned": [number.hex() for number in self.learned],
+            "round": self.round,
+            "attempt": self.attempt,
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ExchangeHeader:
+        """Read the header from JSON values. Inverse of `to_json`."""
+        learned = tuple(float.fromhex(number) for number in values["learned"])
+        place = values["round"], values["attempt"]
+        return cls(tuple(values["cohort"]), values["kind"], values["doublings"], learned, *place)
+
+
+def integers(message: Message, name: str, dimensions: int) -> Array:
+    """Return an integer field of a request; raise `MalformedError` unless it is int64 with `dimensions` dimensions."""
+    value = message.body.get(name)
+    if value is None or value.dtype != np.int64 or value.ndim != dimensions:
+        raise MalformedError(message.sender, f"{name!r} is missing or no int64 array of {dimensions} dimensions")
+    return value
+
+
+def _place(message: Message) -> Array:
+    place = integers(message, "session/place", 1)
+    if place.shape != (2,) or (place < 0).any():
+        raise MalformedError(message.sender, f"'session/place' is no round and attempt from 0 on: {place.tolist()}")
+    return place
+
+
+def _learned(message: Message, count: int) -> tuple[float, ...]:
+    value = message.body.get("session/learned", np.zeros(0))
+    if value.dtype != np.float64 or value.shape != (count,) or not (np.isfinite(value) & (value > 0)).all():
+        raise MalformedError(message.sender, f"'session/learned' is no float64 array of {count} positive numbers")
+    return tuple(float(number) for number in value)

@@ -1,0 +1,80 @@
+"""The schedule of a run's exchanges, as part of the terms: a client refuses any exchange outside it.
+
+Without a schedule a server could ask for unplanned evaluations, or for the same round again and again, and learn from
+each answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from securefed._messages import SERVER
+from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
+from securefed.errors import ConfigError, MalformedError
+
+MAX_VOID: Final = 8
+"""Attempts at one sum, unless the terms say otherwise."""
+
+ExchangePosition = tuple[int, int, int]
+"""Position of an exchange in a run: completed rounds; 0 for an evaluation and 1 for training; attempt."""
+
+BEFORE_ALL: Final[ExchangePosition] = (-1, 0, 0)
+
+
+@dataclass(frozen=True)
+class ExchangeSchedule:
+    """The exchanges of a run, in order: each round's training, and an evaluation after every so many rounds.
+
+    Attributes:
+        rounds: training rounds at most; `None` for any number.
+        evaluate_every: rounds between two evaluations; 0 for none.
+        max_void: attempts at one sum: an exchange that was void is repeated.
+
+    Raises:
+        ConfigError: a number outside its domain.
+    """
+
+    rounds: int | None = None
+    evaluate_every: int = 0
+    max_void: int = MAX_VOID
+
+    def __post_init__(self) -> None:
+        if self.rounds is not None and self.rounds < 0:
+            raise ConfigError(f"rounds must be at least 0, not {self.rounds}")
+        if self.evaluate_every < 0 or self.max_void < 1:
+            raise ConfigError(
+                f"evaluate_every must be at least 0 and max_void at least 1, not {self.evaluate_every} and "
+                f"{self.max_void}"
+            )
+
+    def check(self, last: ExchangePosition, header: ExchangeHeader) -> ExchangePosition:
+        """Check that an exchange fits the schedule, and return its position.
+
+        Args:
+            header: the exchange's header.
+            last: the position of the last exchange that this client accepted; `BEFORE_ALL` before any.
+
+        Raises:
+            MalformedError: the run has no such exchange, or it does not come after `last`.
+        """
+        place = (header.round, int(header.kind == TRAIN), header.attempt)
+        if place <= last:
+            raise MalformedError(
+                SERVER, f"it opens {_words(place)} after {_words(last)}; exchanges of a run come in order"
+            )
+        if header.attempt >= self.max_void:
+            raise MalformedError(SERVER, f"attempt {header.attempt + 1}; the terms allow {self.max_void} attempts")
+        if header.kind == EVALUATE and not (self.evaluate_every and header.round % self.evaluate_every == 0):
+            raise MalformedError(
+                SERVER, f"it asks for an evaluation after round {header.round}; the terms have "
+                + (f"one every {self.evaluate_every} rounds" if self.evaluate_every else "none"),
+            )  # fmt: skip
+        if header.kind == TRAIN and self.rounds is not None and header.round >= self.rounds:
+            raise MalformedError(SERVER, f"it opens round {header.round + 1}; the terms have {self.rounds} rounds")
+        return place
+
+
+def _words(place: ExchangePosition) -> str:
+    rounds, trains, attempt = place
+    return f"attempt {attempt + 1} at {'training' if trains else 'evaluation'} after {rounds} rounds"

@@ -1,0 +1,108 @@
+"""A simulated federation: the server and all its clients in one process.
+
+Federation(algorithm, clients, defense, seed=0).run(rounds)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from securefed._messages import ClientId, PartyId
+from securefed._public import Public
+from securefed._runtime.client_batch import ClientBatch
+from securefed._runtime.exchange import HelperNode
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.privacy_checks import check_stateless_clients
+from securefed._runtime.run_options import RunOptions
+from securefed._runtime.server import Server
+from securefed._runtime.terms import Terms, new_run
+from securefed._transports.base import Endpoint, Transport
+from securefed._transports.in_process import InProcessTransport
+from securefed.algorithms._base import Algorithm
+from securefed.algorithms._validation import check_object, check_packable
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Helper
+from securefed.defenses._chain import Link
+from securefed.errors import DataError
+
+
+class Federation(Server):
+    """A simulated federation, all clients behind one transport.
+
+    Args:
+        algorithm: hyper-parameters of the method.
+        clients: one `Dataset` each; a client's id is its position.
+        defense: the message layer; without one, contributions are summed in the clear.
+        seed: of starts, cohorts and mini-batches. Keys and noise never come from it.
+        cohort: number of clients planned for a round; all by default.
+        public: declared facts; read off the clients where it is left out (see `Public.of`).
+        transport: builds the transport from the endpoints; in process by default.
+        batched: compute a cohort's contributions together where the algorithm can. Results agree with the
+            client-by-client path up to rounding, which depends on who is computed with whom.
+        reveal: accept that clients reveal the scalars an algorithm selects by, outside the defence. By default they
+            do so only where nothing is hidden anyway.
+        ledgers: by client, the ledger of its data; clients that are not named keep none. A ledger in memory is lost
+            with this process, whatever the checkpoint says.
+        options: cohorts, checkpoint, transcript, retries and budget.
+
+    Raises:
+        DataError: the clients' rows cannot be used, before anything runs.
+        ConfigError: parameters that do not fit together, before anything runs.
+        PlanError: the defence cannot keep its promise for these sizes, before anything runs.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        clients: Sequence[Dataset],
+        defense: Link | None = None,
+        *,
+        seed: int = 0,
+        cohort: int | None = None,
+        public: Public | None = None,
+        transport: Callable[[Mapping[PartyId, Endpoint]], Transport] = InProcessTransport,
+        batched: bool = True,
+        reveal: bool | None = None,
+        ledgers: Mapping[ClientId, Ledger] | None = None,
+        options: RunOptions | None = None,
+    ) -> None:
+        check_object(algorithm)
+        _check_clients(clients)
+        terms = Terms.of(algorithm, public or Public.of(clients, cohort=cohort), defense, seed=seed, reveal=reveal)
+        options, run = options or RunOptions(), new_run()
+        keep = options.keep_transcript is not False
+        nodes = {
+            index: terms.node(index, run, data, keep=keep, ledger=(ledgers or {}).get(index))
+            for index, data in enumerate(clients)
+        }
+        for node in nodes.values():
+            node.simulated = True
+        check_stateless_clients(terms.defense, nodes[0].state.committed)
+        if options.checkpoint is not None:
+            check_packable(algorithm, algorithm.start(terms.public, np.random.default_rng(0)), "start")
+            check_packable(algorithm, nodes[0].state.committed, "enroll")
+        if batched:
+            batch = ClientBatch(nodes)
+            for node in nodes.values():
+                node.batch = batch
+        endpoints: dict[PartyId, Endpoint] = dict(nodes)
+        self.helper: Helper | None = terms.defense.aggregation.helper(terms.public.cohort)
+        if self.helper is not None:
+            endpoints[self.helper.party] = HelperNode(self.helper, run)
+        super().__init__(terms, transport(endpoints), run=run, options=options, nodes=nodes)
+
+
+def _check_clients(clients: Sequence[Dataset]) -> None:
+    if isinstance(clients, Dataset) or not isinstance(clients, Sequence):
+        raise DataError(
+            f"clients must be a list with one securefed.Dataset for each client; got {type(clients).__name__}."
+        )
+    for index, data in enumerate(clients):
+        if not isinstance(data, Dataset):
+            raise DataError(
+                f"client {index} is a {type(data).__name__}; give securefed.Dataset(x), or Dataset(x, y) with labels, "
+                "for each client"
+            )

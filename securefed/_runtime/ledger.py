@@ -1,0 +1,278 @@
+"""Count the use of a client's data over all runs: exchanges answered and epsilon spent, within the operator's limits.
+
+    ledger = Ledger.create("client.ledger", Limits(exchanges=1000, epsilon=8.0), spent=Spent())      # the first time
+    ledger = Ledger.open("client.ledger", Limits(exchanges=1000, epsilon=8.0))                       # from then on
+    ledger.charge(run, exchange, cost)                   # before the contribution is computed
+
+There is one ledger for each client and data set. It does not depend on terms: runs with other hyper-parameters, another
+defence or another server count in the same ledger. It belongs to the client, so starting run after run does not help a
+server.
+
+Guarantees: a charge is on disk before `charge` returns, so a contribution computed afterwards is counted whatever
+happens to the process. The same exchange of the same run counts once. Beyond a limit nothing is charged. If the file is
+lost, the operator has to state what was spent.
+Not guaranteed: that the file is the newest, unless it is sealed with an anchor of its own (`Seal`).
+Anything about a second ledger of the same data. That two processes may charge one ledger at the same time on a system
+without `fcntl` (Windows). A ledger in memory is as recent as the checkpoint that holds it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from securefed._messages import SERVER
+from securefed._persistence import container
+from securefed._persistence.sealing import Seal
+from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
+from securefed._runtime.privacy_cost import PrivacyCost
+from securefed.defenses._base import Unit
+from securefed.defenses._differential_privacy.accountant import DELTA
+from securefed.errors import BudgetSpent, ConfigError, ContradictionError, LedgerLost, StorageError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows
+    fcntl = None  # type: ignore[assignment]
+
+_KIND: Final = "ledger"
+_LOG = logging.getLogger("securefed.client")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits that an operator sets on the use of its data, over all runs together.
+
+    Attributes:
+        exchanges: largest number of exchanges answered; `None` for any number.
+        epsilon: largest epsilon of all noise together; `None` for any. An exchange whose answer carries no noise has
+            no finite epsilon, and is refused where there is a limit.
+        delta: probability with which epsilon may fail, of all exchanges together.
+        unit: whose privacy epsilon is about: the whole "client", or one "record" of it. A client's noise counts for
+            its records too (at twice the distance); a record's noise (DP-SGD, `records`) does not hide a client.
+
+    Raises:
+        ConfigError: a limit outside its domain.
+    """
+
+    exchanges: int | None = None
+    epsilon: float | None = None
+    delta: float = DELTA
+    unit: Unit = "client"
+
+    def __post_init__(self) -> None:
+        if self.exchanges is not None and not (isinstance(self.exchanges, int) and self.exchanges >= 0):
+            raise ConfigError(f"exchanges must be a whole number from 0, or None; got {self.exchanges!r}")
+        if self.epsilon is not None and not self.epsilon > 0:
+            raise ConfigError(f"epsilon must be positive, or None; got {self.epsilon!r}")
+        if not 0 < self.delta < 1:
+            raise ConfigError(f"delta must lie between 0 and 1; got {self.delta!r}")
+        if self.unit not in ("client", "record"):
+            raise ConfigError(f"unit must be 'client' or 'record'; got {self.unit!r}")
+
+
+class Ledger:
+    """Counts the use of a client's data. Made by `create`, `open` or `in_memory`.
+
+    Attributes:
+        limits: what its operator allows.
+        path: its file; `None` in memory.
+    """
+
+    def __init__(self, limits: Limits, path: Path | None, seal: Seal | None, book: LedgerEntries) -> None:
+        self.limits, self.path = limits, path
+        self._seal, self._book = seal, book
+
+    @classmethod
+    def create(cls, path: Path | str, limits: Limits, *, spent: DataUsage, seal: Seal | None = None) -> Ledger:
+        """Make the ledger's file: for the first time, or after a loss.
+
+        Args:
+            path: where; there must be no file yet.
+            limits: what the operator allows.
+            spent: earlier use of the data that this file does not count; `DataUsage()` for none. After
+                a loss, state at least what the lost ledger may have held.
+            seal: encrypts the file.
+
+        Raises:
+            StorageError: there is a file already, which is never overwritten, or it cannot be written.
+            ConfigError: `spent` leaves nothing of `limits.delta`.
+        """
+        place = Path(path)
+        ledger = cls(limits, place, seal, LedgerEntries(declared=spent))
+        ledger._check_delta(ledger._book)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot write {_KIND} {place}: {error.strerror}; choose another path") from error
+        with ledger._locked():
+            if place.exists():
+                raise StorageError(f"{place} is there already, and no ledger is overwritten; open it with Ledger.open")
+            ledger._write(ledger._book)
+        return ledger
+
+    @classmethod
+    def open(cls, path: Path | str, limits: Limits, seal: Seal | None = None) -> Ledger:
+        """Go on with the ledger that `create` made.
+
+        Args:
+            path: its file.
+            limits: what the operator allows from now on; they may be others than before.
+            seal: what the file was sealed with.
+
+        Raises:
+            LedgerLost: there is no such file.
+            StorageError: it cannot be read, was altered, or is sealed otherwise.
+            RolledBackError: it is older than the anchor of `seal` remembers.
+            ConfigError: what was declared as spent leaves nothing of `limits.delta`.
+        """
+        ledger = cls(limits, Path(path), seal, LedgerEntries())
+        ledger._check_there(Path(path))
+        with ledger._locked():
+            ledger._book = ledger._read()
+        ledger._check_delta(ledger._book)
+        return ledger
+
+    @classmethod
+    def in_memory(cls, limits: Limits | None = None, book: LedgerEntries | None = None) -> Ledger:
+        """A ledger without a file, for simulations.
+
+        Args:
+            limits: without any, it counts and refuses nothing.
+            book: what was counted before, from a checkpoint (`Ledger.book`).
+        """
+        ledger = cls(limits or Limits(), None, None, book or LedgerEntries())
+        ledger._check_delta(ledger._book)
+        return ledger
+
+    @property
+    def book(self) -> LedgerEntries:
+        """All entries, as of the last charge through this object; for the checkpoint of a simulation."""
+        return self._book
+
+    @property
+    def spent(self) -> DataUsage:
+        """Exchanges answered, and epsilon and delta spent on the unit of the limits; epsilon is infinite after an
+        exchange without noise for that unit."""
+        return self._book.spent(self.limits.delta, self.limits.unit)
+
+    def charge(self, run: str, exchange: int, cost: PrivacyCost) -> bool:
+        """Count one exchange, durably, before anything is computed for it.
+
+        Args:
+            run: the run's identifier.
+            exchange: its number in that run, from 0.
+            cost: what answering it costs (`privacy_cost.cost_of`).
+
+        Returns:
+            Whether it is counted now; `False` where this exchange of this run was counted before.
+
+        Raises:
+            BudgetSpent: the exchange would exceed a limit; nothing is charged.
+            LedgerLost, StorageError, RolledBackError: the file is gone, was altered, or cannot be written; nothing
+                may be computed then.
+            ContradictionError: this exchange of this run was charged before at another cost.
+            ConfigError: a number that no exchange has.
+        """
+        with self._locked():
+            self._book = self._read()
+            after = self._book.with_charge(run, exchange, cost)
+            if after is self._book:
+                return False
+            self._afford(after, cost)
+            self._write(after)
+        return True
+
+    def _afford(self, after: LedgerEntries, cost: PrivacyCost) -> None:
+        limits = self.limits
+        if limits.exchanges is not None and after.exchanges > limits.exchanges:
+            raise BudgetSpent(
+                f"this client's ledger allows {limits.exchanges} exchanges in all runs, and they are used up; only its "
+                "operator can raise Limits.exchanges"
+            )
+        if limits.epsilon is None:
+            return
+        if not cost.protecting(limits.unit):
+            hidden = "no noise" if not cost.mechanisms else "noise that hides single records only"
+            raise BudgetSpent(
+                f"this client's ledger limits epsilon to {limits.epsilon:g} for one {limits.unit}, and the exchange "
+                f"has {hidden}, so that its epsilon is infinite; use a defence with noise for that unit, or set "
+                "Limits(epsilon=None)"
+            )
+        epsilon = after.spent(limits.delta, limits.unit).epsilon
+        if not epsilon <= limits.epsilon:
+            raise BudgetSpent(
+                f"with this exchange the ledger would stand at epsilon {epsilon:.4g} for one {limits.unit} at delta "
+                f"{limits.delta:g} in all runs, and its limit is {limits.epsilon:g}; only its operator can raise "
+                "Limits.epsilon"
+            )
+
+    def _check_delta(self, book: LedgerEntries) -> None:
+        if book.declared.delta >= self.limits.delta:
+            raise ConfigError(
+                f"delta {book.declared.delta:g} was declared as spent, which leaves nothing of Limits.delta "
+                f"{self.limits.delta:g}; allow more"
+            )
+
+    def _read(self) -> LedgerEntries:
+        if self.path is None:
+            return self._book
+        self._check_there(self.path)
+        meta, _ = container.load(self.path, _KIND, self._seal)
+        try:
+            return LedgerEntries.from_json(json.loads(meta["book"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StorageError(f"{_KIND} {self.path} lacks a field: {error!r}; restore it from a copy") from error
+
+    def _write(self, book: LedgerEntries) -> None:
+        if self.path is not None:
+            container.save(self.path, _KIND, {"book": json.dumps(book.to_json())}, {}, self._seal)
+        self._book = book
+
+    @staticmethod
+    def _check_there(path: Path) -> None:
+        if not path.exists():
+            raise LedgerLost(
+                f"there is no ledger {path}; restore it from its newest copy, or say what the data were used for: "
+                "Ledger.create(path, limits, spent=Spent(exchanges=..., epsilon=..., delta=...)), with Spent() if for "
+                "nothing yet"
+            )
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the file's lock, so that no other process charges it. The operating system frees it with the process."""
+        if self.path is None or fcntl is None:
+            yield
+            return
+        try:
+            file = self.path.with_name(f".{self.path.name}.lock").open("ab")
+        except OSError as error:
+            self._check_there(self.path)
+            raise StorageError(f"cannot lock {_KIND} {self.path}: {error.strerror}") from error
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def charge(ledger: Ledger, run: str, exchange: int, cost: PrivacyCost) -> None:
+    """Charge an exchange that a server asks for. The server reads these errors, so they hold no totals and no path.
+
+    Raises:
+        BudgetSpent: the ledger's limits allow no further exchange.
+        ContradictionError: it was charged before, so it was answered before.
+        StorageError: the ledger cannot be read or written.
+    """
+    try:
+        if not ledger.charge(run, exchange, cost):
+            raise ContradictionError(SERVER, f"exchange {exchange} was answered before, says this client's ledger")
+    except BudgetSpent as error:
+        _LOG.warning("exchange %d is not answered: %s", exchange, error)
+        raise BudgetSpent("this client's ledger allows no further exchange; its own log says more") from None
+    except StorageError as error:
+        _LOG.error("exchange %d is not answered: %s", exchange, error)
+        raise

@@ -1,0 +1,140 @@
+"""Check before a private run that cohorts are drawn, and noise is accounted for, exactly as the defence assumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+from securefed._persistence.packing import pack
+from securefed._public import Public
+from securefed._runtime.client_sampling import Schedule, check_sampler, revealed_scalars
+from securefed.algorithms._base import Algorithm
+from securefed.algorithms._capabilities import SupportsPrivacyCost
+from securefed.defenses._base import Defense, Plan
+from securefed.defenses._differential_privacy import (
+    Budget,
+    CentralGaussian,
+    FixedSizeSampling,
+    PoissonCohort,
+    PoissonSampling,
+    Sampler,
+)
+from securefed.errors import ConfigError
+
+_SAME = 1e-9
+_EMPTY = "nmt"
+"""Kinds of packed fields that hold no value of their own: none, mappings, tuples."""
+
+
+def check_evaluation(plan: Plan, algorithm: Algorithm[Any, Any]) -> None:
+    """Check that sums of an evaluation may be asked for.
+
+    Raises:
+        ConfigError: under a clip, which would clip losses and counts like an update; or of an algorithm whose own
+            noise makes records private, for these sums have none. Evaluate the output instead. Or of an algorithm
+            that defines no evaluation.
+    """
+    if getattr(type(algorithm), "evaluate", None) is Algorithm.evaluate:
+        raise ConfigError(
+            f"{type(algorithm).__name__} defines no evaluation; leave out evaluate_every, or write `evaluation_layout` "
+            "and `evaluate`."
+        )
+    if plan.privacy is not None:
+        raise ConfigError("evaluation sums cannot pass a clip; score the released model on public rows instead")
+    if isinstance(algorithm, SupportsPrivacyCost):
+        raise ConfigError(
+            f"{type(algorithm).__name__} makes records private by noise of its own, and evaluation sums would be exact "
+            "numbers of the same records, without noise and outside epsilon; leave out evaluate_every, and score the "
+            "released model on public rows instead"
+        )
+
+
+def sampler_of(defense: Defense) -> Sampler:
+    """The sampling that the defence's accountant assumes; `full` where it names none."""
+    found = [mechanism.sampler for t in defense.transforms if isinstance(mechanism := t, CentralGaussian)]
+    return found[0] if found else "full"
+
+
+def check_privacy(
+    defense: Defense,
+    plan: Plan,
+    budget: Budget | None,
+    public: Public,
+    schedule: Schedule | None,
+    algorithm: Algorithm[Any, Any],
+) -> bool:
+    """Check the run's sampling and budget against the defence; return whether cohorts must be drawn secretly.
+
+    Raises:
+        ConfigError: the federation does not draw cohorts as the accountant was told, or the budget is not of this
+            defence's noise: for some number of exchanges it would count less or more than the plan. Or there is a
+            budget, and no noise that it could be of.
+    """
+    sampler = sampler_of(defense)
+    tossed = _coins(defense)
+    if tossed is not None:
+        _check_coins(tossed, public, schedule, algorithm)
+    if not (isinstance(sampler, PoissonSampling) and sampler == tossed):
+        check_sampler(sampler, public, schedule, algorithm)
+    if budget is not None and not plan.noised:
+        raise ConfigError(
+            f"a budget of epsilon {budget.epsilon:g} counts the defence's noise, and {plan.defense!r} adds none; put "
+            "noise into the chain, for instance clip(...), gaussian(...), or leave the budget out (private/fedavg has "
+            "one of its own, `epsilon`)"
+        )
+    if budget is not None:
+        _check_budget(budget, plan, sampler, _delta(defense))
+    return isinstance(sampler, FixedSizeSampling)
+
+
+def _coins(defense: Defense) -> PoissonSampling | None:
+    """The PoissonSampling sampling that clients do by themselves, if the defence has it."""
+    found = [joining.sampler for t in defense.transforms if isinstance(joining := t, PoissonCohort)]
+    return found[0] if found else None
+
+
+def _check_coins(
+    sampler: PoissonSampling, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]
+) -> None:
+    """Raises `ConfigError` unless every client tosses in every exchange, whatever its data."""
+    if public.cohort != public.clients or schedule is not None or revealed_scalars(algorithm):
+        raise ConfigError(
+            f"poisson({sampler.rate:g}) has every client toss its own coin in every exchange: leave out the cohort, "
+            "the schedule and any selection by values"
+        )
+
+
+def has_memory(state: Any) -> bool:
+    """Tell whether a client's state holds anything that its data, hyper-parameters and seed do not determine.
+
+    A state that cannot be packed (a user's own class may keep any object) counts as one that does.
+    """
+    if state is None or not is_dataclass(state):
+        return state is not None
+    return any(name[-1] not in _EMPTY for name in pack(state))
+
+
+def check_stateless_clients(defense: Defense, state: Any) -> None:
+    """Raise `ConfigError` where clients sample themselves and a client's `state` depends on its contributions."""
+    if _coins(defense) is not None and has_memory(state):
+        raise ConfigError(
+            "poisson(...) leaves contributions out without telling the client, and this algorithm's clients remember "
+            "what they sent; use a method without running sums, or a FixedSizeSampling cohort"
+        )
+
+
+def _check_budget(budget: Budget, plan: Plan, sampler: Sampler, delta: float) -> None:
+    after: Callable[[int], float] = replace(budget, delta=delta, exchanges=0).after
+    noise, planned = budget.noise_multiplier, 0.0 if plan.privacy is None else plan.privacy.noise_multiplier
+    same = noise == planned and budget.sampler == sampler
+    if not same or not all(abs(after(rounds) - epsilon) <= _SAME * epsilon for rounds, epsilon in plan.epsilon):
+        raise ConfigError(
+            f"the budget accounts for noise multiplier {noise:g} ({budget.sampler}), the defence {plan.defense!r} adds "
+            f"{planned:g} ({sampler}) and its plan counts epsilon {dict(plan.epsilon)}; make the budget with the "
+            "mechanism's own budget(...)"
+        )
+
+
+def _delta(defense: Defense) -> float:
+    return float(next(t.delta for t in defense.transforms if hasattr(t, "delta")))

@@ -1,0 +1,37 @@
+"""Encode refusals as messages: the error's name, and its text where that holds public facts only."""
+
+from __future__ import annotations
+
+from securefed._messages import Message
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import Array
+from securefed.errors import (
+    DivergenceError,
+    MalformedError,
+    MessageRefused,
+    ProtocolError,
+    RangeRefused,
+    SecureFedError,
+)
+
+
+def refusal_body(error: SecureFedError) -> dict[str, Array]:
+    """Encode a refusal: the error's name and text.
+
+    The text is sent only for errors of the protocol, never for errors of data, files or configuration.
+    """
+    text = str(error) if isinstance(error, ProtocolError) and not isinstance(error, RangeRefused) else ""
+    return {"name": from_bytes(type(error).__name__.encode()), "text": from_bytes(text.encode())}
+
+
+def read_refusal(message: Message) -> SecureFedError:
+    """Decode a refusal into the error that the server raises or records."""
+    try:
+        name, text = (message.body[key].tobytes().decode() for key in ("name", "text"))
+    except (KeyError, UnicodeDecodeError) as error:
+        return MalformedError(message.sender, f"refusal without a readable name: {error!r}")
+    if name == RangeRefused.__name__:
+        return RangeRefused(f"client {message.sender} has values beyond the planned range")
+    if name == DivergenceError.__name__:
+        return DivergenceError(f"client {message.sender}: its local steps left the numbers; lower the step size")
+    return MessageRefused(message.sender, f"it refused in turn: {name}: {text}")

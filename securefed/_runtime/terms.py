@@ -1,0 +1,152 @@
+"""Terms of a run: what all parties agree on before it, and derive everything else from."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._public import Public
+from securefed._runtime.client import ClientNode
+from securefed._runtime.client_sampling import check_no_noise, check_reveal
+from securefed._runtime.exchange_header import TRAIN
+from securefed._runtime.exchange_schedule import MAX_VOID, ExchangeSchedule
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.message_schema import MessageSchema
+from securefed._runtime.privacy_checks import check_evaluation
+from securefed.algorithms._base import Algorithm
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import Link, as_defense
+from securefed.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Terms:
+    """One algorithm, one defence, the public facts and the seed; made by `of`.
+
+    Attributes:
+        algorithm: the method with its hyper-parameters.
+        defense: the message layer.
+        public: the public facts.
+        seed: of starts, cohorts and mini-batches.
+        algorithm: the method with its hyper-parameters.
+        defense: the message layer.
+        public: the public facts.
+        seed: of starts, cohorts and mini-batches.
+        algorithm: the method with its hyper-parameters.
+        defense: the message layer.
+        public: the public facts.
+        seed: of starts, cohorts and mini-batches.
+        schema: the tensors of every message, derived from the rest.
+        reveals: whether clients reveal scalars that the algorithm selects by.
+        exchanges: which exchanges the run has; a client refuses others.
+    """
+
+    algorithm: Algorithm[Any, Any]
+    defense: Defense
+    public: Public
+    seed: int
+    schema: MessageSchema
+    reveals: bool
+    exchanges: ExchangeSchedule = ExchangeSchedule()
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: Algorithm[Any, Any],
+        public: Public,
+        defense: Link | None = None,
+        *,
+        seed: int = 0,
+        reveal: bool | None = None,
+        rounds: int | None = None,
+        evaluate_every: int = 0,
+        max_void: int = MAX_VOID,
+    ) -> Terms:
+        """Terms that fit together.
+
+        Args:
+            defense: the message layer; without one, contributions are summed in the clear.
+            seed: of starts, cohorts and mini-batches. Keys and noise never come from it.
+            reveal: accept that clients reveal the scalars an algorithm selects by, outside the defence; by default only
+                where nothing is hidden anyway.
+            rounds: training rounds at most; `None` for any number.
+            evaluate_every: rounds between two evaluations; 0 for none.
+            max_void: attempts at one sum.
+
+        Raises:
+            ConfigError: parameters and data clash, no whole number as seed, or scalars that the caller did not agree to
+                reveal, or that no epsilon of the defence or the algorithm covers.
+        """
+        check_seed(seed)
+        layer = as_defense(defense)
+        reveals = check_reveal(algorithm, layer, reveal)
+        schema = MessageSchema.of(algorithm, public)
+        if reveals or evaluate_every:
+            plan = layer.plan(schema.layouts[TRAIN], public.cohort)
+            if reveals:
+                check_no_noise(algorithm, plan)
+            if evaluate_every:
+                check_evaluation(plan, algorithm)
+        exchanges = ExchangeSchedule(rounds, evaluate_every, max_void)
+        return cls(algorithm, layer, public, seed, schema, reveals, exchanges)
+
+    def node(
+        self,
+        client: ClientId,
+        run: str,
+        data: Dataset,
+        *,
+        keep: bool = False,
+        ledger: Ledger | None = None,
+        persist: Callable[[ClientNode], None] | None = None,
+    ) -> ClientNode:
+        """The client's end of run `run`, enrolled with its data.
+
+        Args:
+            keep: whether it keeps its last encoded contribution, for simulations that score collusion.
+            ledger, persist: as in `ClientNode`.
+        """
+        return ClientNode(
+            client, run, self.schema, data, self.defense, self.seed, keep=keep, reveal=self.reveals,
+            exchanges=self.exchanges, ledger=ledger, persist=persist,
+        )  # fmt: skip
+
+    def check_rows(self, client: ClientId, data: Dataset) -> None:
+        """Raise `DataError` unless a client's data are what the public facts declare of them."""
+        public = self.public
+        if not 0 <= client < public.clients:
+            raise DataError(f"the terms are for clients 0 to {public.clients - 1}, and this one is {client}")
+        declared = (public.rows[client], public.features)
+        if data.x.shape != declared:
+            raise DataError(f"client {client} has rows of shape {data.x.shape}, and {declared} are declared of it")
+        if data.classes > public.classes:
+            raise DataError(f"client {client} has labels of {data.classes} classes, and {public.classes} are declared")
+        if (largest := float(np.abs(data.x).max(initial=0))) > public.feature_bound:
+            raise DataError(
+                f"client {client} has an entry of {largest:g}, beyond the declared {public.feature_bound:g}; scale its "
+                "rows, or declare a larger range"
+            )
+
+    @property
+    def digest(self) -> str:
+        """Fingerprint of the terms: parties that agree on it derive the same plan for every exchange."""
+        facts = (self.algorithm, self.defense, self.public, self.seed, self.reveals, self.exchanges)
+        return hashlib.sha256("\0".join(("securefed terms 2", *map(repr, facts))).encode()).hexdigest()
+
+
+def check_seed(seed: object) -> None:
+    """Raise `ConfigError` unless it is a whole number from 0 on."""
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"a seed is a whole number from 0 on, not {seed!r}")
+
+
+def new_run() -> str:
+    """A fresh identifier for a run."""
+    return secrets.token_hex(16)

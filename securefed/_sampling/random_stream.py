@@ -1,0 +1,73 @@
+"""Draw uniform random words from AES-256 in counter mode, keyed by the operating system or, for tests, by a seed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any, Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from securefed._tensors import Array
+
+
+class RandomStream(Protocol):
+    """A source of independent, uniform 64-bit words, each of which is used once."""
+
+    def words(self, count: int) -> Array:
+        """Return the next `count` words (uint64)."""
+        ...
+
+
+class SecureRandomStream:
+    """Random words for real noise; every instance has a fresh key from the operating system.
+
+    The words cannot be told from uniform ones without breaking AES-256.
+
+    Not promised: that a forked process continues with other words; make a new instance after a fork.
+    """
+
+    def __init__(self) -> None:
+        self._cipher = _counter_mode(os.urandom(32))
+
+    def words(self, count: int) -> Array:
+        """Return the next `count` words (uint64)."""
+        return _words(self._cipher, count)
+
+
+class InsecureRandomStream:
+    """Random words that depend on a seed only, for simulations and tests.
+
+    A party that knows the seed can subtract the noise made from these words.
+
+    Args:
+        seed: the same seed gives the same words.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._cipher = _counter_mode(hashlib.sha256(f"insecure stream {seed}".encode()).digest())
+
+    def words(self, count: int) -> Array:
+        """Return the next `count` words (uint64)."""
+        return _words(self._cipher, count)
+
+
+def uniforms(stream: RandomStream, count: int) -> Array:
+    """Draw `count` multiples of 2^-53, uniform in [0, 1) (float64)."""
+    return np.asarray((stream.words(count) >> np.uint64(11)) * 2.0**-53)
+
+
+def public_words(count: int, *context: str | int) -> Array:
+    """Derive `count` words (uint64) from `context` alone: public randomness that every party computes alike."""
+    digest = hashlib.sha256("\0".join(f"{type(part).__name__} {part}" for part in context).encode()).digest()
+    return _words(_counter_mode(digest), count)
+
+
+def _counter_mode(key: bytes) -> Any:
+    """Start the cipher; a key encrypts one stream, so the counter starts at zero (NIST SP 800-38A)."""
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+
+def _words(cipher: Any, count: int) -> Array:
+    return np.frombuffer(cipher.update(bytes(8 * count)), "<u8")

@@ -1,0 +1,45 @@
+"""How the audit runs an algorithm, as plain data that an algorithm's class carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditCase:
+    """The audit's run of one algorithm. Functions are named; `securefed._auditing.cases` holds them.
+
+    Attributes:
+        settings: the algorithm's hyper-parameters.
+        secret: what the clients want to keep, by its name in `securefed._auditing.scoring.SCORES`: `gram` (a client's
+            Gram matrix), `samples` (its rows) or `distances` (between its columns).
+        also: further secrets that are attacked and scored.
+        split: how rows are split over the clients, by name: `even_shares`, `one_small=ROWS`, `rows_each=ROWS`,
+            `standardised` or `standardised=COLUMNS`.
+        split_words: the split in words, for the report; by default those of `split`.
+        rounds: number of training rounds.
+        clip: L2 norm of one contribution under differential privacy.
+        utility: score of the result on held-out rows, higher is better: `score` (the algorithm's own method `utility`),
+            `accuracy` (the same, of a classifier), `captured_variance`, `mean_share` or `graph_fit`.
+        wide_split: split of a harder run on more columns, traced over rounds; empty for none.
+        wide_rounds: numbers of rounds after which the attacks are tried in that run.
+        absent_split: split for the view in which the target stays away now and then; empty without that view.
+        default: whether an audit that names no algorithm includes this one (it must be quick).
+        traced: number of seeds on which the attacks also see growing prefixes of the plain transcript.
+    """
+
+    settings: Mapping[str, Any]
+    secret: str
+    also: tuple[str, ...] = ()
+    split: str = "even_shares"
+    split_words: str = ""
+    rounds: int = 6
+    clip: float = 1.0
+    utility: str = "score"
+    wide_split: str = ""
+    wide_rounds: tuple[int, ...] = ()
+    absent_split: str = ""
+    default: bool = False
+    traced: int = 3

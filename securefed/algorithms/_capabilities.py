@@ -1,0 +1,95 @@
+"""Optional capabilities of an algorithm. An algorithm has one by having its methods; nothing is declared besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._public import Public
+from securefed._tensors import Tensors
+from securefed.errors import SecureFedError
+
+ClientState = TypeVar("ClientState")
+CommittedState_contra = TypeVar("CommittedState_contra", contravariant=True)
+
+
+@runtime_checkable
+class SupportsBatches(Protocol[ClientState]):
+    """Computes the contributions of several simulated clients at once."""
+
+    def contribute_together(
+        self, clients: Sequence[ClientState], broadcast: Tensors, rngs: Sequence[np.random.Generator]
+    ) -> Sequence[tuple[ClientState, Tensors] | SecureFedError]:
+        """Return for each client what `contribute` returns (up to rounding), or the error that it raises."""
+        ...
+
+
+@runtime_checkable
+class SupportsBroadcastCheck(Protocol):
+    """States which broadcasts the bounds of its contributions assume."""
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Refuse a broadcast that no server of this algorithm sends.
+
+        Args:
+            broadcast: of the right names, shapes and types, with finite entries.
+            public: the run's public facts. The rule looks at nothing else.
+
+        Raises:
+            DataError: the broadcast breaks the rule.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsClientSelection(Protocol[CommittedState_contra]):
+    """Chooses the cohort by scalars that single clients REVEAL.
+
+    The scalars travel in the clear, outside any defence, client by client. A federation refuses that under a defence
+    unless it is asked for, and its plan lists the scalars.
+    """
+
+    @property
+    def reveals(self) -> Mapping[str, str]:
+        """By name of a scalar, what it tells about the client; empty where nothing is revealed."""
+        ...
+
+    @property
+    def candidates(self) -> int:
+        """Number of clients, drawn at random, that are asked."""
+        ...
+
+    def reveal(self, client: CommittedState_contra, rng: np.random.Generator) -> Mapping[str, float]:
+        """Return the scalars of one client, from its committed state."""
+        ...
+
+    def choose(self, revealed: Mapping[ClientId, Mapping[str, float]], cohort: int) -> Sequence[ClientId]:
+        """Choose at most `cohort` of the clients that answered."""
+        ...
+
+
+@runtime_checkable
+class SupportsPrivacyCost(Protocol[ClientState]):
+    """Makes records private by noise of its own, so that a computed contribution costs privacy even if it is not sent.
+
+    Roll-back does not undo that cost: what was computed may have been seen.
+    """
+
+    def spend(self, state: ClientState, computed: ClientState) -> ClientState:
+        """Return `state` with the cost that `computed` has run up."""
+        ...
+
+    def noised_steps(self, state: ClientState) -> tuple[float, float, int]:
+        """Return the DP-SGD steps of the client's next contribution, which do not depend on its data.
+
+        Returns:
+            (noise multiplier, sampling rate, number of steps), for the client's ledger.
+        """
+        ...
+
+    def assumptions(self, public: Public) -> tuple[str, ...]:
+        """Return what the algorithm promises and assumes, as sentences for the plan."""
+        ...

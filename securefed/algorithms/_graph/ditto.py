@@ -1,0 +1,49 @@
+"""Ditto on graphs: a global graph by FedAvg, and personal graphs pulled towards it (Li et al. 2021, Algorithm 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from securefed._tensors import Array
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._graph.edges import Edges
+from securefed.algorithms._graph.fedavg import GraphFedAvg
+from securefed.algorithms._graph.method import GRAPH, GraphMethod, LocalGraphData, Memory
+from securefed.algorithms._hyperparameters import check_number
+
+
+@algorithms.register(
+    "graph/ditto",
+    summary="personal graphs pulled towards the global graph of FedAvg",
+    source="ppgl section V-A baseline (iii); Li et al. 2021, Algorithm 1",
+    transmits="N_i w_i of the global graph (one entry an edge)",
+)
+@dataclass(frozen=True, kw_only=True)
+class GraphDitto(GraphFedAvg):
+    """K steps of FedAvg on the global graph w, and K on g_i(v) + strength / 2 ||v - w||^2 from the client's own v.
+
+    The personal graphs never touch the sum.
+
+    Attributes:
+        strength: lambda, at least 0; 0 makes the personal graphs those of IGL.
+    """
+
+    strength: float = 1.0
+
+    result: ClassVar[str | None] = GRAPH
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("strength", self.strength, 0)
+        self.refuse_oscillation(self.strength)
+
+    def memory(self, edges: Edges) -> Memory:
+        """Return what a client remembers before its first round."""
+        return GraphMethod.memory(self, edges)
+
+    def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
+        sent, _ = super().steps(consensus, (), own)
+        graph, before = memory
+        return sent, self.descend(own, graph, before, self.strength, consensus)

@@ -1,0 +1,82 @@
+"""Graphs on d vertices as vectors of edge weights, and the degree operator S by index arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from securefed._public import require
+from securefed._tensors import Array
+from securefed.errors import DataError
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The d (d - 1) / 2 possible edges of an undirected graph without loops.
+
+    A graph is a vector w (..., edges): the upper triangle of its adjacency matrix, row by row. Leading axes are free
+    everywhere (clients). No (vertices x edges) matrix is ever formed.
+
+    Raises:
+        ConfigError: fewer than 2 vertices.
+    """
+
+    vertices: int
+
+    def __post_init__(self) -> None:
+        require(self.vertices >= 2, f"a graph needs at least 2 vertices (columns of the data), not {self.vertices}")
+
+    @property
+    def count(self) -> int:
+        """Number of possible edges, p = d (d - 1) / 2."""
+        return self.vertices * (self.vertices - 1) // 2
+
+    @cached_property
+    def ends(self) -> tuple[Array, Array]:
+        """(edges,) each: the two vertices of an edge, the smaller first."""
+        heads, tails = np.triu_indices(self.vertices, 1)
+        return heads, tails
+
+    @cached_property
+    def incident(self) -> Array:
+        """(vertices, vertices - 1): the edges at each vertex."""
+        heads, tails = self.ends
+        number = np.zeros((self.vertices, self.vertices), np.int64)
+        number[heads, tails] = number[tails, heads] = np.arange(self.count)
+        return number[~np.eye(self.vertices, dtype=bool)].reshape(self.vertices, -1)
+
+    def degrees(self, graph: Array) -> Array:
+        """S w, (..., vertices): the sum of the weights at each vertex."""
+        return np.asarray(graph[..., self.incident].sum(axis=-1))
+
+    def spread(self, values: Array) -> Array:
+        """S^T v, (..., edges): at each edge the sum of its ends' values."""
+        heads, tails = self.ends
+        return np.asarray(values[..., heads] + values[..., tails])
+
+    def adjacency(self, graph: Array) -> Array:
+        """(..., vertices, vertices), symmetric with zero diagonal."""
+        heads, tails = self.ends
+        out = np.zeros((*graph.shape[:-1], self.vertices, self.vertices), graph.dtype)
+        out[..., heads, tails] = out[..., tails, heads] = graph
+        return out
+
+    def vector(self, adjacency: Array) -> Array:
+        """Inverse of `adjacency`. Raises `DataError` where the matrix is no adjacency matrix on these vertices."""
+        matrix = np.asarray(adjacency, np.float64)
+        if matrix.shape[-2:] != (self.vertices, self.vertices):
+            raise DataError(f"an adjacency matrix of {self.vertices} vertices is needed, not of shape {matrix.shape}")
+        if not np.array_equal(matrix, np.swapaxes(matrix, -1, -2)) or np.diagonal(matrix, axis1=-2, axis2=-1).any():
+            raise DataError("an adjacency matrix is symmetric with zero diagonal; this one is not")
+        return np.asarray(matrix[(..., *self.ends)])
+
+    def distances(self, signals: Array) -> Array:
+        """z, (edges,): squared distances between the vertices' signals, the columns of `signals` (rows, vertices)."""
+        if signals.shape[1] != self.vertices:
+            raise DataError(f"signals on {self.vertices} vertices have as many columns, not {signals.shape[1]}")
+        signals = np.asarray(signals, np.float64)
+        # Vertex by vertex: differences before squares keep the digits that a Gram matrix would lose to a common offset.
+        parts = [((signals[:, i + 1 :] - signals[:, [i]]) ** 2).sum(axis=0) for i in range(self.vertices - 1)]
+        return np.concatenate(parts)

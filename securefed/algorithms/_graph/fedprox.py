@@ -1,0 +1,36 @@
+"""FedProx on graphs: FedAvg with local steps held near the global graph (Li et al. 2020, Algorithm 2, eq. 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._graph.fedavg import GraphFedAvg
+from securefed.algorithms._hyperparameters import check_number
+
+
+@algorithms.register(
+    "graph/fedprox",
+    summary="one global graph, local steps held near it",
+    source="ppgl eq. (28); Li et al. 2020, Algorithm 2",
+    transmits="N_i w_i (one entry an edge)",
+)
+@dataclass(frozen=True, kw_only=True)
+class GraphFedProx(GraphFedAvg):
+    """Local steps on g_i(w) + mu / 2 ||w - w_global||^2. mu = 0 is FedAvg.
+
+    Attributes:
+        mu: at least 0.
+    """
+
+    mu: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("mu", self.mu, 0)
+        self.refuse_oscillation(self.mu)
+
+    @property
+    def pull(self) -> float:
+        """Strength of the pull towards the broadcast graph."""
+        return self.mu

@@ -1,0 +1,296 @@
+"""Base class of the graph methods: states, messages and batches. A method adds its pull and its server step.
+
+Rows of the data are signals, columns are the vertices. Everything is float64.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._messages import Aggregate
+from securefed._persistence.packing import local
+from securefed._public import Public, require
+from securefed._tensors import Array, Layout, Tensors, TensorSpec
+from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._base import Algorithm
+from securefed.algorithms._graph.edges import Edges
+from securefed.algorithms._graph.smooth import MomentumDescent, SmoothGraph
+from securefed.algorithms._hyperparameters import check_positive
+from securefed.datasets._base import Dataset
+from securefed.errors import DataError, DivergenceError
+
+CONSENSUS = "consensus"
+GRAPH = "graph"
+OBJECTIVE = "objective"
+BLOWN_UP = 10
+"""An objective that rises by so many times its size at the start counts as divergence."""
+FAR = 1e3
+"""So does a broadcast so many times beyond its public bound."""
+
+REMEDY = "lower step_size or momentum, raise start_weight or zeta, or scale the data down"
+
+Memory = tuple[Array, ...]
+edges_of = lru_cache(maxsize=8)(Edges)
+
+
+@dataclass(frozen=True)
+class GraphServer:
+    """`consensus` is what it broadcasts, (edges,) except for IGL; `round` counts completed rounds."""
+
+    consensus: Array
+    public: Public = local()
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class GraphClient:
+    """State of one client.
+
+    Attributes:
+        memory: the method's own vectors.
+        counted: number of its contributions that a sum has counted.
+        distances: z_i / N_i, (edges,): all that a method uses of the data.
+        ceiling: g_i beyond it counts as divergence.
+        share: N_i / (largest N_j), from public facts.
+    """
+
+    memory: Memory
+    counted: int
+    distances: Array = local()
+    share: float = local()
+    ceiling: float = local()
+    public: Public = local()
+
+
+@dataclass(frozen=True)
+class LocalGraphData:
+    """Inputs of a client's local steps; with a leading axis of clients where several are computed together.
+
+    Attributes:
+        problem: the objective.
+        distances: z_i / N_i, (..., edges).
+        share: (..., 1), as in `GraphClient`.
+        ceiling: (..., 1), as in `GraphClient`.
+        first: (..., 1), whether no contribution of the client has been counted yet.
+        clients: N.
+    """
+
+    problem: SmoothGraph
+    distances: Array
+    share: Array
+    ceiling: Array
+    first: Array
+    clients: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphMethod(Algorithm[GraphServer, GraphClient]):
+    """Base of the methods that learn graphs from smooth signals, g_i(w) of `SmoothGraph` being a client's objective.
+
+    Attributes:
+        alpha, beta, zeta: of g_i, all positive. z_i / N_i has the unit of the data squared, and so has alpha / weight:
+            data of another scale needs other parameters.
+        step_size, momentum, local_steps: eta, xi, K of `MomentumDescent`.
+        start_weight: w^0 > 0, the weight of every edge at the start. Where degrees come near 0, the barrier's gradient
+            alpha / zeta throws weights far away in one step.
+
+    A client whose objective is not finite or has blown up against its start raises `DivergenceError`.
+    """
+
+    alpha: float = 1.0
+    beta: float = 0.01
+    zeta: float = 1e-3
+    step_size: float = 0.005
+    momentum: float = 0.9
+    local_steps: int = 5
+    start_weight: float = 0.1
+
+    test_settings: ClassVar = {"local_steps": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"local_steps": 5}, secret="distances", split="standardised=8", utility="graph_fit"
+    )
+    result: ClassVar[str | None] = GRAPH
+    """Name under which `memory[0]` stays with the client as its personal result, if it does."""
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "zeta", "start_weight"):
+            check_positive(name, getattr(self, name))
+        self.descent()
+        self.refuse_oscillation(0.0)
+
+    @abstractmethod
+    def specs(self, public: Public) -> tuple[TensorSpec, ...]:
+        """The tensors of one contribution."""
+
+    @abstractmethod
+    def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
+        """A client's round: what it sends, (..., size) each, and what it remembers."""
+
+    @abstractmethod
+    def update(self, total: Tensors, survivors: Sequence[int], public: Public) -> Array:
+        """The next consensus from a sum over the clients `survivors`."""
+
+    def memory(self, edges: Edges) -> Memory:
+        """What a client remembers before its first round: its graph and the iterate before it."""
+        graph = np.full(edges.count, self.start_weight)
+        return graph, graph
+
+    def descent(self) -> MomentumDescent:
+        """Return the descent that the hyper-parameters describe."""
+        return MomentumDescent(self.step_size, self.momentum, self.local_steps)
+
+    def descend(
+        self,
+        own: LocalGraphData,
+        graph: Array,
+        previous: Array,
+        strength: Array | float = 0.0,
+        anchor: Array | float = 0.0,
+    ) -> tuple[Array, Array]:
+        """Run the descent; NaN for a client that diverges, so that those computed with it go on."""
+        graph, previous = self.descent().run(own.problem, graph, previous, own.distances, strength, anchor)
+        fine = own.problem.objective(graph, own.distances)[..., None] <= own.ceiling
+        return np.where(fine, graph, np.nan), previous
+
+    def problem(self, public: Public) -> SmoothGraph:
+        """Return a client's objective."""
+        return SmoothGraph(edges_of(public.features), self.alpha, self.beta, self.zeta)
+
+    def refuse_oscillation(self, strength: float) -> None:
+        """No curvature is below 4 beta + strength, so that beyond 2 / eta every step overshoots by more."""
+        least = 4 * self.beta + strength
+        require(
+            self.step_size * least <= 2,
+            f"step_size times (4 beta + the pull) must be at most 2, not {self.step_size * least:.3g}: lower step_size",
+        )
+
+    def largest_weight(self, public: Public) -> float:
+        """Bound on a weight in a message: twice the largest of any minimiser, or twice the start.
+
+        No theorem for iterates. Beyond it a client refuses (`RangeRefused`) and the federation doubles the bound.
+        """
+        return 2 * max(self.start_weight, self.problem(public).largest_weight)
+
+    def largest_objective(self, public: Public) -> float:
+        """Bound on |g_i| at weights within `largest_weight`; entries of z / N are at most (2 feature_bound)^2."""
+        weight, edges = self.largest_weight(public), edges_of(public.features)
+        logarithm = max(-math.log(self.zeta), math.log((edges.vertices - 1) * weight + self.zeta), 1.0)
+        smooth = edges.count * weight * (2 * public.feature_bound) ** 2
+        return smooth + self.alpha * edges.vertices * logarithm + 2 * self.beta * edges.count * weight**2
+
+    def layout(self, public: Public) -> Layout:
+        """Name the tensors of one contribution, with bounds from public facts."""
+        return Layout(self.specs(public))
+
+    def start(self, public: Public, rng: np.random.Generator) -> GraphServer:
+        """Return the server's state before the first round."""
+        return GraphServer(np.full(edges_of(public.features).count, self.start_weight), public)
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> GraphClient:
+        """Return a client's state before its first round."""
+        edges = edges_of(public.features)
+        share, distances = data.rows / max(public.rows), edges.distances(data.x) / data.rows
+        first = float(self.problem(public).objective(np.full(edges.count, self.start_weight), distances))
+        ceiling = first + BLOWN_UP * (abs(first) + self.alpha * edges.vertices)
+        return GraphClient(self.memory(edges), 0, distances, share, ceiling, public)
+
+    def broadcast(self, server: GraphServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
+        return {CONSENSUS: server.consensus}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` for a consensus with which the server itself would have stopped."""
+        largest, limit = float(np.abs(self.read(broadcast)).max(initial=0.0)), FAR * self.usual(public)
+        if not largest <= limit:
+            raise DataError(f"the broadcast reaches {largest:.3g}; one that has not blown up stays within {limit:.3g}")
+
+    def contribute(
+        self, client: GraphClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[GraphClient, Tensors]:
+        """Raises `DivergenceError` where the local steps leave the numbers, or the domain of the objective."""
+        own = self._own([client], lambda values: values[0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            sent, memory = self.steps(self.read(broadcast), client.memory, own)
+        return self._contribution(client, sent, memory)
+
+    def contribute_together(
+        self, clients: Sequence[GraphClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
+    ) -> list[tuple[GraphClient, Tensors] | DivergenceError]:
+        """`contribute` of several clients, batched; for each its result, or why it has none."""
+        own = self._own(clients, np.stack)
+        memory = tuple(np.stack(part) for part in zip(*(client.memory for client in clients), strict=True))
+        with np.errstate(over="ignore", invalid="ignore"):
+            sent, fresh = self.steps(self.read(broadcast), memory, own)
+        out: list[tuple[GraphClient, Tensors] | DivergenceError] = []
+        for k, client in enumerate(clients):
+            row = {name: value[k] for name, value in sent.items()}
+            try:  # copies: a view of one row would keep the whole cohort's arrays alive
+                out.append(self._contribution(client, row, tuple(value[k].copy() for value in fresh)))
+            except DivergenceError as error:
+                out.append(error)
+        return out
+
+    def read(self, broadcast: Tensors) -> Array:
+        """What the clients' steps use of a broadcast."""
+        return np.asarray(broadcast[CONSENSUS])
+
+    def combine(self, server: GraphServer, aggregate: Aggregate) -> GraphServer:
+        """Raises `DivergenceError` naming the round."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            consensus = self.update(aggregate.total, aggregate.survivors, server.public)
+        if not (np.abs(consensus) <= FAR * self.usual(server.public)).all():  # NaN fails the comparison
+            raise DivergenceError(f"round {server.round}: the broadcast has blown up: {REMEDY}")
+        return replace(server, consensus=consensus, round=server.round + 1)
+
+    def usual(self, public: Public) -> float:
+        """Bound on the entries of a broadcast."""
+        return self.largest_weight(public)
+
+    def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
+        return Layout((TensorSpec(OBJECTIVE, (), self.largest_objective(public), 64),))
+
+    def evaluate(self, client: GraphClient, broadcast: Tensors) -> Tensors:
+        """`objective`: g_i at the client's own graph, or at the consensus where it has none."""
+        graph = client.memory[0] if self.result else self.read(broadcast)
+        return {OBJECTIVE: self.problem(client.public).objective(graph, client.distances)}
+
+    def personal(self, client: GraphClient) -> Tensors | None:
+        """Return the result that stays with the client."""
+        return {self.result: client.memory[0]} if self.result else None
+
+    def _contribution(
+        self, client: GraphClient, sent: Mapping[str, Array], memory: Memory
+    ) -> tuple[GraphClient, Tensors]:
+        for value in (*memory, *sent.values()):
+            if not np.isfinite(value).all():
+                raise DivergenceError(f"a client's graph has blown up: {REMEDY}")
+        specs = self.specs(client.public)
+        out = {spec.name: np.asarray(sent[spec.name]).reshape(spec.shape) for spec in specs}
+        return replace(client, memory=memory, counted=client.counted + 1), out
+
+    def _own(self, clients: Sequence[GraphClient], join: Callable[[list[Array]], Array]) -> LocalGraphData:
+        def column(values: Iterable[float]) -> Array:
+            return join([np.asarray([value]) for value in values])
+
+        return LocalGraphData(
+            problem=self.problem(clients[0].public),
+            distances=join([client.distances for client in clients]),
+            share=column(client.share for client in clients),
+            ceiling=column(client.ceiling for client in clients),
+            first=column(client.counted == 0 for client in clients),
+            clients=clients[0].public.clients,
+        )
+
+
+def mean_of_shares(total: Array, survivors: Sequence[int], public: Public) -> Array:
+    """The mean of graphs weighted by N_i, from the sum of (N_i / largest N) w_i over the survivors."""
+    rows = np.asarray(public.rows, np.float64)
+    return np.asarray(total / (rows[list(survivors)].sum() / rows.max()))

@@ -1,0 +1,71 @@
+"""Compare a learned graph with a known one (ppgl eq. 27), and found communities with known groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._hyperparameters import check_number
+from securefed.errors import DataError
+
+
+@dataclass(frozen=True)
+class EdgeScores:
+    """Scores of one graph.
+
+    Attributes:
+        precision, recall, f_score: of "an edge is there"; larger is better.
+        relative_error: ||w - w*||_2 / ||w*||_2; smaller is better.
+    """
+
+    precision: float
+    recall: float
+    f_score: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class CommunityScores:
+    """How well communities match known groups; all 1 where they are the same.
+
+    Attributes:
+        information: normalised mutual information.      rand: Rand index.      fowlkes_mallows: that index.
+    """
+
+    information: float
+    rand: float
+    fowlkes_mallows: float
+
+
+def edge_scores(learned: Array, truth: Array, threshold: float = 0.2) -> EdgeScores:
+    """Scores of the weights `learned` (edges,) against `truth` (edges,), whose edges are its positive weights.
+
+    A learned edge is a weight above `threshold`. A graph without any has precision and F-score 0.
+
+    Raises:
+        DataError: different numbers of edges, or a truth without edges (recall and relative error are undefined).
+        ConfigError: a negative threshold.
+    """
+    check_number("threshold", threshold, 0)
+    if learned.shape != truth.shape or truth.ndim != 1:
+        raise DataError(f"two graphs on the same vertices are compared, not {learned.shape} with {truth.shape}")
+    if not (truth > 0).any():
+        raise DataError("the true graph has no edges, so recall and relative error are undefined; leave it out")
+    found, there = learned > threshold, truth > 0
+    hits, edges = int((found & there).sum()), int(found.sum())
+    precision, recall = hits / max(edges, 1), hits / int(there.sum())
+    f_score = 2 * precision * recall / (precision + recall) if hits else 0.0
+    return EdgeScores(precision, recall, f_score, float(np.linalg.norm(learned - truth) / np.linalg.norm(truth)))
+
+
+def community_scores(found: Array, truth: Array) -> CommunityScores:
+    """Scores of the labels `found` (vertices,) against the groups `truth` (vertices,), whatever the labels are."""
+    from sklearn import metrics  # noqa: PLC0415
+
+    return CommunityScores(
+        float(metrics.normalized_mutual_info_score(truth, found)),
+        float(metrics.rand_score(truth, found)),
+        float(metrics.fowlkes_mallows_score(truth, found)),
+    )

@@ -1,0 +1,47 @@
+"""Methods whose clients remember a gradient for each of M blocks of their rows (SAG, SAGA and their kin)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._public import Public, require
+from securefed.algorithms._hyperparameters import check_integer
+from securefed.algorithms._optimization.local_steps import BatchDraw, Memory
+from securefed.algorithms._optimization.method import GradientMethod
+from securefed.algorithms._optimization.model import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockMethod(GradientMethod):
+    """T local steps, each on one of M blocks of the client's rows, drawn at random with replacement.
+
+    Attributes:
+        local_steps: T >= 1.
+        blocks: M, contiguous blocks of almost equal size; every client needs at least M rows.
+    """
+
+    learning_rate: float = 1e-4
+    local_steps: int = 5
+    blocks: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("local_steps", self.local_steps, 1)
+        check_integer("blocks", self.blocks, 1)
+
+    def memory(self, model: Model) -> Memory:
+        """A stored gradient for each block, zero at the start."""
+        return tuple(model.zeros() for _ in range(self.blocks))
+
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """Draw the rows of each local step."""
+        blocks = np.array_split(np.arange(rows), self.blocks)
+        drawn = tuple(int(j) for j in rng.integers(self.blocks, size=self.local_steps))
+        return BatchDraw.of([blocks[j] if self.blocks > 1 else slice(None) for j in drawn], drawn)
+
+    def enough_rows(self, public: Public) -> None:
+        """Raises `ConfigError` where a client has fewer rows than blocks."""
+        fewest = min(public.rows)
+        require(self.blocks <= fewest, f"{self.blocks} blocks need as many rows of every client; one has {fewest}")

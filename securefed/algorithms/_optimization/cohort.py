@@ -1,0 +1,166 @@
+"""Several clients' local steps as one batched computation.
+
+Clients are grouped so that all of a group make equally many steps on batches of about equal size, and so that a group's
+vectors and rows stay in the processor's cache as far as they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._optimization.array_pool import ArrayPool
+from securefed.algorithms._optimization.factored_cohort import FactoredCohort
+from securefed.algorithms._optimization.local_steps import BatchDraw, Block, LocalTraining, Rows, Size
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._optimization.stacked_rows import StackedRows
+from securefed.datasets._base import Dataset
+from securefed.problems._base import LinearInput
+
+GROUP_BYTES = 2 * 2**20
+"""Of one vector of a group, (clients, parameters): beyond a core's own cache a round takes up to 4 times as long."""
+FRAME_BYTES = 24 * 2**20
+"""The same for groups that form their largest weight once a round: many clients share a product, and few groups wait
+for the interpreter's lock."""
+BATCH_BYTES = 6 * 2**20
+"""Of the rows of one step of a group: larger stacks take twice the time a client, in memory traffic."""
+MOVED = 128
+"""Multiplications that cost as much as moving one entry of a vector through a local step (measured: 100 to 200)."""
+
+
+def groups(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw]) -> list[list[int]]:
+    """Positions of clients to compute together. Batches are padded to the largest: to less than twice their rows."""
+    kinds: dict[tuple[int, int], list[int]] = {}
+    for position, (data, draw) in enumerate(zip(datasets, draws, strict=True)):
+        widest = max(draw.sizes(data.rows), default=0)
+        kinds.setdefault((len(draw.parts), widest.bit_length()), []).append(position)
+    entry, out = model.problem.dtype.itemsize, []
+    for (_, bits), members in kinds.items():
+        room = _room(model, datasets, draws, members)
+        row = datasets[members[0]].features * entry
+        most = max(1, min(room // (model.layout.size * entry), BATCH_BYTES // (2**bits * row)))
+        out += _evenly(members, most)
+    return out
+
+
+def _evenly(members: list[int], most: int) -> list[list[int]]:
+    """Groups of about equal size; all in one where they fit, else an even number, or two threads end by waiting."""
+    count = -(-len(members) // most)
+    if count > 1:
+        count = min(len(members), count + count % 2)
+    return [[int(i) for i in part] for part in np.array_split(members, count)]
+
+
+def _room(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> int:
+    """Bytes of one vector of a group."""
+    return FRAME_BYTES if _factored(model, datasets, draws, members) else GROUP_BYTES
+
+
+def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], pool: ArrayPool) -> LocalTraining:
+    """The work of a group: its gradient takes (clients, parameters) or (parameters,), gives (clients, parameters)."""
+    group = _Group(model, datasets, draws, pool)
+    dtype = model.problem.dtype
+
+    def column(values: Sequence[int]) -> Size:
+        return np.asarray(values, dtype)[:, None]
+
+    sizes = [draw.sizes(data.rows) for data, draw in zip(datasets, draws, strict=True)]
+    steps = range(len(draws[0].parts))
+    return LocalTraining(
+        gradient=lambda point, step: group.gradient(point, group.step(step)),
+        anchor=lambda point: group.gradient(point, group.whole()),
+        public=model.public,
+        rows=column([data.rows for data in datasets]),
+        blocks=[_block([draw.blocks[step] for draw in draws]) for step in steps],
+        sizes=[column([size[step] for size in sizes]) for step in steps],
+    )
+
+
+class _Group:
+    """The stacked rows of a group, and the gradients over them."""
+
+    def __init__(self, model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], pool: ArrayPool) -> None:
+        self._model, self._datasets, self._draws, self._pool = model, datasets, draws, pool
+        self._targets = [model.problem.targets(data) for data in datasets]
+        self._stacks: dict[int | None, StackedRows] = {}
+        self._frame: FactoredCohort | None = None
+        if isinstance(model.problem, LinearInput) and _factored(model, datasets, draws, range(len(datasets))):
+            inner = _unformed(model, model.problem, datasets, draws, range(len(datasets)))
+            self._frame = FactoredCohort(model, model.problem, len(datasets), inner, pool)
+
+    def step(self, step: int) -> StackedRows:
+        """The rows of a local step; kept where a frame needs them again."""
+        parts = [draw.parts[step] for draw in self._draws]
+        if all(isinstance(part, slice) for part in parts):
+            return self.whole()
+        if self._frame is None:
+            return self._stacked(parts)
+        if step not in self._stacks:
+            self._stack_round()
+        return self._stacks[step]
+
+    def whole(self) -> StackedRows:
+        """All rows."""
+        if None not in self._stacks:
+            self._stacks[None] = self._stacked([slice(None)] * len(self._datasets))
+        return self._stacks[None]
+
+    def gradient(self, point: Array, stack: StackedRows) -> Any:
+        if self._frame is not None:
+            return self._frame.gradient(point, stack)
+        points = np.broadcast_to(point, (len(stack.x), self._model.layout.size))
+        return self._model.gradients(points, stack.x, stack.y, stack.weights)
+
+    def _stacked(self, parts: Sequence[Rows], whole: Array | None = None, start: int = 0) -> StackedRows:
+        return StackedRows.of(self._datasets, self._targets, parts, self._model.problem.dtype, self._pool, whole, start)
+
+    def _stack_round(self) -> None:
+        """The rows of all steps, side by side in one array, as a frame's first and last product want them."""
+        sizes = [draw.sizes(data.rows) for data, draw in zip(self._datasets, self._draws, strict=True)]
+        ends = np.cumsum([0, *np.max(sizes, axis=0)])
+        whole = self._pool.empty((len(sizes), int(ends[-1]), self._datasets[0].features), self._model.problem.dtype)
+        for step, start in enumerate(ends[:-1]):
+            self._stacks[step] = self._stacked([draw.parts[step] for draw in self._draws], whole, int(start))
+
+
+def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> bool:
+    """Whether a `FactoredCohort` can compute these clients, and pays: by multiplications for a client's input weight.
+
+    Blocks of memory, whose arrays are written into, are left to plain vectors.
+    """
+    if not isinstance(model.problem, LinearInput) or any(any(draws[i].blocks) for i in members):
+        return False
+    outputs, features = model.layout.specs[0].shape
+    first = draws[members[0]]
+    steps, rows = len(first.parts), _widest(datasets, draws, members)
+    stacks = 1 if any(isinstance(part, slice) for part in first.parts) else steps
+    plain = steps * outputs * features * (2 * rows + MOVED)
+    ends = outputs * features * (2 * rows * stacks + MOVED)
+    between = stacks**2 / 2 * rows**2 * features + steps * stacks * rows**2 * outputs
+    return ends + between < plain
+
+
+def _unformed(
+    model: Model, problem: LinearInput, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]
+) -> tuple[str, ...]:
+    """Choose the inner weights that a `FactoredCohort` does not form, by multiplications for a client and round."""
+    steps, rows = len(draws[members[0]].parts), _widest(datasets, draws, members)
+
+    def pays(outputs: int, inputs: int) -> bool:
+        between = steps**2 * rows**2 * (outputs + inputs)
+        return between < (steps - 1) * MOVED * outputs * inputs
+
+    shapes = {spec.name: spec.shape for spec in model.layout}
+    return tuple(name for name in problem.inner if pays(*shapes[name]))
+
+
+def _widest(datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> int:
+    """Rows of the largest step."""
+    return max(max(draws[i].sizes(datasets[i].rows), default=0) for i in members)
+
+
+def _block(blocks: Sequence[int]) -> Block:
+    return blocks[0] if len(set(blocks)) == 1 else np.asarray(blocks)

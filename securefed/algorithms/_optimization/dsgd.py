@@ -1,0 +1,76 @@
+"""Distributed (S)GD: clients send gradients at the server's model, the server makes the step.
+
+Source: LoSAC (Liu et al.), sec. 5.4, where DSGD is the reference for gradient leakage; Zhu et al., Deep Leakage
+from Gradients, sec. 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._public import Public
+from securefed._tensors import Array, Ring
+from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._hyperparameters import check_integer
+from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors, batches
+from securefed.algorithms._optimization.method import GradientMethod
+
+
+@algorithms.register(
+    "optimization/dsgd",
+    summary="Distributed gradient descent: clients send gradients",
+    source="LoSAC (Liu et al.), sec. 5.4; Deep Leakage from Gradients (Zhu et al.), sec. 3.1",
+    transmits="sum over rows of the gradient at the model",
+)
+@dataclass(frozen=True, kw_only=True)
+class DSGD(GradientMethod):
+    """Sum the clients' gradients at the server's model; the server makes the step.
+
+    g_i = n_i * mean gradient at x (a SUM over rows);  x <- x - eta (sum_i g_i) / (sum_i n_i), i over the survivors.
+
+    The numbers n_i are public (`Public.rows`), so the sum of gradients is all the server needs. Under secure
+    aggregation the sum IS the gradient of one client that holds the pooled rows.
+
+    Attributes:
+        batch_size: rows of a client's gradient, drawn anew each round; `None` takes all. Scaled to n_i.
+    """
+
+    test_settings: ClassVar = {"learning_rate": 0.05}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.1},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+        default=True,
+    )
+
+    batch_size: int | None = None
+
+    sent: ClassVar[tuple[str, ...]] = ("gradient",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = self.batch_size
+        if size is not None:
+            check_integer("batch_size", size, 1, note="(or None for all rows)")
+
+    def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
+        return {"gradient": (float(max(public.rows)), 32)}
+
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """Draw the rows of each local step."""
+        return BatchDraw.of(batches(rows, self.batch_size, 1, rng))
+
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
+        return {"gradient": work.rows * work.gradient(received["x"], 0)}, memory
+
+    def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
+        rows = np.asarray(public.rows)[survivors].sum()
+        return {"x": vectors["x"] - self.learning_rate * total["gradient"] / rows}

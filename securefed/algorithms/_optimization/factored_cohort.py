@@ -1,0 +1,353 @@
+"""Several clients' local steps without forming the largest gradients: those of weights that enter by a product alone.
+
+Where rows enter a model as z = x W^T alone, the gradient in W over rows X is D^T X, D = d loss / dz. Local steps
+combine vectors linearly, so that W is at any time a combination of vectors received or remembered and of such products:
+
+    X W^T = sum_j a_j X W_j^T + sum_s c_s (X X_s^T) D_s
+
+This takes the small X X_s^T instead of a gradient of W's size in every step; W itself is formed once, for what is sent.
+The same holds of an inner weight, between what enters its layer and the slopes behind it, which come back as D W.
+The update lines of a method run unchanged: they get a `FactoredVector` where they would get a vector, and must
+not write into vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from securefed._tensors import Array, TensorSpec
+from securefed.algorithms._optimization.array_pool import ArrayPool
+from securefed.algorithms._optimization.factored_gradients import Coefficient, Coefficients, FactoredGradients
+from securefed.algorithms._optimization.lazy_sums import MANY, LazySum, unscaled
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._optimization.stacked_rows import StackedRows, side_by_side
+from securefed.problems._base import LinearInput
+from securefed.problems._weight_products import DenseWeightProducts, times, turned
+
+
+@dataclass(eq=False)
+class FactoredCohort:
+    """A group of clients whose vectors are kept as combinations of received vectors and factored gradients.
+
+    Attributes:
+        model: its problem is a `LinearInput`, whose input weight comes first in the vector.
+        count: clients.
+        inner: the problem's inner weights that are not formed either.
+        pool: where large arrays come from.
+        vectors: (parameters,) or (clients, parameters) received or remembered vectors, by identity.
+        taken: the rows and slopes D (clients, widest, outputs) of each gradient so far.
+    """
+
+    model: Model
+    problem: LinearInput
+    count: int
+    inner: Sequence[str] = ()
+    pool: ArrayPool = field(default_factory=ArrayPool)
+    vectors: dict[int, Array] = field(default_factory=dict)
+    taken: list[tuple[StackedRows, Array]] = field(default_factory=list)
+    factors: dict[str, FactoredGradients] = field(init=False)
+    _places: dict[str, slice] = field(init=False)
+    _rests: dict[int, LazySum] = field(default_factory=dict)
+    _products: dict[tuple[int, int], Array] = field(default_factory=dict)
+    _added: dict[int, tuple[Coefficients, Array | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.factors = {name: FactoredGradients(self.pool) for name in self.inner}
+        self._places, start = {}, 0
+        for spec in self.model.layout:
+            self._places[spec.name] = slice(start, start + spec.size)
+            start += spec.size
+
+    @property
+    def input(self) -> TensorSpec:
+        """The input weight."""
+        return self.model.layout.specs[0]
+
+    @property
+    def others(self) -> list[TensorSpec]:
+        """The parameters that are formed in every step."""
+        return [spec for spec in self.model.layout.specs[1:] if spec.name not in self.factors]
+
+    @property
+    def formed(self) -> tuple[int, int]:
+        """Shape of the numbers of a combination's `rest`."""
+        return self.count, sum(spec.size for spec in self.others)
+
+    def part(self, vector: Array, name: str) -> Array:
+        """A parameter's entries (..., size) of a vector."""
+        return vector[..., self._places[name]]
+
+    def of(self, vector: Array | FactoredVector) -> FactoredVector:
+        """A vector as a combination of itself."""
+        if isinstance(vector, FactoredVector):
+            return vector
+        if id(vector) not in self._rests:
+            self.vectors[id(vector)] = vector
+            self._rests[id(vector)] = LazySum.of(self.pool, self._rest(vector))
+        return FactoredVector(self, {id(vector): 1.0}, {}, self._rests[id(vector)])
+
+    def gradient(self, point: Array | FactoredVector, rows: StackedRows) -> FactoredVector:
+        """Mean gradients, each at the client's own point, or all at the same."""
+        own, others = self.of(point), self.others
+        rest = own.rest.numbers(self.formed, self.model.problem.dtype)
+        known = self.model.split(np.broadcast_to(rest, self.formed), others)
+        flat = self.pool.empty(self.formed, rest.dtype)
+        room = self.model.split(flat, others)
+        products = _Products(self, own, DenseWeightProducts(known, self.problem.l2, room))
+        slope, found = self.problem.after_input(self._entered(own, rows), known, products, rows.y, rows.weights)
+        self.taken.append((rows, slope))
+        steps: dict[int, Coefficient] = {len(self.taken) - 1: 1.0}
+        for name, place in room.items():
+            if found[name] is not place:
+                place[...] = found[name]
+        gradient = FactoredVector(self, {}, steps, LazySum.of(self.pool, flat))
+        if self.problem.l2:  # of the weights that are not formed; those of the others are in `found`
+            l2 = self.problem.l2
+            decay = FactoredVector(self, _scaled(own.vectors, l2), _scaled(own.steps, l2), LazySum(self.pool, {}))
+            gradient = gradient.plus(decay, 1.0)
+        return gradient
+
+    def numbers(self, own: FactoredVector) -> Array:
+        """(clients, parameters)."""
+        out = self.pool.empty((self.count, self.model.layout.size), self.model.problem.dtype)
+        for columns, places in self._columns():
+            own.rest.write(out[:, places], columns)
+        for spec in (self.input, *(spec for spec in self.model.layout if spec.name in self.factors)):
+            self._form(own, spec, out[:, self._places[spec.name]])
+        return out
+
+    def _form(self, own: FactoredVector, spec: TensorSpec, out: Array) -> None:
+        """A weight's entries (clients, size)."""
+        if own.steps and spec is self.input:
+            slopes, rows = self._gathered(own.steps)
+            np.matmul(turned(slopes), rows, out=out.reshape(self.count, *spec.shape))
+        elif own.steps:
+            self.factors[spec.name].form(own.steps, out.reshape(self.count, *spec.shape))
+        elif not own.vectors:
+            out[...] = 0.0
+        for index, (identity, coefficient) in enumerate(own.vectors.items()):
+            term = coefficient * self.part(self.vectors[identity], spec.name)
+            if index or own.steps:
+                out += term
+            else:
+                out[...] = term
+
+    def weights(self, own: FactoredVector, spec: TensorSpec) -> list[tuple[Coefficient, Array]]:
+        """What the received and remembered vectors add to a weight: (outputs, inputs) or (clients, outputs, inputs)."""
+        common, out = np.zeros(spec.size, self.model.problem.dtype), []
+        for identity, coefficient in own.vectors.items():
+            entries = self.part(self.vectors[identity], spec.name)
+            if entries.ndim == 1 and np.ndim(coefficient) == 0:
+                common += coefficient * entries
+            else:
+                out.append((_cube(coefficient), entries.reshape(*entries.shape[:-1], *spec.shape)))
+        return [(1.0, common.reshape(spec.shape)), *out]
+
+    def _rest(self, vector: Array) -> Array:
+        """The entries of all parameters that are formed; a view where they lie together."""
+        if not self.factors:
+            return vector[..., self.input.size :]
+        return np.concatenate([self.part(vector, spec.name) for spec in self.others], axis=-1)
+
+    def _columns(self) -> list[tuple[slice, slice]]:
+        """Columns of the numbers of a `rest`, and where in a vector they belong."""
+        if not self.factors:
+            return [(slice(None), slice(self.input.size, None))]
+        out, start = [], 0
+        for spec in self.others:
+            out.append((slice(start, start + spec.size), self._places[spec.name]))
+            start += spec.size
+        return out
+
+    def _entered(self, own: FactoredVector, rows: StackedRows) -> Array:
+        """X W^T (clients, widest, outputs)."""
+        terms = [self._kernel(rows, earlier) @ slope for earlier, slope in self._sums(own.steps)]
+        for identity, coefficient in own.vectors.items():
+            product = self._product(identity, rows)
+            if terms and unscaled(coefficient):
+                terms[0] += product
+            else:
+                terms.append(_cube(coefficient) * product)
+        return _summed(terms or [np.zeros((*rows.x.shape[:2], self.input.shape[0]), rows.x.dtype)])
+
+    def _product(self, identity: int, rows: StackedRows) -> Array:
+        """X W_j^T, kept for the whole round."""
+        key = (identity, id(rows.whole))
+        if key not in self._products:
+            vector = self.part(self.vectors[identity], self.input.name)
+            weight = vector.reshape(*vector.shape[:-1], *self.input.shape)
+            self._products[key] = times(rows.whole, turned(weight))
+        return self._products[key][:, rows.start : rows.start + rows.x.shape[1]]
+
+    def _kernel(self, rows: StackedRows, earlier: StackedRows) -> Array:
+        """X X_s^T (clients, widest, widest of step s), kept."""
+        key = (id(rows), id(earlier))
+        if key not in self._products:
+            self._products[key] = rows.x @ earlier.x.swapaxes(1, 2)
+        return self._products[key]
+
+    def _sums(self, steps: Coefficients) -> list[tuple[StackedRows, Array]]:
+        """The steps' slopes, those on the same rows added up."""
+        by_rows: dict[int, dict[int, Coefficient]] = {}
+        for step, coefficient in steps.items():
+            by_rows.setdefault(id(self.taken[step][0]), {})[step] = coefficient
+        return [(self.taken[next(iter(own))][0], self._sum(key, own)) for key, own in by_rows.items()]
+
+    def _sum(self, key: int, steps: dict[int, Coefficient]) -> Array:
+        """Slopes of steps on the same rows, added to the last sum where that was of some of them."""
+        known, last = self._added.get(key, ({}, None))
+        if last is None or any(steps.get(step) is not coefficient for step, coefficient in known.items()):
+            known, last = {}, None
+        terms = (_cube(steps[step]) * self.taken[step][1] for step in steps if step not in known)
+        total: Array = next(terms) if last is None else last
+        for term in terms:
+            total += term
+        self._added[key] = steps, total
+        return total
+
+    def _gathered(self, steps: Coefficients) -> tuple[Array, Array]:
+        """Slopes and rows of all steps side by side."""
+        sums = self._sums(steps)
+        if len(sums) == 1:
+            return sums[0][1], sums[0][0].x
+        return np.concatenate([slope for _, slope in sums], axis=1), side_by_side([rows for rows, _ in sums])
+
+
+@dataclass(frozen=True, eq=False)
+class _Products:
+    """Products with the weights of one point: of `formed` as they are, of inner ones by their factors."""
+
+    frame: FactoredCohort
+    own: FactoredVector
+    formed: DenseWeightProducts
+    _weights: dict[str, list[tuple[Coefficient, Array]]] = field(default_factory=dict)
+
+    def forward(self, name: str, entered: Array) -> Array:
+        if name not in self.frame.factors:
+            return self.formed.forward(name, entered)
+        out = _summed([scale * times(entered, turned(weight)) for scale, weight in self._of(name)])
+        return out + self.frame.factors[name].forward(entered, self.own.steps) if self.own.steps else out
+
+    def backward(self, name: str, slope: Array) -> Array:
+        if name not in self.frame.factors:
+            return self.formed.backward(name, slope)
+        out = _summed([scale * times(slope, weight) for scale, weight in self._of(name)])
+        return out + self.frame.factors[name].backward(slope, self.own.steps) if self.own.steps else out
+
+    def gradient(self, name: str, slope: Array, entered: Array) -> Array | None:
+        if name not in self.frame.factors:
+            return self.formed.gradient(name, slope, entered)
+        self.frame.factors[name].take(slope, entered)
+        return None
+
+    def _of(self, name: str) -> list[tuple[Coefficient, Array]]:
+        if name not in self._weights:
+            spec = next(spec for spec in self.frame.model.layout if spec.name == name)
+            self._weights[name] = self.frame.weights(self.own, spec)
+        return self._weights[name]
+
+
+class FactoredVector(NDArrayOperatorsMixin):
+    """(clients, parameters) a combination of a frame's vectors and gradients; `rest` is of all but W.
+
+    Sums and multiples stay combinations; whatever else NumPy is asked to do with it, it does with the numbers.
+    """
+
+    def __init__(self, frame: FactoredCohort, vectors: Coefficients, steps: Coefficients, rest: LazySum) -> None:
+        self.frame, self.vectors, self.steps, self.rest = frame, vectors, steps, rest
+        self._numbers: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape, (clients, parameters)."""
+        return self.frame.count, self.frame.model.layout.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of the entries."""
+        return self.frame.model.problem.dtype
+
+    def plus(self, other: FactoredVector, sign: float) -> FactoredVector:
+        """Return self + sign * other."""
+        vectors, steps = _joined(self.vectors, other.vectors, sign), _joined(self.steps, other.steps, sign)
+        rest = self.rest.plus(other.rest, sign)
+        if len(rest) > MANY:
+            rest.numbers(self.frame.formed, self.dtype)
+        return FactoredVector(self.frame, vectors, steps, rest)
+
+    def times(self, factor: Coefficient) -> FactoredVector:
+        """`factor` times self."""
+        vectors, steps = _scaled(self.vectors, factor), _scaled(self.steps, factor)
+        return FactoredVector(self.frame, vectors, steps, self.rest.times(factor))
+
+    def copy(self) -> Array:
+        """Return the numbers as a new array."""
+        return np.asarray(self).copy()
+
+    def __getitem__(self, index: Any) -> Any:
+        return np.asarray(self)[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if self._numbers is None:
+            self._numbers = self.frame.numbers(self)
+        return np.array(self._numbers, dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **rest: Any) -> Any:
+        if method == "__call__" and not rest and (found := self._linear(ufunc, inputs)) is not None:
+            return found
+        numbers = [np.asarray(item) if isinstance(item, FactoredVector) else item for item in inputs]
+        return getattr(ufunc, method)(*numbers, **rest)
+
+    def _linear(self, ufunc: np.ufunc, inputs: tuple[Any, ...]) -> FactoredVector | None:
+        """The sum or multiple, or `None` where it is neither."""
+        of = self.frame.of
+        match ufunc, inputs:
+            case np.negative, _:
+                return self.times(-1.0)
+            case np.add | np.subtract, (left, right) if self._vector(left) and self._vector(right):
+                return of(left).plus(of(right), 1.0 if ufunc is np.add else -1.0)
+            case np.multiply, (left, right) if _coefficient(left):
+                return of(right).times(left)
+            case np.multiply, (left, right) if _coefficient(right):
+                return of(left).times(right)
+            case np.true_divide, (left, right) if _coefficient(right):
+                return of(left).times(1.0 / right)
+        return None
+
+    def _vector(self, item: Any) -> bool:
+        if isinstance(item, FactoredVector):
+            return item.frame is self.frame
+        return isinstance(item, np.ndarray) and item.shape in (self.shape, self.shape[1:])
+
+
+def _coefficient(item: Any) -> bool:
+    return np.ndim(item) == 0 or (isinstance(item, np.ndarray) and item.ndim == 2 and item.shape[1] == 1)
+
+
+def _scaled(coefficients: Coefficients, factor: Coefficient) -> Coefficients:
+    return {key: factor * value for key, value in coefficients.items()}
+
+
+def _joined(left: Coefficients, right: Coefficients, sign: float) -> Coefficients:
+    out = dict(left)
+    for key, value in right.items():
+        out[key] = out[key] + sign * value if key in out else sign * value
+        if np.ndim(out[key]) == 0 and out[key] == 0:
+            del out[key]
+    return out
+
+
+def _cube(coefficient: Coefficient) -> Coefficient:
+    return coefficient if np.ndim(coefficient) == 0 else coefficient[:, :, None]
+
+
+def _summed(terms: Sequence[Array]) -> Array:
+    out = terms[0]
+    for term in terms[1:]:
+        out += term
+    return out

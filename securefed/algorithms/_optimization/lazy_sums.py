@@ -1,0 +1,82 @@
+"""Sums of multiples of arrays that are added up only when the numbers are needed, to save large arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._optimization.array_pool import ArrayPool
+from securefed.algorithms._optimization.factored_gradients import Coefficient
+
+MANY = 8
+"""Terms beyond which a sum had better be added up: each keeps an array alive."""
+
+
+class LazySum:
+    """sum_k c_k A_k of arrays (entries,) or (clients, entries), c_k numbers or (clients, 1).
+
+    The arrays A_k are never written to.
+
+    Terms are held by their array's identity, so that what is subtracted again leaves nothing behind.
+    """
+
+    def __init__(self, pool: ArrayPool, terms: Mapping[int, tuple[Coefficient, Array]]) -> None:
+        self._pool, self._terms = pool, dict(terms)
+
+    def __len__(self) -> int:
+        """Number of terms."""
+        return len(self._terms)
+
+    @classmethod
+    def of(cls, pool: ArrayPool, array: Array) -> LazySum:
+        """Start a sum with one array."""
+        return cls(pool, {id(array): (1.0, array)})
+
+    def plus(self, other: LazySum, sign: float) -> LazySum:
+        """Return self + sign * other."""
+        out = dict(self._terms)
+        for key, (coefficient, array) in other._terms.items():
+            joined = sign * coefficient + (out[key][0] if key in out else 0.0)
+            out[key] = joined, array
+            if np.ndim(joined) == 0 and joined == 0:
+                del out[key]
+        return LazySum(self._pool, out)
+
+    def times(self, factor: Coefficient) -> LazySum:
+        """Return the product with a number."""
+        return LazySum(self._pool, {key: (factor * scale, array) for key, (scale, array) in self._terms.items()})
+
+    def numbers(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+        """Return an array of this shape, or one that broadcasts to it; the caller must not write to it.
+
+        The sum has one term from then on.
+        """
+        terms = list(self._terms.values())
+        if len(terms) == 1 and unscaled(terms[0][0]):
+            return terms[0][1]
+        out = self._pool.empty(shape, dtype)
+        self.write(out)
+        self._terms = {id(out): (1.0, out)}
+        return out
+
+    def write(self, out: Array, columns: slice = slice(None)) -> None:
+        """Write these columns of the sum into `out`."""
+        terms = sorted(self._terms.values(), key=lambda term: unscaled(term[0]))  # those to be added as they are last
+        if not terms:
+            out[...] = 0.0
+            return
+        coefficient, array = terms[0]
+        np.multiply(coefficient, array[..., columns], out=out)
+        for coefficient, array in terms[1:]:
+            term = array[..., columns]
+            if not unscaled(coefficient):
+                term = np.multiply(coefficient, term, out=self._pool.empty(out.shape, out.dtype))
+            out += term
+
+
+def unscaled(coefficient: Coefficient) -> bool:
+    """Whether it is the number one."""
+    return np.ndim(coefficient) == 0 and bool(coefficient == 1)

@@ -1,0 +1,113 @@
+"""Local steps of one round, fed by a gradient oracle.
+
+The same lines run on a client's rows, on a whole cohort at once and inside an attacker's simulation, where a leading
+axis counts clients or candidates: they use nothing but `+ - *`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._public import Public
+from securefed._tensors import Array
+
+Memory = tuple[Array, ...]
+"""The vectors a client carries from round to round."""
+
+Vectors = Mapping[str, Array]
+"""Vectors (..., parameters) by part, as a method's broadcast or contribution holds them."""
+
+Size = float | Array
+Block = int | Array
+"""Index of a block, or (clients,) an index for each client of a cohort."""
+Rows = Array | slice
+
+
+@dataclass(frozen=True)
+class BatchDraw:
+    """The rows that one client draws for the local steps of one round.
+
+    Attributes:
+        parts: the rows of each local step.
+        blocks: the block of memory each local step uses.
+    """
+
+    parts: tuple[Rows, ...]
+    blocks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[Rows], blocks: Sequence[int] | None = None) -> BatchDraw:
+        """A draw; without `blocks` every step uses the first."""
+        return cls(tuple(parts), (0,) * len(parts) if blocks is None else tuple(blocks))
+
+    def sizes(self, rows: int) -> tuple[int, ...]:
+        """Number of rows of each local step."""
+        return tuple(rows if isinstance(part, slice) else len(part) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """Inputs of the local steps of one client, or of several at once.
+
+    Of several clients, sizes are (clients, 1) and vectors (clients, parameters).
+
+    Attributes:
+        gradient: `gradient(point, step)`: MEAN gradient at `point` over the rows of local step `step`.
+        anchor: mean gradient at `point` over all rows.
+        public: public facts.
+        rows: n_i.
+        blocks: the block of memory each local step uses.
+        sizes: number of rows of each local step; its length is the number of local steps.
+    """
+
+    gradient: Callable[[Array, int], Array]
+    anchor: Callable[[Array], Array]
+    public: Public
+    rows: Size
+    blocks: Sequence[Block]
+    sizes: Sequence[Size]
+
+
+def batches(rows: int, size: int | None, steps: int, rng: np.random.Generator) -> list[Rows]:
+    """Rows of each local step: all (`size` None or >= rows), or batches of a fresh permutation each epoch."""
+    if size is None or size >= rows:
+        return [slice(None)] * steps
+    per_epoch = rows // size
+    out: list[Rows] = []
+    while len(out) < steps:
+        order = rng.permutation(rows)
+        out.extend(order[k * size : (k + 1) * size] for k in range(per_epoch))
+    return out[:steps]
+
+
+def passes(rows: int, size: int | None, epochs: int, rng: np.random.Generator) -> list[Rows]:
+    """Rows of each local step: `epochs` passes over all rows, the last batch of a pass smaller where it must be."""
+    if size is None or size >= rows:
+        return [slice(None)] * epochs
+    orders = [rng.permutation(rows) for _ in range(epochs)]
+    return [order[start : start + size] for order in orders for start in range(0, rows, size)]
+
+
+def pick(stored: Sequence[Array], block: Block) -> Array:
+    """`stored[block]`; for a cohort, every client's own block of (clients, parameters)."""
+    if isinstance(block, int):
+        return stored[block]
+    out = np.empty_like(stored[0])
+    for index in np.unique(block):
+        out[block == index] = stored[index][block == index]
+    return out
+
+
+def put(stored: Sequence[Array], block: Block, value: Array) -> list[Array]:
+    """`stored` with `value` at `block`. A cohort's arrays, stacked for the round, are overwritten; others never are."""
+    out = list(stored)
+    if isinstance(block, int):
+        out[block] = value
+        return out
+    for index in np.unique(block):
+        rows = block == index
+        out[index][rows] = value[rows]
+    return out

@@ -1,0 +1,51 @@
+"""LoSAC-Prox: LoSAC for a smooth loss plus a regulariser with a proximal operator.
+
+Source: Liu et al., LoSAC: An Efficient Local Stochastic Average Control Method for Federated Optimization,
+equations (14)-(16), sec. 5.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from securefed._public import Public
+from securefed._tensors import Ring
+from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._optimization.losac import LoSAC
+from securefed.algorithms._optimization.proximal import L1, Nuclear
+from securefed.algorithms._optimization.proximal_steps import ProximalSteps
+
+
+@algorithms.register(
+    "optimization/losac_prox",
+    summary="LoSAC through a proximal operator, for a loss plus a regulariser",
+    source="LoSAC (Liu et al.), (14)-(16), sec. 5.5",
+    transmits="local update and change of the stored gradients",
+)
+@dataclass(frozen=True, kw_only=True)
+class LoSACProx(ProximalSteps, LoSAC):
+    """x_i <- prox_{eta Psi}(x_i - eta (phi_i / N - y_ij + g_ij(x_i)))   (16), everything else as in LoSAC.
+
+    Invariant and ring: as LoSAC's. Without a regulariser it is LoSAC, bit for bit.
+
+    At the fixed point phi / N = (1/S) sum_ij g_ij(x), so what is minimised is (1/S) sum_ij f_ij + Psi: with the
+    `printed` block scale that is (M/S) sum_i n_i (mean loss of client i) + Psi, and NOT (14) with its 1/N. To solve
+    (14) with weight lambda, give Psi the weight lambda M N / S (`consistent`: lambda N / S).
+
+    The server's mean of low-rank matrices is not of low rank: the rank is exact in the limit, when the clients agree.
+    """
+
+    test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2, "regulariser": Nuclear(0.05)}
+    # Stored gradients do not depend on the proximal operator.
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 1, "blocks": 1, "regulariser": L1(0.01)},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+    )
+
+    def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
+        return self.widened(super().factors(public), self.local_steps, public)

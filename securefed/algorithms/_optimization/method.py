@@ -1,0 +1,273 @@
+"""What all gradient methods share: states, names on the wire, commit and roll-back, evaluation.
+
+A method adds three things: the bounds of its contribution, a client's local steps, and the server's update.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from securefed._messages import Aggregate
+from securefed._persistence.packing import local
+from securefed._public import Public
+from securefed._tensors import Array, Layout, Ring, Tensors, TensorSpec
+from securefed.algorithms._base import Algorithm, RoundOutcome
+from securefed.algorithms._hyperparameters import check_positive
+from securefed.algorithms._optimization.array_pool import ArrayPool
+from securefed.algorithms._optimization.cohort import groups, together
+from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors, batches
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._optimization.parallel import side_by_side
+from securefed.datasets._base import Dataset
+from securefed.errors import ConfigError, DataError, DivergenceError
+from securefed.problems import Problem, problems
+from securefed.problems._linear import SoftmaxRegression
+
+BLOWN_UP = 1e6
+"""How many times what it was at the start a vector of the server may grow to before a run counts as diverged."""
+HOPELESS = 1e12
+"""What no entry of a contribution reaches, whatever the bounds."""
+
+
+@dataclass(frozen=True)
+class ModelServer:
+    """`vectors["x"]` is the model; further ones are the method's. `round` counts completed rounds.
+
+    Attributes:
+        peaks: by vector, its largest entry at the start (the first one that is not 0, and at least 1).
+    """
+
+    vectors: dict[str, Array]
+    model: Model = local()
+    round: int = 0
+    peaks: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelClient:
+    """`memory` is committed: the server's sums hold it. `pending` replaces it if the last contribution counts."""
+
+    memory: Memory
+    data: Dataset = local()
+    model: Model = local()
+    pending: Memory | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientMethod(Algorithm[ModelServer, ModelClient]):
+    """Base of the gradient methods.
+
+    Attributes:
+        problem: what is trained.
+        learning_rate: eta > 0.
+    """
+
+    problem: Problem = SoftmaxRegression()
+    learning_rate: float = 0.1
+
+    received: ClassVar[tuple[str, ...]] = ("x",)
+    """Vectors of the broadcast: `x` under the problem's own names, others with a prefix."""
+    sent: ClassVar[tuple[str, ...]]
+    """Vectors of the contribution."""
+    replayable: ClassVar[bool] = True
+    """Whether anybody can run `steps` in the clients' place: nothing but `+ - *`, so that it may run on complex numbers
+    and on projections of the vectors, from a memory of zeros."""
+
+    def __post_init__(self) -> None:
+        check_positive("learning_rate", self.learning_rate)
+        if not isinstance(self.problem, Problem):
+            raise ConfigError(
+                f"problem must be a problem, such as securefed.problems.SoftmaxRegression(); got {self.problem!r}."
+            )
+
+    @classmethod
+    def from_settings(cls, problem: str | Problem = "softmax", **settings: Any) -> Self:
+        """Build the method from settings; `problem` is a problem, or the name of a registered one."""
+        return cls(problem=problems.make(problem) if isinstance(problem, str) else problem, **settings)
+
+    @abstractmethod
+    def factors(self, public: Public) -> Mapping[str, tuple[float, Ring]]:
+        """By contributed vector: its largest entry in units of the gradient's, and its ring."""
+
+    @abstractmethod
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """A client's round: what it sends and what it remembers. Linear in all but the gradients where `replayable`."""
+
+    @abstractmethod
+    def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """The server's vectors after a sum over the clients `survivors` (ids)."""
+
+    def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
+        """The rows of each local step; one full-batch step by default."""
+        return BatchDraw.of(batches(rows, None, 1, rng))
+
+    def moved(self, point: Array, direction: Array, public: Public) -> Array:
+        """A local step from `point` against `direction`."""
+        return point - self.learning_rate * direction
+
+    def memory(self, model: Model) -> Memory:
+        """What a client remembers before its first round."""
+        return ()
+
+    def layout(self, public: Public) -> Layout:
+        """Name the tensors of one contribution, with bounds from public facts."""
+        model = Model(self.problem, public)
+        specs = (model.specs(part, *scale) for part, scale in self.factors(public).items())
+        return Layout(tuple(spec for group in specs for spec in group))
+
+    def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
+        """Return the server's state before the first round."""
+        model = Model(self.problem, public)
+        x = model.layout.flatten(self.problem.initial(public, rng))  # the server keeps float64 whatever clients use
+        return ModelServer({"x": x} | {part: np.zeros_like(x) for part in self.received if part != "x"}, model)
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ModelClient:
+        """Return a client's state before its first round."""
+        self.problem.targets(data)
+        model = Model(self.problem, public)
+        return ModelClient(self.memory(model), data, model)
+
+    def broadcast(self, server: ModelServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
+        out: dict[str, Array] = {}
+        for part in self.received:
+            vector = server.vectors[part].astype(self.problem.dtype, copy=False)
+            out |= server.model.name("" if part == "x" else part, vector)
+        return out
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` for entries with which the server itself would have stopped."""
+        for name, value in broadcast.items():
+            if not _peak(value) <= HOPELESS:
+                raise DataError(f"{name!r} reaches {_peak(value):.3g}; vectors that have not diverged stay below 1e12")
+
+    def contribute(
+        self, client: ModelClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[ModelClient, Tensors]:
+        """Raises `DivergenceError` where a local step leaves the numbers."""
+        model, data = client.model, client.data
+        received = self.read(model, broadcast)
+        with np.errstate(over="ignore", invalid="ignore"):
+            work = self._work(data, model, self.draw(data.rows, rng))
+            sent, memory = self.steps(received, client.memory, work)
+        return self._contribution(client, sent, memory)
+
+    def contribute_together(
+        self, clients: Sequence[ModelClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
+    ) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
+        """`contribute` of several clients, batched; for each its result, or why it has none."""
+        model = clients[0].model
+        received = self.read(model, broadcast)
+        datasets = [client.data for client in clients]
+        draws = [self.draw(data.rows, rng) for data, rng in zip(datasets, rngs, strict=True)]
+
+        pool = self._pool
+
+        def compute(members: list[int]) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
+            work = together(model, [datasets[i] for i in members], [draws[i] for i in members], pool)
+            return self._group(received, [clients[i] for i in members], work)
+
+        parts = groups(model, datasets, draws)
+        found = side_by_side(compute, parts)
+        by_client = {
+            i: one
+            for members, results in zip(parts, found, strict=True)
+            for i, one in zip(members, results, strict=True)
+        }
+        return [by_client[i] for i in range(len(clients))]
+
+    @cached_property
+    def _pool(self) -> ArrayPool:
+        """Where a cohort's large arrays come from, in this round and the next."""
+        return ArrayPool()
+
+    def _group(
+        self, received: Vectors, clients: Sequence[ModelClient], work: LocalTraining
+    ) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
+        size = clients[0].model.layout.size
+        memory = tuple(np.stack(part) for part in zip(*(client.memory for client in clients), strict=True))
+        with np.errstate(over="ignore", invalid="ignore"):
+            sent, fresh = self.steps(received, memory, work)
+        sent = {part: np.broadcast_to(value, (len(clients), size)) for part, value in sent.items()}
+        out: list[tuple[ModelClient, Tensors] | DivergenceError] = []
+        for k, client in enumerate(clients):
+            own = {part: value[k] for part, value in sent.items()}
+            try:  # a copy of the memory, or a client's one row would keep the whole group's alive
+                out.append(self._contribution(client, own, tuple(value[k].copy() for value in fresh)))
+            except DivergenceError as error:
+                out.append(error)
+        return out
+
+    def _contribution(self, client: ModelClient, sent: Vectors, memory: Memory) -> tuple[ModelClient, Tensors]:
+        out: dict[str, Array] = {}
+        for part in self.sent:
+            self._check(sent[part], part, "a client's local steps")
+            out |= client.model.name(part, sent[part])
+        return replace(client, pending=memory), out
+
+    def read(self, model: Model, broadcast: Tensors) -> dict[str, Array]:
+        """The vectors of a broadcast."""
+        return {part: model.vector("" if part == "x" else part, broadcast) for part in self.received}
+
+    def combine(self, server: ModelServer, aggregate: Aggregate) -> ModelServer:
+        """Raises `DivergenceError` naming the round and the vector that has blown up against the start."""
+        model = server.model
+        total = {part: model.vector(part, aggregate.total).astype(np.float64, copy=False) for part in self.sent}
+        with np.errstate(over="ignore", invalid="ignore"):
+            vectors = self.update(server.vectors, total, np.asarray(aggregate.survivors), model.public)
+        peaks = dict(server.peaks)
+        for part, value in vectors.items():
+            where, known = f"round {server.round}", peaks.get(part) or _peak(server.vectors[part])
+            self._check(value, part, where, BLOWN_UP * max(known, 1.0) if known else HOPELESS)
+            peaks[part] = known or _peak(value)
+        return replace(server, vectors=vectors, round=server.round + 1, peaks=peaks)
+
+    def commit(self, client: ModelClient, outcome: RoundOutcome) -> ModelClient:
+        """Commit the tentative state of a client that the sum counted."""
+        if outcome.included and client.pending is not None:
+            return replace(client, memory=client.pending, pending=None)
+        return replace(client, pending=None)
+
+    def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
+        rows = float(max(public.rows))
+        largest = self.problem.measures(public)  # the 64-bit ring keeps 2^-50 of a loss
+        return Layout(tuple(TensorSpec(name, (), bound * rows, 64) for name, bound in largest.items()))
+
+    def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
+        """Sums over the client's rows: `loss` (regulariser included), `count`, and what else the problem measures."""
+        data, parameters = client.data, client.model.parameters(broadcast)
+        sums = self.problem.measure(parameters, data.x, self.problem.targets(data))
+        return {name: np.asarray(value) for name, value in sums.items()}
+
+    def utility(self, output: Tensors, test: Dataset) -> float:
+        """The problem's score of a run's output on held-out rows (accuracy in [0, 1]); higher is better."""
+        return self.problem.score(output, test.x, self.problem.targets(test))
+
+    @staticmethod
+    def _work(data: Dataset, model: Model, draw: BatchDraw) -> LocalTraining:
+        return LocalTraining(
+            gradient=lambda point, step: model.gradient(point, data, draw.parts[step]),
+            anchor=lambda point: model.gradient(point, data, slice(None)),
+            public=model.public,
+            rows=float(data.rows),
+            blocks=draw.blocks,
+            sizes=[float(size) for size in draw.sizes(data.rows)],
+        )
+
+    def _check(self, value: Array, part: str, where: str, limit: float = HOPELESS) -> None:
+        if not np.vdot(value, value) < limit**2 / 2 and not _peak(value) < limit:  # the norm is quicker, and no less
+            raise DivergenceError(
+                f"{where}: {part!r} reached {_peak(value):.3g}, beyond {limit:.3g}; "
+                f"lower learning_rate (now {self.learning_rate:g}), take fewer local steps, or scale the features"
+            )
+
+
+def _peak(value: Array) -> float:
+    return float(max(value.max(initial=0.0), -value.min(initial=0.0)))  # NaN stays; no array of magnitudes in between

@@ -1,0 +1,102 @@
+"""MimeSVRG: each round the exact gradient of the round's clients, then SVRG steps around it.
+
+Source: Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning (arXiv:2008.03606),
+Algorithm 1 with SGD as the base and full-batch gradients in the correction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._public import Public
+from securefed._tensors import Array, Ring, Tensors
+from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors
+from securefed.algorithms._optimization.method import ModelServer
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._optimization.stepping import SteppingMethod
+from securefed.errors import DataError
+
+PHASE = "phase"
+GRADIENT, DESCENT = 0, 1
+
+
+@algorithms.register(
+    "optimization/mimesvrg",
+    summary="The gradient of a round's clients, then local SVRG steps around it",
+    source="Karimireddy et al. 2020 (Mime, arXiv:2008.03606), Algorithm 1 with SGD and full-batch corrections",
+    transmits="gradient and mean local step, in turn: two exchanges a round",
+)
+@dataclass(frozen=True, kw_only=True)
+class MimeSVRG(SteppingMethod):
+    """Train with local SVRG steps around the mean gradient of the round's clients.
+
+    A round of the paper is two exchanges, since the second needs the first one's sum:
+
+        phase 0:  client sends grad f_i(x), all rows.              Server: c <- mean over survivors.
+        phase 1:  y <- y - eta (g(y) - g(x) + c), T times from y = x, g on the step's batch both times;
+                  client sends (x - y) / (eta T).                  Server: x <- x - eta T (mean over survivors).
+
+    The phase is part of the server's state and of every broadcast; `direction` carries a mean gradient in either phase,
+    so that one bound and one layout fit both. Each exchange draws its own cohort and loses its own clients: with
+    sampling, c is the gradient of OTHER clients than those that step, where the source has the same ones in both.
+    Clients carry no memory, nothing is a running sum. One full-batch step is gradient descent, with everybody in.
+    """
+
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 2},
+        secret="samples",
+        split="rows_each=1",
+        utility="accuracy",
+    )
+
+    received: ClassVar[tuple[str, ...]] = ("x", "c")
+    sent: ClassVar[tuple[str, ...]] = ("direction",)
+
+    def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
+        """Bound each contributed vector in units of the gradient's largest entry."""
+        return {"direction": (3.0, 32)}  # |g(y)|, |g(x)| and |c| are each at most one gradient
+
+    def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
+        """Return the server's state before the first round."""
+        server = super().start(public, rng)
+        server.vectors[PHASE] = np.asarray(GRADIENT)
+        return server
+
+    def broadcast(self, server: ModelServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
+        return {**super().broadcast(server), PHASE: server.vectors[PHASE]}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` as for any gradient method, and for a phase that there is not."""
+        super().check_broadcast(broadcast, public)
+        if int(broadcast[PHASE]) not in (GRADIENT, DESCENT):
+            raise DataError(f"phase {int(broadcast[PHASE])}; the phases are {GRADIENT} and {DESCENT}")
+
+    def read(self, model: Model, broadcast: Tensors) -> dict[str, Array]:
+        """The vectors of a broadcast, and `phase` ()."""
+        return super().read(model, broadcast) | {PHASE: np.asarray(broadcast[PHASE])}
+
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
+        x, c = received["x"], received["c"]
+        if int(received[PHASE]) == GRADIENT:
+            return {"direction": work.anchor(x)}, memory
+        point, path = x, 0.0 * x
+        for step in range(self.local_steps):
+            direction = work.gradient(point, step) - work.gradient(x, step) + c
+            point, path = point - self.learning_rate * direction, path + direction
+        return {"direction": path / self.local_steps}, memory
+
+    def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
+        mean = total["direction"] / len(survivors)
+        if int(vectors[PHASE]) == GRADIENT:
+            return {"x": vectors["x"], "c": mean, PHASE: np.asarray(DESCENT)}
+        x = vectors["x"] - self.learning_rate * self.local_steps * mean
+        return {"x": x, "c": vectors["c"], PHASE: np.asarray(GRADIENT)}

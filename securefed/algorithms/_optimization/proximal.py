@@ -1,0 +1,144 @@
+"""Regularisers Psi with their proximal operators.
+
+    prox_{step Psi}(v) = argmin_z  Psi(z) + ||z - v||^2 / (2 step)
+
+Vectors are (..., parameters): leading axes count clients, each treated by itself. Source of the operators: Parikh and
+Boyd, Proximal Algorithms, sec. 6.5.2 (l1) and 6.7.3 (nuclear norm).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from securefed._public import Public, require
+from securefed._tensors import Array, Layout
+from securefed.algorithms._optimization.model import Model
+from securefed.problems._base import Problem
+
+
+@runtime_checkable
+class Regulariser(Protocol):
+    """A convex Psi."""
+
+    @property
+    def weight(self) -> float:
+        """lambda; an entry moves by at most `step * weight` in a proximal step."""
+        ...
+
+    def check(self, layout: Layout) -> None:
+        """Raises `ConfigError` where Psi does not fit parameters of this layout."""
+        ...
+
+    def value(self, vector: Array, layout: Layout) -> Array:
+        """Psi (...)."""
+        ...
+
+    def prox(self, vector: Array, step: float, layout: Layout) -> Array:
+        """prox_{step Psi}(vector), of the vector's shape."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoRegulariser:
+    """Psi = 0: the proximal step is the identity, bit for bit."""
+
+    @property
+    def weight(self) -> float:
+        """Weight of the regulariser, 0."""
+        return 0.0
+
+    def check(self, layout: Layout) -> None:
+        """Fits every layout."""
+
+    def value(self, vector: Array, layout: Layout) -> Array:
+        """Return the regulariser's value."""
+        return np.zeros(vector.shape[:-1])
+
+    def prox(self, vector: Array, step: float, layout: Layout) -> Array:
+        """Apply the proximal operator."""
+        return vector
+
+
+@dataclass(frozen=True)
+class L1:
+    """Psi = weight * sum |v_k| over all parameters (biases too): soft thresholding."""
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        _positive(self.weight)
+
+    def check(self, layout: Layout) -> None:
+        """Fits every layout."""
+
+    def value(self, vector: Array, layout: Layout) -> Array:
+        """Return the regulariser's value."""
+        return np.asarray(self.weight * np.abs(vector).sum(axis=-1))
+
+    def prox(self, vector: Array, step: float, layout: Layout) -> Array:
+        """Apply the proximal operator."""
+        return np.asarray(np.sign(vector) * np.maximum(np.abs(vector) - step * self.weight, 0.0))
+
+
+@dataclass(frozen=True)
+class Nuclear:
+    """Psi = weight * (sum of the singular values) of every parameter that is a matrix; others are left alone.
+
+    The singular values are soft-thresholded (LoSAC, sec. 5.5), so a step returns a matrix of exactly low rank up to
+    rounding.
+    """
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        _positive(self.weight)
+
+    def check(self, layout: Layout) -> None:
+        """Refuse parameters that the regulariser does not fit."""
+        shapes = {spec.name: spec.shape for spec in layout}
+        require(
+            any(len(shape) == 2 for shape in shapes.values()),
+            f"the nuclear norm needs a matrix among the parameters, the problem has {shapes}; use L1 instead",
+        )
+
+    def value(self, vector: Array, layout: Layout) -> Array:
+        """Return the regulariser's value."""
+        norms = [np.linalg.svd(matrix, compute_uv=False).sum(axis=-1) for _, matrix in _matrices(vector, layout)]
+        return np.asarray(self.weight * np.sum(norms, axis=0))
+
+    def prox(self, vector: Array, step: float, layout: Layout) -> Array:
+        """Apply the proximal operator."""
+        out = vector.copy()
+        for part, matrix in _matrices(vector, layout):
+            left, values, right = np.linalg.svd(matrix, full_matrices=False)
+            values = np.maximum(values - step * self.weight, 0.0).astype(values.dtype)
+            out[..., part] = ((left * values[..., None, :]) @ right).reshape(*vector.shape[:-1], -1)
+        return out
+
+
+def reach(regulariser: Regulariser, problem: Problem, public: Public) -> float:
+    """How far Psi moves an entry per unit of step, in units of the smallest gradient bound.
+
+    Raises:
+        ConfigError: the regulariser does not fit the problem's parameters.
+    """
+    regulariser.check(Model(problem, public).layout)
+    return regulariser.weight / min(problem.gradient_bounds(public).values())
+
+
+def _positive(weight: float) -> None:
+    fine = np.isfinite(weight) and weight > 0
+    require(fine, f"the regulariser's weight must be positive and finite, not {weight}; NoRegulariser() is none")
+
+
+def _matrices(vector: Array, layout: Layout) -> list[tuple[slice, Array]]:
+    """Where each matrix of the layout lies in the vector, and the matrix (..., rows, columns)."""
+    out, start = [], 0
+    for spec in layout:
+        part, start = slice(start, start + spec.size), start + spec.size
+        if len(spec.shape) == 2:
+            out.append((part, vector[..., part].reshape(*vector.shape[:-1], *spec.shape)))
+    return out

@@ -1,0 +1,39 @@
+"""Local steps that end in a proximal operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from securefed._public import Public
+from securefed._tensors import Array, Ring
+from securefed.algorithms._optimization.method import GradientMethod
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._optimization.proximal import NoRegulariser, Regulariser, reach
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProximalSteps(GradientMethod):
+    """Every local step x <- x - eta d becomes x <- prox_{eta Psi}(x - eta d): LoSAC (16).
+
+    Attributes:
+        regulariser: Psi.
+    """
+
+    regulariser: Regulariser = NoRegulariser()
+
+    replayable: ClassVar[bool] = False
+
+    def widened(
+        self, factors: Mapping[str, tuple[float, Ring]], steps: int, public: Public
+    ) -> dict[str, tuple[float, Ring]]:
+        """`factors` of the smooth method, with room in `dx` for how far Psi moves an entry in so many steps."""
+        moved, ring = factors["dx"]
+        further = steps * self.learning_rate * reach(self.regulariser, self.problem, public)
+        return {**factors, "dx": (moved + further, ring)}
+
+    def moved(self, point: Array, direction: Array, public: Public) -> Array:
+        """Make one local step from a point."""
+        layout = Model(self.problem, public).layout
+        return self.regulariser.prox(super().moved(point, direction, public), self.learning_rate, layout)  # (16)

@@ -1,0 +1,75 @@
+"""Rows of several clients side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._optimization.array_pool import ArrayPool
+from securefed.algorithms._optimization.local_steps import Rows
+from securefed.datasets._base import Dataset
+
+
+@dataclass(frozen=True, eq=False)
+class StackedRows:
+    """Rows of several clients: x (clients, widest, features), y (clients, widest, ...), weights (clients, widest).
+
+    Padding repeats a client's first row, at weight 0: whatever a problem makes of a row is finite there too.
+
+    Attributes:
+        whole, start: x is `whole[:, start : start + widest]`, where the rows of a whole round lie in one array.
+    """
+
+    x: Array
+    y: Array
+    weights: Array
+    whole: Array
+    start: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        datasets: Sequence[Dataset],
+        targets: Sequence[Array],
+        parts: Sequence[Rows],
+        dtype: np.dtype[Any],
+        pool: ArrayPool,
+        whole: Array | None = None,
+        start: int = 0,
+    ) -> StackedRows:
+        """The rows `parts` of each client, in an array of the pool or behind the first `start` of `whole`."""
+        sizes = [len(y) if isinstance(part, slice) else len(part) for y, part in zip(targets, parts, strict=True)]
+        widest = max(sizes)
+        if whole is None:
+            whole = pool.empty((len(sizes), widest, datasets[0].features), dtype)
+        x = whole[:, start : start + widest]
+        y = np.empty((*x.shape[:2], *targets[0].shape[1:]), targets[0].dtype)
+        weights = np.zeros((len(sizes), widest), dtype)
+        for k, (size, data, target, part) in enumerate(zip(sizes, datasets, targets, parts, strict=True)):
+            _gather(data.x, part, x[k, :size])
+            y[k, :size] = target[part]
+            weights[k, :size] = 1 / size
+            if size < widest:
+                x[k, size:], y[k, size:] = x[k, 0], y[k, 0]
+        return cls(x, y, weights, whole, start)
+
+
+def side_by_side(stacks: Sequence[StackedRows]) -> Array:
+    """Join the rows of all steps, (clients, rows of all together, features); a view where they lie in one array."""
+    first, starts = stacks[0], [stack.start for stack in stacks]
+    ends = [stack.start + stack.x.shape[1] for stack in stacks]
+    if starts[1:] == ends[:-1] and all(stack.whole is first.whole for stack in stacks):
+        return first.whole[:, starts[0] : ends[-1]]
+    return np.concatenate([stack.x for stack in stacks], axis=1)
+
+
+def _gather(rows: Array, part: Rows, out: Array) -> None:
+    """Write rows[part] into `out` without a copy, which takes about as long as a linear problem's gradient."""
+    if isinstance(part, slice) or rows.dtype != out.dtype:
+        out[...] = rows[part]
+    else:
+        rows.take(part, axis=0, out=out, mode="clip")

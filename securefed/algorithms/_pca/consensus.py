@@ -1,0 +1,252 @@
+"""Consensus ADMM for PCA: what FedPG and FedPE share (fedpca_grassmann, Algorithms 1 and 2).
+
+min sum_i f_i(U_i) subject to U_i = Z, f_i(U) = ||(I - U U^T) A_i||_F^2  (3). The two differ in the local step that
+goes down the augmented Lagrangian.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._messages import Aggregate, ClientId
+from securefed._persistence.packing import local
+from securefed._public import Public, require
+from securefed._tensors import Array, Layout, Tensors, TensorSpec
+from securefed.algorithms._base import Algorithm, RoundOutcome
+from securefed.algorithms._hyperparameters import check_integer, check_number, check_positive
+from securefed.algorithms._pca import server as common
+from securefed.algorithms._pca.cohort import StackedGrams, groups
+from securefed.algorithms._pca.operators import Gram, check_rank, energy_bound, orth, random_basis
+from securefed.algorithms._pca.server import BASIS
+from securefed.datasets._base import Dataset
+from securefed.errors import ConfigError, DataError, DivergenceError, SecureFedError
+
+POINT = "point"
+BLOWN_UP = 1e6
+"""A point or a mean of entries beyond this has diverged: orthonormal bases have entries of at most 1."""
+
+
+@dataclass(frozen=True)
+class ConsensusServer:
+    """State of the server.
+
+    Attributes:
+        mean: Z, (features, rank): a mean of points, orthonormal only at the start and in the limit.
+        round: rounds combined so far.
+        survivors: of the last round.
+        change: ||Z+ - Z||_F / ||Z||_F of the last round; `None` unless the round before had the same survivors.
+    """
+
+    mean: Array
+    round: int
+    survivors: tuple[ClientId, ...]
+    change: float | None
+
+
+@dataclass(frozen=True)
+class ConsensusClient:
+    """State of one client.
+
+    Attributes:
+        basis: U_i, (features, rank); `None` before the first contribution.
+        dual: Y_i, of the same shape; `None` likewise (zero).
+        constraint_dual: T_i, (rank, rank), of the constraint h(U_i) <= 0; stays zero for FedPG.
+        point: M_i = U_i + Y_i / rho as last sent, from which `commit` makes the dual; `None` once settled.
+        scale: 1, or 1 / n_i where the Gram matrix is normalised.
+    """
+
+    basis: Array | None
+    dual: Array | None
+    constraint_dual: Array
+    point: Array | None
+    scale: float
+    gram: Gram = local()
+
+
+@dataclass(frozen=True)
+class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
+    """C local steps on F_i(U) = f_i(U) + <Y_i, U - Z> + rho/2 ||U - Z||^2 + ..., then a mean of M_i = U_i + Y_i / rho.
+
+    Attributes:
+        rank: k of the paper, the number of components.
+        rho: penalty. To converge: well above 2 lambda_1(S_i), S_i = A_i A_i^T (over n_i where normalised). Below,
+            the runs still approach the pooled subspace, but do not settle in it.
+        step_size: eta.
+        local_steps: C.
+        normalise: use S_i / n_i instead of S_i, the consistent choice where clients differ in size by much.
+        tolerance: stop when ||Z+ - Z||_F <= tolerance ||Z||_F between rounds of the same survivors; 0 never.
+        max_rounds: stop after so many rounds.
+
+    Only the participants of a round move: Z+ is the mean of THEIR points (8), and they update Y_i by the Z+ of the
+    round they contributed to (9); so `commit` needs that broadcast. Everybody else keeps U_i and Y_i, and a client
+    that comes late starts at the Z it is sent. After a round in which everybody took part the duals sum to zero, and
+    only then (11), the plain mean of the U_i, is the same as (8).
+    Z is a mean, not a basis: its columns span the result, and `orth(Z)` is what scores rows. At rho below
+    2 lambda_1 and with few participants its norm wanders by several times.
+    """
+
+    rank: int
+    rho: float = 1.0
+    step_size: float = 0.01
+    local_steps: int = 10
+    normalise: bool = True
+    tolerance: float = 1e-10
+    max_rounds: int = 3000
+    needs_outcome: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_integer("rank", self.rank, 1, note="(and at most the number of features)")
+        for name in ("rho", "step_size"):
+            check_positive(name, getattr(self, name))
+        require(
+            self.step_size * self.rho < 2,
+            f"step_size * rho must lie below 2, or the penalty alone throws U away from Z, not {self.step_size} * "
+            f"{self.rho}: lower step_size",
+        )
+        check_integer("local_steps", self.local_steps, 1)
+        check_number("tolerance", self.tolerance, 0, 1)
+        check_integer("max_rounds", self.max_rounds, 1)
+
+    @abstractmethod
+    def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
+        """Return U after one local step. Shapes are (..., features, rank): leading axes count clients.
+
+        Args:
+            U: the iterate.
+            SU: S U.
+            linear: Y - rho Z.
+            constraint_dual: T, (..., rank, rank).
+        """
+
+    def settled_constraint(self, client: ConsensusClient) -> Array:
+        """T_i after the round."""
+        return client.constraint_dual
+
+    def layout(self, public: Public) -> Layout:
+        """|M_i| <= |U_i| + |Y_i| / rho, |U_i| <= 1. At a fixed point Y_i = 2 (I - Z Z^T) S_i Z, of norm <= lambda_1.
+
+        The bound 2 + lambda_1-bound / rho leaves room for transients; it is no theorem. Beyond it a client refuses
+        (`RangeRefused`) and the federation doubles the bound.
+        """
+        check_rank(self.rank, public)
+        bound = 2 + energy_bound(public, normalised=self.normalise) / self.rho
+        return Layout((TensorSpec(POINT, (public.features, self.rank), bound, 64),))
+
+    def start(self, public: Public, rng: np.random.Generator) -> ConsensusServer:
+        """Return the server's state before the first round."""
+        check_rank(self.rank, public)
+        return ConsensusServer(random_basis(public.features, self.rank, rng), 0, (), None)
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ConsensusClient:
+        """Return a client's state before its first round."""
+        check_rank(self.rank, public)
+        scale = 1 / data.rows if self.normalise else 1.0
+        return ConsensusClient(None, None, np.zeros((self.rank, self.rank)), None, scale, Gram.of(data.x))
+
+    def broadcast(self, server: ConsensusServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
+        return {BASIS: server.mean}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` for a mean with which the server itself would have stopped."""
+        largest = float(np.abs(broadcast[BASIS]).max(initial=0.0))
+        if not largest < BLOWN_UP:
+            raise DataError(f"the mean reaches {largest:.3g}; means of points that have not diverged stay below 1e6")
+
+    def contribute(
+        self, client: ConsensusClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[ConsensusClient, Tensors]:
+        """Raises `DivergenceError` where the local steps leave the numbers."""
+        U, Y = self._place(client, broadcast[BASIS])
+        linear = Y - self.rho * broadcast[BASIS]
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(self.local_steps):
+                U = self.step(U, client.scale * client.gram.times(U), linear, client.constraint_dual)
+        return self._contribution(client, U, Y)
+
+    def contribute_together(
+        self, clients: Sequence[ConsensusClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
+    ) -> list[tuple[ConsensusClient, Tensors] | SecureFedError]:
+        """`contribute` of several clients, in stacks; for each its result, or why it has none."""
+        out: list[tuple[ConsensusClient, Tensors] | SecureFedError] = [DivergenceError("not computed")] * len(clients)
+        for members in groups([client.gram for client in clients], [None] * len(clients)):
+            try:
+                moved = self._moved([clients[k] for k in members], broadcast[BASIS])
+            except DivergenceError:
+                moved = None  # one of them left the numbers; alone, each says so for itself
+            for place, k in enumerate(members):
+                try:
+                    if moved is None:
+                        out[k] = self.contribute(clients[k], broadcast, rngs[k])
+                    else:
+                        out[k] = self._contribution(clients[k], *moved[place])
+                except DivergenceError as error:
+                    out[k] = error
+        return out
+
+    def _moved(self, clients: Sequence[ConsensusClient], Z: Array) -> list[tuple[Array, Array]]:
+        """U_i after the local steps, and Y_i, of clients in one stack."""
+        places = [self._place(client, Z) for client in clients]
+        U, Y = (np.stack(part) for part in zip(*places, strict=True))
+        T = np.stack([client.constraint_dual for client in clients])
+        scale = np.array([client.scale for client in clients])[:, None, None]
+        grams, linear = StackedGrams.of([client.gram for client in clients]), Y - self.rho * Z
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(self.local_steps):
+                U = self.step(U, scale * grams.times(U), linear, T)
+        # copies, or one client's state would keep the whole stack alive
+        return [(own.copy(), dual) for own, (_, dual) in zip(U, places, strict=True)]
+
+    def combine(self, server: ConsensusServer, aggregate: Aggregate) -> ConsensusServer:
+        """Return the server's next state from the sum of the contributions."""
+        mean = aggregate.total[POINT] / aggregate.count  # (8), a mean over the survivors
+        if not np.abs(mean).max() < BLOWN_UP:
+            raise DivergenceError(
+                f"round {server.round}: the mean point reached {np.abs(mean).max():.3g}: lower step_size (now "
+                f"{self.step_size:g}), or raise rho (now {self.rho:g})"
+            )
+        same = server.survivors == aggregate.survivors
+        change = float(np.linalg.norm(mean - server.mean) / np.linalg.norm(server.mean)) if same else None
+        return ConsensusServer(mean, server.round + 1, aggregate.survivors, change)
+
+    def commit(self, client: ConsensusClient, outcome: RoundOutcome) -> ConsensusClient:
+        """Y_i <- Y_i + rho (U_i - Z+) = rho (M_i - Z+). Raises `ConfigError` where the round's own Z+ is lacking."""
+        if outcome.broadcast is None or client.point is None:
+            raise ConfigError("FedPCA settles a contribution with the broadcast that followed from its round")
+        dual = self.rho * (client.point - outcome.broadcast[BASIS])  # (9)
+        return replace(client, dual=dual, constraint_dual=self.settled_constraint(client), point=None)
+
+    def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
+        return common.evaluation_layout(public)
+
+    def evaluate(self, client: ConsensusClient, broadcast: Tensors) -> Tensors:
+        """`captured` and `total` energy of the raw rows, for orth(Z)."""
+        return common.evaluate(client.gram, orth(broadcast[BASIS]))
+
+    def finished(self, server: ConsensusServer) -> str | None:
+        """Return the reason why the run may stop, or `None`."""
+        if self.tolerance and server.change is not None and server.change <= self.tolerance:
+            return f"Z changed by {server.change:.1e} <= {self.tolerance:g}"
+        if server.round >= self.max_rounds:
+            return f"{self.max_rounds} rounds, the maximum"
+        return None
+
+    @staticmethod
+    def _place(client: ConsensusClient, Z: Array) -> tuple[Array, Array]:
+        """U_i and Y_i to start from; U_i^0 = orth(Z), which is Z^0 for who is there from the start, and Y_i^0 = 0."""
+        U = orth(Z) if client.basis is None else client.basis
+        return U, np.zeros_like(Z) if client.dual is None else client.dual
+
+    def _contribution(self, client: ConsensusClient, U: Array, Y: Array) -> tuple[ConsensusClient, Tensors]:
+        if not np.abs(U).max() < BLOWN_UP:
+            raise DivergenceError(
+                f"a client's local steps reached {np.abs(U).max():.3g}: lower step_size (now {self.step_size:g})"
+            )
+        point = U + Y / self.rho  # M_i
+        return replace(client, basis=U, dual=Y, point=point), {POINT: point}

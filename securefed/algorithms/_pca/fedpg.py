@@ -1,0 +1,61 @@
+"""FedPG: federated PCA on the Grassmann manifold by consensus ADMM (fedpca_grassmann, Algorithm 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from securefed._tensors import Array
+from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._pca.consensus import ConsensusPCA
+from securefed.algorithms._pca.operators import off, orth
+
+
+@algorithms.register(
+    "pca/fedpg",
+    summary="consensus ADMM with Riemannian gradient steps on the Grassmann manifold",
+    source="fedpca_grassmann Algorithm 2, eqs. (8), (9), (15)-(17)",
+    transmits="U_i + Y_i / rho (features x rank)",
+)
+@dataclass(frozen=True)
+class FedPG(ConsensusPCA):
+    """Riemannian gradient steps: g = (I - U U^T) grad F_i(U), U <- QR(U - eta g). Every U_i is orthonormal.
+
+    For orthonormal U, grad f_i = -2 (I - U U^T) S_i U. To converge: rho well above 2 lambda_1(S_i) and
+    eta (2 lambda_1 + rho) below about 1. Above 2 the iterates stay orthonormal but may swing between subspaces,
+    which no client can see; that is NOT refused, since it needs a lambda_1 that a client whose neighbours outvote it
+    may exceed without harm.
+    NOT private: `duals/fedpg` reads U_i and Y_i off the messages.
+    """
+
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True},
+        secret="gram",
+        split="standardised=20",
+        rounds=13,
+        clip=2.0,
+        utility="captured_variance",
+        wide_split="standardised",
+        wide_rounds=(13, 25, 40, 60),
+        default=True,
+    )
+
+    def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
+        """Make one local step."""
+        return local_step(U, SU, linear, self.step_size)
+
+
+def local_step(U: Array, SU: Array, linear: Array, step_size: float) -> Array:
+    """Make one step: g = (I - U U^T)[-2 S U + Y + rho (U - Z)]  (17), U <- QR(U - eta g)  (16).
+
+    (17) and line 7 of the algorithm print F where grad F is meant.
+
+    Args:
+        U: (..., features, rank), orthonormal.
+        SU: S U.
+        linear: Y - rho Z; the term rho U vanishes under the projection.
+        step_size: eta.
+    """
+    return orth(U - step_size * off(U, linear - 2 * SU))

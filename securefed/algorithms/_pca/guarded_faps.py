@@ -1,0 +1,249 @@
+"""FAPS that chooses its inner steps by itself, with SSI as its guard: a rule of this project, no paper's.
+
+Two ideas. A client's inner iterations end when X_i has moved half as far as Z is away (`inner_rule="reach"`): more of
+them overshoot where clients differ, fewer waste the round. And blocks of FAPS rounds stand between rounds of SSI, which
+measure the residual exactly; a block is repeated only while it lowers the residual faster than SSI did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed._tensors import Array, Tensors
+from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._hyperparameters import check_integer
+from securefed.algorithms._pca.faps import FAPS, FAPSClient, InnerRule
+from securefed.algorithms._pca.operators import off, orth
+from securefed.algorithms._pca.server import BASIS, PRODUCT, SubspaceServer
+from securefed.datasets._base import Dataset
+from securefed.errors import DataError, SecureFedError
+
+BLOCK = "block"
+LONGEST, FAR, SPAN = 4, 4, 3
+"""In blocks of `patience` rounds: the longest block, and how far SSI must have to go for a block to be tried; rounds
+over which SSI's rate is measured."""
+SLOW, RELAXATION, ROUND_OFF = 0.75, 0.6, 1e-13
+"""The rate from which SSI is over-relaxed, and c; a relative fall of the energy below the last counts as none."""
+
+
+@dataclass(frozen=True)
+class GuardedServer(SubspaceServer):
+    """State of the server between rounds.
+
+    Attributes:
+        block: 0 where the next round is one of SSI, else the number of the block of FAPS rounds it belongs to.
+        blocks: blocks begun so far.
+        left: rounds that the block, or the wait for the next one, still has.
+        wait: SSI rounds before the next first block.
+        length: rounds planned of the block under way, or of the next.      done: those made.
+        seen: residuals of the last rounds of SSI in a row, all of the same survivors.
+        relaxed: whether SSI's steps are over-relaxed.
+        entry: residual of the SSI round that the block under way followed; `None` outside blocks.
+        entry_rate: SSI's rate before it.      entry_basis: what that SSI round led to.
+    """
+
+    block: int = 0
+    blocks: int = 0
+    left: int = 0
+    wait: int = 0
+    length: int = 0
+    done: int = 0
+    seen: tuple[float, ...] = ()
+    relaxed: bool = False
+    entry: float | None = None
+    entry_rate: float = 0.0
+    entry_basis: Array | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardedClient(FAPSClient):
+    """State of one client: `block` is the block that X_i and W_i belong to, `start` is beta_i^0."""
+
+    start: float
+    block: int = 0
+
+
+@algorithms.register(
+    "pca/faps-guarded",
+    summary="blocks of FAPS between rounds of SSI, which say whether they pay; inner steps by reach",
+    source="this project's rule on faps eqs. (2), (12)-(27)",
+    transmits="S_i Z, or in a block Q_i Z (features x rank), ||A_i^T Z||_F^2; with a KKT stop also S_i Z",
+)
+@dataclass(frozen=True)
+class GuardedFAPS(FAPS):
+    """Rounds of SSI and blocks of rounds of FAPS; the broadcast says which, `block` (0 is SSI).
+
+    Attributes:
+        patience: rounds of SSI before the first block, and rounds of a first block.
+
+    SSI rounds: contribution S_i Z, so the server has the residual g = ||(I - Z Z^T) sum S_i Z||_F. Once g falls by less
+    than a quarter a round, the step is over-relaxed: Z+ = orth(S Z - (1 - c) Z Z^T S Z), c = .6. Near the solution the
+    part of column j along eigenvector l then shrinks by |1 - (1 - r) / c| with r = lambda_l / lambda_j instead of by r:
+    by less than r where r is above .375, and by 2/3 or less elsewhere.
+    Blocks: every client starts FAPS anew at Z (X_i = Z), beta_i^0 included. The first block comes after `patience`
+    rounds of SSI, if its residual falls and those left (by its rate over three rounds and the tolerance) are at least
+    four times the block's. A block ends early where the captured energy falls. One round of SSI then compares rates:
+    where the block was faster another follows, twice as long (four times `patience` at most); else SSI runs twice as
+    long as before, from the basis before the block if the residual has grown.
+
+    Guaranteed: at most one failed block of `patience` rounds before every doubling of the wait. Measured, not proved:
+    no more rounds than SSI on (23)-(24) and on digits sorted by label (the ledger has the figures). Residuals of
+    different survivors are not compared: while they change it stays with SSI, and a block they change in has failed.
+    NOT private: SSI rounds are linear in S_i (attack `gram/power`).
+    """
+
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0, "patience": 1}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 5, "patience": 4},
+        secret="gram",
+        split="one_small=8",
+        rounds=12,
+        clip=300.0,
+        utility="captured_variance",
+        traced=1,
+    )
+
+    inner_rule: InnerRule = "reach"
+    patience: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("patience", self.patience, 1)
+
+    def start(self, public: Public, rng: np.random.Generator) -> GuardedServer:
+        """Return the server's state before the first round."""
+        plain = super().start(public, rng)
+        return GuardedServer(**_fields(plain), left=self.patience, wait=self.patience, length=self.patience)
+
+    def broadcast(self, server: SubspaceServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
+        assert isinstance(server, GuardedServer)
+        return {BASIS: server.basis, BLOCK: np.asarray(server.block, np.int64)}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` as for any subspace method, and for a block that is no number from 0."""
+        super().check_broadcast(broadcast, public)
+        if int(broadcast[BLOCK]) < 0:
+            raise DataError(f"block {int(broadcast[BLOCK])}; blocks are numbered from 0")
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> GuardedClient:
+        """Return a client's state before its first round."""
+        client = super().enroll(data, public, rng)
+        return GuardedClient(**_fields(client), start=client.beta)
+
+    def contribute(
+        self, client: FAPSClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[FAPSClient, Tensors]:
+        """Compute one client's contribution and its tentative state."""
+        block = int(broadcast[BLOCK])
+        if block:
+            return super().contribute(_inside(client, block), broadcast, rng)
+        product = client.gram.times(broadcast[BASIS])
+        return client, self.contribution(product, broadcast[BASIS], product)
+
+    def contribute_together(
+        self, clients: Sequence[FAPSClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
+    ) -> list[tuple[FAPSClient, Tensors] | SecureFedError]:
+        """Compute the contributions of several clients at once."""
+        block = int(broadcast[BLOCK])
+        if block:
+            return super().contribute_together([_inside(client, block) for client in clients], broadcast, rngs)
+        return [self.contribute(client, broadcast, rng) for client, rng in zip(clients, rngs, strict=True)]
+
+    def combine(self, server: SubspaceServer, aggregate: Aggregate) -> GuardedServer:
+        """Return the server's next state from the sum of the contributions."""
+        assert isinstance(server, GuardedServer)
+        plain = super().combine(server, aggregate)
+        new = replace(server, **_fields(plain))
+        if self.finished(plain) is not None:
+            return new
+        same = server.survivors == new.survivors
+        if server.entry is not None and not same:
+            new = replace(new, entry=0.0)  # no residual is below it: the block has failed
+        if server.block:
+            left = server.left - 1 if same and not _fell(server, new) else 0
+            return replace(new, left=left, done=server.done + 1, block=server.block if left else 0)
+        return self._guard(server, new, aggregate.total[PRODUCT])
+
+    def _guard(self, server: GuardedServer, new: GuardedServer, product: Array) -> GuardedServer:
+        """After a round of SSI: what the next one is."""
+        residual = float(np.linalg.norm(off(server.basis, product)))
+        if server.entry is not None:
+            return self._judge(new, residual)
+        same = server.survivors == new.survivors
+        seen = (*(server.seen if same else ()), residual)[-SPAN - 1 :]
+        rate = _rate(seen)
+        relaxed = new.relaxed or (rate is not None and rate > SLOW)
+        if relaxed:
+            inside = server.basis @ (server.basis.T @ product)
+            new = replace(new, basis=orth(product - (1 - RELAXATION) * inside))
+        new = replace(new, seen=seen, relaxed=relaxed, left=max(new.left - 1, 0))
+        falling = all(later < earlier for earlier, later in pairwise(seen))
+        if new.left or rate is None or not falling or self._rounds_left(new, residual, rate) < FAR * new.length:
+            return new
+        return _begin(replace(new, entry_basis=new.basis), residual, rate)
+
+    def _judge(self, new: GuardedServer, residual: float) -> GuardedServer:
+        """After the round of SSI that ends a block: another block, or SSI for twice as long."""
+        entry, basis = new.entry, new.basis
+        assert entry is not None
+        # The block's rounds and the one of SSI before it lie between the two residuals.
+        if residual < entry * new.entry_rate ** (new.done + 1):
+            new = replace(new, length=min(2 * new.length, LONGEST * self.patience), entry_basis=new.basis)
+            return _begin(new, residual, new.entry_rate, anew=False)
+        if residual > entry:
+            assert new.entry_basis is not None
+            basis = new.entry_basis
+        wait = 2 * new.wait
+        return replace(
+            new, basis=basis, wait=wait, left=wait, length=self.patience, seen=(), entry=None, entry_basis=None
+        )
+
+    def _rounds_left(self, server: GuardedServer, residual: float, rate: float) -> float:
+        """How many rounds the stop rule is away at this rate of the residual (the energy has its square)."""
+        change = residual if self.stop == "kkt" else server.change
+        if not self.threshold or change is None:
+            return math.inf
+        return math.log(max(change / self.threshold, 1.0)) / -math.log(rate) / (1 if self.stop == "kkt" else 2)
+
+
+def _begin(server: GuardedServer, residual: float, rate: float, *, anew: bool = True) -> GuardedServer:
+    """The next round is the first of a block; unless `anew`, clients go on from the X_i of the block before."""
+    blocks = server.blocks + anew
+    return replace(
+        server, block=blocks, blocks=blocks, left=server.length, done=0, entry=residual, entry_rate=rate, seen=()
+    )
+
+
+def _inside(client: FAPSClient, block: int) -> GuardedClient:
+    """The client as it enters a round of this block: anew at Z unless it was in the block before."""
+    assert isinstance(client, GuardedClient)
+    if client.block == block:
+        return client
+    return replace(client, beta=client.start, basis=None, mask=None, round=0, distance=math.inf, block=block)
+
+
+def _fell(server: GuardedServer, new: GuardedServer) -> bool:
+    """Whether the captured energy is lower than a round ago, by more than round-off."""
+    before, now = server.captured, new.captured
+    return before is not None and now is not None and now < before * (1 - ROUND_OFF)
+
+
+def _rate(seen: Sequence[float]) -> float | None:
+    """Factor a round over the last `SPAN` rounds."""
+    if len(seen) <= SPAN or not seen[0]:
+        return None
+    return float((seen[-1] / seen[0]) ** (1 / SPAN))
+
+
+def _fields(state: SubspaceServer | FAPSClient) -> dict[str, Any]:
+    return {field.name: getattr(state, field.name) for field in fields(state)}

@@ -1,0 +1,87 @@
+"""LocalPower (Li et al. 2021, as described in faps section 5.3): several local products between two sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._public import Public, require
+from securefed._tensors import Tensors
+from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._hyperparameters import check_integer
+from securefed.algorithms._pca.operators import orth
+from securefed.algorithms._pca.server import BASIS, SubspaceServer
+from securefed.algorithms._pca.ssi import SSI, GramClient
+from securefed.errors import DataError
+
+LOCAL_STEPS = "local_steps"
+
+
+@algorithms.register(
+    "pca/localpower",
+    summary="subspace iteration with several local products a round",
+    source="Li et al. 2021; faps section 5.3, eq. (27)",
+    transmits="S_i V with V from q - 1 local products (features x rank), ||A_i^T Z||_F^2; with a KKT stop also S_i Z",
+)
+@dataclass(frozen=True)
+class LocalPower(SSI):
+    """q local products V <- S_i V from V = Z (orth between, not after the last), then Z+ = orth(sum V_i).
+
+    Attributes:
+        local_steps: q of the first rounds; the last one holds for all later rounds. The default is the schedule
+            8, 4, 2, 1, 1, ... of faps; `(4,)` is a constant q = 4.
+        rounds_each: for how many rounds each entry holds; faps halves q every round, but its printed round counts
+            come out only where q is halved about every 20 rounds.
+
+    With q = 1 it is SSI. With q > 1 for ever it does NOT converge to the pooled subspace where clients differ.
+    The broadcast names q, so a client that joins late does what the others do.
+    """
+
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 5},
+        secret="gram",
+        split="one_small=8",
+        rounds=10,
+        clip=300.0,
+        utility="captured_variance",
+        default=True,
+    )
+
+    local_steps: tuple[int, ...] = (8, 4, 2, 1)
+    rounds_each: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = bool(self.local_steps) and all(steps >= 1 for steps in self.local_steps)
+        require(fits, f"local_steps must be a non-empty tuple of integers from 1, not {self.local_steps}")
+        check_integer("rounds_each", self.rounds_each, 1)
+
+    @property
+    def contributes_gram_product(self) -> bool:
+        """Whether `product` itself is S_i Z in every round."""
+        return max(self.local_steps) == 1
+
+    def broadcast(self, server: SubspaceServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
+        steps = self.local_steps[min(server.round // self.rounds_each, len(self.local_steps) - 1)]
+        return {BASIS: server.basis, LOCAL_STEPS: np.asarray(steps, np.int64)}
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Raises `DataError` as for any subspace method, and for a number of local steps that is not planned."""
+        super().check_broadcast(broadcast, public)
+        if int(broadcast[LOCAL_STEPS]) not in self.local_steps:
+            raise DataError(f"{int(broadcast[LOCAL_STEPS])} local steps; the method takes {self.local_steps}")
+
+    def contribute(
+        self, client: GramClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[GramClient, Tensors]:
+        """Compute one client's contribution and its tentative state."""
+        basis = broadcast[BASIS]
+        first = product = client.gram.times(basis)
+        for _ in range(int(broadcast[LOCAL_STEPS]) - 1):
+            product = client.gram.times(orth(product))
+        return client, self.contribution(product, basis, first)

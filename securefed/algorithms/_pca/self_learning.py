@@ -1,0 +1,123 @@
+"""Self-learning PCA: every client alone, the baseline of fedpca_grassmann (section V-A2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._messages import Aggregate
+from securefed._persistence.packing import local
+from securefed._public import Public
+from securefed._tensors import Array, Layout, Tensors, TensorSpec
+from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._base import Algorithm, algorithms
+from securefed.algorithms._hyperparameters import check_integer
+from securefed.algorithms._pca import server as common
+from securefed.algorithms._pca.centralised import leading
+from securefed.algorithms._pca.operators import SLACK, Gram, check_rank
+from securefed.algorithms._pca.server import BASIS, CAPTURED, TOTAL
+from securefed.datasets._base import Dataset
+
+SHARE = "share"
+
+
+@dataclass(frozen=True)
+class SelfLearningServer:
+    """State of the server: the mean share over the clients of the last round, zero before the first."""
+
+    share: float
+
+
+@dataclass(frozen=True)
+class SelfLearningClient:
+    """State of one client: its own components, made at enrolment.
+
+    Attributes:
+        basis: (features, rank), orthonormal.
+        captured, total: the energy of its rows that the basis captures, and all of it.
+    """
+
+    basis: Array = local()
+    captured: float = local()
+    total: float = local()
+
+
+@algorithms.register(
+    "pca/self",
+    summary="each client alone: the components of its own rows, which it keeps",
+    source="fedpca_grassmann section V-A2, eq. (2)",
+    transmits="the share of its energy that its own basis captures: one scalar, no basis",
+)
+@dataclass(frozen=True)
+class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
+    """Each client keeps the leading components of its own rows; nothing is learned from the others.
+
+    No basis is ever sent. What a client sends is its part in the paper's average over clients: the share of its
+    energy that its own basis captures, in [0, 1] (1 for rows of zeros). The mean over the round's clients is the
+    output. One round is enough: later ones average over other cohorts, and change nobody's result.
+    The result of a client is `personal`: its basis. Where a client has fewer rows than `rank`, some of its directions
+    are arbitrary.
+
+    Attributes:
+        rank: the number of components.
+    """
+
+    test_settings: ClassVar = {"rank": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 5},
+        secret="gram",
+        split="one_small=8",
+        rounds=1,
+        clip=1.0,
+        utility="mean_share",
+    )
+
+    rank: int
+
+    def __post_init__(self) -> None:
+        check_integer("rank", self.rank, 1, note="(and at most the number of features)")
+
+    def layout(self, public: Public) -> Layout:
+        """Name the tensors of one contribution, with bounds from public facts."""
+        check_rank(self.rank, public)
+        return Layout((TensorSpec(SHARE, (), SLACK),))
+
+    def start(self, public: Public, rng: np.random.Generator) -> SelfLearningServer:
+        """Return the server's state before the first round."""
+        check_rank(self.rank, public)
+        return SelfLearningServer(0.0)
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> SelfLearningClient:
+        """Return a client's state before its first round."""
+        check_rank(self.rank, public)
+        own = leading(Gram.of(data.x), self.rank)
+        return SelfLearningClient(own.basis, own.captured, own.total)
+
+    def broadcast(self, server: SelfLearningServer) -> Tensors:
+        """Return what the server sends to the clients of the next round."""
+        return {SHARE: np.asarray(server.share)}
+
+    def contribute(
+        self, client: SelfLearningClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[SelfLearningClient, Tensors]:
+        """Compute one client's contribution and its tentative state."""
+        share = client.captured / client.total if client.total else 1.0
+        return client, {SHARE: np.asarray(share)}
+
+    def combine(self, server: SelfLearningServer, aggregate: Aggregate) -> SelfLearningServer:
+        """Return the server's next state from the sum of the contributions."""
+        return SelfLearningServer(float(aggregate.total[SHARE]) / aggregate.count)
+
+    def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
+        return common.evaluation_layout(public)
+
+    def evaluate(self, client: SelfLearningClient, broadcast: Tensors) -> Tensors:
+        """`captured` and `total` energy of the client's rows, for its own basis."""
+        return {CAPTURED: np.asarray(client.captured), TOTAL: np.asarray(client.total)}
+
+    def personal(self, client: SelfLearningClient) -> Tensors:
+        """Return the result that stays with the client."""
+        return {BASIS: client.basis}

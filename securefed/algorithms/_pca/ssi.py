@@ -1,0 +1,79 @@
+"""Federated simultaneous subspace iteration (faps eq. 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._persistence.packing import local
+from securefed._public import Public
+from securefed._tensors import Layout, Tensors
+from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._pca.operators import Gram, check_rank, product_bound
+from securefed.algorithms._pca.server import BASIS, SubspaceMethod, evaluate
+from securefed.datasets._base import Dataset
+
+
+@dataclass(frozen=True)
+class GramClient:
+    """A client that keeps nothing but its data."""
+
+    gram: Gram = local()
+
+
+@algorithms.register(
+    "pca/ssi",
+    summary="simultaneous subspace iteration: the centralised iteration, summed",
+    source="faps eqs. (2), (27)",
+    transmits="S_i Z (features x rank), ||A_i^T Z||_F^2",
+)
+@dataclass(frozen=True)
+class SSI(SubspaceMethod):
+    """Run the centralised subspace iteration on the sum of the clients' products.
+
+    Y_i = S_i Z, Z+ = orth(sum Y_i): the centralised iteration on the pooled rows, term by term.
+
+    Converges to the dominant subspace at the rate lambda_{p+1} / lambda_p of the survivors' pooled Gram matrix.
+    NOT private: the contributions are linear in S_i (faps proposition 2; attack `gram/power`).
+    """
+
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
+    audit_case: ClassVar = AuditCase(
+        settings={"rank": 5},
+        secret="gram",
+        split="one_small=8",
+        rounds=10,
+        clip=300.0,
+        utility="captured_variance",
+        absent_split="even_shares",
+        default=True,
+    )
+
+    @property
+    def contributes_gram_product(self) -> bool:
+        """Whether `product` itself is S_i Z in every round."""
+        return True
+
+    def layout(self, public: Public) -> Layout:
+        """Name the tensors of one contribution, with bounds from public facts."""
+        return self.contribution_layout(public, product_bound(public))
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> GramClient:
+        """Return a client's state before its first round."""
+        check_rank(self.rank, public)
+        return GramClient(Gram.of(data.x))
+
+    def contribute(
+        self, client: GramClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[GramClient, Tensors]:
+        """Compute one client's contribution and its tentative state."""
+        basis = broadcast[BASIS]
+        product = client.gram.times(basis)  # Y_i = A_i A_i^T Z  (2)
+        return client, self.contribution(product, basis, product)
+
+    def evaluate(self, client: GramClient, broadcast: Tensors) -> Tensors:
+        """Return sums over the client's rows."""
+        return evaluate(client.gram, broadcast[BASIS])

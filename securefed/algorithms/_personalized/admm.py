@@ -1,0 +1,47 @@
+"""Consensus ADMM as a sum: the server's model is the mean of every client's w_i + pi_i / rho, stale ones included."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from securefed._public import Public
+from securefed._tensors import Array
+from securefed.algorithms._hyperparameters import check_choice, check_positive
+from securefed.algorithms._optimization.local_steps import Size, Vectors
+from securefed.algorithms._personalized.method import KnownStart
+
+Weighting = Literal["uniform", "rows"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsensusADMM(KnownStart):
+    """Clients send dz = z_i^{t+1} - z_i^t of z_i = w_i + pi_i / rho;  server:  w <- w + (1/m) sum dz.
+
+    Invariant: w = (1/m) sum_i z_i over ALL m clients, z_i of the committed states; z_i = w^0 for a client that has
+    never taken part. dz travels in the 64-bit ring: w is a running sum, and in 32 bits rounding would make it drift.
+
+    Attributes:
+        penalty: rho > 0.
+        weighting: of the clients' losses, `uniform`: a_i = 1/m; `rows`: a_i = n_i / n.
+    """
+
+    penalty: float = 0.01
+    weighting: Weighting = "uniform"
+
+    sent: ClassVar[tuple[str, ...]] = ("dz",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("penalty (rho)", self.penalty)
+        check_choice("weighting", self.weighting, ("uniform", "rows"))
+
+    def share(self, rows: Size, public: Public) -> Size:
+        """a_i of a client with `rows` rows."""
+        return rows / float(np.sum(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0 / public.clients
+
+    def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
+        """Compute the server's next vectors from the sum."""
+        return {"x": vectors["x"] + total["dz"] / public.clients}

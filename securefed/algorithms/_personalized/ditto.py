@@ -1,0 +1,73 @@
+"""Ditto: a personal model beside federated averaging, drawn to the averaged one.
+
+Source: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from securefed._public import Public
+from securefed._tensors import Array
+from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._base import algorithms
+from securefed.algorithms._hyperparameters import check_number
+from securefed.algorithms._optimization.fedavg import FedAvg
+from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._personalized.method import PersonalMethod
+
+
+@algorithms.register(
+    "personalized/ditto",
+    summary="A personal model beside FedAvg, drawn to the averaged one",
+    source="Li et al. 2021, Algorithm 1",
+    transmits="weighted local update of the averaged model",
+)
+@dataclass(frozen=True, kw_only=True)
+class Ditto(PersonalMethod, FedAvg):
+    """Train a personal model beside FedAvg, drawn towards the averaged model.
+
+    v_i <- v_i - eta (grad f_i(v_i) + lambda (v_i - w)) from the v_i that the client keeps (at first w^0), on the
+    batches of the round's FedAvg steps, w the round's broadcast.   Everything sent is FedAvg's, whatever lambda.
+
+    lambda = 0 is local training; lambda towards infinity gives v_i = w. Steps of v_i do not converge where
+    eta (lambda + L) > 2, L the smoothness of f_i: refused at enrolment where L is known.
+
+    Attributes:
+        attraction: lambda >= 0.
+    """
+
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
+    audit_case: ClassVar = AuditCase(
+        settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5},
+        secret="samples",
+        also=("personal",),
+        split="rows_each=1",
+        split_words="one row for every client; utility of the global model on held-out rows",
+        utility="accuracy",
+    )
+
+    attraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pull = self.attraction
+        check_number("attraction (lambda)", pull, 0)
+
+    def curvature(self, smoothness: float, rows: int, public: Public) -> float:
+        """Bound the curvature of the function that the local steps descend."""
+        return self.attraction + smoothness
+
+    def memory(self, model: Model) -> Memory:
+        """Return what a client remembers before its first round."""
+        return (self.initial(model),)
+
+    def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
+        """Run the local steps of one round."""
+        sent, _ = super().steps(received, (), work)
+        w, v = received["x"], memory[0]
+        for step in range(len(work.sizes)):
+            v = v - self.learning_rate * (work.gradient(v, step) + self.attraction * (v - w))
+        return sent, (v,)

@@ -1,0 +1,91 @@
+"""Base classes of the personalised methods: a start that all parties know, and a model that stays with the client."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._public import Public, require
+from securefed._tensors import Array, Layout, Tensors, TensorSpec
+from securefed.algorithms._hyperparameters import check_integer
+from securefed.algorithms._optimization.local_steps import Memory, Vectors
+from securefed.algorithms._optimization.method import ModelClient, ModelServer
+from securefed.algorithms._optimization.model import Model
+from securefed.algorithms._optimization.stepping import PassingMethod
+from securefed.datasets._base import Dataset
+from securefed.problems._base import known_smoothness
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownStart(PassingMethod):
+    """Methods in which a client has a state from the start, before it ever hears of the model.
+
+    w^0 is a hyper-parameter in effect: every party draws it from `initial_seed`, not from a run's generator. So a
+    client that has never taken part stands in the sums with the state that belongs to w^0, and costs no message.
+
+    Attributes:
+        initial_seed: of w^0; it has no effect on a problem that starts at zero.
+    """
+
+    initial_seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("initial_seed", self.initial_seed, 0)
+
+    @abstractmethod
+    def curvature(self, smoothness: float, rows: int, public: Public) -> float:
+        """Of the function that a client's local steps descend, `smoothness` that of its loss."""
+
+    def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
+        """Return the server's state before the first round."""
+        return super().start(public, np.random.default_rng(self.initial_seed))
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ModelClient:
+        """Raises `ConfigError` where the loss's smoothness at the start is known and the step too long for it."""
+        client = super().enroll(data, public, rng)
+        smoothness = known_smoothness(self.problem, data, public.classes)
+        if smoothness is not None:
+            curvature = self.curvature(smoothness, data.rows, public)
+            require(
+                self.learning_rate * curvature <= 2,
+                f"local steps diverge where learning_rate * curvature > 2; a client's loss has smoothness L = "
+                f"{smoothness:.4g}, its local steps descend a function of curvature {curvature:.4g}: take "
+                f"learning_rate <= {2 / curvature:.4g}, not {self.learning_rate:g}, or scale the features",
+            )
+        return client
+
+    def initial(self, model: Model) -> Array:
+        """w^0 (parameters,)."""
+        return model.flatten(self.problem.initial(model.public, np.random.default_rng(self.initial_seed)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonalMethod(KnownStart):
+    """Methods that give each client a model of its own: the first vector of its memory.
+
+    `evaluate` sums its loss (`personal_loss`) and whatever else the problem measures beside the global model's.
+    """
+
+    def personal(self, client: ModelClient) -> Tensors:
+        """The committed personal model, by the problem's own names; w^0 before the first round."""
+        return client.model.name("", client.memory[0])
+
+    def evaluation_layout(self, public: Public) -> Layout:
+        """Name the sums that `evaluate` returns, with bounds."""
+        layout = super().evaluation_layout(public)
+        own = (TensorSpec(f"personal_{s.name}", s.shape, s.bound, s.ring) for s in layout if s.name != "count")
+        return Layout((*layout, *own))
+
+    def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
+        """Return sums over the client's rows."""
+        data, own = client.data, self.personal(client)
+        sums = self.problem.measure(own, data.x, self.problem.targets(data))
+        personal = {f"personal_{name}": np.asarray(value) for name, value in sums.items() if name != "count"}
+        return {**super().evaluate(client, broadcast), **personal}
+
+    def _contribution(self, client: ModelClient, sent: Vectors, memory: Memory) -> tuple[ModelClient, Tensors]:
+        self._check(memory[0], "personal", "a client's local steps")  # not every method sends it
+        return super()._contribution(client, sent, memory)

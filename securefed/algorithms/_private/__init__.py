@@ -1,0 +1,1 @@
+"""Algorithms whose clients keep single records private by themselves."""

@@ -1,0 +1,137 @@
+"""Checks of an algorithm's object at the door of a run: each error names the method and says what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from securefed._persistence.packing import pack
+from securefed._public import Public
+from securefed._tensors import Layout, Tensors
+from securefed.algorithms._base import Algorithm
+from securefed.errors import ConfigError, DataError
+
+METHODS = tuple(name for name, value in vars(Algorithm).items() if isinstance(value, FunctionType) and name[0] != "_")
+"""The methods that a run calls."""
+
+
+def missing_methods(value: Any) -> list[str]:
+    """Name the methods of an algorithm that an object lacks, in alphabetical order."""
+    return [name for name in sorted(METHODS) if not callable(getattr(value, name, None))]
+
+
+def check_object(algorithm: Any) -> None:
+    """Raise `ConfigError` unless `algorithm` is an object with all methods of an algorithm."""
+    if isinstance(algorithm, type):
+        raise ConfigError(f"algorithm must be an object; got the class {algorithm.__name__}. Write {_call(algorithm)}.")
+    if algorithm is None:
+        raise ConfigError("algorithm must be an object, such as securefed.algorithms._pca.SSI(rank=2); got None.")
+    if isinstance(algorithm, str):
+        raise ConfigError(
+            f"algorithm must be an object; got the name {algorithm!r}. Write "
+            f"securefed._catalogue.algorithms.make({algorithm!r}, ...) with its settings."
+        )
+    lacks = missing_methods(algorithm)
+    if lacks:
+        raise ConfigError(
+            f"{type(algorithm).__name__} lacks {', '.join(f'`{name}`' for name in lacks)}; derive it from "
+            "securefed.algorithms._base.Algorithm and write those of its six methods that are missing."
+        )
+
+
+def contribution_layout(algorithm: Algorithm[Any, Any], public: Public) -> Layout:
+    """Return the layout of the algorithm's contributions.
+
+    Raises:
+        ConfigError: `layout` returns no `Layout`, or one without a tensor.
+    """
+    layout = _layout(algorithm, "layout", algorithm.layout(public))
+    if not layout.specs:
+        raise ConfigError(f"{_name(algorithm)}.layout names no tensor; a contribution holds at least one.")
+    return layout
+
+
+def evaluation_layout(algorithm: Algorithm[Any, Any], public: Public) -> Layout:
+    """Return the layout of the algorithm's evaluation sums. Raises `ConfigError` where it is no `Layout`."""
+    return _layout(algorithm, "evaluation_layout", algorithm.evaluation_layout(public))
+
+
+def first_broadcast(algorithm: Algorithm[Any, Any], public: Public) -> dict[str, Any]:
+    """Return the tensors of a first broadcast, for their names, shapes and types.
+
+    Raises:
+        ConfigError: `broadcast` returns no tensors by name.
+    """
+    found = algorithm.broadcast(algorithm.start(public, np.random.default_rng(0)))
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise ConfigError(
+            f'{_name(algorithm)}.broadcast must return arrays by name, such as {{"model": array}}; '
+            f"got {type(found).__name__}."
+        )
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def check_contribution(algorithm: Algorithm[Any, Any], computed: Any, layout: Layout) -> None:
+    """Compare names, shapes and types of what `contribute` returned with the layout.
+
+    Raises:
+        ConfigError: it is no pair of state and tensors, or a tensor is missing, unexpected, of another shape, or holds
+            no real numbers.
+    """
+    name = f"{_name(algorithm)}.contribute"
+    if not (isinstance(computed, tuple) and len(computed) == 2 and isinstance(computed[1], Mapping)):
+        raise ConfigError(f"{name} must return a pair (state, tensors by name); got {type(computed).__name__}.")
+    tensors: Tensors = computed[1]
+    if set(tensors) != set(layout.names):
+        raise ConfigError(
+            f"{name} must return the tensors of the layout, {', '.join(layout.names)}; got "
+            f"{', '.join(map(str, tensors)) or 'none'}."
+        )
+    for spec in layout:
+        value = np.asarray(tensors[spec.name])
+        if value.shape != spec.shape:
+            raise ConfigError(
+                f"{name}: tensor {spec.name!r} must have shape {spec.shape}, as the layout says; got {value.shape}."
+            )
+        if value.dtype.kind not in "biuf":
+            raise ConfigError(f"{name}: tensor {spec.name!r} must hold real numbers; got {value.dtype}.")
+
+
+def check_packable(algorithm: Algorithm[Any, Any], state: Any, method: str) -> None:
+    """Raise `ConfigError` where a state cannot be written to a checkpoint.
+
+    Args:
+        algorithm: the algorithm.
+        state: what `method` returned.
+        method: `start` or `enroll`.
+    """
+    try:
+        pack(state)
+    except (DataError, TypeError) as error:
+        raise ConfigError(
+            f"{_name(algorithm)}.{method} returned a state that cannot be stored: {error}. A state is a frozen "
+            "dataclass of arrays, numbers, texts, tuples and dicts of these; mark a field that stays with its owner, "
+            "such as the client's data, with securefed._persistence.packing.local()."
+        ) from error
+
+
+def _layout(algorithm: Algorithm[Any, Any], method: str, found: Any) -> Layout:
+    if not isinstance(found, Layout):
+        raise ConfigError(
+            f"{_name(algorithm)}.{method} must return a securefed._tensors.Layout, such as "
+            f'Layout((TensorSpec("sum", (3,), bound=1.0),)); got {type(found).__name__}.'
+        )
+    return found
+
+
+def _name(algorithm: Any) -> str:
+    return type(algorithm).__name__
+
+
+def _call(kind: type) -> str:
+    """How an object of the class is made, with the settings of its tests as an example."""
+    settings = getattr(kind, "test_settings", {})
+    return f"{kind.__name__}({', '.join(f'{name}={value!r}' for name, value in settings.items())})"

@@ -1,6 +1,0 @@
-"""The command line: `securefed audit | attack | compare | run | key | plan | list`."""
-
-from securefed.commands import audits, runs  # in the order of the help; importing a module registers its commands
-from securefed.commands.base import app
-
-__all__ = ["app", "audits", "runs"]

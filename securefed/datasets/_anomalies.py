@@ -1,0 +1,64 @@
+"""Split data for anomaly detection: training rows are normal, test rows are normal and anomalous."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed.datasets._base import Dataset
+from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.errors import ConfigError, DataError
+
+NORMAL, TRAIN_ROLE = 0, 0
+
+
+@dataclass(frozen=True)
+class DetectionSplit:
+    """Training and test rows of an anomaly detection task.
+
+    Attributes:
+        train: normal rows, `y` all 0.
+        test: other normal rows and all anomalies, `y` 0 or 1.
+    """
+
+    train: Dataset
+    test: Dataset
+
+    def __post_init__(self) -> None:
+        """Check the kinds of rows on both sides."""
+        if self.train.labels().any():
+            raise DataError("training rows of a detector must all be normal (label 0); move anomalies to the test rows")
+        if self.test.labels().min() == self.test.labels().max():
+            raise DataError(
+                "test rows of a detector must be of both kinds, normal and anomalous; these are of one kind"
+            )
+
+
+def official(source: LoadedDataset, role: str = "role") -> DetectionSplit:
+    """Return the official split of a data set: its own test rows, or the rows by its group `role`.
+
+    Raises:
+        DataError: the data set has neither; `hold_out` draws a split.
+    """
+    if source.test is not None:
+        return DetectionSplit(source.data.take(source.data.labels() == NORMAL), source.test)
+    if role not in source.groups:
+        raise DataError(f"{source.name} comes with no split for detection ({role!r}); draw one by hold_out")
+    train = source.groups[role] == TRAIN_ROLE
+    return DetectionSplit(source.data.take(train), source.data.take(~train))
+
+
+def hold_out(data: Dataset, normal: int, rng: np.random.Generator) -> DetectionSplit:
+    """Draw a split: `normal` random normal rows and all anomalies are the test rows, the other rows are for training.
+
+    Raises:
+        ConfigError: no normal row would be left on one side.
+    """
+    rows = rng.permutation(np.flatnonzero(data.labels() == NORMAL))
+    if not 1 <= normal < len(rows):
+        raise ConfigError(
+            f"normal must be between 1 and {len(rows) - 1} (of {len(rows)} normal rows one must be left); got {normal}"
+        )
+    test = np.sort(np.concatenate([rows[:normal], np.flatnonzero(data.labels() != NORMAL)]))
+    return DetectionSplit(data.take(np.sort(rows[normal:])), data.take(test))

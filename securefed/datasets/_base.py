@@ -1,0 +1,139 @@
+"""Hold the rows of one client, and refuse rows and labels that no algorithm can use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array, real_array
+from securefed.errors import DataError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The rows of one client; a row is a sample, as in scikit-learn.
+
+    Attributes:
+        x: (rows, features) float64, or float32 where it is given so: half the memory, for problems that compute in it.
+        y: (rows,) int64 class labels from 0, or (rows, ...) float64 responses, or `None` where the task has none.
+
+    Raises:
+        DataError: rows or labels of another form; the message says what to write instead.
+    """
+
+    x: Array
+    y: Array | None = None
+
+    def __post_init__(self) -> None:
+        """Bring rows and labels into their types and check them."""
+        self._check_rows()
+        if self.y is not None:
+            self._check_labels(self.y)
+
+    def _check_rows(self) -> None:
+        if self.x is None:
+            raise DataError("data must be a (rows, features) matrix; got None. Write Dataset(x), or Dataset(x, y).")
+        try:
+            given = real_array(self.x, "data")
+        except ValueError as error:
+            raise DataError(
+                f"data must be a (rows, features) matrix; got rows of different lengths ({error}). Give every row the "
+                "same number of features."
+            ) from error
+        kept = np.float32 if given.dtype == np.float32 else np.float64
+        object.__setattr__(self, "x", np.ascontiguousarray(given, dtype=kept))
+        if self.x.ndim != 2 or not self.x.size:
+            remedy = {
+                1: " Write x[None, :] where it is one row, x[:, None] where it is one feature.",
+                3: " Write one Dataset for each client, or x.reshape(len(x), -1) where a row is an image.",
+            }.get(self.x.ndim, "")
+            raise DataError(f"data must be a non-empty (rows, features) matrix; got shape {self.x.shape}.{remedy}")
+        bad = np.flatnonzero(~np.isfinite(self.x).all(axis=1))
+        if bad.size:
+            raise DataError(
+                f"{bad.size} of {len(self.x)} rows hold NaN or infinity (first: row {bad[0]}); drop these rows, or "
+                "fill their gaps"
+            )
+
+    def _check_labels(self, given: Array) -> None:
+        y = np.asarray(given)
+        if not y.shape or len(y) != len(self.x):
+            raise DataError(f"y must hold one label or response for each of {len(self.x)} rows; got shape {y.shape}")
+        if np.issubdtype(y.dtype, np.floating):
+            y = np.ascontiguousarray(y, dtype=np.float64)
+            if not np.isfinite(y).all():
+                raise DataError("responses must be finite; y holds NaN or infinity. Drop those rows.")
+        elif not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or y.min() < 0:
+            raise DataError(
+                f"labels must be one integer a row, from 0; got {_labels_given(y)}; encode classes as 0, 1, ...: "
+                f"write Dataset(x, {_labels_remedy(y)})"
+            )
+        object.__setattr__(self, "y", y)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.x.shape[0])
+
+    @property
+    def features(self) -> int:
+        """Number of columns."""
+        return int(self.x.shape[1])
+
+    @property
+    def classes(self) -> int:
+        """1 + the largest label; 0 where the rows have no labels."""
+        return int(self.y.max()) + 1 if self.y is not None and np.issubdtype(self.y.dtype, np.integer) else 0
+
+    def labels(self) -> Array:
+        """Return the (rows,) class labels; raise `DataError` where the data has none."""
+        if self.y is None:
+            raise DataError("this algorithm needs labels, the data has none; write Dataset(x, y), y one integer a row")
+        if not np.issubdtype(self.y.dtype, np.integer):
+            raise DataError(
+                "this algorithm needs class labels, the data has real responses (float labels); write "
+                "Dataset(x, y.astype(int))"
+            )
+        return self.y
+
+    def responses(self) -> Array:
+        """Return the (rows, ...) real responses; raise `DataError` where the data has none."""
+        if self.y is None or not np.issubdtype(self.y.dtype, np.floating):
+            raise DataError("this algorithm needs real responses, the data has none; write Dataset(x, y.astype(float))")
+        return self.y
+
+    def single(self) -> Dataset:
+        """Return the rows in float32, for problems that compute in it; reading them takes half the time."""
+        return Dataset(self.x.astype(np.float32), self.y)
+
+    def take(self, index: Array) -> Dataset:
+        """Return the rows at `index`: positions, or a mask.
+
+        Consecutive rows in their order are a view, others a copy. A view costs no memory of its own, but keeps all
+        rows alive and shows what is written into them.
+        """
+        rows = _as_slice(np.flatnonzero(index) if index.dtype == bool else index)
+        return Dataset(self.x[rows], None if self.y is None else self.y[rows])
+
+
+def _labels_given(y: Array) -> str:
+    if np.issubdtype(y.dtype, np.integer):
+        return f"shape {y.shape}" if y.ndim != 1 else f"the label {y.min()}"
+    return f"labels of type {y.dtype}"
+
+
+def _labels_remedy(y: Array) -> str:
+    """Expression that turns such labels into integers from 0."""
+    if y.dtype == bool:
+        return "y.astype(int)"
+    if y.ndim == 2 and np.issubdtype(y.dtype, np.integer):
+        return "y.argmax(axis=1)"
+    return "numpy.unique(y, return_inverse=True)[1]"
+
+
+def _as_slice(index: Array) -> Array | slice:
+    """Return `index` as a slice where it counts up by one: NumPy cuts a slice without a copy."""
+    if not index.size or index[0] < 0 or index[-1] - index[0] != index.size - 1 or (np.diff(index) != 1).any():
+        return index
+    return slice(int(index[0]), int(index[-1]) + 1)

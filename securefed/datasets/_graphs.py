@@ -1,0 +1,131 @@
+"""Generate graphs that share edges, and smooth signals on them (ppgl, section V-A)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.datasets._base import Dataset
+from securefed.errors import ConfigError, DataError
+
+SMALLEST_DEGREE = 0.3
+ATTEMPTS = 10_000
+WEIGHTS = (0.7, 1.0)
+"""The range of the weights of added edges; an RBF graph that is cut at .7 has the same."""
+
+
+@dataclass(frozen=True)
+class RelatedGraphs:
+    """Graphs on the same vertices that share a part of their edges.
+
+    Attributes:
+        common: (vertices, vertices) adjacency matrix of the shared edges.
+        graphs: one adjacency matrix for each client.
+    """
+
+    common: Array
+    graphs: tuple[Array, ...]
+
+
+def rbf_graph(vertices: int, rng: np.random.Generator, *, width: float = 0.5, cut: float = 0.7) -> Array:
+    """Draw an RBF graph: points in the unit square, weights exp(-dist^2 / (2 width^2)) where at least `cut`."""
+    if vertices < 2 or width <= 0 or not 0 < cut < 1:
+        raise ConfigError(f"vertices >= 2, width > 0 and 0 < cut < 1 are needed, not {vertices}, {width}, {cut}")
+    points = rng.uniform(size=(vertices, 2))
+    weights = np.exp(-((points[:, None] - points[None]) ** 2).sum(axis=-1) / (2 * width**2))
+    np.fill_diagonal(weights, 0)
+    return np.where(weights < cut, 0.0, weights)
+
+
+def rewired(base: Array, common: Array, rng: np.random.Generator) -> Array:
+    """Return `common` plus as many random new edges as `base` has more than it, weights uniform in `WEIGHTS`."""
+    heads, tails = np.triu_indices(len(base), 1)
+    free = np.flatnonzero(common[heads, tails] == 0)
+    added = np.count_nonzero(base[heads, tails]) - np.count_nonzero(common[heads, tails])
+    chosen = rng.choice(free, added, replace=False)
+    out = common.copy()
+    out[heads[chosen], tails[chosen]] = out[tails[chosen], heads[chosen]] = rng.uniform(*WEIGHTS, added)
+    return out
+
+
+def nested_parts(base: Array, shares: Sequence[float], rng: np.random.Generator) -> list[Array]:
+    """Draw for each share q round(q |E|) random edges of `base`; a smaller part lies in every larger one."""
+    if not all(0 <= share <= 1 for share in shares):
+        raise ConfigError(f"shares of edges lie in [0, 1], not {tuple(shares)}")
+    heads, tails = (index[base[np.triu_indices(len(base), 1)] > 0] for index in np.triu_indices(len(base), 1))
+    order, parts = rng.permutation(len(heads)), []
+    for share in shares:
+        kept = order[: round(share * len(heads))]
+        part = np.zeros_like(base)
+        part[heads[kept], tails[kept]] = part[tails[kept], heads[kept]] = base[heads[kept], tails[kept]]
+        parts.append(part)
+    return parts
+
+
+def related_graphs(
+    clients: int,
+    shared: float,
+    rng: np.random.Generator,
+    *,
+    vertices: int = 20,
+    smallest_degree: float = SMALLEST_DEGREE,
+) -> RelatedGraphs:
+    """Draw an RBF graph; each client keeps a share of its edges and adds random ones up to the old number.
+
+    The paper does not give the added weights (`WEIGHTS` here), nor treat vertices that lose all their edges: everything
+    is drawn again until each client's smallest degree exceeds `smallest_degree`, since L^+ has no scale otherwise.
+
+    Raises:
+        ConfigError: parameters outside their domain, or degrees that no draw reaches.
+    """
+    return _drawn(lambda: _sharing(clients, shared, rng, vertices), smallest_degree)
+
+
+def graphs_at_distances(
+    shares: Sequence[float], rng: np.random.Generator, *, vertices: int = 20, smallest_degree: float = SMALLEST_DEGREE
+) -> RelatedGraphs:
+    """Draw an RBF graph G_1, and a graph for each share q of its edges to keep (ppgl Table III, case 2).
+
+    The first client has G_1 itself. `common` is G_1; the kept parts are nested. Redrawn like `related_graphs`.
+    """
+
+    def draw() -> RelatedGraphs:
+        base = rbf_graph(vertices, rng)
+        return RelatedGraphs(base, (base, *(rewired(base, part, rng) for part in nested_parts(base, shares, rng))))
+
+    return _drawn(draw, smallest_degree)
+
+
+def smooth_signals(graph: Array, rows: int, rng: np.random.Generator, *, noise: float = 0.1) -> Dataset:
+    """Draw `rows` signals from N(0, L^+ + noise^2 I), L the Laplacian of `graph` (ppgl eq. 26)."""
+    if rows < 1 or noise < 0:
+        raise ConfigError(f"rows must be at least 1 and noise at least 0, not {rows} and {noise}")
+    matrix = np.asarray(graph, np.float64)
+    if matrix.ndim != 2 or not np.array_equal(matrix, matrix.T) or (matrix < 0).any() or np.diagonal(matrix).any():
+        raise DataError("an adjacency matrix is square, symmetric and non-negative with zero diagonal; this one is not")
+    values, vectors = np.linalg.eigh(np.diag(matrix.sum(axis=0)) - matrix)
+    tiny = len(matrix) * np.finfo(float).eps * max(values[-1], 1.0)
+    variances = np.where(values > tiny, 1 / np.maximum(values, tiny), 0.0) + noise**2
+    return Dataset(rng.standard_normal((rows, len(matrix))) * np.sqrt(variances) @ vectors.T)
+
+
+def _sharing(clients: int, shared: float, rng: np.random.Generator, vertices: int) -> RelatedGraphs:
+    if clients < 1:
+        raise ConfigError(f"clients must be at least 1, not {clients}")
+    base = rbf_graph(vertices, rng)
+    (common,) = nested_parts(base, [shared], rng)
+    return RelatedGraphs(common, tuple(rewired(base, common, rng) for _ in range(clients)))
+
+
+def _drawn(draw: Callable[[], RelatedGraphs], smallest_degree: float) -> RelatedGraphs:
+    for _ in range(ATTEMPTS):
+        related = draw()
+        if min(graph.sum(axis=0).min() for graph in related.graphs) > smallest_degree:
+            return related
+    raise ConfigError(
+        f"no graph in {ATTEMPTS} draws had every degree above {smallest_degree}; lower smallest_degree, "
+        "or take more vertices or a larger share"
+    )

@@ -1,0 +1,76 @@
+"""Hold a loaded data set: its rows, official test rows, declared range and facts of every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.datasets._base import Dataset
+from securefed.errors import DataError
+
+
+@dataclass(frozen=True)
+class LoadedDataset:
+    """A loaded data set with its official test rows, declared range and groups.
+
+    Attributes:
+        data: its rows; the training rows where the set has an official split.
+        name: as asked for.
+        feature_bound: the declared range: every entry of `data` and `test` lies in [-feature_bound, feature_bound].
+        image_shape: (height, width) where rows are images, else `None`.
+        test: the official test rows, `None` where the set has no official split.
+        groups: facts of the rows of `data`, (rows,) each, by which rows can be grouped or chosen: the subject, the
+            recording, the service. What a name means stands in the docstring of the set's loader.
+        features: the names of the columns, empty where they have none.
+
+    Raises:
+        DataError: an entry beyond the declared range, test rows of another width, a fact without one value a row.
+    """
+
+    data: Dataset
+    name: str
+    feature_bound: float
+    image_shape: tuple[int, int] | None = None
+    test: Dataset | None = None
+    groups: Mapping[str, Array] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check range, widths and groups."""
+        for part in (self.data, self.test):
+            if part is None:
+                continue
+            if part.features != self.data.features:
+                raise DataError(f"{self.name}: test rows have {part.features} features, not {self.data.features}")
+            largest = max(float(part.x.max()), -float(part.x.min()))
+            if largest > self.feature_bound:
+                raise DataError(
+                    f"{self.name}: an entry of size {largest:g} lies beyond the declared range {self.feature_bound:g}; "
+                    "are the files the set's own?"
+                )
+        for fact, values in self.groups.items():
+            if values.shape != (self.data.rows,):
+                raise DataError(
+                    f"{self.name}: {fact!r} has shape {values.shape}, not one value for {self.data.rows} rows"
+                )
+        if self.features and len(self.features) != self.data.features:
+            raise DataError(f"{self.name}: {len(self.features)} names for {self.data.features} columns")
+
+    def column(self, feature: str) -> int:
+        """Return the index of a named column; raise `DataError` for a name that the data set does not have."""
+        if feature not in self.features:
+            known = ", ".join(self.features) or f"the numbers 0 to {self.data.features - 1}"
+            raise DataError(f"{self.name} has no column {feature!r}; its columns are {known}")
+        return self.features.index(feature)
+
+    def pooled(self) -> Dataset:
+        """Return training and test rows together, training rows first: a copy where there are test rows."""
+        if self.test is None:
+            return self.data
+        if (self.data.y is None) != (self.test.y is None):
+            raise DataError(f"{self.name}: only one of training and test rows has labels; they cannot be pooled")
+        y = None if self.data.y is None or self.test.y is None else np.concatenate([self.data.y, self.test.y])
+        return Dataset(np.concatenate([self.data.x, self.test.x]), y)

@@ -1,0 +1,160 @@
+"""Load data sets of signals measured on people: phone sensors, EEG and functional MRI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.datasets._base import Dataset
+from securefed.datasets._dataset_files import DatasetFiles
+from securefed.datasets._formats import TextTable, read_csv, read_matrix, read_npz
+from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.errors import DataError
+
+UCI_HAR = DatasetFiles(
+    "uci_har",
+    "uci_har.npz",
+    tuple((f"{part}/{what}_{part}.txt",) for part in ("train", "test") for what in ("X", "y", "subject")),
+    "the UCI repository, https://archive.ics.uci.edu/dataset/240/human+activity+recognition+using+smartphones",
+    "UCI HAR Dataset",
+)
+ESR = DatasetFiles(
+    "esr",
+    "esr.npz",
+    (("Epileptic Seizure Recognition.csv", "data.csv"),),
+    "the UCI repository, https://archive.ics.uci.edu/dataset/388/epileptic+seizure+recognition",
+)
+ABIDE = DatasetFiles(
+    "abide",
+    "abide_cc200.npz",
+    (("Phenotypic_V1_0b_preprocessed*.csv",), ("**/*_rois_*.1D",)),
+    "the Preprocessed Connectomes Project, http://preprocessed-connectomes-project.org/abide/ (ROI time series)",
+)
+
+ESR_SAMPLES = 178
+ESR_BOUND = 2048.0
+"""The recordings come from a 12-bit converter."""
+SEIZURE = 1
+ABIDE_BOUND = 4096.0
+"""Of a preprocessed series, in the scanner's units after removal of the mean; the archive's largest is 528."""
+
+
+def uci_har() -> LoadedDataset:
+    """Load UCI HAR: human activity from a phone's sensors, 561 features in [-1, 1], `y` 0..5.
+
+    There are 7352 official training rows, and 2947 in `test`.
+
+    Groups:
+        subject: number of the person who wore the phone, 1 to 30; no subject is both in `data` and in `test`.
+    """
+    archive = UCI_HAR.archived()
+    if archive:
+        arrays = read_npz(archive, "x", "y", "subject", "official_test")
+        test = arrays["official_test"].astype(bool)
+        data = [Dataset(arrays["x"][rows], arrays["y"][rows].astype(np.int64)) for rows in (~test, test)]
+        subject = arrays["subject"][~test].astype(np.int64)
+    else:
+        x, y, subjects, x_test, y_test, _ = (read_matrix(paths[0]) for paths in UCI_HAR.originals())
+        data = [Dataset(x, _activity(y)), Dataset(x_test, _activity(y_test))]
+        subject = subjects[:, 0].astype(np.int64)
+    return LoadedDataset(data[0], "uci_har", 1.0, test=data[1], groups={"subject": subject})
+
+
+def _activity(column: Array) -> Array:
+    return column[:, 0].astype(np.int64) - 1
+
+
+def esr() -> LoadedDataset:
+    """Load epileptic seizure recognition: 11500 seconds of EEG, 178 samples each, raw; `y` is 1 for a seizure, else 0.
+
+    Groups:
+        recording: which recording a second was cut from.
+        chunk: its place there.
+        condition: the five classes of the original, 1 (seizure) to 5.
+    """
+    x, groups = _seconds()
+    return LoadedDataset(Dataset(x, (groups["condition"] == SEIZURE).astype(np.int64)), "esr", ESR_BOUND, groups=groups)
+
+
+def esr_five() -> LoadedDataset:
+    """Load `esr` with all five classes: `y` is the original's class less one, so that 0 is a seizure."""
+    x, groups = _seconds()
+    return LoadedDataset(Dataset(x, groups["condition"] - 1), "esr_five", ESR_BOUND, groups=groups)
+
+
+def _seconds() -> tuple[Array, dict[str, Array]]:
+    archive = ESR.archived()
+    if archive:
+        arrays = read_npz(archive, "x", "y", "recording", "chunk")
+        return arrays["x"], {
+            "recording": arrays["recording"].astype(np.int64),
+            "chunk": arrays["chunk"].astype(np.int64),
+            "condition": arrays["y"].astype(np.int64),
+        }
+    ((path,),) = ESR.originals()
+    rows = read_csv(path)
+    first = next(iter(rows.columns))  # the column of row names has none, or `Unnamed`
+    condition = rows.integers("y")
+    chunk, recording = _places(path, rows.columns[first], condition)
+    x = rows.numbers([f"X{sample}" for sample in range(1, ESR_SAMPLES + 1)])
+    return x, {"recording": recording, "chunk": chunk, "condition": condition}
+
+
+def _places(path: Path, names: Sequence[str], condition: Array) -> tuple[Array, Array]:
+    """(chunk, recording) of rows that the table names `X<chunk>.<recording>`; no recording spans two conditions."""
+    parts = [re.fullmatch(r"X(\d+)\.(.+)", name) for name in names]
+    if None in parts:
+        odd = names[parts.index(None)]
+        raise DataError(f"{path}: its first column must name rows like X21.V1.791, not {odd!r}")
+    found = [part.groups() for part in parts if part is not None]
+    recordings = [f"{place} {which}" for (_, place), which in zip(found, condition, strict=True)]
+    return np.array([int(chunk) - 1 for chunk, _ in found]), np.unique(recordings, return_inverse=True)[1]
+
+
+def abide() -> LoadedDataset:
+    """Load ABIDE, functional MRI of people with autism and controls: rows are moments, columns brain regions.
+
+    `y` is 1 for every row of a person with autism, else 0. A person's rows stand together, in the order of time;
+    `partition.by_group(data, groups["subject"])` gives each person to a client. All series must be of one atlas.
+
+    Groups:
+        subject: the study's number of the person.
+        site: where the person was scanned.
+    """
+    archive = ABIDE.archived()
+    if archive:
+        arrays = read_npz(archive, "ts", "length", "asd", "site", "subject")
+        x, lengths = arrays["ts"], arrays["length"]
+        autism, site, subject = arrays["asd"], arrays["site"], arrays["subject"]
+        if lengths.sum() != len(x):
+            raise DataError(f"{archive}: the lengths sum to {lengths.sum()}, not to the {len(x)} rows")
+    else:
+        (people,), paths = ABIDE.originals()
+        series, lines = _scans(read_csv(people), paths)
+        x, lengths = np.concatenate(series), np.array([len(scan) for scan in series])
+        autism, site, subject = (np.array([line[at] for line in lines]) for at in range(3))
+    groups = {"subject": np.repeat(subject.astype(np.int64), lengths), "site": np.repeat(site, lengths)}
+    return LoadedDataset(Dataset(x, np.repeat(autism.astype(np.int64), lengths)), "abide", ABIDE_BOUND, groups=groups)
+
+
+def _scans(people: TextTable, paths: tuple[Path, ...]) -> tuple[list[Array], list[tuple[bool, str, int]]]:
+    """The series, and (autism, site, subject) of each, from the table of persons."""
+    group, subject = people.integers("DX_GROUP"), people.integers("SUB_ID")  # group 1 is autism, 2 control
+    site, file = people.text("SITE_ID"), people.text("FILE_ID")
+    known = {str(file[row]): (bool(group[row] == 1), str(site[row]), int(subject[row])) for row in range(len(file))}
+    series, lines = [], []
+    for path in paths:
+        person = path.name.split("_rois_")[0]
+        if person not in known:
+            raise DataError(f"{path}: {people.path} has no FILE_ID {person!r}")
+        series.append(read_matrix(path))
+        lines.append(known[person])
+        if series[-1].shape[1] != series[0].shape[1]:
+            raise DataError(
+                f"{path} has {series[-1].shape[1]} regions, {paths[0]} has {series[0].shape[1]}; keep one atlas"
+            )
+    return series, lines

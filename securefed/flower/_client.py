@@ -1,0 +1,232 @@
+"""Build the ClientApp that answers the server's messages on a SuperNode."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from securefed._messages import KEY_HOLDER, SERVER, PartyId
+from securefed._messages import Message as Inner
+from securefed._persistence.sealing import Seal
+from securefed._runtime.client import COMMIT, ClientNode
+from securefed._runtime.client_freezing import freeze, thaw
+from securefed._runtime.exchange import HelperNode
+from securefed._runtime.exchange_header import TRAIN
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.privacy_checks import check_stateless_clients
+from securefed._runtime.terms import Terms
+from securefed._tensors import Tensors
+from securefed.datasets._base import Dataset
+from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused
+from securefed.flower import _enrolment as enrolment
+from securefed.flower._enrolment import EnrolmentReply, Invitation, check_apart
+from securefed.flower._folder import ClientFolder, RunProgress, recall
+from securefed.flower._grid import ACTION, from_content, from_record, to_content, to_record
+
+_STATE: Final = "securefed.frozen"
+_RUN: Final = "securefed.run"
+_LOG = logging.getLogger("securefed.flower")
+
+
+def party_of(context: Context) -> PartyId:
+    """Read a SuperNode's party from its `--node-config`: `partition-id=3`, or `role="key-holder"`.
+
+    Raises:
+        ConfigError: neither is given.
+    """
+    if context.node_config.get("role") == "key-holder":
+        return KEY_HOLDER
+    number = context.node_config.get("partition-id")
+    if type(number) is not int or number < 0:
+        raise ConfigError(
+            f"this SuperNode's config names no client: partition-id is {number!r}; start it with "
+            '--node-config "partition-id=0", or give client_app a `party` of your own'
+        )
+    return number
+
+
+def client_app(
+    terms: Callable[[Context], Terms],
+    rows: Callable[[Context], Dataset],
+    *,
+    party: Callable[[Context], PartyId] = party_of,
+    folder: Callable[[Context], Path] | None = None,
+    seal: Callable[[Context], Seal] | None = None,
+    personal: Callable[[Context, Tensors], None] | None = None,
+    ledger: Callable[[Context], Ledger] | None = None,
+) -> ClientApp:
+    """Build a ClientApp that takes part in a run of `serve`.
+
+    Args:
+        terms: returns the terms that this party agrees to. It does not enrol where the server's differ.
+        rows: this SuperNode's own data; read for every message, as Flower answers each in a process of its own.
+        party: which party it is.
+        folder: folder for the client's learned state on its own disk, one file for each terms; a new run of the same
+            terms takes it over. A run that resumes from the server's checkpoint needs it, unless the method's clients
+            remember nothing.
+        seal: encrypts that file.
+        personal: given the client's personal result at the end of a run, for methods that have one.
+        ledger: opens the ledger of this SuperNode's data (`Ledger.open`), which counts exchanges and epsilon over all
+            runs, whatever their terms, and refuses beyond its operator's limits.
+
+    Guarantees: those of the defence, towards the server and everything between. A client enrols once in a Flower run,
+        so a
+    server cannot make it start over. The client answers each message at most once and uses each exchange up before it
+    computes; with a folder this holds also where Flower resets the app's state, for instance after a kill. The server
+    reads no error of this party except refusals of the server's own messages and terms.
+    Not guaranteed: anything against a reader of the SuperNode's memory, or of a folder without a seal. The app relies
+    on Flower to hand the messages of a run to one process at a time.
+    """
+    app = ClientApp()
+    desk = _Desk(terms, rows, party, folder, seal, personal, ledger)
+
+    @app.query(enrolment.ACTION.removeprefix("query."))
+    def enrol(message: Message, context: Context) -> Message:
+        return Message(desk.enrol(message, context).content(), reply_to=message)
+
+    @app.query(ACTION.removeprefix("query."))
+    def answer(message: Message, context: Context) -> Message:
+        return Message(to_content(desk.answer(message, context)), reply_to=message)
+
+    return app
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """Answers messages; between two messages all state lies in Flower's context."""
+
+    terms: Callable[[Context], Terms]
+    rows: Callable[[Context], Dataset]
+    party: Callable[[Context], PartyId]
+    folder: Callable[[Context], Path] | None
+    seal: Callable[[Context], Seal] | None
+    personal: Callable[[Context, Tensors], None] | None
+    ledger: Callable[[Context], Ledger] | None
+
+    def enrol(self, message: Message, context: Context) -> EnrolmentReply:
+        """Agree to a run, or refuse; errors about this party's data or disk appear only in its own log."""
+        party = self.party(context)
+        try:
+            self._enrol(Invitation.read(message.content), party, context)
+        except Exception as error:
+            _LOG.exception("not enrolled")
+            public = isinstance(error, ConfigError | ContradictionError)
+            return EnrolmentReply(party, str(error) if public else f"{type(error).__name__}; its own log says more")
+        return EnrolmentReply(party)
+
+    def _enrol(self, invitation: Invitation, party: PartyId, context: Context) -> None:
+        terms = self.terms(context)
+        if (begun := _standing(context)) is not None:
+            raise ContradictionError(
+                SERVER, f"this party takes part in run {begun.run} already; start a new Flower run"
+            )
+        if invitation.terms != terms.digest:
+            raise ConfigError(
+                f"the server's terms have the fingerprint {invitation.terms[:16]}, this party's {terms.digest[:16]}: "
+                "algorithm, defence, public facts or seed differ; run the same app with the same config"
+            )
+        check_apart(terms)
+        if party < 0:
+            aggregation = terms.defense.aggregation
+            helper = aggregation.helper(terms.public.cohort) if party in aggregation.beside else None
+            if helper is None:
+                raise ConfigError(f"{terms.defense.name} has no use for party {party} here; stop this SuperNode")
+            _keep(context, helper.freeze(), RunProgress(invitation.run))
+            return
+        self._check_seal(terms)
+        if self.ledger is not None:
+            self.ledger(context)  # a lost one is found out before the run
+        rows = self._own(context)
+        terms.check_rows(party, rows)
+        node = terms.node(party, invitation.run, rows)
+        check_stateless_clients(terms.defense, node.state.committed)
+        folder = self._folder(terms, party, context)
+        self._save(node, folder, recall(folder, node, invitation.run, invitation.resumes), context)
+
+    def answer(self, message: Message, context: Context) -> bytes:
+        """The reply to one message of the protocol.
+
+        Raises:
+            MessageRefused: of the message itself.
+            RuntimeError: for every other reason, which this party's own log says: Flower sends an error's text on.
+        """
+        try:
+            return self._answer(message, context).encode()
+        except MessageRefused:
+            raise
+        except Exception:
+            _LOG.exception("a message is not answered")
+            raise RuntimeError("this party cannot answer; its own log says more") from None
+
+    def _answer(self, message: Message, context: Context) -> Inner:
+        data, standing = from_content(message.content, SERVER), _standing(context)
+        if standing is None:
+            raise ContradictionError(SERVER, "a message of a run that this party never enrolled in")
+        inner, terms, party = Inner.decode(data, claimed_sender=SERVER), self.terms(context), self.party(context)
+        frozen = from_record(context.state.array_records.get(_STATE))
+        if party < 0:
+            helper = terms.defense.aggregation.helper(terms.public.cohort, frozen)
+            assert helper is not None
+            reply = HelperNode(helper, standing.run).handle(inner)
+            _keep(context, helper.freeze(), standing.next)
+            return reply
+        folder = self._folder(terms, party, context)
+        if folder is not None and (newer := folder.ahead_of(standing)) is not None:
+            _LOG.warning("Flower's state of this client is behind its folder's: the exchange under way is lost")
+            standing, frozen = newer
+
+        def persist(node: ClientNode) -> None:  # an exchange is used up on disk before anything is computed for it
+            if folder is not None:
+                folder.write(standing.next, freeze(node, learned=True))
+
+        ledger = None if self.ledger is None else self.ledger(context)
+        node = terms.node(party, standing.run, self._own(context), ledger=ledger, persist=persist)
+        thaw(node, frozen)
+        reply = node.handle(inner)
+        self._save(node, folder, standing.next, context)  # before the reply leaves
+        if reply.stage == COMMIT and self.personal is not None and (result := node.personal()) is not None:
+            self.personal(context, result)
+        return reply
+
+    def _save(self, node: ClientNode, folder: ClientFolder | None, standing: RunProgress, context: Context) -> None:
+        if folder is not None:
+            folder.write(standing, freeze(node, learned=True))
+        _keep(context, freeze(node), standing)
+
+    def _check_seal(self, terms: Terms) -> None:
+        """Raise `ConfigError` where a client's file would hold, in clear, a key that checks sums."""
+        plan = terms.defense.plan(terms.schema.layouts[TRAIN], terms.public.cohort)
+        if plan.verified and self.folder is not None and self.seal is None:
+            raise ConfigError(
+                "verify=True has clients keep a key between rounds, which a file must not hold in clear: give "
+                "client_app a seal (securefed._persistence.sealing.Seal), or leave out the folder"
+            )
+
+    def _own(self, context: Context) -> Dataset:
+        """Read this party's rows; the cause of a failure stays in this party's log."""
+        try:
+            return self.rows(context)
+        except Exception as error:
+            raise DataError("this party's rows cannot be read") from error
+
+    def _folder(self, terms: Terms, party: PartyId, context: Context) -> ClientFolder | None:
+        if self.folder is None:
+            return None
+        path = Path(self.folder(context)) / f"client-{party}-{terms.digest[:16]}.state"
+        return ClientFolder(path, None if self.seal is None else self.seal(context))
+
+
+def _standing(context: Context) -> RunProgress | None:
+    record = context.state.config_records.get(_RUN)
+    return None if record is None else RunProgress.of(record)
+
+
+def _keep(context: Context, frozen: bytes, standing: RunProgress) -> None:
+    context.state[_STATE] = to_record(frozen)
+    context.state[_RUN] = ConfigRecord(dict(standing.fields()))

@@ -1,0 +1,113 @@
+"""Transport over Flower: messages cross as bytes inside Flower messages, from the ServerApp to SuperNodes.
+
+Needs the extra `flower`. The defence binds, signs and masks the content; Flower's own TLS and node authentication keep
+strangers out (`flower-superlink --ssl-certfile ...`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from securefed._messages import PartyId
+from securefed.errors import ConfigError, MalformedError
+
+try:
+    from flwr.app import Array, ArrayRecord, Message, RecordDict
+    from flwr.serverapp import Grid
+except ImportError as error:
+    raise ConfigError("runs on Flower need it; install securefed[flower]") from error
+
+ACTION: Final = "query.securefed"
+_RECORD: Final = "securefed"
+_FIELD: Final = "message"
+_STYPE: Final = "securefed.message"
+_LOG = logging.getLogger("securefed.flower")
+
+
+def to_record(data: bytes) -> ArrayRecord:
+    """Bytes as a record that Flower carries in pieces, however long."""
+    return ArrayRecord({_FIELD: Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)})
+
+
+def from_record(record: ArrayRecord | None) -> bytes:
+    """Inverse of `to_record`. Raises `ValueError` for a record that is none of ours."""
+    if record is None or set(record) != {_FIELD} or record[_FIELD].stype != _STYPE:
+        raise ValueError("no record of securefed")
+    return bytes(record[_FIELD].data)
+
+
+def to_content(data: bytes) -> RecordDict:
+    """The content of a Flower message that carries `data`."""
+    return RecordDict({_RECORD: to_record(data)})
+
+
+def from_content(content: RecordDict, sender: PartyId) -> bytes:
+    """Inverse of `to_content`. Raises `MalformedError`, blaming `sender`, for another content."""
+    try:
+        return from_record(content.array_records.get(_RECORD))
+    except ValueError as error:
+        raise MalformedError(sender, f"its Flower message holds {error}") from error
+
+
+class FlowerGrid:
+    """Reaches parties through a ServerApp's grid.
+
+    Args:
+        grid: as Flower hands it to a ServerApp's `main`.
+        nodes: the SuperNode of every party; parties without one count as dropped out.
+        poll: seconds between two looks for replies.
+
+    A node that answers with an error, or not within the timeout, counts as dropped out; the reason is logged. Messages
+    that were not fetched by then expire, so that no client works for an exchange that is over.
+    """
+
+    def __init__(self, grid: Grid, nodes: Mapping[PartyId, int], *, poll: float = 0.2) -> None:
+        self.nodes = dict(nodes)
+        self._grid, self._poll = grid, poll
+
+    def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> dict[PartyId, bytes]:
+        """Replies by party; a missing one is a dropout."""
+        return dict(sorted(self.arrivals(outgoing, timeout)))
+
+    def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
+        """Iterate over the replies as they arrive."""
+        waiting: dict[str, PartyId] = {}
+        for party in outgoing:
+            if party not in self.nodes:
+                continue
+            message = Message(to_content(outgoing[party]), self.nodes[party], ACTION, ttl=timeout)
+            number = next(iter(self._grid.push_messages([message])), None)
+            if number:
+                waiting[number] = party
+            else:  # Flower has logged why: the link would not take it
+                _LOG.warning("party %d dropped out: its message could not be sent", party)
+        for number, reply in replies(self._grid, waiting, timeout, self._poll):
+            party = waiting[number]
+            if reply.has_error():
+                _LOG.warning("party %d dropped out: %.300r", party, reply.error.reason)
+                continue
+            try:
+                yield party, from_content(reply.content, party)
+            except MalformedError as error:
+                _LOG.warning("party %d dropped out: %s", party, error)
+
+
+def replies(
+    grid: Grid, waiting: Mapping[str, object], timeout: float | None, poll: float
+) -> Iterator[tuple[str, Message]]:
+    """(Number of the message, its reply) for the messages that are `waiting`, as they arrive, until the timeout."""
+    open_, end = set(waiting), None if timeout is None else time.monotonic() + timeout
+    while open_:
+        for reply in grid.pull_messages(list(open_)):
+            number = reply.metadata.reply_to_message_id
+            if number in open_:
+                open_.remove(number)
+                yield number, reply
+        if not open_ or (end is not None and time.monotonic() >= end):
+            break
+        time.sleep(poll)
+    if open_:
+        _LOG.warning("no reply from %s within %s s", sorted(str(waiting[number]) for number in open_), timeout)

@@ -1,0 +1,253 @@
+"""Define what a training problem is: a loss over rows, and its gradient by named tensors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from scipy.linalg import eigh
+
+from securefed._public import Public, require
+from securefed._registry import Registry
+from securefed._tensors import Array, Tensors
+from securefed.datasets._base import Dataset
+from securefed.problems._weight_products import WeightProducts
+
+Precision = Literal["float32", "float64"]
+PRACTICAL_LOSS = 100.0
+"""Largest mean loss of a row that evaluation sums are planned for; beyond, clients refuse and the range doubles."""
+
+
+@runtime_checkable
+class Problem(Protocol):
+    """A model and its loss. Parameters and gradients are `Tensors` of the same names and shapes.
+
+    Losses and gradients are means over the rows given; multiply by the number of rows for sums.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of parameters and gradients: float64, or float32 for networks."""
+        ...
+
+    def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        """Return the parameters' names and shapes; raise `ConfigError` where the data cannot be trained on."""
+        ...
+
+    def gradient_bounds(self, public: Public) -> dict[str, float]:
+        """Return for each tensor the largest absolute entry of a gradient, from public facts."""
+        ...
+
+    def initial(self, public: Public, rng: np.random.Generator) -> Tensors:
+        """Return the parameters before the first round."""
+        ...
+
+    def targets(self, data: Dataset) -> Array:
+        """Return the (rows, ...) targets of the rows; raise `DataError` where `data` cannot be trained on."""
+        ...
+
+    def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
+        """Compute the mean loss of the rows `x` (rows, features) with targets `y` (rows, ...), regulariser included."""
+        ...
+
+    def gradient(self, parameters: Tensors, x: Array, y: Array) -> Tensors:
+        """Compute the gradient of `loss`."""
+        ...
+
+    def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> Tensors:
+        """Compute the gradients of several clients at once; every argument has a leading axis that counts them.
+
+        Args:
+            parameters: (clients, *shape) by name; each client has parameters of its own.
+            x: (clients, widest, features), padded where a client has fewer rows.
+            y: (clients, widest, ...), padded likewise.
+            weights: (clients, widest) 1 / rows of the client, 0 on padding.
+        """
+        ...
+
+    def measures(self, public: Public) -> dict[str, float]:
+        """Return the names of the sums that `measure` computes, and the largest value of one row."""
+        ...
+
+    def measure(self, parameters: Tensors, x: Array, y: Array) -> dict[str, float]:
+        """Compute sums over the rows: `loss`, `count`, and more that the problem knows (`correct`)."""
+        ...
+
+    def score(self, parameters: Tensors, x: Array, y: Array) -> float:
+        """Score the model on held-out rows, higher is better: accuracy, or minus the loss."""
+        ...
+
+
+@runtime_checkable
+class HasSmoothness(Protocol):
+    """Mark a problem that knows the smoothness constant of its loss at the start (optional)."""
+
+    def smoothness(self, x: Array, classes: int) -> float | None:
+        """Return the largest eigenvalue of the Hessian at the initial parameters, for the rows `x` (rows, features)."""
+        ...
+
+
+@runtime_checkable
+class LinearInput(Protocol):
+    """Mark a problem whose rows enter only through z = x W^T (optional).
+
+    W (outputs, features) is the first of the parameters. A cohort is then computed without forming gradients of W.
+    """
+
+    @property
+    def l2(self) -> float:
+        """Weight of l2/2 ||W||^2 in the loss."""
+        ...
+
+    @property
+    def inner(self) -> tuple[str, ...]:
+        """Names of the later weights that `after_input` uses only through `products`."""
+        ...
+
+    def after_input(
+        self, z: Array, others: Tensors, products: WeightProducts, y: Array, weights: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """Compute d loss / dz and the gradients of the other parameters, for several clients.
+
+        Args:
+            z: (clients, widest, outputs); may be overwritten.
+            others: parameters as in `Problem.gradients` without W; inner weights may be missing too.
+            products: products with the inner weights; a gradient that they keep is not returned.
+            y: as in `Problem.gradients`.
+            weights: as in `Problem.gradients`.
+        """
+        ...
+
+
+def known_smoothness(problem: Problem, data: Dataset, classes: int | None = None) -> float | None:
+    """Return L of the mean loss of `data` at the start, or `None` where it is not known exactly.
+
+    Gradient descent with steps above 2 / L gets worse from the start. Below it converges where the Hessian is nowhere
+    larger than at the start (logistic regression, quadratics).
+
+    Args:
+        problem: the problem.
+        data: rows of a client, or of all clients.
+        classes: of the whole task; the labels of one client may stop short of it.
+    """
+    return (
+        problem.smoothness(data.x, data.classes if classes is None else classes)
+        if isinstance(problem, HasSmoothness)
+        else None
+    )
+
+
+class BaseProblem(ABC):
+    """Base class for problems of your own: float64, gradients client by client, the loss as the only measure."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of parameters and gradients."""
+        return np.dtype(np.float64)
+
+    @abstractmethod
+    def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
+        """As `Problem.loss`."""
+
+    @abstractmethod
+    def gradient(self, parameters: Tensors, x: Array, y: Array) -> Tensors:
+        """As `Problem.gradient`."""
+
+    def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
+        """Compute the gradients of several clients at once, as in `Problem.gradients`."""
+        own = []
+        for k, weight in enumerate(weights):
+            rows = weight > 0
+            own.append(self.gradient({name: value[k] for name, value in parameters.items()}, x[k, rows], y[k, rows]))
+        return {name: np.stack([np.asarray(gradient[name]) for gradient in own]) for name in parameters}
+
+    def measures(self, public: Public) -> dict[str, float]:
+        """Return the names of the sums that `measure` computes, and the largest value of one row."""
+        return {"loss": PRACTICAL_LOSS, "count": 1.0}
+
+    def measure(self, parameters: Tensors, x: Array, y: Array) -> dict[str, float]:
+        """Compute sums over the rows, as in `Problem.measure`."""
+        return {"loss": len(x) * self.loss(parameters, x, y), "count": float(len(x))}
+
+    def score(self, parameters: Tensors, x: Array, y: Array) -> float:
+        """Score the model on held-out rows, higher is better."""
+        return -self.loss(parameters, x, y)
+
+
+class Classifier(BaseProblem):
+    """Base class of classifiers: targets are labels 0, 1, ..., the score is the accuracy."""
+
+    @abstractmethod
+    def predict(self, parameters: Tensors, x: Array) -> Array:
+        """Predict the (rows,) int64 labels."""
+
+    def targets(self, data: Dataset) -> Array:
+        """Return the targets of the rows; raise `DataError` where there are none."""
+        return data.labels()
+
+    def accuracy(self, parameters: Tensors, x: Array, y: Array) -> float:
+        """Return the share of rows whose label is predicted correctly, in [0, 1]."""
+        return float(np.mean(self.predict(parameters, x) == y))
+
+    def score(self, parameters: Tensors, x: Array, y: Array) -> float:
+        """Score the model on held-out rows, higher is better."""
+        return self.accuracy(parameters, x, y)
+
+    def measures(self, public: Public) -> dict[str, float]:
+        """Return the names of the sums that `measure` computes, and the largest value of one row."""
+        return {"loss": PRACTICAL_LOSS, "correct": 1.0, "count": 1.0}
+
+    def measure(self, parameters: Tensors, x: Array, y: Array) -> dict[str, float]:
+        """Compute sums over the rows, as in `Problem.measure`."""
+        correct = float(np.sum(self.predict(parameters, x) == y))
+        return super().measure(parameters, x, y) | {"correct": correct}
+
+
+def check_precision(precision: str) -> None:
+    """Raise `ConfigError` unless `precision` is one of `Precision`."""
+    require(precision in ("float32", "float64"), f"precision must be float32 or float64; got {precision!r}")
+
+
+def check_nonnegative(name: str, value: Any) -> None:
+    """Raise `ConfigError` unless the setting `name` is a finite number of at least 0."""
+    fits = isinstance(value, int | float | np.integer | np.floating) and bool(np.isfinite(value) and value >= 0)
+    require(fits, f"{name} must be a finite number of at least 0; got {value!r}")
+
+
+def checked_widths(name: str, value: Any, count: int | None = None) -> tuple[int, ...]:
+    """Return `value` as a tuple of integers of at least 1.
+
+    Args:
+        name: the setting, for errors.
+        value: what was given.
+        count: how many integers are needed; any number from 1 on by default.
+
+    Raises:
+        ConfigError: another value.
+    """
+    fits = isinstance(value, list | tuple) and len(value) == (count or len(value)) > 0
+    fits = fits and all(isinstance(width, int | np.integer) and width >= 1 for width in value)
+    many = "at least one integer" if count is None else f"{count} integers"
+    example = ", ".join(["32"] * (count or 2))
+    require(fits, f"{name} must be a list of {many} of at least 1; got {value!r}. Write {name}=({example}).")
+    return tuple(value)
+
+
+problems: Registry[Problem] = Registry("problem")
+
+
+def largest_eigenvalue(x: Array, *, bias: bool = False, scale: float = 1.0, l2: float = 0.0) -> float:
+    """Return the largest eigenvalue of scale / rows X^T X + l2 I; `bias` adds a column of ones without l2."""
+    rows, features = x.shape
+    columns = np.hstack([x, np.ones((rows, 1))]) if bias else x
+    if (bias and l2) or columns.shape[1] <= rows:
+        gram = scale / rows * (columns.T @ columns)
+        gram[range(features), range(features)] += l2
+        l2 = 0.0
+    else:
+        gram = scale / rows * (columns @ columns.T)
+    last = len(gram) - 1
+    return float(eigh(gram, eigvals_only=True, subset_by_index=(last, last))[0]) + l2

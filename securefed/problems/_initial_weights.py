@@ -1,0 +1,42 @@
+"""Draw the initial weights of networks from a NumPy generator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from securefed._public import require
+from securefed._tensors import Array
+
+InitialWeights = Literal["glorot", "uniform"]
+STARTS = ("glorot", "uniform")
+
+
+def check_start(start: str) -> None:
+    """Raise `ConfigError` unless `start` is one of `STARTS`."""
+    require(start in STARTS, f"start must be 'glorot' or 'uniform'; got {start!r}")
+
+
+def draw_weights(
+    shapes: Mapping[str, tuple[int, ...]], start: InitialWeights, rng: np.random.Generator
+) -> dict[str, Array]:
+    """Draw float64 weights (out, in, ...) and the biases (out,) that follow them.
+
+    `glorot`: weights uniform in +- sqrt(6 / (fan_in + fan_out)), biases zero (Glorot and Bengio 2010, (16)).
+    `uniform`: both uniform in +- 1 / sqrt(fan_in), torch's default for linear and convolutional layers.
+    """
+    out: dict[str, Array] = {}
+    fan_in = 1
+    for name, shape in shapes.items():
+        if len(shape) >= 2:
+            window = int(np.prod(shape[2:], dtype=np.int64))
+            fan_in, fan_out = shape[1] * window, shape[0] * window
+        if start == "uniform":
+            out[name] = rng.uniform(-1.0, 1.0, shape) / np.sqrt(fan_in)
+        elif len(shape) >= 2:
+            out[name] = rng.uniform(-1.0, 1.0, shape) * np.sqrt(6.0 / (fan_in + fan_out))
+        else:
+            out[name] = np.zeros(shape)
+    return out

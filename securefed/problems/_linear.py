@@ -1,0 +1,187 @@
+"""Train linear classifiers: binary logistic and softmax regression, NumPy only.
+
+z = W x + b,   loss = mean_k l(z_k, y_k) + l2/2 ||W||^2        (the bias is not penalised)
+dl/dz = p(z) - [y],   dl/dW = (dl/dz) x^T + l2 W,   dl/db = dl/dz
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import expit, logsumexp, softmax
+
+from securefed._public import Public, require
+from securefed._tensors import Array, Tensors
+from securefed.problems._base import Classifier, Precision, check_nonnegative, check_precision, largest_eigenvalue
+from securefed.problems._cross_entropy import slope_of
+
+PRACTICAL_WEIGHT = 10.0
+"""Up to this size of a weight the declared gradient bound covers the l2 term; beyond, clients refuse and it doubles."""
+
+
+@dataclass(frozen=True)
+class LinearProblem(Classifier):
+    """Base class of losses of a linear map z = W x + b.
+
+    Attributes:
+        bias: whether there is a bias.
+        l2: weight of l2/2 ||W||^2, >= 0.
+        initial_scale: standard deviation of the initial weights; 0 starts at zero. The bias starts at zero.
+        precision: of parameters, gradients and all arithmetic of a client.
+
+    Raises:
+        ConfigError: a parameter outside its domain.
+    """
+
+    bias: bool = True
+    l2: float = 0.0
+    initial_scale: float = 0.0
+    precision: Precision = "float64"
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_precision(self.precision)
+        check_nonnegative("l2", self.l2)
+        check_nonnegative("initial_scale", self.initial_scale)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of parameters and gradients."""
+        return np.dtype(self.precision)
+
+    def gradient_bounds(self, public: Public) -> dict[str, float]:
+        """|dl/dz| <= 1, so |dl/dW| <= feature_bound + l2 |W| with |W| <= `PRACTICAL_WEIGHT`, and |dl/db| <= 1."""
+        return self._bounds(public, 1.0)
+
+    def _bounds(self, public: Public, steepest: float) -> dict[str, float]:
+        """For |dl/dz| <= `steepest`."""
+        bounds = {"weight": steepest * public.feature_bound + self.l2 * PRACTICAL_WEIGHT}
+        return bounds | {"bias": steepest} if self.bias else bounds
+
+    def initial(self, public: Public, rng: np.random.Generator) -> dict[str, Array]:
+        """Return the parameters before the first round."""
+        out = {name: np.zeros(shape) for name, shape in self.shapes(public).items()}
+        if self.initial_scale:
+            out["weight"] = rng.normal(0.0, self.initial_scale, out["weight"].shape)
+        return out
+
+    @abstractmethod
+    def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the parameters."""
+
+    def logits(self, parameters: Tensors, x: Array) -> Any:
+        """Compute W x + b for every row of `x`."""
+        z = x @ parameters["weight"].T
+        return z + parameters["bias"] if self.bias else z
+
+    def penalty(self, parameters: Tensors) -> float:
+        """Compute l2/2 ||W||^2."""
+        return 0.5 * self.l2 * float(np.sum(parameters["weight"] ** 2)) if self.l2 else 0.0
+
+
+@dataclass(frozen=True)
+class LogisticRegression(LinearProblem):
+    """Binary logistic regression, labels 0 and 1; parameters `weight` (features,) and `bias` ()."""
+
+    name: ClassVar[str] = "logistic"
+
+    def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
+        require(
+            1 <= public.classes <= 2,
+            f"logistic regression separates labels 0 and 1, the data declares {public.classes} classes; "
+            "use problem='softmax', or relabel",
+        )
+        return {"weight": (public.features,)} | ({"bias": ()} if self.bias else {})
+
+    def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
+        """Compute the mean loss of the rows `x`, regulariser included."""
+        z = self.logits(parameters, x)
+        return float(np.mean(np.logaddexp(0.0, z) - y * z)) + self.penalty(parameters)
+
+    def gradient(self, parameters: Tensors, x: Array, y: Array) -> dict[str, Array]:
+        """Compute the gradient of `loss`."""
+        x = np.asarray(x, self.dtype)
+        slope = np.asarray((expit(self.logits(parameters, x)) - y) / len(x), self.dtype)
+        out: dict[str, Array] = {"weight": slope @ x + self.l2 * parameters["weight"]}
+        if self.bias:
+            out["bias"] = np.asarray(slope.sum())
+        return out
+
+    def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
+        """Compute the gradients of several clients at once, as in `Problem.gradients`."""
+        W = parameters["weight"]
+        z = (x @ W[:, :, None])[:, :, 0]
+        slope = np.asarray((expit(z + parameters["bias"][:, None] if self.bias else z) - y) * weights, self.dtype)
+        out: dict[str, Array] = {"weight": (slope[:, None, :] @ x)[:, 0, :] + self.l2 * W}
+        if self.bias:
+            out["bias"] = slope.sum(axis=1)
+        return out
+
+    def predict(self, parameters: Tensors, x: Array) -> Array:
+        """Predict the (rows,) int64 labels."""
+        return np.asarray(self.logits(parameters, x) > 0, dtype=np.int64)
+
+    def smoothness(self, x: Array, classes: int) -> float | None:
+        """Return the constant at zero weights, where p (1 - p) = 1/4, its largest value; unknown for others."""
+        return None if self.initial_scale else largest_eigenvalue(x, bias=self.bias, scale=0.25, l2=self.l2)
+
+
+@dataclass(frozen=True)
+class SoftmaxRegression(LinearProblem):
+    """Softmax regression, labels 0..classes-1; parameters `weight` (classes, features) and `bias` (classes,)."""
+
+    name: ClassVar[str] = "softmax"
+
+    def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
+        """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
+        require(
+            public.classes >= 2,
+            f"softmax regression needs at least 2 classes, the data declares {public.classes}; labels are integers "
+            "from 0: write Dataset(x, y.astype(int)) where they are floats",
+        )
+        return {"weight": (public.classes, public.features)} | ({"bias": (public.classes,)} if self.bias else {})
+
+    def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
+        """Compute the mean loss of the rows `x`, regulariser included."""
+        z = self.logits(parameters, x)
+        return float(np.mean(logsumexp(z, axis=1) - z[np.arange(len(y)), y])) + self.penalty(parameters)
+
+    def gradient(self, parameters: Tensors, x: Array, y: Array) -> dict[str, Array]:
+        """Compute the gradient of `loss`."""
+        x = np.asarray(x, self.dtype)
+        slope = softmax(self.logits(parameters, x), axis=1)
+        slope[np.arange(len(y)), y] -= 1.0
+        slope /= len(x)
+        out: dict[str, Array] = {"weight": slope.T @ x + self.l2 * parameters["weight"]}
+        if self.bias:
+            out["bias"] = slope.sum(axis=0)
+        return out
+
+    def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
+        """Compute the gradients of several clients at once, as in `Problem.gradients`."""
+        W = parameters["weight"]
+        z = x @ W.transpose(0, 2, 1)
+        if self.bias:
+            z += parameters["bias"][:, None, :]
+        slope = slope_of(z, y, weights)
+        out: dict[str, Array] = {"weight": slope.transpose(0, 2, 1) @ x + self.l2 * W}
+        if self.bias:
+            out["bias"] = slope.sum(axis=1)
+        return out
+
+    def predict(self, parameters: Tensors, x: Array) -> Array:
+        """Predict the (rows,) int64 labels."""
+        return np.asarray(self.logits(parameters, x).argmax(axis=1), dtype=np.int64)
+
+    def smoothness(self, x: Array, classes: int) -> float | None:
+        """Return the constant at zero weights, where diag(p) - p p^T has the eigenvalue 1 / classes.
+
+        It is unknown for other weights.
+
+        Elsewhere the Hessian reaches up to classes / 2 times that.
+        """
+        return None if self.initial_scale else largest_eigenvalue(x, bias=self.bias, scale=1.0 / classes, l2=self.l2)

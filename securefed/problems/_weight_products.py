@@ -1,0 +1,71 @@
+"""Multiply with the weights of a network's layers in back-propagation, for several clients at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from securefed._tensors import Array, Tensors
+
+
+class WeightProducts(Protocol):
+    """Multiply with a weight W (outputs, inputs) given by its name; each client has its own.
+
+    A layer is z = A W^T + b; D = d loss / dz. A is (clients, widest, inputs), D (clients, widest, outputs).
+    """
+
+    def forward(self, name: str, entered: Array) -> Array:
+        """Compute A W^T."""
+        ...
+
+    def backward(self, name: str, slope: Array) -> Array:
+        """Compute D W."""
+        ...
+
+    def gradient(self, name: str, slope: Array, entered: Array) -> Array | None:
+        """Compute D^T A + l2 W; `None` where D and A are kept instead, and must not be changed any more."""
+        ...
+
+
+@dataclass(frozen=True)
+class DenseWeightProducts:
+    """Multiply with weights that are stored as full matrices.
+
+    Attributes:
+        weights: (clients, outputs, inputs) by name.
+        l2: weight of l2/2 ||W||^2 in the loss.
+        room: arrays that gradients are written into, by name; new ones where there are none.
+    """
+
+    weights: Tensors
+    l2: float = 0.0
+    room: Tensors = field(default_factory=dict)
+
+    def forward(self, name: str, entered: Array) -> Array:
+        """Compute A W^T."""
+        return entered @ turned(self.weights[name])
+
+    def backward(self, name: str, slope: Array) -> Array:
+        """Compute D W."""
+        return slope @ self.weights[name]
+
+    def gradient(self, name: str, slope: Array, entered: Array) -> Array:
+        """Compute the gradient of `loss`."""
+        found: Array = np.matmul(turned(slope), entered, out=self.room.get(name))
+        if self.l2:
+            found += found.dtype.type(self.l2) * self.weights[name]
+        return found
+
+
+def turned(stack: Array) -> Array:
+    """Transpose every matrix of the stack."""
+    return stack.swapaxes(-1, -2)
+
+
+def times(stack: Array, matrix: Array) -> Array:
+    """Compute stack @ matrix; one product for the whole stack where all clients share the matrix."""
+    if matrix.ndim == 2:
+        return (stack.reshape(-1, stack.shape[-1]) @ matrix).reshape(*stack.shape[:-1], matrix.shape[-1])
+    return stack @ matrix

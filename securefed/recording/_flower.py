@@ -1,0 +1,204 @@
+"""Record a Flower run: its training messages become a `Transcript` that every view and attack reads.
+
+Flower is not imported: messages are read by their attributes, so that a recording needs only NumPy.
+
+    recording = FlowerRecording(features=64, classes=10, names=["weight", "bias"])
+    strategy.start(grid=recording.watch(grid), ...)        # a ServerApp of today: every round is recorded
+    recording.fit(self.sent, results)                      # inside a strategy's `aggregate_fit`, before that API
+    recording.finish().save("run.transcript")
+
+The server of a plain Flower app sees every model, which is what is recorded. Of a round under Flower's own secure
+aggregation it sees the sum alone: pass that to `Recording.sums`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from securefed._messages import ClientId, Transcript
+from securefed._tensors import Array, Tensors
+from securefed.errors import DataError, TranscriptError
+from securefed.recording._recording import Recording, named
+
+Form = Literal["updates", "models"]
+EXAMPLES: Final = "num-examples"
+_TRAIN: Final = "train"
+
+
+@dataclass(frozen=True)
+class _RecordedRound:
+    """One round: the model sent, and by node the model that came back and its number of rows."""
+
+    sent: Tensors
+    models: Mapping[int, Tensors]
+    rows: Mapping[int, int]
+
+
+@dataclass
+class FlowerRecording:
+    """Collect rounds of models; `finish` turns them into contributions as our algorithms send them.
+
+    Attributes:
+        features: width of the rows, as in `Recording`.
+        classes: number of labels, as in `Recording`.
+        feature_bound: declared range, as in `Recording`.
+        names: names of the model's arrays in their order, those of the attacked problem (softmax: `weight`, `bias`);
+            left out, Flower's own names stay.
+        form: `updates`: what `optimization/fedavg` sends, `delta.NAME` = n_i / mean(n) (y_i - x); `models`: `NAME` =
+            y_i.
+        weighted: whether the server weights models by their number of rows (Flower's strategies do).
+
+    Clients are numbered in the order of their nodes' ids; `meta["nodes"]` keeps those. A client's number of rows is the
+    largest that it stated. Arrays keep their types: float32 models stay float32, and attacks get no more digits.
+    """
+
+    features: int
+    classes: int = 0
+    feature_bound: float = 1.0
+    names: Sequence[str] | None = None
+    form: Form = "updates"
+    weighted: bool = True
+    _rounds: list[_RecordedRound] = field(default_factory=list, init=False, repr=False)
+
+    def messages(self, sent: Iterable[Any], replies: Iterable[Any]) -> None:
+        """Record a round of Flower `Message`s; other types than `train` and replies with an error are ignored.
+
+        Raises:
+            DataError: clients were sent different models, or a message holds no arrays.
+        """
+        models = [self._arrays(message) for message in sent if _kind(message) == _TRAIN]
+        if not models:
+            return
+        for other in models[1:]:
+            if any(not np.array_equal(other[name], models[0][name]) for name in models[0]):
+                raise DataError("clients of one round were sent different models; record each group as a round")
+        answers = [reply for reply in replies if _kind(reply) == _TRAIN and not reply.has_error()]
+        back = {int(reply.metadata.src_node_id): reply for reply in answers}
+        rows = {node: _examples(reply) for node, reply in back.items()}
+        self._add(models[0], {node: self._arrays(reply) for node, reply in back.items()}, rows)
+
+    def fit(self, sent: Any, results: Sequence[tuple[Any, Any]]) -> None:
+        """Record a round of the API before messages, inside `aggregate_fit`.
+
+        Args:
+            sent: the `Parameters` (or `FitIns`) of that round's `configure_fit`.
+            results: pairs of `ClientProxy` and `FitRes`; node ids are taken from `proxy.node_id`, else from `cid`.
+        """
+        models = {_node(proxy): self._named(arrays_of(reply)) for proxy, reply in results}
+        rows = {_node(proxy): int(reply.num_examples) for proxy, reply in results}
+        self._add(self._named(arrays_of(sent)), models, rows)
+
+    def watch(self, grid: Any) -> Any:
+        """Wrap a grid so that its training rounds are recorded; pass the result to the strategy."""
+        return _RecordingGrid(grid, self)
+
+    def finish(self, output: Tensors | None = None) -> Transcript:
+        """Return the transcript; `output` is the final model, by default the mean of the last round.
+
+        Raises:
+            TranscriptError: no training round was recorded.
+            DataError: as in `Recording.round`.
+        """
+        if not self._rounds:
+            raise TranscriptError("the Flower run held no training round with a reply")
+        nodes = sorted({node for told in self._rounds for node in told.models})
+        rows = [max(told.rows.get(node, 0) for told in self._rounds) for node in nodes]
+        if min(rows) < 1:
+            raise DataError(f"a client stated no number of rows; its reply's metrics need {EXAMPLES!r}")
+        facts = {"nodes": [str(node) for node in nodes], "framework": "flower", "form": self.form}
+        recording = Recording(
+            rows=rows,
+            features=self.features,
+            classes=self.classes,
+            feature_bound=self.feature_bound,
+            facts=facts,
+        )
+        weights = np.asarray(rows) / np.mean(rows) if self.weighted else np.ones(len(rows))
+        place: dict[int, ClientId] = {node: index for index, node in enumerate(nodes)}
+        for told in self._rounds:
+            updates = {
+                place[node]: self._contribution(told.sent, model, float(weights[place[node]]))
+                for node, model in told.models.items()
+            }
+            recording.round(told.sent, updates)
+        return recording.finish(self._mean(self._rounds[-1], weights, place) if output is None else output)
+
+    def _contribution(self, sent: Tensors, model: Tensors, weight: float) -> dict[str, Array]:
+        if self.form == "models":
+            return dict(model)
+        return {f"delta.{name}": _like(weight * (model[name] - sent[name]), model[name]) for name in model}
+
+    def _mean(self, told: _RecordedRound, weights: Array, place: Mapping[int, ClientId]) -> dict[str, Array]:
+        own = {node: float(weights[place[node]]) for node in told.models}
+        share = sum(own.values())
+        return {
+            name: _like(np.sum([own[node] / share * model[name] for node, model in told.models.items()], axis=0), first)
+            for name, first in told.sent.items()
+        }
+
+    def _add(self, sent: Tensors, models: Mapping[int, Tensors], rows: Mapping[int, int]) -> None:
+        if models:  # a round without replies holds no message
+            self._rounds.append(_RecordedRound(sent, dict(models), dict(rows)))
+
+    def _arrays(self, message: Any) -> dict[str, Array]:
+        records = list(message.content.array_records.values())
+        if not records:
+            raise DataError("a training message holds no ArrayRecord, so there is no model in it")
+        found = {str(name): np.asarray(array.numpy()) for record in records for name, array in record.items()}
+        return self._named(list(found.values())) if self.names is not None else found
+
+    def _named(self, arrays: Sequence[Array]) -> dict[str, Array]:
+        return named(arrays, self.names if self.names is not None else [str(k) for k in range(len(arrays))])
+
+
+def arrays_of(parameters: Any) -> list[Array]:
+    """Read the arrays of a `Parameters`, `FitIns` or `FitRes`, without unpickling anything.
+
+    Raises:
+        DataError: the bytes are not NumPy arrays.
+    """
+    held = getattr(parameters, "parameters", parameters)
+    try:
+        return [np.asarray(np.load(io.BytesIO(data), allow_pickle=False)) for data in held.tensors]
+    except (ValueError, EOFError, AttributeError) as error:
+        raise DataError(f"parameters must hold NumPy arrays as Flower serialises them: {error}") from error
+
+
+class _RecordingGrid:
+    """A grid that records what it sends and receives; everything else is the wrapped grid's."""
+
+    def __init__(self, grid: Any, recording: FlowerRecording) -> None:
+        self._grid, self._recording = grid, recording
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
+        """Send messages by the wrapped grid, and record them and their replies."""
+        sent = list(messages)
+        replies = list(self._grid.send_and_receive(sent, timeout=timeout))
+        self._recording.messages(sent, replies)
+        return replies
+
+
+def _kind(message: Any) -> str:
+    return str(message.metadata.message_type).split(".")[0]
+
+
+def _examples(reply: Any) -> int:
+    found = [int(record[EXAMPLES]) for record in reply.content.metric_records.values() if EXAMPLES in record]
+    return found[0] if found else 0
+
+
+def _node(proxy: Any) -> int:
+    known = getattr(proxy, "node_id", None)
+    return int(proxy.cid if known is None else known)
+
+
+def _like(value: Array, example: Array) -> Array:
+    return np.asarray(value, example.dtype) if example.dtype.kind == "f" else np.asarray(value, np.float64)

@@ -1,0 +1,245 @@
+"""Build a transcript of a run in another framework, round by round.
+
+    recording = Recording(rows=[100, 80, 120], features=64, classes=10, feature_bound=1.0)
+    recording.round(broadcast, {0: update, 1: update, 2: update})     # NumPy arrays by name
+    transcript = recording.finish(output)
+    transcript.save("run.transcript")                                 # safetensors; nothing is ever unpickled
+
+Where single updates are not known (a run under secure aggregation), `sums` takes the sum and the clients in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._messages import SERVER, ClientId, ClippingNoiseRecord, Message, RoundRecord, SentMessage, Transcript
+from securefed._public import Public
+from securefed._tensors import Array, Layout, Tensors, encode
+from securefed.errors import DataError, TranscriptError
+
+UPLOAD: Final = "upload"
+
+
+class Recording:
+    """Build a `Transcript` that every view and attack reads like one of our own runs.
+
+    Args:
+        rows: public number of rows of each client; ids are positions.
+        features: width of the rows.
+        classes: 0 without labels.
+        feature_bound: declared range.
+        facts: anything else worth keeping (JSON).
+    """
+
+    def __init__(
+        self,
+        *,
+        rows: Sequence[int],
+        features: int,
+        classes: int = 0,
+        feature_bound: float = 1.0,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Start a recording of a run with these public facts."""
+        meta = {**(facts or {}), "clients": len(rows), "rows": list(rows), "features": features, "classes": classes}
+        meta |= {"feature_bound": feature_bound, "imported": True}
+        self._transcript = Transcript(secrets.token_hex(16), meta)
+        try:
+            json.dumps(meta)
+            self.public = public_of(self._transcript)
+        except (TranscriptError, TypeError) as error:
+            raise DataError(f"public facts must be JSON, and numbers that a run can have: {error}") from error
+        self._broadcast: Layout | None = None
+        self._message: Layout | None = None
+
+    def round(
+        self,
+        broadcast: Tensors,
+        updates: Mapping[ClientId, Tensors],
+        *,
+        nbytes: int | None = None,
+        clip: float | None = None,
+        noise: float = 0.0,
+    ) -> None:
+        """Record a round in which each client's update is known.
+
+        Args:
+            broadcast: what clients started from; {} where it is unknown (attacks that need it will say so).
+            updates: each survivor's message, as the server would sum it (times its weight, where it weights).
+            nbytes: size of one upload on the wire; of our own encoding by default.
+            clip: L2 norm that clients clipped their updates to, all tensors together; `None` where they did not.
+            noise: standard deviation of what each client then added to every entry, where it added noise.
+
+        Raises:
+            DataError: names or shapes that change, entries that are not finite, a client that does not exist.
+        """
+        if not updates or not isinstance(updates, Mapping):
+            raise DataError("a round needs at least one update, by the number of its client")
+        own = {client: self._checked(update, f"client {client}'s update") for client, update in updates.items()}
+        names = next(iter(own.values()))
+        total = {name: np.sum([update[name] for update in own.values()], axis=0) for name in names}
+        index = len(self._transcript.records)
+        for client in sorted(own):
+            message = Message(self._transcript.run, index, UPLOAD, client, SERVER, own[client])
+            self._transcript.sent.append(SentMessage(message, len(encode(own[client])) if nbytes is None else nbytes))
+            self._transcript.contributions[index, client] = own[client]
+        self._record(broadcast, total, own, clip, math.sqrt(len(own)) * noise)
+
+    def sums(
+        self,
+        broadcast: Tensors,
+        total: Tensors,
+        survivors: Iterable[ClientId],
+        *,
+        clip: float | None = None,
+        noise: float = 0.0,
+    ) -> None:
+        """Record a round of which only the sum is known, and the clients in it.
+
+        Arguments and errors are as in `round`; `noise` is that of the sum.
+        """
+        present = tuple(survivors)
+        if not present:
+            raise DataError("a sum needs at least one survivor")
+        self._record(broadcast, self._checked(total, "sum"), present, clip, noise)
+
+    def finish(self, output: Tensors) -> Transcript:
+        """Return the transcript, with the final model.
+
+        Raises:
+            TranscriptError: no round was recorded.
+        """
+        if not self._transcript.records:
+            raise TranscriptError("the recording holds no round")
+        self._transcript.output = {name: np.array(value) for name, value in output.items()}
+        return self._transcript
+
+    def _record(
+        self, broadcast: Tensors, total: Tensors, survivors: Iterable[ClientId], clip: float | None, noise: float
+    ) -> None:
+        if clip is not None and not 0 < clip < math.inf:
+            raise DataError(f"clip must be a positive norm, or None where nothing was clipped; got {clip}")
+        if not 0 <= noise < math.inf:
+            raise DataError(f"noise must be a standard deviation of at least 0 (0: no noise); got {noise}")
+        present = tuple(sorted(survivors))
+        unknown = [client for client in present if client not in range(self.public.clients)]
+        if unknown or len(set(present)) != len(present):
+            raise DataError(f"clients are numbered 0 to {self.public.clients - 1}, each once, not {list(present)}")
+        if not isinstance(broadcast, Mapping):
+            raise DataError(f"broadcast must map names to arrays ({{}} where unknown); got {type(broadcast).__name__}")
+        sent = {name: np.array(value) for name, value in broadcast.items()}
+        if sent:
+            self._broadcast = self._broadcast or Layout.of(sent)
+            self._broadcast.check(sent, where=f"broadcast of round {len(self._transcript.records)}")
+        values = dict(total)
+        index = len(self._transcript.records)
+        deviations = dict.fromkeys(values, noise) if noise else {}
+        distortion = ClippingNoiseRecord(() if clip is None else ((tuple(values), clip),), deviations, deviations)
+        self._transcript.records.append(
+            RoundRecord(index, "train", sent, present, present, values, {}, values, values, distortion)
+        )
+
+    def _checked(self, tensors: Tensors, where: str) -> dict[str, Array]:
+        if not isinstance(tensors, Mapping) or not tensors:
+            raise DataError(f"{where}: arrays by name are needed, not {type(tensors).__name__} of {len(tensors)}")
+        values = {str(name): np.asarray(value) for name, value in tensors.items()}
+        for name, value in values.items():
+            if value.dtype.kind not in "fiu":
+                raise DataError(f"{where}: {name!r} has type {value.dtype}; numbers are needed")
+        self._message = self._message or Layout.of(values)
+        self._message.check(values, where=f"{where} in round {len(self._transcript.records)}")
+        return values
+
+
+def named(arrays: Sequence[Array], names: Sequence[str]) -> dict[str, Array]:
+    """Name arrays that are in a fixed order (as from Flower's `parameters_to_ndarrays`) after the model's tensors.
+
+    Raises:
+        DataError: the names are not as many as the arrays, or not different.
+    """
+    if len(arrays) != len(names) or len(set(names)) != len(names):
+        raise DataError(f"{len(arrays)} arrays need as many different names, not {len(names)}")
+    return {name: np.asarray(value) for name, value in zip(names, arrays, strict=True)}
+
+
+def public_of(transcript: Transcript, *, classes: int | None = None) -> Public:
+    """Read the public facts of a run from its transcript, recorded here or imported.
+
+    Args:
+        transcript: the recorded run.
+        classes: number of labels, where the transcript does not say.
+
+    Raises:
+        TranscriptError: a fact is missing; the message says which.
+    """
+    meta = transcript.meta
+    missing = [name for name in ("clients", "rows", "features", "feature_bound") if name not in meta]
+    if missing:
+        raise TranscriptError(f"the transcript does not state {', '.join(missing)}; attacks need the public facts")
+    labels = meta.get("classes", 0) if classes is None else classes
+    whole = {"clients": meta["clients"], "features": meta["features"], "classes": labels}
+    whole |= {"cohort": meta.get("cohort", meta["clients"])}
+    facts = {name: _whole(value, name, least=int(name != "classes")) for name, value in whole.items()}
+    if not isinstance(meta["rows"], list | tuple) or len(meta["rows"]) != facts["clients"]:
+        raise TranscriptError(
+            f"the transcript states {facts['clients']} clients, and no list of as many numbers of rows"
+        )
+    rows = tuple(_whole(value, f"rows of client {k}", least=1) for k, value in enumerate(meta["rows"]))
+    bound = meta["feature_bound"]
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < float("inf"):
+        raise TranscriptError(f"the transcript's feature_bound must be a positive number, not {bound!r}")
+    return Public(facts["clients"], facts["cohort"], facts["features"], rows, facts["classes"], float(bound))
+
+
+def check(transcript: Transcript, public: Public) -> None:
+    """Check that the rounds of a transcript can be those of one run.
+
+    Raises:
+        TranscriptError: exchanges that do not follow each other, clients that do not exist or are counted twice, two
+            uploads of one client in one exchange, names or shapes that change, entries that are not finite.
+    """
+    layouts: dict[tuple[str, str], Layout] = {}
+
+    def alike(kind: str, what: str, tensors: Tensors, where: str) -> None:
+        if not tensors:
+            return
+        try:
+            layouts.setdefault((kind, what), Layout.of(tensors)).check(tensors, where=where)
+        except DataError as error:
+            raise TranscriptError(f"{error}; the transcript is no record of one run") from error
+
+    last = -1
+    for record in transcript.records:
+        where = f"exchange {record.round}"
+        if record.round <= last:
+            raise TranscriptError(f"{where} follows exchange {last}; a transcript holds each once, in their order")
+        last = record.round
+        present = record.survivors
+        if len(set(present)) != len(present) or not all(0 <= client < public.clients for client in present):
+            raise TranscriptError(
+                f"{where}: clients are numbered 0 to {public.clients - 1}, each once, not {list(present)}"
+            )
+        alike(record.kind, "broadcast", record.broadcast, f"{where}, broadcast")
+        alike(record.kind, "message", record.total, f"{where}, sum")
+    own: dict[tuple[int, int], int] = {}
+    for message in (sent.message for sent in transcript.sent if sent.message.stage == UPLOAD):
+        key = (message.round, message.sender)
+        own[key] = own.get(key, 0) + (message.sender >= 0)  # the server's request has the stage's name too
+        if own[key] > 1:
+            raise TranscriptError(f"exchange {key[0]}: client {key[1]} uploads twice; a transcript holds each once")
+    clear = {record.round: record.kind for record in transcript.records if not record.step}
+    for (number, client), contribution in transcript.contributions.items():
+        if number in clear:  # elsewhere they are encoded, each defence in its way
+            alike(clear[number], "message", contribution, f"exchange {number}, client {client}")
+
+
+def _whole(value: object, name: str, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise TranscriptError(f"the transcript states {value!r} as its {name}; a whole number from {least} is needed")
+    return int(value)

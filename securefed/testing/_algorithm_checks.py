@@ -1,0 +1,368 @@
+"""Checks that every algorithm has to pass. Each takes an algorithm with small, quick settings.
+
+An algorithm runs on five clients of 4 to 8 rows and 6 features, with three classes as labels, or with real responses
+where it refuses labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from securefed._messages import SERVER, Aggregate, Message
+from securefed._persistence.packing import pack, restore
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
+from securefed._runtime.server import Result
+from securefed._tensors import Tensors, add
+from securefed._transports.in_process import InProcessTransport, LossyTransport
+from securefed.algorithms._base import Algorithm, RoundOutcome
+from securefed.algorithms._capabilities import SupportsBatches
+from securefed.algorithms._validation import check_contribution, check_object, check_packable, contribution_layout
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense, without_indicator
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.errors import DataError, SecureFedError
+
+CLIENTS, FEATURES, CLASSES = 5, 6, 3
+ROUNDS = 3
+Method = Algorithm[Any, Any]
+Rounds = Sequence[tuple[str, tuple[int, ...]]]
+"""By exchange, the stage at which clients are lost, and which."""
+
+
+def labelled_clients() -> list[Dataset]:
+    """Five small clients with class labels."""
+    rng = np.random.default_rng(7)
+    sizes = [4 + client for client in range(CLIENTS)]
+    return [Dataset(rng.uniform(-1, 1, (rows, FEATURES)), np.arange(rows) % CLASSES) for rows in sizes]
+
+
+def example_clients(algorithm: Method) -> list[Dataset]:
+    """The clients on which an algorithm is checked: with real responses where it refuses labels."""
+    clients = labelled_clients()
+    try:
+        _enrolled(algorithm, clients)
+    except DataError:
+        return [Dataset(data.x, data.labels() - 1.0) for data in clients]
+    return clients
+
+
+def check_algorithm(algorithm: Method) -> None:
+    """Run all checks on an algorithm.
+
+    Raises:
+        AssertionError: a check fails; the message says which rule was broken and how.
+        SecureFedError: the algorithm breaks the contract in a way that a run refuses by name.
+    """
+    for check in CHECKS:
+        check(algorithm)
+
+
+def check_methods(algorithm: Method) -> None:
+    """The object has all methods, and its layout is one."""
+    check_object(algorithm)
+    contribution_layout(algorithm, Public.of(example_clients(algorithm)))
+
+
+def check_contributions_match_the_layout(algorithm: Method) -> None:
+    """Contributions of the first rounds have the layout's names and shapes, and stay within its bounds."""
+    layout = contribution_layout(algorithm, Public.of(example_clients(algorithm)))
+    for tensors in (tensors for step in _rounds(algorithm) for _, tensors in step.computed):
+        check_contribution(algorithm, (None, tensors), layout)
+        for spec in layout:
+            largest = float(np.abs(np.asarray(tensors[spec.name], np.float64)).max(initial=0.0))
+            assert np.isfinite(largest), f"contribute: tensor {spec.name!r} holds NaN or infinity"
+            assert spec.bound is None or largest <= spec.bound, (
+                f"contribute: tensor {spec.name!r} reaches {largest:g}, beyond the bound {spec.bound:g} of the layout"
+            )
+
+
+def check_randomness_comes_from_the_generator(algorithm: Method) -> None:
+    """Equal generators give equal states and contributions."""
+    for ours, theirs in zip(_rounds(algorithm), _rounds(algorithm), strict=True):
+        _same(ours.broadcast, theirs.broadcast, "start or combine: with equal generators, the broadcast")
+        for (a, sent), (b, again) in zip(ours.computed, theirs.computed, strict=True):
+            _same(sent, again, "contribute: with equal generators, the contribution")
+            _same(pack(a), pack(b), "contribute: with equal generators, the state")
+
+
+def check_contribute_changes_nothing_given(algorithm: Method) -> None:
+    """`contribute` leaves the committed state and the broadcast as they are: its new state is tentative."""
+    for step in _rounds(algorithm):
+        for client, state in enumerate(step.committed):
+            before, sent = _copied(pack(state)), _copied(step.broadcast)
+            algorithm.contribute(state, step.broadcast, np.random.default_rng([1, client]))
+            _same(pack(state), before, "contribute changes the committed state in place: that state")
+            _same(step.broadcast, sent, "contribute changes the broadcast in place: it")
+            first = algorithm.contribute(state, step.broadcast, np.random.default_rng([1, client]))[1]
+            again = algorithm.contribute(state, step.broadcast, np.random.default_rng([1, client]))[1]
+            _same(first, again, "contribute remembers a call that was not committed: the contribution")
+
+
+def check_states_pack_and_restore(algorithm: Method) -> None:
+    """A state that was written and read again gives the same broadcast and the same contribution."""
+    clients = example_clients(algorithm)
+    server, fresh = _enrolled(algorithm, clients)
+    template = server
+    for number, step in enumerate(_rounds(algorithm)):
+        check_packable(algorithm, step.server, "start")
+        _same(algorithm.broadcast(restore(template, pack(step.server))), step.broadcast, "restored: the broadcast")
+        for client, state in enumerate(step.committed):
+            check_packable(algorithm, state, "enroll")
+            rng = np.random.default_rng([number, client])
+            sent = algorithm.contribute(restore(fresh[client], pack(state)), step.broadcast, rng)[1]
+            _same(sent, step.computed[client][1], "of a restored state, the contribution")
+
+
+def check_evaluation_matches_its_layout(algorithm: Method) -> None:
+    """`evaluate` returns the tensors that `evaluation_layout` names; an algorithm without evaluation passes."""
+    layout = algorithm.evaluation_layout(Public.of(example_clients(algorithm)))
+    if not layout.specs or hasattr(algorithm, "noised_steps"):  # with noise of its own, evaluation is refused
+        return
+    for step in _rounds(algorithm):
+        for state in step.committed:
+            layout.check(algorithm.evaluate(state, step.broadcast), where=f"{type(algorithm).__name__}.evaluate")
+
+
+def check_batches_agree(algorithm: Method) -> None:
+    """Clients computed together get the result of clients computed one by one, up to rounding."""
+    if not isinstance(algorithm, SupportsBatches):
+        return
+    clients = example_clients(algorithm)
+    together = Federation(algorithm, clients, seed=2).run(ROUNDS)
+    alone = Federation(algorithm, clients, seed=2, batched=False).run(ROUNDS)
+    single = any(value.dtype == np.float32 for value in together.output.values())
+    tolerance = 2e-5 if single else 1e-10
+    for found, expected in [
+        (together.output, alone.output),
+        *((own, alone.personal[client]) for client, own in together.personal.items()),
+    ]:
+        for name, value in found.items():
+            np.testing.assert_allclose(value, expected[name], rtol=0, atol=tolerance)
+
+
+def check_parity(algorithm: Method) -> None:
+    """Secure aggregation opens the sums of the contributions, and the run is that of quantised sums in the clear."""
+    largest_rounding(algorithm, _SECURE)
+
+
+def largest_rounding(algorithm: Method, defense: Defense) -> float:
+    """Check parity under an exact defence.
+
+    Args:
+        algorithm: the algorithm.
+        defense: an exact defence, such as secure aggregation or Paillier.
+
+    Returns:
+        The largest difference between a sum and the sum in floating point.
+    """
+    worst = 0.0
+    recording, clients = RecordingAlgorithm(algorithm), example_clients(algorithm)
+    ours = Federation(recording, clients, defense, seed=3, batched=False).run(ROUNDS)  # type: ignore[arg-type]
+    assert len(recording.raw) == len(ours.transcript.records) * CLIENTS, (
+        "contribute was called once too often or seldom"
+    )
+    for index, record in enumerate(ours.transcript.records):
+        raw = recording.raw[index * CLIENTS : (index + 1) * CLIENTS]
+        for tensor in without_indicator(ours.plan).tensors:  # from the same state, |sum - plain sum| <= plan
+            exact = sum(np.asarray(tensors[tensor.name], np.float64) for tensors in raw)
+            difference = float(np.abs(record.total[tensor.name] - exact).max())
+            worst = max(worst, difference)
+            assert difference <= tensor.error, f"{tensor.name!r}: off by {difference:g}, planned {tensor.error:g}"
+    assert_same_run(ours, Federation(algorithm, clients, _QUANTISED, seed=3, batched=False).run(ROUNDS))
+    return worst
+
+
+def check_lost_clients(algorithm: Method) -> None:
+    """Clients lost at any stage leave the run of those that stayed."""
+    clients = example_clients(algorithm)
+    stages = _SECURE.plan(algorithm.layout(Public.of(clients)), CLIENTS).stages
+    losses: Rounds = [(stage, lost) for stage in stages for lost in ((0,), (1, 3))]
+    for lose in ("requests", "replies"):
+        run_with_losses(algorithm, clients, losses, lose)
+
+
+def check_odd_clients(algorithm: Method) -> None:
+    """A client of odd rows gives finite results, or is refused by name before the first round."""
+    for kind, change in ODD.items():
+        clients = example_clients(algorithm)
+        clients[1] = change(clients[1])
+        try:
+            federation = Federation(algorithm, clients, seed=2)
+        except SecureFedError:
+            continue
+        result = federation.run(ROUNDS)
+        for value in [*result.output.values(), *(v for own in result.personal.values() for v in own.values())]:
+            assert np.isfinite(value).all(), f"a client with {kind} leaves NaN or infinity in the result"
+
+
+CHECKS = (
+    check_methods,
+    check_contributions_match_the_layout,
+    check_randomness_comes_from_the_generator,
+    check_contribute_changes_nothing_given,
+    check_states_pack_and_restore,
+    check_evaluation_matches_its_layout,
+    check_batches_agree,
+    check_parity,
+    check_lost_clients,
+    check_odd_clients,
+)
+
+ODD: dict[str, Callable[[Dataset], Dataset]] = {
+    "one row": lambda d: Dataset(d.x[:1], _targets(d)[:1]),
+    "one class": lambda d: Dataset(d.x, np.zeros_like(_targets(d))),
+    "constant features": lambda d: Dataset(np.full_like(d.x, 0.5), d.y),
+    "zeros": lambda d: Dataset(np.zeros_like(d.x), d.y),
+    "the same row again and again": lambda d: Dataset(np.repeat(d.x[:1], d.rows, 0), d.y),
+}
+"""By name, what makes a client's rows odd."""
+_SECURE, _QUANTISED = chain(secure_aggregation()), chain(Quantise())
+
+
+@dataclass
+class RecordingAlgorithm:
+    """An algorithm that keeps every contribution as it is before a defence encodes it.
+
+    Attributes:
+        inner: the algorithm.
+        raw: its contributions, in the order in which they were computed.
+    """
+
+    inner: Any
+    raw: list[Tensors] = field(default_factory=list)
+
+    def contribute(self, client: Any, broadcast: Tensors, rng: np.random.Generator) -> tuple[Any, Tensors]:
+        """Keep what the algorithm contributes."""
+        state, tensors = self.inner.contribute(client, broadcast, rng)
+        self.raw.append(tensors)
+        return state, tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def assert_same_run(ours: Result, theirs: Result) -> None:
+    """Compare two runs bit for bit: survivors and sums of every exchange, and the output."""
+    assert len(ours.transcript.records) == len(theirs.transcript.records), "the runs have different numbers of sums"
+    for a, b in zip(ours.transcript.records, theirs.transcript.records, strict=True):
+        assert (a.round, a.survivors) == (b.round, b.survivors)
+        for name in a.encoded:
+            np.testing.assert_array_equal(a.encoded[name], b.encoded[name])
+    for name in ours.output:
+        np.testing.assert_array_equal(ours.output[name], theirs.output[name])
+
+
+def run_with_losses(algorithm: Method, clients: Sequence[Dataset], losses: Rounds, lose: str) -> Result:
+    """Run under secure aggregation while clients are lost, and compare with a plain run of the same survivors.
+
+    Args:
+        algorithm: the algorithm.
+        clients: their rows.
+        losses: by exchange, the stage and the clients that are lost there.
+        lose: `requests` or `replies`, which messages are lost.
+
+    Returns:
+        The run under secure aggregation; it goes on until every loss was met.
+    """
+
+    def lossy(drop: Callable[[Message], bool], way: str, endpoints: Any) -> LossyTransport:
+        return LossyTransport(InProcessTransport(endpoints), **{way: drop})
+
+    met = partial(lossy, partial(is_lost, losses), lose)
+    settings: dict[str, Any] = {
+        "seed": 5,
+        "batched": False,
+        "options": RunOptions(max_void=500),
+    }  # who is batched depends on the losses
+    ours = Federation(algorithm, clients, _SECURE, transport=met, **settings)
+    completed = 0
+
+    def until_all_are_met(entry: Any) -> None:
+        nonlocal completed
+        completed = entry.round + 1
+        if entry.exchange + 1 >= len(losses):
+            raise _AllLossesMet
+
+    with suppress(_AllLossesMet):  # one run: the end of a run takes an exchange number of its own
+        ours.run(len(losses), progress=until_all_are_met)
+    result = ours.run(completed)
+    survivors = {record.round: record.survivors for record in result.transcript.records}
+
+    def left_out(message: Message) -> bool:
+        return message.stage == "upload" and message.sender not in survivors.get(message.round, ())
+
+    same = partial(lossy, left_out, "replies")
+    assert_same_run(result, Federation(algorithm, clients, _QUANTISED, transport=same, **settings).run(completed))
+    return result
+
+
+class _AllLossesMet(Exception):
+    """Ends a run."""
+
+
+@dataclass(frozen=True)
+class _Round:
+    """One round by hand: what it started from, and what every client computed."""
+
+    server: Any
+    committed: list[Any]
+    broadcast: Tensors
+    computed: list[tuple[Any, Tensors]]
+
+
+def _enrolled(algorithm: Method, clients: Sequence[Dataset]) -> tuple[Any, list[Any]]:
+    public, rng = Public.of(clients), np.random.default_rng
+    server = algorithm.start(public, rng(0))
+    return server, [algorithm.enroll(data, public, rng([0, index])) for index, data in enumerate(clients)]
+
+
+def _rounds(algorithm: Method) -> Iterator[_Round]:
+    """The first rounds of a run without a message layer, in which every contribution is counted."""
+    server, states = _enrolled(algorithm, example_clients(algorithm))
+    for number in range(ROUNDS):
+        broadcast = algorithm.broadcast(server)
+        rngs = [np.random.default_rng([number, client]) for client in range(CLIENTS)]
+        computed = [algorithm.contribute(state, broadcast, rng) for state, rng in zip(states, rngs, strict=True)]
+        yield _Round(server, states, broadcast, computed)
+        total = computed[0][1]
+        for _, tensors in computed[1:]:
+            total = add(total, tensors)
+        server = algorithm.combine(server, Aggregate(total, tuple(range(CLIENTS))))
+        followed = algorithm.broadcast(server) if algorithm.needs_outcome else None
+        states = [algorithm.commit(tentative, RoundOutcome(True, followed)) for tentative, _ in computed]
+
+
+def is_lost(losses: Rounds, message: Message) -> bool:
+    """Whether a message is lost, by the stage of its exchange and the client it goes to or comes from."""
+    party = message.receiver if message.sender == SERVER else message.sender
+    if message.round >= len(losses):
+        return False
+    stage, clients = losses[message.round]
+    return message.stage == stage and party in clients
+
+
+def _same(found: Mapping[str, Any], expected: Mapping[str, Any], what: str) -> None:
+    assert set(found) == set(expected), f"{what} has other fields"
+    for name, value in expected.items():
+        assert np.array_equal(found[name], value, equal_nan=np.asarray(value).dtype.kind == "f"), (
+            f"{what} differs in {name!r}"
+        )
+
+
+def _copied(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: np.array(value) for name, value in tensors.items()}
+
+
+def _targets(data: Dataset) -> Any:
+    assert data.y is not None
+    return data.y

@@ -1,0 +1,76 @@
+"""For test suites: a gate on what an algorithm's messages give away.
+
+def test_my_method_keeps_rows_to_itself():
+    assert_leakage_below(0.2, my_contribute, clients, start=first, combine=follow)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from securefed._auditing.own import GATED, SECRETS, VIEWS, Clients, OwnAudit, Secret, audit_algorithm
+from securefed._auditing.own_gate import blind, leaks
+from securefed.errors import ConfigError
+
+__all__ = ["assert_leakage_below"]
+
+
+def assert_leakage_below(
+    limit: float,
+    algorithm: Any,
+    clients: Clients | None = None,
+    *,
+    views: Sequence[str] = ("server",),
+    secrets: Sequence[Secret] = GATED,
+    **audit: Any,
+) -> OwnAudit:
+    """Fail where an attack leaks `limit` or more, or where the audit is too weak to tell.
+
+    Args:
+        limit: 0 = nothing beyond public knowledge, 1 = exact.
+        algorithm: as `securefed.audit_algorithm` takes it; or a finished `OwnAudit`, alone.
+        clients: as `securefed.audit_algorithm` takes them.
+        views: those that have to stay below: `("sum only",)` for a method that always runs under secure aggregation.
+        secrets: of gram, samples, labels, membership, pooled gram, pooled samples, confirmation; confirmation is not
+            asked for by default, since only noise withstands it. The pooled ones are all clients' data together, which
+            are asked of sums alone: leave them out for a method whose purpose is a pooled statistic.
+        **audit: further arguments of `securefed.audit_algorithm`.
+
+    Returns:
+        The audit, for further assertions.
+
+    Raises:
+        AssertionError: the upper end of some interval reaches `limit`, or a single client was reconstructed, or one row
+            or column; or the audit was blind: a leak of `limit` would not have been detected, no attack was scored for
+            a secret, or the one that was does not explain the messages. The message holds the whole table.
+        ConfigError: the limit is outside (0, 1), a view or secret is unknown, or nothing was audited.
+    """
+    if not 0 < limit < 1:
+        raise ConfigError(f"the limit lies between 0 and 1, not {limit}")
+    looks, sought = _names(views, VIEWS, "views"), _names(secrets, SECRETS, "secrets")
+    found = algorithm if isinstance(algorithm, OwnAudit) else _audit(algorithm, clients, looks, audit)
+    cells = [cell for cell in found.cells if cell.view in looks and cell.secret in sought]
+    if not cells:
+        raise ConfigError(f"no attack on {', '.join(sought)} ran: {'; '.join(found.skipped) or 'no such view'}")
+    above = leaks(found, limit, looks, sought)
+    if above:
+        raise AssertionError(f"leakage is not below {limit:g}: {'; '.join(above)}\n{found}")
+    weak = blind(found, limit, looks, sought)
+    if weak:
+        raise AssertionError(f"the audit is too weak for {limit:g}: {'; '.join(weak)}\n{found}")
+    return found
+
+
+def _names(given: Sequence[str], known: Sequence[str], what: str) -> tuple[Any, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise ConfigError(f"{what} are {', '.join(known)}; not {', '.join(map(repr, unknown)) or 'none at all'}")
+    return names
+
+
+def _audit(algorithm: Any, clients: Clients | None, views: Sequence[str], audit: dict[str, Any]) -> OwnAudit:
+    if clients is None:
+        raise ConfigError("give the clients' rows, or a finished audit")
+    return audit_algorithm(algorithm, clients, view=views, **audit)

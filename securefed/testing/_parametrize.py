@@ -1,0 +1,52 @@
+"""Finds the published checks for an object, and makes a pytest parametrisation of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+from securefed.errors import ConfigError
+
+Check = Callable[[Any], None]
+_KINDS = (
+    ("contribute", "algorithm", "securefed.testing._algorithm_checks"),
+    ("applies", "attack", "securefed.testing._attack_checks"),
+    ("client_open", "aggregation", "securefed.testing"),
+    ("encode", "transform", "securefed.testing"),
+)
+"""A method that tells the kind, the kind, and the module whose `CHECKS` are for it."""
+
+
+def checks_for(instance: Any) -> tuple[Check, ...]:
+    """Return the published checks for an object: an algorithm, an attack, a transform or an aggregation.
+
+    Raises:
+        ConfigError: it is a class, or none of these.
+    """
+    if isinstance(instance, type):
+        raise ConfigError(f"the checks need an object; got the class {instance.__name__}. Write {instance.__name__}().")
+    for method, _, module in _KINDS:
+        if callable(getattr(instance, method, None)):
+            checks: tuple[Check, ...] = import_module(module).CHECKS
+            return checks
+    raise ConfigError(
+        f"{type(instance).__name__} is none of {', '.join(kind for _, kind, _ in _KINDS)}: it lacks "
+        f"{', '.join(f'`{method}`' for method, _, _ in _KINDS)}"
+    )
+
+
+def parametrize_with_checks(instances: Iterable[Any]) -> Any:
+    """Parametrise a pytest test with every check of every object; the test takes `instance` and `check`.
+
+    Args:
+        instances: algorithms, attacks, transforms or aggregations, with small, quick settings.
+    """
+    import pytest  # noqa: PLC0415 - needed in test suites only
+
+    pairs = [
+        pytest.param(instance, check, id=f"{type(instance).__name__}-{getattr(check, '__name__', check)}")
+        for instance in instances
+        for check in checks_for(instance)
+    ]
+    return pytest.mark.parametrize(("instance", "check"), pairs)

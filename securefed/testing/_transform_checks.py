@@ -1,0 +1,230 @@
+"""Checks that every transform must pass, for transforms of the project and of its users.
+
+`check_transform(transform)` runs them all; `CHECKS` holds them one by one. A check raises `AssertionError`
+with what the transform does and what it should do, or the named error of the transform itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._tensors import Layout, Tensors, TensorSpec
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip
+from securefed.defenses._plan import Plan
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._transform import ChainStage, Transform
+from securefed.errors import DataError, PlanError, RangeRefused, SecureFedError
+
+LAYOUT: Final = Layout(
+    (TensorSpec("weights", (3, 4), 2.0, 64, sensitivity=0.5), TensorSpec("loss", (), 5.0, 32, sensitivity=0.5))
+)
+"""The tensors that the checks send through a transform: a matrix and a scalar."""
+
+CLIENTS: Final = 5
+_NORM: Final = 100.0
+"""Clip of the chains that the checks compose for transforms that need one; no contribution of theirs is as long."""
+_ROUNDING: Final = 1e-9
+"""Rounding in float64 that is allowed on top of the plan's error, relative to the tensor's bound."""
+
+
+def check_transform(transform: Transform) -> None:
+    """Run all checks on a transform.
+
+    Raises:
+        AssertionError: the transform does not do what its contract says; the message says what.
+        SecureFedError: the transform refuses to be composed, planned or run, by a named error.
+    """
+    for check in CHECKS:
+        check(transform)
+
+
+def check_description(transform: Transform) -> None:
+    """Check that it is a `Transform` with a name and a stage."""
+    composed(transform)
+    assert isinstance(transform.name, str) and transform.name, f"{transform!r}: `name` must be a non-empty text"
+    stage = transform.stage
+    assert isinstance(stage, ChainStage), f"{transform}: `stage` must be a member of ChainStage, not {stage!r}"
+    assert str(transform), f"{transform!r}: its text is empty; it stands in the name of the defence"
+
+
+def check_plan_keeps_names(transform: Transform) -> None:
+    """Check that the plan keeps the layout's tensors, and lists what it adds."""
+    plan = planned(transform)
+    shapes = {tensor.name: tensor.shape for tensor in plan.tensors}
+    for spec in LAYOUT:
+        assert shapes.get(spec.name) == spec.shape, (
+            f"{transform}: `plan` must keep tensor {spec.name!r} of shape {spec.shape}; it plans {shapes}"
+        )
+    added = set(shapes) - set(LAYOUT.names)
+    assert added == set(plan.added), f"{transform}: `plan` adds {sorted(added)}; list these names in `Plan.added`"
+    assert set(plan.wanted_rings) == set(shapes), (
+        f"{transform}: `Plan.wanted_rings` names {sorted(plan.wanted_rings)}; it must name {sorted(shapes)}"
+    )
+
+
+def check_plan_is_deterministic(transform: Transform) -> None:
+    """Check that two parties that plan the same exchange get the same plan."""
+    assert planned(transform) == planned(transform), (
+        f"{transform}: `plan` gives two plans for the same exchange; it must depend on its argument alone, since the "
+        "server and each client call it apart"
+    )
+
+
+def check_plan_shows_parameters(transform: Transform) -> None:
+    """Check that each parameter of a dataclass shows in the plan: in a number, in the name or in an assumption."""
+    plan = planned(transform)
+    for name, other in _varied(transform):
+        assert planned(other) != plan, (
+            f"{transform}: the plan is the same with another {name!r}; let `plan` state it, or show it in `__str__`"
+        )
+
+
+def check_encode_keeps_names_and_shapes(transform: Transform) -> None:
+    """Check that encoding returns what was planned, and leaves the contribution as it was."""
+    defense, plan = composed(transform), planned(transform)
+    for contribution in contributions():
+        before = {name: value.copy() for name, value in contribution.items()}
+        encoded = defense.encode(contribution, plan)  # refuses other names and shapes than planned
+        assert all(np.array_equal(contribution[name], value) for name, value in before.items()), (
+            f"{transform}: `encode` changed the contribution in place; return new arrays"
+        )
+        decoded = defense.release(defense.decode(encoded, plan, 1), plan)
+        shapes = {name: np.shape(value) for name, value in decoded.items()}
+        wanted = {tensor.name: tensor.shape for tensor in plan.tensors}
+        assert shapes == wanted, f"{transform}: `decode` and `release` return {shapes}; they must return {wanted}"
+
+
+def check_decode_is_linear(transform: Transform) -> None:
+    """Check that the decoded sum is the sum of what each encoding decodes to."""
+    defense, plan = composed(transform), planned(transform)
+    encoded = [defense.encode(contribution, plan) for contribution in contributions()]
+    together = defense.decode(_added(encoded), plan, CLIENTS)
+    apart = _added([defense.decode(one, plan, 1) for one in encoded])
+    for tensor in plan.tensors:
+        off = float(np.abs(np.asarray(together[tensor.name]) - apart[tensor.name]).max())
+        allowed = tensor.error + _ROUNDING * CLIENTS * (tensor.bound or 1.0)
+        assert off <= allowed, (
+            f"{transform}: `decode` of the sum differs from the sum of decoded contributions by {off:.3g} in "
+            f"{tensor.name!r}; the server sees sums alone, so `decode` must be linear"
+        )
+
+
+def check_sum_is_within_the_planned_error(transform: Transform) -> None:
+    """Check the released sum against the exact one, for transforms that state no clip, noise or sampling."""
+    defense, plan = composed(transform), planned(transform)
+    stated = transform.distortion(plan, CLIENTS)
+    if stated.clips or stated.noise or stated.released or transform.stage == ChainStage.SAMPLE:
+        return
+    given = contributions()
+    total = defense.decode(_added([defense.encode(one, plan) for one in given]), plan, CLIENTS)
+    exact = _added(given)
+    for name, value in defense.release(total, plan).items():
+        error = next(tensor.error for tensor in plan.tensors if tensor.name == name)
+        off = float(np.abs(np.asarray(value) - exact.get(name, value)).max())
+        assert off <= error + _ROUNDING * CLIENTS, (
+            f"{transform}: the sum of {name!r} is off by {off:.3g}, the plan allows {error:.3g}; state the error that "
+            "the transform adds in `TensorPlan.error`, or its clip or noise in `distortion`"
+        )
+
+
+def check_values_out_of_range(transform: Transform) -> None:
+    """Check that an encoder refuses values beyond its bound by `RangeRefused`; under noise it must accept them."""
+    defense, plan = composed(transform), planned(transform)
+    if transform.stage != ChainStage.ENCODE:
+        return
+    far = {spec.name: np.full(spec.shape, 1e6) for spec in LAYOUT}
+    try:
+        defense.encode(far, plan)
+    except RangeRefused:
+        assert not plan.noised, f"{transform}: under noise `encode` must not refuse a value, since that shows it"
+        return
+    assert plan.noised, f"{transform}: `encode` must raise RangeRefused for values beyond `TensorPlan.bound`"
+
+
+def check_values_that_are_not_finite(transform: Transform) -> None:
+    """Check that NaN is refused by `DataError`, and under noise replaced by a number."""
+    defense, plan = composed(transform), planned(transform)
+    contribution = contributions()[0] | {"weights": np.full((3, 4), math.nan)}
+    try:
+        encoded = defense.encode(contribution, plan)
+    except DataError:
+        assert not plan.noised, f"{transform}: under noise `encode` must not refuse a value, since that shows it"
+        return
+    assert all(np.isfinite(value).all() for value in encoded.values()), (
+        f"{transform}: `encode` lets NaN through; raise DataError, or send zeros where the plan adds noise"
+    )
+
+
+CHECKS: Final[tuple[Callable[[Transform], None], ...]] = (
+    check_description,
+    check_plan_keeps_names,
+    check_plan_is_deterministic,
+    check_plan_shows_parameters,
+    check_encode_keeps_names_and_shapes,
+    check_decode_is_linear,
+    check_sum_is_within_the_planned_error,
+    check_values_out_of_range,
+    check_values_that_are_not_finite,
+)
+"""All checks, each a function of a transform."""
+
+
+def composed(transform: Transform) -> Defense:
+    """Compose a chain for a transform, with a clip before it and masks after it where it needs them."""
+    alone = chain(transform)
+    if transform.stage <= ChainStage.CLIP:
+        return alone
+    for defense in (alone, chain(clip(_NORM), transform)):
+        try:
+            defense.plan(LAYOUT, CLIENTS)
+        except PlanError:
+            continue
+        return defense
+    return chain(clip(_NORM), transform, secure_aggregation())
+
+
+def planned(transform: Transform) -> Plan:
+    """Plan an exchange of `LAYOUT` between `CLIENTS` clients under a transform."""
+    return composed(transform).plan(LAYOUT, CLIENTS)
+
+
+def contributions() -> list[dict[str, Any]]:
+    """Draw the clients' contributions, within the layout's bounds; the same in each call."""
+    rng = np.random.default_rng(1)
+    return [
+        {s.name: np.asarray(rng.uniform(-1, 1, s.shape) * (s.bound or 1.0)) for s in LAYOUT} for _ in range(CLIENTS)
+    ]
+
+
+def _added(parts: list[Tensors] | list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: sum(np.asarray(part[name]) for part in parts) for name in parts[0]}
+
+
+def _varied(transform: Transform) -> Iterator[tuple[str, Transform]]:
+    """Yield the transform with one numeric parameter changed, where it accepts the change."""
+    given: Any = transform
+    for field in fields(given) if is_dataclass(given) else ():
+        value = getattr(transform, field.name)
+        if isinstance(value, bool):
+            candidates: tuple[Any, ...] = (not value,)
+        elif isinstance(value, int):
+            candidates = (value + 1, value - 1, 2 * value)
+        elif isinstance(value, float):
+            candidates = (value * 0.75, value * 1.5)
+        else:
+            continue
+        for candidate in (other for other in candidates if other != value):
+            try:
+                changed: Transform = replace(given, **{field.name: candidate})
+                planned(changed)
+            except SecureFedError:
+                continue
+            yield field.name, changed
+            break
