@@ -382,7 +382,9 @@ class ClientNode:
                 message.sender, f"{where}: one of both went on from an older file; restore the newest of each"
             )
         if state.tentative is not None and counted == state.tentative_round and state.sum_key:
-            self._check_sum(state.sum_key, message)
+            assert self._verifying is not None
+            announced = unnest("commit/announced", message.body)
+            self._verifying.client_check(state.sum_key, self.client, self._training_plan, announced)
 
     def _followed(self, message: Message, broadcast: Tensors) -> Tensors | None:
         """The broadcast that followed from the exchange that counted this client; `None` where it needs none.
@@ -395,8 +397,3 @@ class ClientNode:
         followed = unnest("commit/broadcast", message.body) or broadcast
         self._schema.check_broadcast(message.sender, followed)
         return followed
-
-    def _check_sum(self, key: bytes, message: Message) -> None:
-        """Raise `SumRefused` unless the sum that counted this client is announced, and right."""
-        assert self._verifying is not None
-        self._verifying.client_check(key, self.client, self._training_plan, unnest("commit/announced", message.body))
