@@ -69,7 +69,7 @@ def _gradients(name: str, rate: float, attack: Attack = FIT) -> Subject:
     return Subject(SAMPLES, name, (attack,), (FIT,), _labelled, rows=4, rounds=8, learning_rate=rate)
 
 
-_DUALS, _DISTANCES = FedPGDuals(), distances.Fit()
+_DUALS, _DISTANCES = FedPGDuals(), distances.DistanceFit()
 _FEDPG_SUMS = PooledDuals(), JointDuals()
 SUBJECTS: Mapping[str, Subject] = {
     "SSI": _subspace("ssi", PowerGram(), SMALL_CLIENT),

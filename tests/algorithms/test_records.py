@@ -263,7 +263,7 @@ def test_what_is_not_declared_is_refused_and_named():
     private = record_level(SSI(rank=2), 1.0)
     with pytest.raises(PlanError, match="samples clients, not records"):
         Federation(private, data(), chain(records(), gaussian(1.0, sampler=PoissonSampling(0.1))))
-    with pytest.raises(ConfigError, match="in the order"):
+    with pytest.raises(ConfigError, match="of the same stage"):
         chain(clip(1.0), records())
     with pytest.raises(DataError, match="sensitivity must be positive"):
         replace(private.layout(Public.of(data())).specs[0], sensitivity=0.0)

@@ -7,6 +7,7 @@ import pytest
 
 from securefed._messages import Transcript
 from securefed._runtime.federation import Federation
+from securefed._runtime.run_options import RunOptions
 from securefed.algorithms._pca import SSI
 from securefed.attacks import views
 from securefed.attacks._base import Target
@@ -101,7 +102,7 @@ def test_sizes_say_who_takes_part_and_nothing_about_data(defense) -> None:
     other = [Dataset(data.x[::-1] ** 3) for data in DATA]
     first, second = (views.traffic(recorded(defense=defense, data=data)) for data in (DATA, other))
     assert first == second
-    fewer = views.traffic(recorded(defense=defense, schedule=lambda k: (0, 1, 2)))
+    fewer = views.traffic(recorded(defense=defense, options=RunOptions(schedule=lambda k: (0, 1, 2))))
     assert {packet.sender for packet in first} - {packet.sender for packet in fewer} == {3}
     seen = views.eavesdropper(recorded(defense=defense), 0)
     assert (seen.view, seen.rounds, seen.output) == ("eavesdropper", (), {})

@@ -112,7 +112,7 @@ def test_a_holder_knows_its_own_upload_even_unsigned():
     attack = Round(scheme=threshold_paillier(keys=insecure_deal(T, N, signed=False)))
     uploads = attack.uploads | {1: attack.uploads[2]}
     attack.ask(0, decryption_request(uploads))
-    with pytest.raises(ContradictionError, match="own is another"):
+    with pytest.raises(ContradictionError, match="another upload as this client's own"):
         attack.ask(1, decryption_request(uploads))
 
 

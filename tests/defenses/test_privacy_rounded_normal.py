@@ -143,7 +143,7 @@ def test_a_release_lies_on_the_grid_that_the_sensitivity_has_a_step_of(noise: fl
     entries, rng = 1000, np.random.default_rng(0)
     defense = chain(clip(0.3), gaussian(noise))
     plan = defense.plan(Layout((TensorSpec("x", (entries,)),)), clients)
-    grid = _grid(plan)
+    grid = _grid(plan, plan.privacy)
     assert math.frexp(grid)[0] == 0.5
     assert 2**30 <= noise * sensitivity(plan) / grid <= 2**32
     assert sensitivity(plan) >= 0.3 + math.sqrt(entries) * grid
@@ -160,6 +160,6 @@ def test_the_plan_says_what_epsilon_covers() -> None:
 
 def test_noise_so_large_that_its_grid_would_move_a_sum_is_refused() -> None:
     wide = Layout((TensorSpec("x", (10**6,)),))
-    assert chain(clip(1.0), gaussian(5e5)).plan(wide, 3).noise_multiplier == 5e5
+    assert chain(clip(1.0), gaussian(5e5)).plan(wide, 3).privacy.noise_multiplier == 5e5
     with pytest.raises(PlanError, match="too large beside 1000000 entries"):
         chain(clip(1.0), gaussian(6e5)).plan(wide, 3)

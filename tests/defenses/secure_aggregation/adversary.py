@@ -7,6 +7,7 @@ What it collects goes into a pool of shares; `opened` removes masks with them as
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,14 @@ from securefed.defenses._secure_aggregation.session import MASK_KEY, SEED
 from securefed.defenses._secure_aggregation.shamir import FIELD
 
 RUN = "0123456789abcdef0123456789abcdef"
+
+
+def with_numbers(plan: Plan, changes: Mapping[str, int]) -> Plan:
+    """A plan with other numbers, which no plan of the library has; those of masking stand in their own part."""
+    assert plan.masking is not None
+    masking = {name: value for name, value in changes.items() if hasattr(plan.masking, name)}
+    others = {name: value for name, value in changes.items() if name not in masking}
+    return replace(plan, masking=replace(plan.masking, **masking), **others)
 
 
 class Adversary:

@@ -3,8 +3,6 @@ by name with it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -23,7 +21,7 @@ from securefed.defenses._secure_aggregation import (
 from securefed.defenses._secure_aggregation import graph as graph_module
 from securefed.defenses._secure_aggregation.session import graph_seed
 from securefed.errors import AuthenticationError, ContradictionError, MalformedError, TooFewSurvivors
-from tests.defenses.secure_aggregation.adversary import Adversary
+from tests.defenses.secure_aggregation.adversary import Adversary, with_numbers
 
 ENTRIES = 6
 IDENTITIES = Identities.generate(20)
@@ -40,7 +38,7 @@ def under_attack(net, clients, *, corrupt=(), changes=None, **options):
     """Clients 0, 1, ... with identities, and an adversary. `changes`: fields that no plan of the library's has."""
     share = 0.0 if changes else len(corrupt) / clients
     plan = net.plan(clients, (("w", (ENTRIES,), 32),), adversarial=share, identities=IDENTITIES)
-    plan = replace(plan, **(changes or {}))
+    plan = with_numbers(plan, changes or {})
     return Adversary(PROTOCOL, plan, range(clients), values_of(range(clients)), corrupt=corrupt, **options)
 
 

@@ -19,6 +19,7 @@ from securefed.defenses._secure_aggregation.primitives import private_key, publi
 from securefed.defenses._secure_aggregation.session import graph_seed
 from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ConfigError, ContradictionError, PlanError, TooFewSurvivors
+from tests.defenses.secure_aggregation.adversary import with_numbers
 
 SPARSE = {"graph": "sparse", "adversarial": 0.1, "dropouts": 0.1}
 SETTINGS = [(100, 0.1, 0.1), (100, 0.1, 0.3), (100, 0.33, 0.1), (1000, 0.1, 0.1), (64, 0.05, 0.2)]
@@ -273,7 +274,7 @@ def test_a_client_whose_neighbours_did_not_deal_does_not_upload(net, forty) -> N
     ],
 )
 def test_sparse_plans_that_were_not_found_are_refused(forty, changes) -> None:
-    plan = dataclasses.replace(forty[0].plan, **changes)
+    plan = with_numbers(forty[0].plan, changes)
     session = Session("ab" * 16, 0, tuple(range(40)), plan)
     with pytest.raises(PlanError):
         SecureAggregation().server_open(session)

@@ -118,7 +118,7 @@ def test_plans_and_identities_belong_together(net):
     assert IDENTITIES.fingerprint in " ".join(plan.assumptions)
     assert "honest but curious" not in " ".join(plan.assumptions)
     with pytest.raises(PlanError, match="sign twice"):
-        SecureAggregation._sparse(plan, replace(design_sparse_graph(100, 0.1, 0.1, active=True), lost=2, corrupt=1))
+        secure_aggregation()._sparse(plan, replace(design_sparse_graph(100, 0.1, 0.1, active=True), lost=2, corrupt=1))
 
 
 def test_every_statement_is_one_of_its_own(net):
