@@ -25,7 +25,7 @@ SOLVED = 1e-9
 _POLISHING_STEPS = 4
 """Jacobians spent on an exact fit: without them ill-conditioned rows end at errors of 2e-11 instead of 5e-13."""
 _HOPELESS = 0.2
-"""Unexplained share of the signal above which a search ends once every plausible count of labels had its start."""
+"""Unexplained share of the signal above which a search ends once every count of labels had its start."""
 _SAME = 1e-3
 """Relative difference below which two batches of starts count as having ended in the same minimum."""
 _STEPS_PER_START = 75
@@ -72,7 +72,7 @@ class MultiStartSearch:
     """Run batches of starts for a few steps each, and let the best of a batch run on.
 
     Batches follow until a fit is exact (or as good as the messages' fixed point allows) or the budget is spent. Once
-    every plausible count of labels had its start, the search also ends if a batch ends where one before it did, or if
+    every count of labels had its start, the search also ends if a batch ends where one before it did, or if
     no fit comes near, so that messages that no rows explain (noise) are given up early. An exact fit is polished.
 
     Attributes:
@@ -92,7 +92,8 @@ class MultiStartSearch:
     def __call__(self, equations: SumEquations, starts: StartGenerator, rng: np.random.Generator) -> SearchResult:
         """Return the best fit found."""
         source, used, tried = starts(rng), 0, 0
-        plausible = max(len(starts.label_counts), self.starts, self.budget // _STEPS_PER_START)
+        counts = len(starts.label_counts) + len(starts.further_label_counts)
+        least = max(counts, self.starts, self.budget // _STEPS_PER_START)
         best: SearchResult | None = None
         while best is None or not (solves(equations, best.fit) or used >= self.budget):
             batch = list[SearchResult]()
@@ -111,7 +112,7 @@ class MultiStartSearch:
             reached = min(ends, key=_norm)
             again = best is not None and abs(_norm(reached) - _norm(best)) < _SAME * _norm(best)
             best = min(reached, best or reached, key=_norm)
-            if tried >= plausible and (again or _norm(best) > _HOPELESS * equations.signal):
+            if tried >= least and (again or _norm(best) > _HOPELESS * equations.signal):
                 break
         return SearchResult(best.labels, polished(equations, best.labels, best.fit), tried, used)
 

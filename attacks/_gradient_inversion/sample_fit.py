@@ -11,18 +11,24 @@ from securefed.algorithms._optimization.local_steps import BatchDraw
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.batch_search import BatchSearch, number_of_draws
 from securefed.attacks._gradient_inversion.fitting_attack import FittingAttack, reconstruction
-from securefed.attacks._gradient_inversion.gradient_rounds import why_not_invertible
-from securefed.attacks._gradient_inversion.multistart_search import SOLVED
+from securefed.attacks._gradient_inversion.gradient_rounds import method_of, read_rounds, why_not_invertible
+from securefed.attacks._gradient_inversion.linear_model import LinearModel
+from securefed.attacks._gradient_inversion.losac_two_steps import two_step_problem
+from securefed.attacks._gradient_inversion.multistart_search import SOLVED, fit_rows, solves
 from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
 from securefed.attacks._gradient_inversion.row_fit_problem import RowFitProblem, problem_from_view
+
+_LAST_STEPS = 10
+"""Jacobians spent on the messages after a fit to gradients at known points: in float64 1 is enough."""
 
 
 @dataclass(frozen=True)
 class SampleFit(FittingAttack):
     """Fit all rows to several simulated rounds by Levenberg-Marquardt, labels unknown, in the messages' row space.
 
-    Every member is simulated separately, so that sums over clients with several local steps are modelled exactly. If
-    one client draws mini-batches or blocks at random, its draws are searched for together with its rows; then
+    Every member is simulated separately, so that sums over clients with several local steps are modelled exactly. For
+    one LoSAC client with two steps and one block, gradients in closed form are fitted first (`losac_two_steps`). If one
+    client draws mini-batches or blocks at random, its draws are searched for together with its rows; then
     `diagnostics["batches"]` holds the rows of every step of every round, numbered as in the estimate. If that search
     fails, or the view shows a sum of several such clients, full batches stand in for the random ones: the residual is
     large, and `diagnostics["draws"]` says why. Such an estimate is no evidence of protection.
@@ -47,7 +53,7 @@ class SampleFit(FittingAttack):
         """
         problem = problem_from_view(observed, target, rounds=self.rounds)
         if problem.repeatable:
-            return self.solve(problem, rng)
+            return self._from_two_steps(observed, target, problem, rng) or self.solve(problem, rng)
         reason = self._why_no_batch_search(problem)
         if reason is None:
             found = self._with_draws(observed, target, rng)
@@ -56,6 +62,23 @@ class SampleFit(FittingAttack):
             reason = f"searched for in vain: they leave a residual of {found.residual:.1e}"
         plain = self.solve(problem, rng)
         return replace(plain, diagnostics={**plain.diagnostics, "draws": reason})
+
+    def _from_two_steps(
+        self, observed: View, target: Target, problem: RowFitProblem, rng: np.random.Generator
+    ) -> Reconstruction | None:
+        """Fit rows to LoSAC's two gradients a round and then to the messages; `None` if that explains nothing."""
+        model = LinearModel.of(target)
+        assert model is not None  # `problem_from_view` refuses other models
+        rounds = read_rounds(observed, target)
+        known = two_step_problem(method_of(target), model, target.public, rounds, rounds=self.rounds)
+        if known is None or int(np.prod(known.equations.shape)) > self.limit:
+            return None
+        found, equations = self.search(known.equations, known.starts, rng), problem.equations
+        rows = found.fit.point.reshape(known.equations.shape) @ known.equations.basis @ equations.basis.T
+        fit = fit_rows(equations, found.labels, rows.ravel(), _LAST_STEPS)
+        if not solves(equations, fit):
+            return None
+        return reconstruction(problem, fit.point.reshape(equations.shape), found.labels, replace(found, fit=fit))
 
     def _why_no_batch_search(self, problem: RowFitProblem) -> str | None:
         simulation = problem.equations.simulation

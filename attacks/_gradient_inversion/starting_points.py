@@ -95,10 +95,10 @@ class StartGenerator:
         return self.equations.simulation.model
 
     def __call__(self, rng: np.random.Generator) -> Iterator[StartingPoint]:
-        """Generate starts without end: each plausible count of labels once, then the likelier half repeatedly."""
-        candidates = self.label_counts
-        repeated = cycle(candidates[: max(1, len(candidates) // 2)])
-        for attempt, counts in enumerate(chain(candidates, repeated)):
+        """Generate starts without end: each count of labels once, then the likelier half of the plausible ones."""
+        plausible = self.label_counts
+        repeated = cycle(plausible[: max(1, len(plausible) // 2)])
+        for attempt, counts in enumerate(chain(plausible, self.further_label_counts, repeated)):
             labels = np.repeat(np.arange(len(counts)), counts)
             if attempt:
                 labels = rng.permutation(labels)
@@ -165,6 +165,27 @@ class StartGenerator:
         ranked = zip_longest(*(self._counts(item) for item in self.averages))
         unique = {tuple(counts): counts for place in ranked for counts in place if counts is not None}
         return list(unique.values())[:_LABEL_COUNTS]
+
+    @cached_property
+    def further_label_counts(self) -> list[Array]:
+        """Further possible numbers of rows per class after several local steps of one client, the likeliest first.
+
+        After large steps the bias no longer counts rows, but it shows which classes are present if sum_k p_kc < 1: then
+        n_c >= 1 exceeds it, and the gradient of the first step is negative. All rows are of these classes.
+        """
+        total, first, model = self._total, self.gradients[0], self.model
+        several = len(self.equations.simulation.members) > 1
+        if self.averages or total == 1 or not model.bias or model.logistic or several or self._one_gradient:
+            return []
+        present = np.flatnonzero(np.asarray(model.offset(first.gradient)) < -first.error)
+        if total * self._probabilities(first).max() >= 1.0 or not 0 < len(present) <= total:
+            return []
+        plausible = self.label_counts
+        known = {tuple(counts) for counts in plausible}
+        least = np.ones(len(present), np.int64)
+        nearest = islice(nearest_counts(plausible[0][present], least, total), _LABEL_COUNTS)
+        possible = [np.bincount(np.repeat(present, counts), minlength=len(plausible[0])) for counts in nearest]
+        return [counts for counts in possible if tuple(counts) not in known]
 
     @property
     def _total(self) -> int:

@@ -15,6 +15,7 @@ from securefed.algorithms._optimization import (
     FedCM,
     FedProx,
     FedSaga,
+    LoSAC,
     LoSACProx,
     MimeSVRG,
     NoRegulariser,
@@ -28,6 +29,7 @@ from securefed.attacks._gradient_inversion import DLG, NaiveDescent, SampleFit, 
 from securefed.attacks._gradient_inversion.dual_numbers import DualNumber
 from securefed.attacks._gradient_inversion.gradient_rounds import method_of, read_rounds
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
+from securefed.attacks._gradient_inversion.losac_two_steps import two_step_problem
 from securefed.attacks._gradient_inversion.proximal_derivatives import DifferentiableL1, DifferentiableNuclear
 from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
@@ -174,6 +176,32 @@ def test_derivatives_pass_through_proximal_operators(regulariser, shape) -> None
         np.testing.assert_allclose(slopes, times * (ahead - behind) / 2e-6, atol=1e-7)
     plain = {"DifferentiableL1": L1, "DifferentiableNuclear": Nuclear}[name(regulariser)](0.3)
     np.testing.assert_allclose(several.value, plain.prox(point, 1.0, layout), atol=1e-14)
+
+
+@pytest.mark.parametrize("rate", [0.02, 1.0])
+def test_gradients_of_two_local_steps_of_losac_follow_from_the_messages(rate: float) -> None:
+    """The true rows have these gradients and others do not; at the larger rate local steps overshoot."""
+    method = LoSAC(learning_rate=rate, local_steps=2, blocks=1)
+    observed, _, target, clients = scene(method, sizes=(4, 2))
+    known = two_step_problem(method, LinearModel.of(target), target.public, read_rounds(observed, target), rounds=4)
+    samples = clients[0].x @ known.equations.basis.T
+    assert known.equations.relative_residual(samples, clients[0].y) < 1e-9
+    assert known.equations.relative_residual(samples + 0.1, clients[0].y) > 1e-3
+    found = SampleFit().run(observed, target, np.random.default_rng(0))
+    assert sample_error(found.value, clients[0].x) < 1e-9
+
+
+def test_gradients_of_other_methods_and_sums_do_not_follow_from_the_messages() -> None:
+    def known(method, pooled=False):
+        one, both, target, _ = scene(method, sizes=(2, 2))
+        seen = read_rounds(both if pooled else one, target)
+        return two_step_problem(method, LinearModel.of(target), target.public, seen, rounds=4)
+
+    for method in (LoSAC(local_steps=3, blocks=1), LoSAC(local_steps=2, blocks=2), FedAvg(local_steps=2)):
+        assert known(method) is None
+    method = LoSAC(local_steps=2, blocks=1)
+    assert known(method, pooled=True) is None
+    assert known(method) is not None
 
 
 def found_in_fixed_point(method, seed, told):

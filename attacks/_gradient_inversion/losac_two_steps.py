@@ -1,0 +1,58 @@
+"""Compute both gradients of a LoSAC client with two local steps, and their points, from its messages in closed form.
+
+With one block, y the stored gradient, g and g' the gradients of the two steps and x' the point between the steps,
+
+    dphi = g' - y,      dx = -eta (2 phi / N + (1 + 1/N) (g - y) + g' - g),      x' = x - eta (phi / N + g - y)
+
+((8), (11) applied twice). This gives g' = y + dphi, then g, then x'. The rows are then fitted to gradients at known
+points, without simulated steps. This also works at learning rates at which local steps overshoot, where paths simulated
+from wrong rows lead the search astray.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from securefed._public import Public
+from securefed.algorithms._optimization.dsgd import DSGD
+from securefed.algorithms._optimization.losac import LoSAC
+from securefed.attacks._gradient_inversion.gradient_rounds import GradientRound, LocalRound
+from securefed.attacks._gradient_inversion.linear_model import LinearModel
+from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
+from securefed.attacks._gradient_inversion.row_fit_problem import RowFitProblem, problem_from_rounds
+
+
+def two_step_problem(
+    method: LocalRound, model: LinearModel, public: Public, seen: tuple[GradientRound, ...], *, rounds: int
+) -> RowFitProblem | None:
+    """Build the problem of fitting rows to both gradients of each round.
+
+    Args:
+        method: the method whose rounds these are.
+        model: the linear model.
+        public: the public part of the federation.
+        seen: the rounds.
+        rounds: number of rounds to fit, two gradients each.
+
+    Returns:
+        The problem, or `None` if the gradients do not follow from the messages: other methods, sums of clients,
+        clips, noise.
+    """
+    if not isinstance(method, LoSAC) or is_proximal(method) or (method.local_steps, method.blocks) != (2, 1):
+        return None
+    if any(len(item.members) > 1 or item.clips or item.noise for item in seen):
+        return None
+    if len({item.members for item in seen}) > 1:
+        return None
+    eta, clients, stored = method.learning_rate, public.clients, np.zeros_like(seen[0].received["x"])
+    gradients = list[GradientRound]()
+    for item in seen:
+        x, phi = item.received["x"], item.received["phi"]
+        second = stored + item.total["dphi"]
+        first = clients * (-item.total["dx"] / eta - 2 * phi / clients + (1 + 1 / clients) * stored - second)
+        middle = x - eta * (phi / clients + first - stored)
+        gradients += [
+            GradientRound({"x": at}, {"gradient": g}, item.members) for at, g in ((x, first), (middle, second))
+        ]
+        stored = second
+    return problem_from_rounds(DSGD(problem=method.problem), model, public, tuple(gradients), rounds=2 * rounds)

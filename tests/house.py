@@ -1,0 +1,83 @@
+"""Draw the folder tree of CONTRIBUTING.md from the packages' own docstrings.
+
+`python -m tests.house` writes the tree into CONTRIBUTING.md; `tests/test_house.py` fails where the page is out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "CONTRIBUTING.md"
+BEGIN, END = "<!-- tree: begin -->", "<!-- tree: end -->"
+PACKAGES = ("securefed", "attacks", "defenses")
+WIDTH = 34
+OTHERS = {
+    "extension_templates": "Commented examples to start your own algorithm, attack, transform and aggregation from.",
+    "notebooks": "Notebooks that attack and defend real data; their outputs are kept.",
+    "docs": "Pages for users, and the generated pages of figures.",
+    "benchmarks/peers": "Benchmarks of speed and accuracy beside other libraries, one command each.",
+    "benchmarks/ledger": "Experiments of the papers: their figures beside ours, judged against fixed targets.",
+    "benchmarks/pages": "Measurements behind the generated pages of the documentation.",
+    "benchmarks/results": "Results of the benchmarks as JSON, and the page made of them.",
+    "tests": "Tests, in folders that mirror the package.",
+    "tests/contract": "Batteries over the registries: every algorithm under every defence, with deviating parties.",
+}
+"""Folders beside the package."""
+
+
+def tree() -> str:
+    """Return one line for each folder, and below each folder of the package its modules."""
+    lines = [line for top in PACKAGES for line in _folder(ROOT / top, 0)]
+    lines += [f"{folder}/".ljust(WIDTH) + line for folder, line in OTHERS.items()]
+    return "\n".join(["```", *lines, "```"])
+
+
+def page() -> str:
+    """Return CONTRIBUTING.md with the tree as it is now."""
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{tree()}\n{END}{after}"
+
+
+def folders() -> Iterator[Path]:
+    """Iterate over the folders of the package."""
+    for top in PACKAGES:
+        yield from (ROOT / top, *_inside(ROOT / top))
+
+
+def description(folder: Path) -> str:
+    """Return the first line of a folder's docstring."""
+    return (ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "").partition("\n")[0]
+
+
+def _inside(folder: Path) -> list[Path]:
+    found = [f for f in sorted(folder.rglob("*")) if f.is_dir() and any(f.glob("*.py"))]
+    return [f for f in found if "__pycache__" not in f.parts]
+
+
+def _folder(folder: Path, depth: int) -> Iterator[str]:
+    yield f"{'    ' * depth}{folder.name}/".ljust(WIDTH) + description(folder)
+    names = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    yield from _wrapped(names, "    " * (depth + 1))
+    for inner in sorted(folder.iterdir()):
+        if inner.is_dir() and inner.name != "__pycache__" and any(inner.rglob("*.py")):
+            yield from _folder(inner, depth + 1)
+
+
+def _wrapped(names: list[str], indent: str) -> Iterator[str]:
+    line = indent
+    for name in names:
+        if len(line) + len(name) > 118:
+            yield line.rstrip()
+            line = indent
+        line += f"{name}  "
+    if line.strip():
+        yield line.rstrip()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
