@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from securefed.attacks._gradient_inversion.telescoping_fit import TelescopingFit
     from securefed.attacks._gram.faps.consensus_attack import ConsensusGram
     from securefed.attacks._gram.faps.summed_clients import JointGram
+    from securefed.attacks._gram.linear import ESTIMATORS
     from securefed.attacks._gram.local_power import LocalPowerGram
     from securefed.attacks._gram.subspace_iteration import PowerGram
     from securefed.attacks._gram.survivor_differences import DifferenceGram
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DLG",
+    "ESTIMATORS",
     "ADMMRecursion",
     "Attack",
     "ConfirmationAttack",
@@ -97,6 +99,7 @@ EXPORTS = {
     "Target": ("securefed.attacks._base", "What an attacker knows beside the view."),
     "Reconstruction": ("securefed.attacks._base", "Result of an attack."),
     "attacks": ("securefed.attacks._base", "."),
+    "ESTIMATORS": ("securefed.attacks._gram.linear", "."),
     "PowerGram": (
         "securefed.attacks._gram.subspace_iteration",
         "Stack the Z_k and Y_k of the rounds that show one set of clients, and solve S Z = Y.",

@@ -136,4 +136,4 @@ class Attack(Protocol):
         ...
 
 
-attacks: Registry[Attack] = Registry("attack")
+attacks: Registry[Attack] = Registry("attack", built_in="securefed._catalogue")

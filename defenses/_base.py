@@ -355,7 +355,7 @@ class Defense:
         )
 
 
-defenses: Registry[Defense] = Registry("defense")
+defenses: Registry[Defense] = Registry("defense", built_in="securefed._catalogue")
 """The registered defences, by name."""
 
 

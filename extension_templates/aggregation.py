@@ -21,9 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed._messages import Aggregate, ClientId, Message, PartyId
-from securefed._persistence.packing import local
-from securefed._tensors import Array, Tensors
+from securefed import Aggregate, Array, ClientId, Message, PartyId, Tensors, local
 from securefed.defenses import Aggregation, Plan, Session, TensorPlan, UploadContext, expect_stage
 from securefed.errors import MalformedError, TooFewSurvivors
 

@@ -11,11 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed._messages import Aggregate
-from securefed._public import Public
-from securefed._tensors import Array, Layout, Tensors, TensorSpec
+from securefed import Aggregate, Array, Layout, Public, Tensors, TensorSpec
 from securefed.algorithms import Algorithm, AuditCase, ClientData, algorithms
-from securefed.datasets._base import Dataset
+from securefed.datasets import Dataset
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed.attacks._base import Reconstruction, Target, View, attacks
+from securefed.attacks import Reconstruction, Target, View, attacks
 from securefed.errors import TranscriptError
 
 

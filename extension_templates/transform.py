@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed._tensors import Tensors
+from securefed import Tensors
 from securefed.defenses import ChainStage, Plan, Transform
 from securefed.errors import ConfigError, PlanError
 

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 from securefed._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from securefed._auditing.imported import audit_transcript
     from securefed._auditing.matrix import audit
     from securefed._auditing.own import audit_algorithm
-    from securefed._messages import Aggregate, Message, Transcript
+    from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId, Transcript
+    from securefed._persistence.packing import local
     from securefed._persistence.sealing import Seal
     from securefed._public import Public
     from securefed._runtime.federation import Federation
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from securefed._runtime.run_options import RunOptions
     from securefed._runtime.server import Result, Server
     from securefed._runtime.terms import Terms
-    from securefed._tensors import Layout, TensorSpec
+    from securefed._tensors import Array, Layout, Tensors, TensorSpec
+    from securefed._transports.in_process import InProcessTransport, LossyTransport
     from securefed._wrap import secure_mean
     from securefed.algorithms._base import Algorithm
     from securefed.datasets._base import Dataset
@@ -43,33 +46,43 @@ if not (_HERE / "defenses").is_dir() and (_HERE.parent / "defenses" / "__init__.
     __path__.append(str(_HERE.parent))
 
 __all__ = [
+    "SERVER",
     "Aggregate",
     "Algorithm",
+    "Array",
+    "ClientId",
     "DataUsage",
     "Dataset",
     "Federation",
+    "InProcessTransport",
     "Layout",
     "Ledger",
     "Limits",
+    "LossyTransport",
     "Message",
+    "PartyId",
     "Public",
     "Result",
     "RunOptions",
     "Seal",
     "Server",
     "TensorSpec",
+    "Tensors",
     "Terms",
     "Transcript",
     "audit",
     "audit_algorithm",
+    "audit_transcript",
     "chain",
     "identity",
+    "local",
     "secure_mean",
 ]
 
 EXPORTS = {
     "audit": ("securefed._auditing.matrix", "Attack registered algorithms under every defence, and report what leaks."),
     "audit_algorithm": ("securefed._auditing.own", "Attack an algorithm or client function of your own."),
+    "audit_transcript": ("securefed._auditing.imported", "Attack a recorded run, of this or another framework."),
     "secure_mean": ("securefed._wrap", "Average updates of an existing training loop under a defence (simulation)."),
     "Federation": (
         "securefed._runtime.federation",
@@ -87,6 +100,17 @@ EXPORTS = {
     "Aggregate": ("securefed._messages", "The sum of one exchange, and the clients in it."),
     "Message": ("securefed._messages", "One message, bound to run, exchange, stage, sender and receiver."),
     "Transcript": ("securefed._messages", "Everything that the server of a run saw; attacks and audits read it."),
+    "InProcessTransport": (
+        "securefed._transports.in_process",
+        "Transport between parties in one process; the default.",
+    ),
+    "LossyTransport": ("securefed._transports.in_process", "Transport that loses chosen messages, for tests."),
+    "Tensors": ("securefed._tensors", "Type of named arrays: the only numbers that cross the wire."),
+    "Array": ("securefed._tensors", "Type of a NumPy array of any number type."),
+    "ClientId": ("securefed._messages", "Type of a client's number, from 0."),
+    "PartyId": ("securefed._messages", "Type of a party's number: a client, the server or a helper."),
+    "SERVER": ("securefed._messages", "The server's number among the parties."),
+    "local": ("securefed._persistence.packing", "Mark a state's field that stays with its owner and is not saved."),
     "chain": ("securefed.defenses._chain", "Compose a defence from transforms and an aggregation protocol."),
     "identity": ("securefed.defenses._chain", "The defence that sums contributions in the clear."),
     "Ledger": ("securefed._runtime.ledger", "Count the use of a client's data over all runs, on disk."),

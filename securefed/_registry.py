@@ -43,12 +43,22 @@ class Registry(Generic[T]):
 
     Args:
         kind: the word for one entry in errors, such as "algorithm".
+        built_in: the module whose import registers the package's own entries; it is imported when an entry is first
+            looked up, so that the registry is complete wherever it was imported from.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, built_in: str | None = None) -> None:
         self.kind = kind
-        self._entries: dict[str, Entry[T]] = {}
+        self._built_in = built_in
+        self._registered: dict[str, Entry[T]] = {}
         self._imported: dict[str, Entry[T]] = {}
+
+    @property
+    def _entries(self) -> dict[str, Entry[T]]:
+        if self._built_in is not None:
+            module, self._built_in = self._built_in, None
+            import_module(module)
+        return self._registered
 
     @overload
     def register(
@@ -148,9 +158,9 @@ class Registry(Generic[T]):
         return self[name].make(**kwargs)
 
     def _add(self, entry: Entry[T]) -> None:
-        if entry.name in self._entries:
+        if entry.name in self._registered:
             raise ConfigError(f"{self.kind} {entry.name!r} is registered already")
-        self._entries[entry.name] = entry
+        self._registered[entry.name] = entry
 
     def _of_class(self, name: str) -> Entry[T]:
         """The entry of the class `module:Class`, under that name: other processes find it by the name alone."""

@@ -134,5 +134,5 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
         return cls(**settings)
 
 
-algorithms: Registry[Algorithm[Any, Any]] = Registry("algorithm")
+algorithms: Registry[Algorithm[Any, Any]] = Registry("algorithm", built_in="securefed._catalogue")
 """All algorithms by name. An algorithm is registered where its class is defined, with `@algorithms.register(...)`."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from securefed.datasets._base import Dataset
     from securefed.datasets._graphs import related_graphs, smooth_signals
     from securefed.datasets._loaded_dataset import LoadedDataset
+    from securefed.datasets._loaders import load
     from securefed.datasets._named_partitions import partitioned
     from securefed.datasets._spectral_matrices import spectral
     from securefed.datasets._synthetic import linear_rules, low_rank
@@ -25,6 +26,7 @@ __all__ = [
     "DetectionSplit",
     "LoadedDataset",
     "linear_rules",
+    "load",
     "low_rank",
     "partitioned",
     "related_graphs",
@@ -34,6 +36,7 @@ __all__ = [
 
 EXPORTS = {
     "Dataset": ("securefed.datasets._base", "The rows of one client; a row is a sample, as in scikit-learn."),
+    "load": ("securefed.datasets._loaders", "Load a data set by its name, or any .npz file by its path."),
     "LoadedDataset": (
         "securefed.datasets._loaded_dataset",
         "A loaded data set with its official test rows, declared range and groups.",

@@ -236,7 +236,7 @@ def checked_widths(name: str, value: Any, count: int | None = None) -> tuple[int
     return tuple(value)
 
 
-problems: Registry[Problem] = Registry("problem")
+problems: Registry[Problem] = Registry("problem", built_in="securefed.problems")
 
 
 def largest_eigenvalue(x: Array, *, bias: bool = False, scale: float = 1.0, l2: float = 0.0) -> float:
