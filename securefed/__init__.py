@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from securefed._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from securefed._auditing.epsilon_noise import audit_noise
+    from securefed._auditing.epsilon_records import audit_records
     from securefed._auditing.imported import audit_transcript
     from securefed._auditing.matrix import audit
     from securefed._auditing.own import audit_algorithm
@@ -72,6 +74,8 @@ __all__ = [
     "Transcript",
     "audit",
     "audit_algorithm",
+    "audit_noise",
+    "audit_records",
     "audit_transcript",
     "chain",
     "identity",
@@ -82,6 +86,8 @@ __all__ = [
 EXPORTS = {
     "audit": ("securefed._auditing.matrix", "Attack registered algorithms under every defence, and report what leaks."),
     "audit_algorithm": ("securefed._auditing.own", "Attack an algorithm or client function of your own."),
+    "audit_noise": ("securefed._auditing.epsilon_noise", "Measure whether a defence with noise keeps its epsilon."),
+    "audit_records": ("securefed._auditing.epsilon_records", "Measure whether record-level privacy keeps its epsilon."),
     "audit_transcript": ("securefed._auditing.imported", "Attack a recorded run, of this or another framework."),
     "secure_mean": ("securefed._wrap", "Average updates of an existing training loop under a defence (simulation)."),
     "Federation": (
