@@ -2,7 +2,7 @@
 
 A defence is a chain of transforms, ended by one aggregation:
 
-    from securefed.defenses import chain, clip, gaussian, _secure_aggregation as secure_aggregation
+    from securefed.defenses import chain, clip, gaussian, secure_aggregation
 
     defense = chain(clip(1.0), gaussian(2.0), secure_aggregation())
     print(defense.plan(layout, clients=20))

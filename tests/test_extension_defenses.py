@@ -25,11 +25,9 @@ from securefed.defenses import (
     clip,
     gaussian,
     quantise,
+    secure_aggregation,
     skellam,
     sum_once,
-)
-from securefed.defenses import (
-    _secure_aggregation as secure_aggregation,
 )
 from securefed.defenses._plan import TensorPlan
 from securefed.errors import ConfigError, PlanError, TooFewSurvivors

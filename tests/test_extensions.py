@@ -155,10 +155,10 @@ class Lacking:
     ("algorithm", "words"),
     [
         (RIDGE.Ridge, r"got the class Ridge. Write Ridge\(penalty=0.5\)"),
-        ("pca/ssi", r"got the name 'pca/ssi'. Write securefed._catalogue.algorithms.make"),
+        ("pca/ssi", r"got the name 'pca/ssi'. Write securefed.algorithms.algorithms.make"),
         (None, "got None"),
-        (Lacking(), "Lacking lacks `broadcast`, `combine`, `contribute`"),
-        (NoLayout(), "NoLayout.layout must return a securefed._tensors.Layout.*got dict"),
+        (Lacking(), "Lacking lacks `broadcast`, `combine`, `commit`, `contribute`"),
+        (NoLayout(), "NoLayout.layout must return a securefed.Layout.*got dict"),
         (EmptyLayout(), "names no tensor"),
         (NoBroadcast(), "NoBroadcast.broadcast must return arrays by name.*got ndarray"),
         (OtherNames(), "must return the tensors of the layout, gram, moment; got hessian"),

@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.schema.deviating_server import RUN, OldOrder, World, compare, terms_of
-from tests.schema.deviations import CLASSES, CLIENTS, FEATURES, HONEST, PUBLIC, ROWS, VICTIM, Event
-from tests.schema.settings import make
 
 from securefed._messages import REFUSAL, SERVER, Message
 from securefed._persistence.packing import nest
@@ -31,6 +28,9 @@ from securefed.defenses._chain import chain, identity
 from securefed.defenses._differential_privacy import clip, local_gaussian, skellam
 from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import ClientOut, TooFewSurvivors
+from tests.contract.deviating_server import RUN, OldOrder, World, compare, terms_of
+from tests.contract.deviations import CLASSES, CLIENTS, FEATURES, HONEST, PUBLIC, ROWS, VICTIM, Event
+from tests.contract.settings import make
 
 DATA = Dataset(np.random.default_rng(2).uniform(-0.3, 0.3, (ROWS, FEATURES)), np.arange(ROWS) % CLASSES)
 GRAM = DATA.x.T @ DATA.x

@@ -1,6 +1,6 @@
 """A run over Flower's deployment engine on this machine: SuperLink, SuperNodes and apps as on several machines.
 
-Starts `flower-superlink` and a `flower-supernode` for each client on free ports, submits `benchmarks/flower_app` with
+Starts `flower-superlink` and a `flower-supernode` for each client on free ports, submits `benchmarks/peers/flower_app` with
 `flwr run`, and compares what comes out with the same run in one process: it must agree bit for bit. Measured are the
 seconds of a round and of one exchange with all clients; Flower's own polling is nearly all of it.
 

@@ -113,7 +113,7 @@ EXPORTS = {
     ),
     "AuditCase": (
         "securefed.algorithms._audit_case",
-        "The audit's run of one algorithm. Functions are named; securefed._auditing.cases holds them.",
+        "The audit's run of one algorithm. Functions are given by name.",
     ),
     "ClientData": ("securefed.algorithms._base", "State of a client that remembers nothing but its data."),
     "RoundOutcome": ("securefed.algorithms._base", "What a client learns of the round it contributed to."),

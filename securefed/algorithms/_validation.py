@@ -32,7 +32,7 @@ def check_object(algorithm: Any) -> None:
     if isinstance(algorithm, str):
         raise ConfigError(
             f"algorithm must be an object; got the name {algorithm!r}. Write "
-            f"securefed._catalogue.algorithms.make({algorithm!r}, ...) with its settings."
+            f"securefed.algorithms.algorithms.make({algorithm!r}, ...) with its settings."
         )
     lacks = missing_methods(algorithm)
     if lacks:
@@ -114,14 +114,14 @@ def check_packable(algorithm: Algorithm[Any, Any], state: Any, method: str) -> N
         raise ConfigError(
             f"{_name(algorithm)}.{method} returned a state that cannot be stored: {error}. A state is a frozen "
             "dataclass of arrays, numbers, texts, tuples and dicts of these; mark a field that stays with its owner, "
-            "such as the client's data, with securefed._persistence.packing.local()."
+            "such as the client's data, with securefed.local()."
         ) from error
 
 
 def _layout(algorithm: Algorithm[Any, Any], method: str, found: Any) -> Layout:
     if not isinstance(found, Layout):
         raise ConfigError(
-            f"{_name(algorithm)}.{method} must return a securefed._tensors.Layout, such as "
+            f"{_name(algorithm)}.{method} must return a securefed.Layout, such as "
             f'Layout((TensorSpec("sum", (3,), bound=1.0),)); got {type(found).__name__}.'
         )
     return found

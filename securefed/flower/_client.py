@@ -205,7 +205,7 @@ class _Desk:
         if plan.verified and self.folder is not None and self.seal is None:
             raise ConfigError(
                 "verify=True has clients keep a key between rounds, which a file must not hold in clear: give "
-                "client_app a seal (securefed._persistence.sealing.Seal), or leave out the folder"
+                "client_app a seal (securefed.Seal), or leave out the folder"
             )
 
     def _own(self, context: Context) -> Dataset:

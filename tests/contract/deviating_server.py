@@ -14,7 +14,6 @@ from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
-from tests.schema.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event
 
 from securefed._messages import REFUSAL, SERVER, Message, Transcript
 from securefed._persistence.packing import nest
@@ -28,6 +27,7 @@ from securefed._tensors import Tensors
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.errors import ConfigError, SecureFedError
+from tests.contract.deviations import CLIENTS, DATA, PUBLIC, VICTIM, Ask, Event
 from tests.defenses.secure_aggregation.faults import another_body, another_header
 
 RUN: Final = "0123456789abcdef" * 2

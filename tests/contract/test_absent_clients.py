@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.schema.settings import CLIENTS, data, make
-from tests.schema.test_parity import EXACT, NAMES, QUANTISED
 
 from securefed._messages import Message
 from securefed._runtime.federation import Federation
@@ -17,6 +15,8 @@ from securefed.defenses._base import Defense
 from securefed.errors import RangeRefused
 from securefed.testing._algorithm_checks import assert_same_run
 from tests.combinations import sampled
+from tests.contract.settings import CLIENTS, data, make
+from tests.contract.test_parity import EXACT, NAMES, QUANTISED
 
 ROUNDS = 3
 

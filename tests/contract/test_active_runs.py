@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.schema.test_pipelined_runs import CLIENTS, data, make, same_sums
 
 from securefed import _catalogue as catalogue
 from securefed._messages import SERVER, Message
@@ -16,6 +15,7 @@ from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import RoundVoid
+from tests.contract.test_pipelined_runs import CLIENTS, data, make, same_sums
 
 FULL, SHORT = ("keys", "shares", "upload", "confirm", "unmask"), ("upload", "confirm", "unmask")
 IDENTITIES = Identities.generate(CLIENTS)

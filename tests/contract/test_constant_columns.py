@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.schema.settings import data, make
 from typer.testing import CliRunner
 
 from securefed import _catalogue as catalogue
@@ -20,6 +19,7 @@ from securefed.defenses._chain import chain
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DataError, SecureFedError
 from tests.combinations import sampled
+from tests.contract.settings import data, make
 
 COLUMNS = {"all": slice(None), "one": slice(2, 3)}
 

@@ -28,12 +28,10 @@ from securefed.defenses import (
     poisson,
     quantise,
     records,
+    secure_aggregation,
     skellam,
     sum_once,
     threshold_paillier,
-)
-from securefed.defenses import (
-    _secure_aggregation as secure_aggregation,
 )
 from securefed.defenses._base import has_indicator, without_indicator
 from securefed.defenses._differential_privacy import InsecureGaussian

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.schema.settings import CLIENTS, SETTINGS, data, make
 
 from securefed._messages import SERVER, Message, PartyId
 from securefed._public import Public
@@ -27,6 +26,7 @@ from securefed.defenses._homomorphic import InsecurePaillier, ckks, insecure_dea
 from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import MessageRefused, StorageError
 from tests.combinations import each_value
+from tests.contract.settings import CLIENTS, SETTINGS, data, make
 
 CLEAR = chain(Quantise())
 DEFENSES: dict[str, Callable[[], Defense]] = {

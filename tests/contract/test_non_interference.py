@@ -19,9 +19,6 @@ from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
-from tests.schema.deviating_server import OldOrder, compare, terms_of
-from tests.schema.deviations import CLIENTS, PAIRS, SCHEDULES
-from tests.schema.settings import make
 
 from securefed import _catalogue as catalogue
 from securefed._runtime.client import ClientNode
@@ -33,6 +30,9 @@ from securefed.defenses._homomorphic import InsecurePaillier, ckks, insecure_dea
 from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import SecureFedError
 from tests.combinations import first_ones, sampled_rows
+from tests.contract.deviating_server import OldOrder, compare, terms_of
+from tests.contract.deviations import CLIENTS, PAIRS, SCHEDULES
+from tests.contract.settings import make
 from tests.examples import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # wild broadcasts overflow, as they do in a run

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.schema.settings import SETTINGS, data, make
 
 from securefed import _catalogue as catalogue
 from securefed._runtime.federation import Federation
 from securefed.algorithms._capabilities import SupportsBatches
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, SecureFedError
+from tests.contract.settings import SETTINGS, data, make
 
 NAMES = catalogue.algorithms.names
 ODD: dict[str, Callable[[Dataset], Dataset]] = {

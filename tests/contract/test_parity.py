@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.schema.settings import CLIENTS, SETTINGS, data, make
 
 from securefed import _catalogue as catalogue
 from securefed._public import Public
@@ -20,6 +19,7 @@ from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal, thr
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.testing._algorithm_checks import assert_same_run, is_lost, largest_rounding, run_with_losses
 from tests.combinations import sampled
+from tests.contract.settings import CLIENTS, SETTINGS, data, make
 
 EXACT: dict[str, Defense] = {
     "secure_aggregation": chain(secure_aggregation()),

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
-from tests.schema.settings import CLIENTS
 
 from securefed._messages import SERVER, Message
 from securefed._persistence import container
@@ -31,6 +30,7 @@ from securefed.flower import client_app, serve
 from securefed.flower._enrolment import ACTION, EnrolmentReply, Invitation
 from securefed.flower._grid import ACTION as PROTOCOL
 from securefed.flower._grid import from_content, from_record, to_content
+from tests.contract.settings import CLIENTS
 from tests.flower.grid import LocalGrid, Node
 from tests.flower.test_flower_runs import DATA, grid_of, quick, terms_of
 

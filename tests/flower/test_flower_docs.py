@@ -34,7 +34,7 @@ def quick(**options: Any) -> dict[str, Any]:
 
 
 def example() -> Any:
-    path = ROOT / "benchmarks" / "flower_app" / "app.py"
+    path = ROOT / "benchmarks" / "peers" / "flower_app" / "app.py"
     spec = importlib.util.spec_from_file_location("flower_example", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.schema.settings import CLIENTS
 
 from securefed._persistence import container
 from securefed._runtime.server import Result
@@ -20,6 +19,7 @@ from securefed.defenses._secure_aggregation import Identities, secure_aggregatio
 from securefed.errors import ConfigError, RoundVoid, TooFewSurvivors
 from securefed.flower import serve
 from securefed.flower._enrolment import Invitation
+from tests.contract.settings import CLIENTS
 from tests.flower.grid import LocalGrid
 from tests.flower.test_flower_attacks import asks, begin_anew, files, invite, masking
 from tests.flower.test_flower_runs import grid_of, quick, terms_of

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.schema.deviating_server import OldOrder
-from tests.schema.test_non_interference import AT_LEAST, NAMES, play
 
 from securefed._messages import Message
 from securefed._persistence.sealing import Seal
@@ -16,6 +14,8 @@ from securefed._runtime.terms import Terms
 from securefed.flower import client_app
 from securefed.flower._enrolment import Invitation
 from tests.combinations import sampled
+from tests.contract.deviating_server import OldOrder
+from tests.contract.test_non_interference import AT_LEAST, NAMES, play
 from tests.flower.grid import Node
 from tests.flower.test_flower_attacks import ask, invite, wrapped
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.schema.settings import CLIENTS, data, make
 
 from securefed._messages import KEY_HOLDER, Message
 from securefed._persistence.sealing import Seal
@@ -27,6 +26,7 @@ from securefed.flower import client_app, serve
 from securefed.flower._client import party_of
 from securefed.flower._grid import ACTION as PROTOCOL
 from securefed.flower._grid import from_content
+from tests.contract.settings import CLIENTS, data, make
 from tests.flower.grid import LocalGrid, Node
 
 
