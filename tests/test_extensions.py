@@ -38,7 +38,7 @@ def loaded(path: str) -> ModuleType:
     spec.loader.exec_module(module)
     for registry, before in zip((algorithms, attacks), known, strict=True):
         for name in set(registry.names) - before:
-            REGISTERED[name] = registry._entries.pop(name)
+            REGISTERED[name] = registry._registered.pop(name)
     return module
 
 
@@ -73,7 +73,7 @@ def test_ridge_regression_is_that_of_the_pooled_rows() -> None:
 )
 def test_attacks_pass_the_published_checks(monkeypatch: Any, attack: Any, algorithm: str) -> None:
     """On an algorithm that the attack is for, and on one that it is not for."""
-    monkeypatch.setitem(algorithms._entries, "statistics/mean", REGISTERED["statistics/mean"])
+    monkeypatch.setitem(algorithms._registered, "statistics/mean", REGISTERED["statistics/mean"])
     check_description(attack)
     for name in (algorithm, "pca/ssi"):
         check_views_of(attack, name)
@@ -92,7 +92,7 @@ def test_a_class_of_an_own_module_is_found_by_its_place(tmp_path: Path, monkeypa
     (tmp_path / "own_ridge.py").write_text(source.replace('"statistics/ridge"', '"statistics/own-ridge"'))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["", *sys.path])
-    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
+    monkeypatch.setattr(algorithms, "_registered", dict(algorithms._registered))
     monkeypatch.setattr(algorithms, "_imported", {})
     assert algorithms["own_ridge:Ridge"].name == "own_ridge:Ridge"
     assert algorithms["own_ridge:Ridge"].source == "textbook"

@@ -1,8 +1,8 @@
 """A run over Flower's deployment engine on this machine: SuperLink, SuperNodes and apps as on several machines.
 
-Starts `flower-superlink` and a `flower-supernode` for each client on free ports, submits `benchmarks/peers/flower_app` with
-`flwr run`, and compares what comes out with the same run in one process: it must agree bit for bit. Measured are the
-seconds of a round and of one exchange with all clients; Flower's own polling is nearly all of it.
+Starts `flower-superlink` and a `flower-supernode` for each client on free ports, submits `benchmarks/peers/flower_app`
+with `flwr run`, and compares what comes out with the same run in one process: it must agree bit for bit. Measured are
+the seconds of a round and of one exchange with all clients; Flower's own polling is nearly all of it.
 
     python -m benchmarks flower_run                # 3 clients, 3 rounds: about a minute and a half
     python -m benchmarks.peers.flower_run --clients 5 --rounds 4
