@@ -54,4 +54,4 @@ reproduce: $(READY)  ## The papers' figures beside ours; writes docs/reproductio
 	$(BIN)/python -m benchmarks.ledger $(REPRODUCE_ARGS)
 
 clean:  ## Remove everything the other targets made
-	rm -rf $(VENV) .venv-pfl .venv-breaching build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/reproduction/quick-results
+	rm -rf $(VENV) .venv-pfl .venv-breaching build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/ledger/quick-results

@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, one after the other, then one page from their results.
 
-Run one alone with `python -m benchmarks.NAME`; `python -m benchmarks --page` only writes the page.
+Run one alone with `python -m benchmarks NAME`; `python -m benchmarks --page` only writes the page.
 """
 
 from __future__ import annotations
@@ -54,9 +54,15 @@ def main() -> None:
     if not arguments.page:
         for name in arguments.names or NAMES:
             print(f"== {name}")
-            importlib.import_module(f"benchmarks.{name}").main()
+            importlib.import_module(_module(name)).main()
     PAGE.write_text(page())
     print(f"wrote {PAGE}")
+
+
+def _module(name: str) -> str:
+    """The module of a benchmark: those beside other libraries stand in `peers`, those behind pages in `pages`."""
+    room = "peers" if (Path(__file__).parent / "peers" / f"{name}.py").exists() else "pages"
+    return f"benchmarks.{room}.{name}"
 
 
 def page() -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-LIBRARY = tuple(f"securefed.{part}" for part in ("algorithms", "problems", "datasets", "detection", "catalogue"))
+LIBRARY = tuple(f"securefed.{part}" for part in ("algorithms", "problems", "datasets", "detection", "_catalogue"))
 OTHERS = "securefed.problems._torch_module"
 """Wraps modules that users bring; no experiment has one (`tests/benchmarks/test_experiments.py`)."""
 ASIDE = ("securefed.attacks", "securefed.defenses")

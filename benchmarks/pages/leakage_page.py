@@ -11,7 +11,7 @@ from benchmarks.ledger.plots import COLOURS, STYLE
 from benchmarks.pages.leakage_curves import CURVES, LESSONS, SUBJECTS, Curve, Subject, is_current
 from securefed._auditing.cases import case
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 SMALLEST = 1e-17
 """Errors below it are drawn there."""
 INTRODUCTION = """\

@@ -16,7 +16,7 @@ from securefed.defenses._base import Defense
 from securefed.defenses._chain import chain
 from securefed.defenses._homomorphic import paillier
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PANELS = (
     ("client_cpu", "client CPU, s"),
     ("server_cpu", "server CPU, s"),

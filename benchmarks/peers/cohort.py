@@ -43,7 +43,7 @@ from securefed.datasets._dataset_files import DATA_VARIABLE
 from securefed.datasets._loaders import load
 from securefed.problems import problems
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CLIENTS, ROWS, FEATURES, STEPS, BATCH = 50, 60, 784, 5, 12
 RUNS, TURNS = 5, 3
 FASTER, SECONDS = 5.0, 60.0

@@ -36,7 +36,7 @@ from securefed.attacks._networks.module_inversion import invert
 from securefed.attacks._networks.reconstruction_quality import psnr
 from securefed.attacks._networks.staged_inversion import InversionEffort
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CELLS = RESULTS / "cells" / "inversion_peers.json"
 SEEDS = range(int(os.environ.get("PEERS_SEEDS", "10")))
 SECONDS, ITERATIONS = 5.0, 300

@@ -37,7 +37,7 @@ from securefed.defenses._secure_aggregation.masks import SignedMask, apply_masks
 from securefed.defenses._secure_aggregation.primitives import mask_stream
 from securefed.defenses._secure_aggregation.shamir import FIELD
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 REPEATS = 3
 PEER = "Flower SecAgg 1.41.0"
 DEFENSE = chain(secure_aggregation())

@@ -63,6 +63,8 @@ class Seal:
         """The key in `path`; made there, readable by its owner only, where no such file is.
 
         Args:
+            path: the key's file.
+            anchor: the anchor's file; `None` for no anchor.
             make: whether it may be made; else a missing one is refused.
 
         Raises:
@@ -101,6 +103,8 @@ class Seal:
         """Inverse of `close`.
 
         Args:
+            kind: kind of the file, as it was sealed.
+            data: the sealed bytes.
             where: the file in words, for errors.
 
         Raises:
@@ -150,8 +154,11 @@ class Seal:
         raise StorageError(f"anchor {self.anchor} was altered, or belongs to another key")
 
     def remember(self, sealed: bytes) -> None:
-        """Note in the anchor that `sealed` is on disk now; nothing without one. Called after the file, so that a crash
-        between the two leaves a file that is newer than the anchor, which opens."""
+        """Note in the anchor, if there is one, that `sealed` is on disk now.
+
+        Call it after the file is written: a crash between the two then leaves a file newer than the anchor, which
+        opens.
+        """
         if self.anchor is None:
             return
         generation = _HEADER.unpack_from(sealed)[3]

@@ -157,8 +157,10 @@ class Ledger:
 
     @property
     def spent(self) -> DataUsage:
-        """Exchanges answered, and epsilon and delta spent on the unit of the limits; epsilon is infinite after an
-        exchange without noise for that unit."""
+        """Exchanges answered, and epsilon and delta spent on the unit of the limits.
+
+        Epsilon is infinite after an exchange without noise for that unit.
+        """
         return self._book.spent(self.limits.delta, self.limits.unit)
 
     def charge(self, run: str, exchange: int, cost: PrivacyCost) -> bool:

@@ -255,8 +255,11 @@ def _accountant(loss: PrivacyLoss) -> Callable[[tuple[tuple[Any, int], ...], flo
 
 
 def _gaussian_epsilon(parts: tuple[tuple[GaussianLoss, int], ...], delta: float) -> float:
-    """One loss is accounted for as in a plan; several, all with full participation, are one release of mu^2 =
-    sum_i k_i / z_i^2 (Dong, Roth, Su, "Gaussian differential privacy", 2022, corollary 3.3)."""
+    """Compose Gaussian mechanisms.
+
+    One loss is accounted for as in a plan. Several, all with full participation, are one release of mu^2 =
+    sum_i k_i / z_i^2 (Dong, Roth, Su, "Gaussian differential privacy", 2022, corollary 3.3).
+    """
     if len(parts) == 1:
         return parts[0][0].epsilon(parts[0][1], delta)
     return epsilon_of(1 / math.sqrt(math.fsum(k / loss.noise_multiplier**2 for loss, k in parts)), 1, delta)

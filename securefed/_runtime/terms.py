@@ -72,6 +72,8 @@ class Terms:
         """Terms that fit together.
 
         Args:
+            algorithm: the method with its hyper-parameters.
+            public: the public facts.
             defense: the message layer; without one, contributions are summed in the clear.
             seed: of starts, cohorts and mini-batches. Keys and noise never come from it.
             reveal: accept that clients reveal the scalars an algorithm selects by, outside the defence; by default only
@@ -110,8 +112,12 @@ class Terms:
         """The client's end of run `run`, enrolled with its data.
 
         Args:
+            client: the client's id.
+            run: the run's identifier.
+            data: the client's rows.
             keep: whether it keeps its last encoded contribution, for simulations that score collusion.
-            ledger, persist: as in `ClientNode`.
+            ledger: as in `ClientNode`.
+            persist: as in `ClientNode`.
         """
         return ClientNode(
             client, run, self.schema, data, self.defense, self.seed, keep=keep, reveal=self.reveals,

@@ -113,7 +113,7 @@ class PrivateFedAvg(FedAvg):
         )
 
     def rate(self, rows: int) -> float:
-        """q of a client with so many rows."""
+        """Return the sampling rate q of a client with so many rows."""
         return 1 / math.ceil(rows / min(self.batch_size or rows, rows))
 
     def per_round(self, rows: int) -> float:
@@ -215,7 +215,7 @@ class PrivateFedAvg(FedAvg):
     def _engaged(
         self, engine: PrivacyEngine, module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, expected: float
     ) -> tuple[Any, Any, Any]:
-        """opacus' module, optimiser and loader. Gradients are sums of rows here, so the rate carries their mean."""
+        """Make opacus' module, optimiser and loader. Gradients are sums of rows here, so the rate carries their mean."""
         penalty = getattr(self.problem, "l2", 0.0) * expected
         trained = [value for value in module.parameters() if value.requires_grad]
         groups = [
