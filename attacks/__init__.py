@@ -96,17 +96,17 @@ EXPORTS = {
     ),
     "View": ("securefed.attacks._base", "An attacker's view of a run, for one target."),
     "RoundView": ("securefed.attacks._base", "One round in an attacker's view."),
-    "Target": ("securefed.attacks._base", "What an attacker knows beside the view."),
+    "Target": ("securefed.attacks._base", "Facts that an attacker knows in addition to the view."),
     "Reconstruction": ("securefed.attacks._base", "Result of an attack."),
-    "attacks": ("securefed.attacks._base", "."),
-    "ESTIMATORS": ("securefed.attacks._gram.linear", "."),
+    "attacks": ("securefed.attacks._base", "All registered attacks by name."),
+    "ESTIMATORS": ("securefed.attacks._gram.linear", "Names of the estimators of PowerGram."),
     "PowerGram": (
         "securefed.attacks._gram.subspace_iteration",
         "Stack the Z_k and Y_k of the rounds that show one set of clients, and solve S Z = Y.",
     ),
     "LocalPowerGram": (
         "securefed.attacks._gram.local_power",
-        "Solve S^q from the rounds of one q > 1, take its root, and fit it to all rounds.",
+        "Solve for S^q from rounds with the same number q > 1 of local steps, take the root, and fit it to all rounds.",
     ),
     "ConsensusGram": (
         "securefed.attacks._gram.faps.consensus_attack",
@@ -144,7 +144,7 @@ EXPORTS = {
     ),
     "TelescopingFit": (
         "securefed.attacks._gradient_inversion.telescoping_fit",
-        "Fit rows to running sums: sum over rounds of dc_i = c_i and of dphi_i = y_i, since both start at 0.",
+        "Fit rows to the stored gradients, which are running sums of the messages.",
     ),
     "SampleFit": (
         "securefed.attacks._gradient_inversion.sample_fit",
@@ -152,14 +152,14 @@ EXPORTS = {
     ),
     "NetworkInversion": (
         "securefed.attacks._networks.view_inversion",
-        "Reconstruct rows and labels from the members' first round: closed forms, then a fit of the simulated local.",
+        "Reconstruct rows and labels from the members' first round: closed forms, then a fit of local steps.",
     ),
     "invert": ("securefed.attacks._networks.module_inversion", "Reconstruct the rows behind one message."),
     "LocalSteps": (
         "securefed.attacks._networks.client_simulations",
         "The update (end minus start) of gradient descent on the client's rows.",
     ),
-    "InversionEffort": ("securefed.attacks._networks.staged_inversion", "How hard an inversion tries."),
+    "InversionEffort": ("securefed.attacks._networks.staged_inversion", "Limits on the searches of an inversion."),
     "RecoveredRows": ("securefed.attacks._networks.staged_inversion", "The rows that explain a message best."),
     "psnr": (
         "securefed.attacks._networks.reconstruction_quality",
@@ -171,19 +171,19 @@ EXPORTS = {
     ),
     "ADMMRecursion": (
         "securefed.attacks._personal.admm_recursion",
-        "Computes the personal model theta_i after the last round.",
+        "Compute the personal model theta_i after the last round.",
     ),
     "PersonalModelReplay": (
         "securefed.attacks._personal.personal_model_replay",
-        "Fits the rows by gradient_inversion/fit and trains the personal model on them.",
+        "Fit the rows by gradient_inversion/fit and train the personal model on them.",
     ),
     "FLAMERowFit": (
         "securefed.attacks._personal.flame_row_fit",
-        "Fits rows to the steps between the personal models that personal/recursion gives.",
+        "Fit rows to the steps between the personal models that personal/recursion computes.",
     ),
     "FLAMENetworkInversion": (
         "securefed.attacks._personal.flame_network_inversion",
-        "Recovers one client's rows from its personal models.",
+        "Recover one client's rows from its personal models.",
     ),
     "disaggregate": (
         "securefed.attacks._aggregates.disaggregation",
@@ -195,7 +195,7 @@ EXPORTS = {
     ),
     "ParticipationMatrix": (
         "securefed.attacks._aggregates.participation",
-        "Which client contributed to the sum of which round.",
+        "Matrix of the clients that contributed to the sum of each round.",
     ),
     "MembershipAttack": (
         "securefed.attacks._membership.likelihood_ratio",

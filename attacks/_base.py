@@ -71,7 +71,7 @@ class View:
 
 @dataclass(frozen=True)
 class Target:
-    """What an attacker knows beside the view.
+    """Facts that an attacker knows in addition to the view.
 
     Attributes:
         algorithm: the algorithm with its hyper-parameters.

@@ -81,12 +81,12 @@ def _coarse(found: Reconstruction, observed: View) -> Iterator[str]:
     step = resolution(observed)
     if step <= _DOUBLE:
         return
-    said = f"The messages have {-math.log10(step):.0f} digits, not 16"
+    digits = f"The messages have {-math.log10(step):.0f} digits, not 16"
     if math.isnan(found.condition):
-        yield f"{said}: no estimate can be better than {step:.0e} of its size."
+        yield f"{digits}: no estimate can be better than {step:.0e} of its size."
         return
     cost = min(1.0, step * found.condition)
-    yield f"{said}: at a condition of {found.condition:.0e} the least certain direction may be off by {cost:.0e}."
+    yield f"{digits}: at a condition of {found.condition:.0e} the least certain direction may be off by {cost:.0e}."
 
 
 def _unexplained(found: Reconstruction, observed: View, target: Target) -> Iterator[str]:

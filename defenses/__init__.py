@@ -106,7 +106,7 @@ _EXPORTS: Final = {
     "ChainStage": (_TRANSFORM, "The kinds of transforms, in the order in which a chain applies them."),
     "Aggregation": (_BASE, "Base class of an aggregation: how the sum of the contributions is made."),
     "Session": (_BASE, "The identity of one exchange, which every message is checked against."),
-    "UploadContext": (_BASE, "Fingerprints of what a client was told when it was asked to upload."),
+    "UploadContext": (_BASE, "Fingerprints of what the server sent a client before its upload."),
     "Plan": (_PLAN, "What a defence will do for one layout and number of clients, stated before the run."),
     "TensorPlan": (_PLAN, "The part of a plan about one tensor: bound, ring, step, error."),
     "MaskingPlan": (_PLAN, "The part of a plan about secure aggregation by masks."),

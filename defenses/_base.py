@@ -54,7 +54,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class UploadContext:
-    """Fingerprints of what a client was told when it was asked to upload; 32 bytes each.
+    """Fingerprints of what the server sent a client before its upload; 32 bytes each.
 
     Attributes:
         exchange: fingerprint of the exchange's context (`Session.context`): the same for all clients that are summed.
@@ -76,7 +76,7 @@ class Session:
         round: the number of the exchange.
         cohort: ids of the invited clients, ascending.
         plan: what the defence does, the same on all sides; the session writes its exchange into it.
-        context: fingerprint of all that clients are told before they upload (kind, broadcast, the exchange that counted
+        context: fingerprint of all that clients receive before they upload (kind, broadcast, the exchange that counted
             each of them last). The server knows it from the start, a client from the request for its upload on.
         previous: at the server, the survivors of the last sum that was opened; empty before the first.
 
@@ -103,7 +103,7 @@ Outgoing = Mapping[PartyId, Tensors]
 
 
 class Aggregation(ABC):
-    """How the sum of the contributions is made. Steps are pure: they take a state and return a new one, without I/O.
+    """A protocol that sums contributions. Its steps are pure: they take a state and return a new one, without I/O.
 
     States are packed by `pack`, so that they survive a process. A client is asked for the stages of the plan
     one after the other; at the stage `upload` it is given its encoded contribution. The server's first requests come
@@ -129,7 +129,7 @@ class Aggregation(ABC):
     beside: ClassVar[tuple[PartyId, ...]] = ()
 
     def __str__(self) -> str:
-        """The name and the parameters; the defence is called so in plans and reports."""
+        """Return the name and the parameters, as plans and reports show them."""
         return link_text(self.name, self)
 
     @abstractmethod
@@ -170,7 +170,7 @@ class Aggregation(ABC):
         Args:
             state: the client's protocol state.
             request: the server's message.
-            context: fingerprints of what this client was told.
+            context: fingerprints of what the server sent this client.
 
         Raises:
             MessageRefused: as `client_step`. No refusal depends on a contribution.
@@ -271,7 +271,7 @@ class Defense:
             learned: what `learn` returned for the exchange before; `None` for the first one.
 
         Raises:
-            PlanError: a promise cannot be kept; the message says which and what to change.
+            PlanError: a guarantee cannot be kept; the message names it and the change that helps.
         """
         if clients < 1:
             raise PlanError(f"a cohort holds at least one client, not {clients}")
@@ -298,7 +298,7 @@ class Defense:
         """Encode one client's contribution as the aggregation sums it.
 
         Under noise no value makes a client refuse: all parties would see the refusal, and no epsilon counts it. What
-        is not finite is replaced by zeros before the noise (`clip`, `records`). A refusal of names or shapes says
+        is not finite is replaced by zeros before the noise (`clip`, `records`). A refusal of names or shapes reveals
         nothing about data.
 
         Raises:

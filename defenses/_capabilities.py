@@ -17,7 +17,7 @@ from securefed.defenses._base import Outgoing, Plan, Session
 class SupportsPipelining(Protocol):
     """An aggregation in which each exchange can prepare the one that follows.
 
-    What is prepared is used at most once, by the very next exchange, and never written to disk.
+    The prepared state is used at most once, by the very next exchange, and never written to disk.
     """
 
     def client_resume(self, session: Session, client: ClientId, last: Any) -> Any:
@@ -38,11 +38,11 @@ class SupportsMemory(Protocol):
     """An aggregation whose clients must remember what they released, even if their process ends."""
 
     def client_memory(self, state: Any) -> Array:
-        """Return what outlives the state of an exchange. It holds no secret of the exchange; the client keeps it."""
+        """Return the memory that the client keeps after an exchange. It holds no secret of the exchange."""
         ...
 
     def client_remind(self, state: Any, memory: Array) -> Any:
-        """Return a new exchange's state with that memory."""
+        """Return the state of a new exchange, with the memory that the client kept put into it."""
         ...
 
 
@@ -90,7 +90,7 @@ class SupportsVerification(Protocol):
         ...
 
     def announce(self, aggregate: Aggregate) -> Tensors:
-        """Return what the server tells the clients that it counted; empty for nothing."""
+        """Return what the server sends to the clients that it counted; empty if it sends nothing."""
         ...
 
     def client_check(self, kept: bytes, client: ClientId, plan: Plan, announced: Tensors) -> None:

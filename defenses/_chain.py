@@ -11,7 +11,7 @@ from securefed.defenses._transform import AdaptiveTransform, ChainStage, Transfo
 from securefed.errors import ConfigError
 
 Link = Transform | Aggregation | Defense
-"""What a chain is made of."""
+"""A part of a chain."""
 
 _ORDER = " -> ".join(stage.name for stage in ChainStage)
 _EXAMPLE = "chain(clip(1.0), gaussian(2.0), secure_aggregation())"

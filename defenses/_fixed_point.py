@@ -1,14 +1,16 @@
 """Encode floats in fixed point: integers whose sum over the cohort cannot wrap, planned per tensor.
 
-A client's entry x becomes k = round(x / step). With N planned clients in a ring of R bits, |k| <= (2^(R-1) - 1) / N,
-so that the signed sum fits. `step` is a power of two: k * step is exact, and the only error is the rounding,
-at most step / 2 per client and entry (plus one rounding of the decoded sum to float64).
+A ring of R bits is the integers modulo 2^R, read as signed numbers. A client's entry x becomes k = round(x / step).
+With N planned clients in a ring of R bits, |k| <= (2^(R-1) - 1) / N, so that the signed sum fits. `step` is a power of
+two: k * step is exact, and the only error is the rounding, at most step / 2 per client and entry (plus one rounding of
+the decoded sum to float64).
 
-On the wire a ring of 32 or 64 bits is one integer an entry. Rings of 21 bits or fewer share 64-bit integers, of
-L = 64 // R lanes each: entries k_0 .. k_{L-1} travel as sum_j k_j 2^(R j) mod 2^64, k_j signed, so that a lane
-borrows from the one above. Such integers add like the entries as long as every lane's sum stays in its ring, which
-the plan ensures, and `from_ring` then takes the lanes apart. A mask over the whole integer hides all of it.
-Rings from 22 to 31 bits would leave two lanes, which is what 32 bits have: they are refused.
+In a message, a ring of 32 or 64 bits takes one integer per entry. In rings of 21 bits or fewer, L = 64 // R entries
+share one 64-bit integer, each in its own lane of R bits: entries k_0 .. k_{L-1} travel as sum_j k_j 2^(R j) mod 2^64,
+k_j signed, so that a negative entry borrows from the lane above. Such integers add like the entries as long as every
+lane's sum stays in its ring, which the plan ensures, and `from_ring` then separates the lanes. A mask over the whole
+integer hides all lanes. Rings from 22 to 31 bits are refused: only two entries would fit into 64 bits, as with a ring
+of 32 bits.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from securefed.errors import ConfigError, PlanError, RangeRefused
 _WORD: Final = 64
 _NARROWEST, _WIDEST_LANE = 8, 21
 _PART: Final = 1 << 15
-"""Entries rounded at a time: 256 kB of them."""
+"""Number of entries rounded at a time; they take 256 kB."""
 
 _SMALLEST_STEP = float(np.finfo(np.float64).tiny)
 _FLOAT64_EPS = float(np.finfo(np.float64).eps)
@@ -38,9 +40,9 @@ class Quantise(Transform):
     """Fixed-point encoding for exact sums.
 
     Attributes:
-        ring: width in bits for every tensor (8 to 21, 32 or 64); `None` takes what each tensor's layout asks for.
-        only: names of the tensors that `ring` is for; the others keep what their layout asks for. Counts and running
-            sums want their width; `TensorPlan.error` says what a narrow ring costs.
+        ring: width in bits for every tensor (8 to 21, 32 or 64); `None` uses the ring that the layout asks for.
+        only: names of the tensors that `ring` is for; the others keep the ring that the layout asks for. Counts and
+            running sums need a wide ring; `TensorPlan.error` is the rounding error that a narrow one causes.
 
     Guarantee: a decoded sum differs from the exact sum by at most `TensorPlan.error` per entry.
     Not promised: anything about entries outside the bound; they are refused, never clipped.
@@ -58,7 +60,7 @@ class Quantise(Transform):
             raise ConfigError("`only` names the tensors that `ring` is for; give a ring")
 
     def __str__(self) -> str:
-        """The name, with ring and tensors where they are given."""
+        """Return the name, with ring and tensors if they are given."""
         if self.ring is None:
             return self.name
         return f"{self.name}({', '.join([str(self.ring), *(self.only or ())])})"
@@ -67,7 +69,8 @@ class Quantise(Transform):
         """Return the plan with ring, step, largest number of clients and error of every tensor.
 
         Raises:
-            PlanError: a tensor without bound, too many clients for the ring, or a name that the layout does not hold.
+            PlanError: a tensor without bound, too many clients for the ring, or a name in `only` that is not in
+                the layout.
         """
         if unknown := set(self.only or ()) - {t.name for t in plan.tensors}:
             raise PlanError(f"quantise names tensors {sorted(unknown)}, the layout holds {[*plan.wanted_rings]}")
@@ -90,7 +93,7 @@ class Quantise(Transform):
         largest = (2 ** (ring - 1) - 1) // clients
         if largest < 2:
             raise PlanError(
-                f"{clients} clients leave no bit in a {ring}-bit ring; use a wider one or a tree of aggregators"
+                f"{clients} clients are too many for a {ring}-bit ring; use a wider ring or a tree of aggregators"
             )
         if tensor.bound / largest < _SMALLEST_STEP:
             raise PlanError(
@@ -110,7 +113,7 @@ class Quantise(Transform):
 
     @staticmethod
     def _round(value: Array, tensor: TensorPlan) -> Array:
-        """Round to integers, a part at a time: temporaries of the whole size would cost more than the arithmetic."""
+        """Round to integers, a part at a time: temporary arrays of full size cost more than the arithmetic."""
         assert tensor.bound is not None
         flat, out = value.reshape(-1), np.empty(value.size, np.int64)
         units = np.empty(min(value.size, _PART))
@@ -127,7 +130,7 @@ class Quantise(Transform):
         return out.reshape(value.shape)
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> dict[str, Array]:
-        """Return the sum in real units."""
+        """Multiply the summed integers by their steps, which gives the sum as float64."""
         return {t.name: np.asarray(total[t.name] * t.step) for t in plan.tensors}
 
 
@@ -135,7 +138,7 @@ def quantise(ring: int | None = None, *, only: tuple[str, ...] | None = None) ->
     """Encode contributions in fixed point, for exact sums; see `Quantise`.
 
     Args:
-        ring: width in bits of the sums (8 to 21, 32 or 64); `None` takes what each tensor's layout asks for.
+        ring: width in bits of the sums (8 to 21, 32 or 64); `None` uses the ring that each tensor's layout asks for.
         only: names of the tensors that `ring` is for; `None` for all.
     """
     return Quantise(ring, only)
@@ -178,7 +181,8 @@ def wire_size(size: int, ring: int) -> int:
 def to_ring(value: Array, ring: int) -> Array:
     """Pack signed int64 entries, flat, into the integers that travel: uint32 or uint64 (`wire_size`,).
 
-    The first lane holds the first (wire_size) entries, the next lane those that follow: whole rows add fast.
+    The first lane holds the first `wire_size` entries, the next lane those that follow, so that NumPy adds one whole
+    lane at a time.
     """
     if ring == 32:
         return value.view(np.uint64).astype(np.uint32)

@@ -24,7 +24,7 @@ _TABLE_HEAD: Final = ("tensor", "shape", "bound", "ring", "step", "largest N", "
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """What happens to one tensor.
+    """The plan of one tensor.
 
     Attributes:
         name: its name in the layout.
@@ -95,7 +95,7 @@ class PrivacyPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a defence will do for one layout and one number of clients, stated before the run.
+    """A defence's plan for one layout and one number of clients, made before the run.
 
     Attributes:
         defense: the name of the defence, as composed.
@@ -105,7 +105,7 @@ class Plan:
         stages: names of the message exchanges of a round, in order.
         upload_bytes: bytes that a client sends in a round, over all stages, without headers.
         threshold: number of survivors that a round needs.
-        open_to: which parties, if they collude, see single contributions; in words.
+        open_to: which parties, if they collude, see single contributions, as a sentence.
         verified: whether clients check the sum that the server announces.
         added: names of tensors that transforms add to a contribution; they are released, and no algorithm sees them.
         learned: public numbers that an `AdaptiveTransform` derived from earlier releases of the run.
@@ -132,7 +132,7 @@ class Plan:
     assumptions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The plan as text: tensors, stages, bytes, threshold, noise, epsilon and assumptions, line by line."""
+        """Format the plan as text: tensors, stages, bytes, threshold, noise, epsilon and assumptions, line by line."""
         lines = [f"{self.defense}, {self.clients} clients", *_table([_TABLE_HEAD, *map(_cells, self.tensors)])]
         lines.append(f"stages: {' -> '.join(self.stages)}")
         lines.append(f"upload per client and round: {self.upload_bytes:,} bytes, headers left out")
@@ -153,7 +153,7 @@ class Plan:
 
     @property
     def noised(self) -> bool:
-        """Whether noise is added for differential privacy."""
+        """True if noise is added for differential privacy."""
         return self.privacy is not None and bool(self.privacy.noise_multiplier)
 
     @property
@@ -191,10 +191,10 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 def plan_digest(plan: Plan) -> bytes:
     """Compute the SHA-256 of every number of a plan that changes what a client sends or what is made of it.
 
-    Words and the exchange do not enter it. A server that opens an exchange tells each client how often the range was
-    doubled and what was learned. Clients that were told different plans must not be summed: a client whose step or
-    clip is a million times the others' is alone in the sum. So protocols against a server that deviates bind what they
-    mask, sign and open to this digest.
+    Text and the exchange's number do not enter it. When a server opens an exchange, it sends each client how often the
+    range was doubled and what was learned. Clients that received different plans must not be summed: a client whose
+    step or clip is a million times the others' is alone in the sum. So protocols against a server that deviates bind
+    what they mask, sign and open to this digest.
     """
 
     def exact(value: float | None) -> str | None:

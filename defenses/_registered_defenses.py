@@ -38,8 +38,8 @@ defenses.register(
 defenses.register(
     "quantise",
     lambda: chain(Quantise(), Plain()),
-    summary="no protection, but the fixed point of the exact defences: what they are compared with, bit for bit",
-    source="the baseline of parity",
+    summary="no protection; the exact defences' fixed-point encoding, so that their sums must equal it bit for bit",
+    source="the baseline for exact sums",
     hides="nothing",
     exact="yes",
 )
@@ -54,15 +54,15 @@ defenses.register(
 defenses.register(
     "paillier",
     lambda **kwargs: chain(paillier(**kwargs)),
-    summary="additively homomorphic encryption, many values to a ciphertext; a key holder opens sums",
-    source="Paillier, EUROCRYPT 1999; noise of Damgard, Jurik, Nielsen 2010",
+    summary="additively homomorphic encryption, many values in one ciphertext; a key holder decrypts the sums",
+    source="Paillier, EUROCRYPT 1999; encryption randomness of Damgard, Jurik, Nielsen 2010",
     hides="single contributions from the server, unless it colludes with the key holder",
     exact="yes",
 )
 defenses.register(
     "paillier_threshold",
     lambda **kwargs: chain(threshold_paillier(**kwargs)),
-    summary="the same encryption without a key holder: t of N clients open sums of signed uploads together",
+    summary="the same encryption without a key holder: t of N clients together decrypt sums of signed uploads",
     source="Paillier, EUROCRYPT 1999; shared roots and proofs of Shoup, EUROCRYPT 2000",
     hides="single contributions from the server and from fewer than t clients",
     exact="yes",
@@ -71,7 +71,7 @@ defenses.register(
     "ckks",
     lambda **kwargs: chain(ckks(**kwargs)),
     summary="lattice encryption: faster than Paillier, approximate, larger; needs the extra 'lattice'",
-    source="Cheon, Kim, Kim, Song, ASIACRYPT 2017; flood against Li, Micciancio, EUROCRYPT 2021",
+    source="Cheon, Kim, Kim, Song, ASIACRYPT 2017; noise flooding against the attack of Li, Micciancio, EUROCRYPT 2021",
     hides="single contributions from the server, unless it colludes with the key holder",
     exact="no",
 )
@@ -80,7 +80,7 @@ defenses.register(
     _dp,
     summary="clip, central Gaussian noise on the sum, under secure aggregation",
     source="Dwork, Roth 2014; accounting by privacy loss distributions",
-    hides="one client's participation from whoever sees only what leaves the aggregator",
+    hides="one client's participation from parties that see only what leaves the aggregator",
     exact="no",
 )
 defenses.register(

@@ -12,7 +12,7 @@ from securefed.defenses._base import Session
 from securefed.defenses._chain import Link, as_defense
 
 Drop = Callable[[str, PartyId], bool]
-"""Tells whether the reply of a party at a stage is lost."""
+"""Function of a stage and a party: true if that reply is lost."""
 
 
 def sum_once(
@@ -29,7 +29,7 @@ def sum_once(
         defense: how the sum is made; an aggregation alone is taken as a chain of one link.
         layout: the tensors of one contribution.
         contributions: the clients' contributions, by id.
-        drop: tells which replies are lost, for simulations of dropouts.
+        drop: function that decides which replies are lost, to simulate dropouts.
         range_doublings: how often the declared bounds are doubled.
 
     Raises:

@@ -52,7 +52,7 @@ class Transform(ABC):
     stage: ClassVar[ChainStage]
 
     def __str__(self) -> str:
-        """The name and the parameters, for instance `top_k(k=5)`; the defence is called so in plans and reports."""
+        """Return the name and the parameters, such as `top_k(k=5)`, as plans and reports show them."""
         return link_text(self.name, self)
 
     @abstractmethod

@@ -1,12 +1,13 @@
 """Template of an aggregation: copy this file, rename the classes, and change the lines marked TODO.
 
-An aggregation decides how the sum of the clients' contributions is made. This one masks each contribution with streams
-from a key that the clients share and the server does not know; the masks of all clients add up to zero, so that they
-cancel in the sum. It opens nothing unless every client answers, and a single client that colludes with the server opens
-everything: it is an example. For real runs take `secure_aggregation`.
+An aggregation computes the sum of the clients' contributions. In this one, each client adds a random-looking mask to
+its contribution. The masks come from a key that all clients share and the server does not know, and they add up to
+zero, so that they cancel in the sum. This is an example, not for real runs: the sum is lost if any client does not
+answer, and a single client that colludes with the server reveals all contributions. For real runs use
+`secure_aggregation`.
 
-Steps are pure: they take a state and return a new one, without I/O. States are frozen dataclasses of arrays, numbers,
-texts and bytes, so that they survive a process; a field marked `local()` stays with its owner.
+The methods are pure: they take a state and return a new one, without I/O. States are frozen dataclasses of arrays,
+numbers, texts and bytes, so that they can be stored between processes; a field marked `local()` is not stored.
 
 Test yours with `check_aggregation(YourAggregation())` from `securefed.testing._aggregation_checks`.
 """
@@ -30,7 +31,7 @@ UPLOAD = "upload"
 
 @dataclass(frozen=True)
 class ZeroSumClient:
-    """A client's protocol state: the stage that it waits for, empty when it is done."""
+    """A client's state in one exchange. `next_stage` is the request that it waits for, empty when it is done."""
 
     client: ClientId
     session: Session = local()
@@ -39,7 +40,7 @@ class ZeroSumClient:
 
 @dataclass(frozen=True)
 class ZeroSumServer:
-    """The server's protocol state."""
+    """The server's state in one exchange."""
 
     session: Session = local()
 
@@ -52,16 +53,20 @@ class ZeroSumMasks(Aggregation):
         key: the key that all clients share, 32 bytes; empty at the server.
     """
 
-    key: bytes = field(repr=False)  # secrets never show in reports or errors
-    name: ClassVar[str] = "zero_sum_masks"  # TODO: how plans and reports call it
-    exact: ClassVar[bool] = True  # it sums integers: the chain puts `quantise()` before it
+    key: bytes = field(repr=False)  # repr=False keeps the secret out of reports and errors
+    name: ClassVar[str] = "zero_sum_masks"  # TODO: its name in plans and reports
+    exact: ClassVar[bool] = True  # it sums integers, so the chain puts `quantise()` before it
     hides: ClassVar[bool] = True  # the server does not see single contributions
 
     def __str__(self) -> str:
-        return self.name  # never a secret: the name stands in reports
+        return self.name  # this text appears in reports, so it must hold no secret
 
     def plan(self, plan: Plan) -> Plan:
-        """State the stages, what a client sends, who is needed, what collusion opens, and what is assumed."""
+        """Return the plan with this protocol's stages, cost, threshold, collusion risk and assumptions.
+
+        The cost is in bytes for each upload, the threshold is the number of clients that must answer, and `open_to`
+        names the parties that together can read single contributions.
+        """
         entries = sum(tensor.size for tensor in plan.tensors)
         return replace(
             plan,
@@ -69,19 +74,23 @@ class ZeroSumMasks(Aggregation):
             upload_bytes=8 * entries,
             threshold=plan.clients,
             open_to="the server and any one client together",
-        ).assume("No client colludes with the server.", "A round that one client leaves is void.")
+        ).assume("No client colludes with the server.", "A round is void if one client drops out.")
 
     def client_open(self, session: Session, client: ClientId) -> ZeroSumClient:
         """Start a client's part of one exchange."""
         return ZeroSumClient(client, session)
 
     def client_accept(self, state: ZeroSumClient, request: Message, context: UploadContext) -> ZeroSumClient:
-        """Check the request before anything is computed, and use it up: no request is answered twice."""
+        """Check the request before anything is computed, and mark it as used, so that none is answered twice."""
         expect_stage(request, state.next_stage)
         return replace(state, next_stage="")
 
     def client_upload(self, state: ZeroSumClient, encoded: Tensors | None) -> tuple[ZeroSumClient, Tensors]:
-        """Mask the contribution; a client that sits out (`None`) uploads uniform residues in every tensor."""
+        """Mask the contribution and return the new state and the upload.
+
+        `encoded` is `None` if the client sits out, for instance because its values are out of range. It then uploads
+        uniformly random numbers in every tensor.
+        """
         session, body = state.session, {}
         for tensor in session.plan.tensors:
             if encoded is None:
@@ -97,7 +106,7 @@ class ZeroSumMasks(Aggregation):
         return ZeroSumServer(session), UPLOAD, {client: {} for client in session.cohort}
 
     def server_step(self, state: ZeroSumServer, replies: Mapping[PartyId, Message]) -> Aggregate:
-        """Check the replies and add them: the masks cancel. A missing reply is a client that was lost."""
+        """Check the replies and add them, so that the masks cancel. A client that dropped out has no reply."""
         session = state.session
         if set(replies) != set(session.cohort):
             raise TooFewSurvivors(f"{len(replies)} of {len(session.cohort)} clients uploaded; all are needed")

@@ -1,7 +1,10 @@
 """Template of an attack: the clients' mean row, from a message that holds the sum of their rows.
 
-An attack sees a view: for each round the broadcast, and the message of the smallest known set of clients that holds
-its target. It never sees a client's data.
+Copy this file, rename the class, and change the line marked TODO.
+
+An attack gets a view. It holds, for each round, what the server broadcast, and the message that contains the attacked
+clients' data: their own message, or the smallest sum with them that the attacker knows (`observed.members` are the
+clients in it). An attack never gets a client's data.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from securefed.attacks import Reconstruction, Target, View, attacks
 from securefed.errors import TranscriptError
 
 
-# TODO: the name under which users find it; one line on what it does; where it is published; what it reads.
+# TODO: the name by which users find it; one line on what it does; where it is published; what it reads.
 @attacks.register(
     "statistics/mean-row",
     summary="every row is guessed to be the mean of its clients' rows",
@@ -24,20 +27,29 @@ from securefed.errors import TranscriptError
 )
 @dataclass(frozen=True)
 class MeanRow:
-    """Guess that every row of a client is the mean row. Settings of the attack are fields of this dataclass."""
+    """Guess that every row is the mean row of its clients. Settings of an attack are fields of its dataclass."""
 
     name: ClassVar[str] = "statistics/mean-row"
     secret: ClassVar[str] = "samples"
-    """What it reconstructs, by its name in `securefed._auditing.scoring.SCORES`."""
+    """What the attack reconstructs: `samples` (rows), `gram` (X^T X), `personal` (models) or `distances` (of rows)."""
 
     def applies(self, target: Target, observed: View) -> str | None:
-        """Return `None` where the attack can run, else the reason in a sentence."""
+        """Return `None` if the attack can run on this view, else the reason, in a sentence."""
         if not observed.rounds or not {"sum", "count"} <= set(observed.rounds[0].message):
-            return "no message with the tensors sum and count was seen"
+            return "The view holds no message with the tensors `sum` and `count`."
         return None
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the secret of the clients behind the messages; all randomness comes from `rng`."""
+        """Reconstruct the rows of the clients that sent the messages; all randomness comes from `rng`.
+
+        Args:
+            observed: the view.
+            target: the algorithm and the public facts of the run.
+            rng: generator of random numbers.
+
+        Raises:
+            TranscriptError: the attack does not apply to this view.
+        """
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
         message = observed.rounds[0].message

@@ -32,20 +32,23 @@ class SoftLimit(Transform):
     """
 
     limit: float
-    name: ClassVar[str] = "soft_limit"  # TODO: how plans and reports call it
-    stage: ClassVar[ChainStage] = ChainStage.SPARSIFY  # TODO: its kind, which gives its place in a chain
+    name: ClassVar[str] = "soft_limit"  # TODO: its name in plans and reports
+    stage: ClassVar[ChainStage] = ChainStage.SPARSIFY  # TODO: its kind, which sets its place in a chain
 
     def __post_init__(self) -> None:
         if not self.limit > 0:
             raise ConfigError(f"{self.name}: limit must be positive; got {self.limit}")
 
     def plan(self, plan: Plan) -> Plan:
-        """State what changes: here the bound of each tensor, and how far the sum may be from the exact one.
+        """Return the plan with the changes that this transform makes.
 
-        Names and shapes of tensors must stay. A transform that adds a tensor lists it in `tensors`, `wanted_rings` and
+        Here these are the bound of each tensor, and `error`, the largest distance of the sum from the exact one. Names
+        and shapes of tensors must not change. A transform that adds a tensor lists it in `tensors`, `wanted_rings` and
         `added`.
         """
-        if any(tensor.bound is None for tensor in plan.tensors):  # TODO: refuse by name what you cannot promise
+        if any(
+            tensor.bound is None for tensor in plan.tensors
+        ):  # TODO: raise PlanError if you cannot give your guarantee
             raise PlanError(f"{self.name}: a tensor declares no bound; declare one in the algorithm's layout")
         tensors = tuple(
             replace(t, bound=min(t.bound or 0.0, self.limit), error=t.error + plan.clients * (t.bound or 0.0))
@@ -60,8 +63,9 @@ class SoftLimit(Transform):
         """
         return {name: self.limit * np.tanh(np.asarray(value) / self.limit) for name, value in contribution.items()}
 
-    # TODO: `decode(total, plan, count)` undoes `encode` on the SUM, so it must be linear; `release(total, plan)`
-    # changes the decoded sum before it leaves the aggregator (central noise). Here both are left out: they change
-    # nothing.
+    # TODO: write `decode(total, plan, count)` if `encode` has to be undone. It receives the SUM of the clients' encoded
+    # contributions, so it must be linear. Write `release(total, plan)` to change the decoded sum before it leaves the
+    # aggregator, for instance to add central noise. By default, as here, both change nothing.
     #
-    # `distortion(plan, count)` states clips and noise in public numbers, for attacks and audits; leave it out without.
+    # Write `distortion(plan, count)` if the transform clips or adds noise: it states both in public numbers, for
+    # attacks and audits.

@@ -45,7 +45,7 @@ class Message:
     body: Tensors
 
     def encode(self) -> bytes:
-        """Bytes on the wire: safetensors, with the binding in their metadata."""
+        """Encode the message as safetensors bytes, with the binding in their metadata."""
         header = {
             "run": self.run,
             "round": self.round,
@@ -57,7 +57,7 @@ class Message:
 
     @classmethod
     def decode(cls, data: bytes, *, claimed_sender: PartyId = SERVER) -> Message:
-        """Inverse of `encode`.
+        """Decode bytes, the inverse of `encode`.
 
         Raises:
             MalformedError: the bytes are no message; `claimed_sender` names whom the transport had it from.
@@ -131,7 +131,7 @@ class ClippingNoiseRecord:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ClippingNoiseRecord:
-        """Inverse of `to_json`. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
+        """Read what `to_json` wrote. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
         clips = tuple((tuple(map(str, names)), float(norm)) for names, norm in values["clips"])
         parts = ({str(name): float(v) for name, v in values[p].items()} for p in ("noise", "released", "units"))
         return cls(clips, *parts)
@@ -197,7 +197,7 @@ class Transcript:
     missing: int = 0
 
     def nbytes(self, *, sender: PartyId | None = None, receiver: PartyId | None = None) -> int:
-        """Bytes of all messages from `sender` and to `receiver` (each: `None` = anyone)."""
+        """Count the bytes of all messages from `sender` to `receiver`; `None` stands for any party."""
         return sum(
             sent.nbytes
             for sent in self.sent
@@ -242,7 +242,7 @@ class Transcript:
         container.save(Path(path), "transcript", json.loads(json.dumps(meta)), tensors)
 
     def _check_overwrites(self, path: Path) -> None:
-        """A run that went on from its checkpoint has no messages of the rounds before it."""
+        """Refuse to overwrite another run's file: the run that this one resumed may have saved its messages there."""
         if not self.missing or not path.exists():
             return
         try:
@@ -258,7 +258,7 @@ class Transcript:
 
     @classmethod
     def load(cls, path: Path | str) -> Transcript:
-        """Inverse of `save`.
+        """Read a file that `save` wrote.
 
         Raises:
             StorageError: the file is missing, truncated, altered or no transcript.
@@ -288,7 +288,7 @@ class Transcript:
 
 
 def _group(tensors: Tensors) -> dict[tuple[str, str], dict[str, np.ndarray[Any, Any]]]:
-    """Tensors by the first two parts of their names, in one pass."""
+    """Group tensors by the first two parts of their names, in one pass."""
     groups: dict[tuple[str, str], dict[str, np.ndarray[Any, Any]]] = {}
     for name, value in tensors.items():
         head, *rest = name.split("/", 2)

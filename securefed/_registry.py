@@ -1,4 +1,4 @@
-"""Registries of algorithms, defences and attacks by name. The command line, the audit and the tests read them."""
+"""Registries of algorithms, defences and attacks by name, which the command line, the audit and the tests use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Entry(Generic[T]):
     """One registered thing.
 
     Attributes:
-        name: its name for users, `family/name` where a name recurs.
+        name: its name for users; `family/name` where two families use the same name.
         make: builds it from keyword arguments.
         summary: one line.
         source: paper and equations.
@@ -125,7 +125,10 @@ class Registry(Generic[T]):
         return None
 
     def __getitem__(self, name: str) -> Entry[T]:
-        """The entry called `name`, or by its last part where only one has it, or of a class `module:Class`.
+        """Return the entry of a name.
+
+        The name is a full one, the last part of a `family/name` if only one entry has it, or `module:Class` for a class
+        that need not be registered.
 
         Raises:
             UnknownNameError: there is no such entry, or there are several.
@@ -163,7 +166,7 @@ class Registry(Generic[T]):
         self._registered[entry.name] = entry
 
     def _of_class(self, name: str) -> Entry[T]:
-        """The entry of the class `module:Class`, under that name: other processes find it by the name alone."""
+        """Make the entry of a class, under its name `module:Class`, by which other processes find it too."""
         kind = _imported(self.kind, name)
         registered = [entry for entry in self if entry.make in (kind, getattr(kind, "from_settings", kind))]
         if registered:
@@ -178,7 +181,7 @@ def _entry(name: str, kind: Any, summary: str, source: str, details: dict[str, s
 
 
 def _imported(kind: str, name: str) -> Any:
-    """The class `module:Class`; modules of the working directory are found too."""
+    """Import the class `module:Class`; modules of the working directory are found too."""
     module, _, attribute = name.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))

@@ -34,7 +34,7 @@ def is_torch(value: object) -> bool:
 
 
 def real_array(value: Any, where: str) -> Array:
-    """A NumPy array of the same real numbers.
+    """Make a NumPy array of the same real numbers.
 
     Args:
         value: an array, nested lists of numbers, or a torch tensor on any device and of any width, bfloat16 included.
@@ -112,7 +112,7 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Tensors, bound: float | None = None, ring: Ring = 32) -> Layout:
-        """The layout that `tensors` have."""
+        """Return the layout that `tensors` have."""
         return cls(tuple(TensorSpec(name, np.shape(value), bound, ring) for name, value in tensors.items()))
 
     @cached_property
@@ -132,19 +132,19 @@ class Layout:
         for spec in self.specs:
             value = tensors[spec.name]
             if np.shape(value) != spec.shape:
-                raise DataError(f"{where}: {spec.name!r} has shape {np.shape(value)}, the layout says {spec.shape}")
+                raise DataError(f"{where}: {spec.name!r} has shape {np.shape(value)}, the layout has {spec.shape}")
             if finite and not np.isfinite(value).all():
                 raise DataError(f"{where}: {spec.name!r} holds NaN or infinity")
 
     def flatten(self, tensors: Tensors, dtype: DTypeLike = np.float64) -> Array:
-        """All entries as one vector of length `size` in layout order; no copy where there is one tensor."""
+        """Return all entries as one vector of length `size` in layout order; no copy if there is one tensor."""
         parts = [np.asarray(tensors[spec.name], dtype=dtype).reshape(-1) for spec in self.specs]
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 
     def unflatten(self, vector: Array) -> dict[str, Array]:
-        """Views into `vector`, inverse of `flatten`."""
+        """Return views into `vector`, the inverse of `flatten`."""
         if vector.shape != (self.size,):
             raise DataError(f"the layout holds {self.size} entries, the vector has shape {vector.shape}")
         out, start = {}, 0
@@ -165,13 +165,13 @@ def subtract(left: Tensors, right: Tensors) -> dict[str, Array]:
 
 
 def encode(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
-    """Safetensors bytes; `header` (JSON values) travels in their metadata."""
+    """Encode tensors as safetensors bytes; `header` (JSON values) travels in their metadata."""
     metadata = {"securefed": json.dumps(header, sort_keys=True)} if header is not None else None
     return _safetensors_save({name: np.asarray(value, order="C") for name, value in tensors.items()}, metadata)
 
 
 def decode(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Inverse of `encode`; tensors come in the order of their names.
+    """Decode bytes, the inverse of `encode`; tensors come in the order of their names.
 
     Raises:
         DataError: the bytes are no complete safetensors file, or their header is not ours.

@@ -1,7 +1,7 @@
-"""The one tree of errors. Every refusal has a name, says what, where, and the remedy.
+"""Errors of this package. Each message states what was wrong, where, and what to do.
 
-Catch `SecureFedError` for everything this package raises on purpose. Nothing is clipped, dropped or
-weakened silently: what cannot be done exactly as planned ends in one of these.
+Catch `SecureFedError` for all errors that this package raises on purpose. If a run cannot proceed exactly as planned,
+it raises one of these errors; it never clips, drops or weakens anything silently.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class SecureFedError(Exception):
-    """Base of every named refusal of this package."""
+    """Base class of all errors of this package."""
 
 
 class ConfigError(SecureFedError, ValueError):
@@ -23,7 +23,7 @@ class DataError(SecureFedError, ValueError):
 
 
 class UnknownNameError(ConfigError):
-    """A name that no registry knows, or the last part of several."""
+    """A name that is not registered, or a short name that several registered names end with."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
@@ -43,43 +43,43 @@ class UnknownNameError(ConfigError):
 
 
 class PlanError(ConfigError):
-    """A defence cannot keep its promise for this layout and number of clients."""
+    """A defence cannot give its guarantee for this layout and this number of clients."""
 
 
 class DivergenceError(SecureFedError, ArithmeticError):
-    """An iterate is not finite any more, or has blown up."""
+    """An iterate of an algorithm is no longer finite, or has grown beyond its limit."""
 
 
 class StorageError(SecureFedError, OSError):
-    """A file of ours that is missing, truncated, corrupt, or of another kind or version."""
+    """A file written by this package is missing, truncated, corrupt, or of another kind or version."""
 
 
 class WrongKeyError(StorageError):
-    """A sealed file was written under another key."""
+    """A sealed (encrypted) file was written under another key."""
 
 
 class RolledBackError(StorageError):
-    """A sealed file is older than the newest that was written."""
+    """A sealed file is older than the newest version that was written, for instance restored from a backup."""
 
 
 class LedgerLost(StorageError):
-    """There is no ledger of what a client's data were used for where one is expected."""
+    """The ledger that records the uses of a client's data is not where it is expected."""
 
 
 class IdentityChangedError(ConfigError):
-    """A client presents another identity than the pinned one."""
+    """A client presents an identity key other than the pinned one."""
 
 
 class TranscriptError(SecureFedError):
-    """A transcript that does not hold what a view or an attack needs."""
+    """A transcript does not hold what a view or an attack needs."""
 
 
 class ProtocolError(SecureFedError):
-    """Base of everything a protocol party may refuse."""
+    """Base class of errors that a party of the protocol raises during a run."""
 
 
 class MessageRefused(ProtocolError):
-    """A message that is malformed, forged, replayed, re-ordered or meant for someone else.
+    """A message is malformed, forged, replayed, re-ordered or meant for another party.
 
     Attributes:
         sender: the party the message came from (or claims to come from).
@@ -91,11 +91,11 @@ class MessageRefused(ProtocolError):
 
 
 class BindingError(MessageRefused):
-    """The message names another run, round, stage, sender or receiver than the one it arrived in."""
+    """The message names a run, round, stage, sender or receiver other than the expected one."""
 
 
 class MalformedError(MessageRefused):
-    """Fields missing, of a wrong type, size or value."""
+    """Fields of the message are missing, or have a wrong type, size or value."""
 
 
 class AuthenticationError(MessageRefused):
@@ -103,34 +103,35 @@ class AuthenticationError(MessageRefused):
 
 
 class ContradictionError(MessageRefused):
-    """A request that contradicts an earlier one, repeats it, or asks for what must stay apart."""
+    """A request contradicts or repeats an earlier one, or asks for data that must stay apart."""
 
 
 class SumRefused(MessageRefused):
-    """The sum that the server announced is not that of the contributions it counted."""
+    """The sum that the server announced is not the sum of the contributions that it counted."""
 
 
 class RangeRefused(ProtocolError):
-    """A client's values lie outside the range the plan declared; nothing of them was sent.
+    """A client's values lie outside the range that the plan declares; the client sent none of them.
 
     The federation voids the round before any unmasking and doubles the declared range.
     """
 
 
 class ClientOut(ProtocolError):
-    """A sum that opened to noise: some client sat out. The exchange is void, and repeated with doubled bounds.
+    """A client sat out, so that the sum is random. The exchange is void and is repeated with doubled bounds.
 
-    A client sits out where its values are out of range or not finite, or its computation failed. Which client it was,
-    and why, only that client's own log says.
+    A client sits out if its values are out of range or not finite, or if its computation failed; it then uploads random
+    numbers. Only that client's own log shows which client it was, and why.
 
     Attributes:
-        survivors: the clients in the sum; they are invited again.
+        survivors: the clients in the sum; the server invites them again.
     """
 
     def __init__(self, survivors: tuple[int, ...]) -> None:
         self.survivors = survivors
         super().__init__(
-            "some client was out of range, not finite, or failed, and the sum opened to noise (its own log says more)"
+            "a client sat out, so that the sum is random: its values were out of range or not finite, or its "
+            "computation failed (its own log gives the reason)"
         )
 
 
@@ -139,22 +140,24 @@ class ClientDeclines(ProtocolError):
 
 
 class TooFewSurvivors(ProtocolError):
-    """Fewer clients are left than the threshold needs; the round is void, no state is lost."""
+    """Fewer clients are left than the threshold requires; the round is void, and no state is lost."""
 
 
 class SurvivorsTooClose(TooFewSurvivors):
-    """Survivors that differ from those of the last sum by fewer clients than the plan allows; the round is void.
+    """The survivors differ from those of the last sum by fewer clients than the plan allows; the round is void.
+
+    The difference of two such sums would show the contributions of few clients.
 
     Attributes:
         survivors: the clients that uploaded.
-        surplus: how many of them to leave out, so that the rest may be summed.
+        surplus: number of survivors to leave out, so that the others may be summed.
     """
 
     def __init__(self, survivors: tuple[int, ...], change: int, least: int) -> None:
         self.survivors, self.surplus = survivors, least - change
         super().__init__(
-            f"the survivors differ from those of the last sum by {change} clients; the plan allows 0, or {least} and "
-            "more"
+            f"the survivors differ from those of the last sum by {change} clients; the plan allows 0, or at least "
+            f"{least}"
         )
 
 
@@ -163,4 +166,4 @@ class BudgetSpent(ProtocolError):
 
 
 class RoundVoid(ProtocolError):
-    """A round that could not be completed after the allowed number of attempts."""
+    """A round could not be completed in the allowed number of attempts."""

@@ -23,7 +23,7 @@ from securefed.errors import TranscriptError
 
 _RANK_TOLERANCE = 1e-9
 _FREE_TOLERANCE = 1e-6
-"""A round whose leverage is within this of 1 fixes a parameter of its own and cannot be left out."""
+"""A round whose leverage is within this of 1 alone determines one parameter and cannot be left out."""
 _COMMON = 10.0
 """Prior scale of the message that all clients share, relative to each client's deviation from it."""
 
@@ -147,7 +147,7 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
     wanted = np.hstack([_COMMON * sizes[index] * there, np.kron(unit, there)])  # the group's messages, of the unknowns
     solved = (wanted @ Vt.T / s) @ U.T
     free = 1 - np.sum(U**2, axis=1)
-    judged = free > _FREE_TOLERANCE  # a round that fixes a parameter of its own says nothing about the fit
+    judged = free > _FREE_TOLERANCE  # a round that fixes a parameter of its own gives no information about the fit
     if 2 * np.sum(judged) < len(sums) and basis.shape[1] > 1:
         return _LeastSquares(solved @ sums, solved, float("inf"), float("inf"))
     errors = (sums - U @ (U.T @ sums))[judged] / free[judged, None]

@@ -18,7 +18,7 @@ _RANK_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class ParticipationMatrix:
-    """Which client contributed to the sum of which round.
+    """Matrix of the clients that contributed to the sum of each round.
 
     Attributes:
         clients: ids of the columns, ascending.

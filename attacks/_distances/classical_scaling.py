@@ -1,4 +1,4 @@
-"""Compute signals from squared distances by classical scaling: all but a rotation and a common shift follows.
+"""Compute signals from squared distances by classical scaling, up to a rotation and a common shift.
 
 Source: Torgerson 1952, Multidimensional Scaling I.
 """
@@ -11,10 +11,10 @@ from securefed._tensors import Array
 
 
 def centred_gram(distances: Array) -> Array:
-    """Return -1/2 J D J, (vertices, vertices): inner products of the vertices' signals without their common mean.
+    """Return the Gram matrix -1/2 J D J of the centred signals, (vertices, vertices), with J = I - 1 1^T / vertices.
 
     Args:
-        distances: D, (vertices, vertices), squared.
+        distances: D, squared distances between the vertices' signals, (vertices, vertices).
     """
     half = -0.5 * np.asarray(distances)
     out: Array = half - half.mean(axis=0) - half.mean(axis=1, keepdims=True) + half.mean()
@@ -22,11 +22,11 @@ def centred_gram(distances: Array) -> Array:
 
 
 def embedding(distances: Array, rows: int) -> Array:
-    """Return signals (rows, vertices) with these distances and mean 0 over the vertices: the data up to a rotation.
+    """Return signals (rows, vertices) with these distances and mean 0 over the vertices.
 
     Args:
-        distances: (vertices, vertices), squared.
-        rows: number of signals; directions beyond the rank are 0.
+        distances: squared distances between the vertices' signals, (vertices, vertices).
+        rows: number of signals; those beyond the rank of the Gram matrix are 0.
     """
     values, vectors = np.linalg.eigh(centred_gram(distances))
     order = np.argsort(values)[::-1][:rows]

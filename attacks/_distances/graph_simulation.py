@@ -1,8 +1,10 @@
-"""Simulate the members' rounds of graph learning as a function of their distances, with derivatives.
+"""Simulate rounds of graph learning as a function of the clients' distances, with derivatives.
 
-A member's graph depends on its own distances alone, so that the derivatives of all members in all `edges` directions
-are one simulation with a leading axis of directions. They are taken by a complex step: the steps are analytic, and
-NumPy orders complex numbers by their real parts first, so that projections and signs are those of real numbers.
+The distances are those between the vertices' signals, one for each edge; the members are the clients whose sum the
+attacker observes. A member's graph depends only on its own distances, so one simulation with a leading axis of
+directions yields the derivatives of all members by all their distances. Derivatives are computed by complex steps:
+f'(x) = Im f(x + i h) / h for a tiny h. This works because the steps are analytic where they are smooth, and because
+NumPy orders complex numbers by their real parts first, so that projections and signs are those of the real parts.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from securefed.attacks._base import RoundView, Target, View
 from securefed.errors import TranscriptError
 
 _STEP = 1e-30
+"""h of the complex step. No difference is taken, so h can be tiny: the error h^2 is far below round-off."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,9 @@ class GraphRound:
         consensus: consensus graph that was broadcast.
         total: sum of the members' messages, as one vector (size,).
         members: clients behind the sum.
-        clips: entries of a member's vector that were clipped together, and their L2 norm.
-        noise: (size,) standard deviation of the noise in an entry of `total`.
+        clips: for each group of entries of a member's vector that were clipped together, their indices and the
+            largest L2 norm.
+        noise: standard deviation of the noise in each entry of `total`, (size,).
     """
 
     consensus: Array
@@ -45,7 +49,12 @@ class GraphRound:
 
     @classmethod
     def of(cls, item: RoundView, consensus: Array, names: Sequence[str]) -> GraphRound:
-        """Read a round from an observation.
+        """Read a round of a view.
+
+        Args:
+            item: the observed round.
+            consensus: consensus graph that was broadcast.
+            names: names of the tensors of a message, in order.
 
         Raises:
             KeyError: the message lacks a tensor.
@@ -58,10 +67,10 @@ class GraphRound:
         return cls(consensus, np.concatenate(parts), tuple(sorted(item.members)), clips, np.repeat(noise, sizes))
 
     def clipped(self, sent: Array) -> Array:
-        """Return members' vectors (..., size) after clipping; analytic in complex vectors."""
+        """Return members' vectors (..., size) after clipping; complex vectors are allowed, for derivatives."""
         for places, norm in self.clips:
             own = sent[..., places]
-            margin = 1 + (places.size + 8) * np.finfo(float).eps  # of the defence, for its round-off
+            margin = 1 + (places.size + 8) * np.finfo(float).eps  # the defence adds this margin for round-off
             length = margin * np.sqrt((own**2).sum(axis=-1, keepdims=True))
             scale = np.where(length.real > norm, norm / np.where(length == 0, 1.0, length), 1.0)
             sent = sent.copy()
@@ -71,10 +80,10 @@ class GraphRound:
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyticPPGL(PPGL):
-    """PPGL with ||w - w_con|| as an analytic function of complex graphs."""
+    """PPGL for complex graphs: the norm ||w - w_con|| is computed without absolute values, so that it is analytic."""
 
     def contribution_weights(self, graph: Array, consensus: Array, own: LocalGraphData) -> Array:
-        """Return gamma_i of (25), with a norm that is analytic in complex graphs."""
+        """Return the weights gamma_i of (25)."""
         equal = np.full(own.first.shape, 1 / own.clients)
         if self.weights == "equal":
             return equal
@@ -83,7 +92,7 @@ class AnalyticPPGL(PPGL):
 
 
 def complex_differentiable(method: GraphMethod) -> GraphMethod:
-    """Return the method in a form that is analytic in complex distances."""
+    """Return the method in a form whose local steps allow complex distances, so that complex steps differentiate it."""
     if isinstance(method, PPGL):
         return AnalyticPPGL(**{item.name: getattr(method, item.name) for item in fields(method)})
     return method
@@ -91,13 +100,13 @@ def complex_differentiable(method: GraphMethod) -> GraphMethod:
 
 @dataclass(frozen=True)
 class GraphSimulation:
-    """The equations `simulated sum = observed sum` of all rounds.
+    """The equations `simulated sum = observed sum` of all rounds, with the members' distances as unknowns.
 
     Attributes:
         method: graph learning method, analytic in complex distances.
-        public: public facts.
-        rounds: observed rounds in order, from the first of the run on.
-        members: all clients of any round, ascending.
+        public: public facts of the run.
+        rounds: observed rounds in order, beginning with the first round of the run.
+        members: all clients that took part in one of the rounds, ascending.
     """
 
     method: GraphMethod
@@ -123,14 +132,14 @@ class GraphSimulation:
 
     @property
     def edges(self) -> int:
-        """Number of unknown distances of each member."""
+        """Return the number of unknown distances of each member."""
         return edges_of(self.public.features).count
 
     def sent(self, distances: Array) -> list[Array]:
-        """Return what each member sends in each round, (..., members, size), 0 where it takes no part.
+        """Return the message of each member in each round, (..., members, size); 0 where it takes no part.
 
         Args:
-            distances: z / N, (..., members, edges), real or complex.
+            distances: squared distances over the number of rows, z / N, (..., members, edges), real or complex.
         """
         public, count = self.public, len(self.members)
         rows = np.array([public.rows[client] for client in self.members], float)[:, None]
@@ -153,21 +162,27 @@ class GraphSimulation:
 
     @cached_property
     def hidden(self) -> Array:
-        """Edges of one client that are 0 after every round, so that messages only bound their distances from below."""
+        """Return the edges whose weight is 0 after every round; messages only bound their distances from below.
+
+        They can be read only where one client sends its graph; otherwise none is returned.
+        """
         if len(self.members) > 1 or isinstance(self.method, IGL):
             return np.zeros(0, np.int64)
         return np.flatnonzero(~np.any([seen.total[: self.edges] > 0 for seen in self.rounds], axis=0))
 
     @cached_property
     def stationary(self) -> Array:
-        """Distances (members, edges) at which the first graph does not move."""
+        """Return distances (members, edges) for which the first gradient step leaves the starting graph as it is."""
         begin = np.full(self.edges, self.method.start_weight)
         slope = self.method.problem(self.public).gradient(begin, np.zeros(self.edges))
         return np.tile(-slope, (len(self.members), 1))
 
     @cached_property
     def signals(self) -> tuple[float, ...]:
-        """Distance of each round's message from that of clients whose graphs do not move; the unit of residuals."""
+        """Return the units of the residuals, one for each round.
+
+        The unit is the distance of the observed sum from the sum for `stationary` distances, where graphs do not move.
+        """
         pairs = zip(self.rounds, self.sent(self.stationary), strict=True)
         return tuple(
             max(float(np.linalg.norm(seen.total - value.sum(axis=0))), 1e-9 * float(np.linalg.norm(seen.total)), 1e-300)
@@ -177,12 +192,12 @@ class GraphSimulation:
     def residual_and_jacobian(
         self, distances: Array, *, slope: bool = True, units: Sequence[Array] | None = None
     ) -> tuple[Array, Array]:
-        """Return the residual, each round relative to its message, and its Jacobian (equations, members * edges).
+        """Return the residual, in the units of each round, and its Jacobian (equations, members * edges).
 
         Args:
             distances: (members, edges).
-            slope: whether to compute the Jacobian; it is empty otherwise.
-            units: (size,) for each round, in place of `signals`.
+            slope: True to compute the Jacobian, False to return an empty one.
+            units: for each round the units of its entries, (size,); `None` uses `signals`.
         """
         units = (
             [np.full(seen.total.size, unit) for seen, unit in zip(self.rounds, self.signals, strict=True)]
@@ -204,12 +219,12 @@ class GraphSimulation:
 
     @property
     def determined(self) -> bool:
-        """Whether there are at least as many equations as unknowns."""
+        """Return whether there are at least as many equations as unknowns."""
         return sum(seen.total.size for seen in self.rounds) >= len(self.members) * self.edges
 
     @property
     def loudness(self) -> float:
-        """Size of the noise relative to `signals`, in the round where it is largest."""
+        """Return the norm of the noise relative to `signals`, in the round where this is largest."""
         pairs = zip(self.rounds, self.signals, strict=True)
         return max(float(np.linalg.norm(seen.noise)) / unit for seen, unit in pairs)
 

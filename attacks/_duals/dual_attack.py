@@ -1,4 +1,4 @@
-"""Share what the attacks on one client of FedPG and FedPE have in common: when they apply, and what they report."""
+"""Provide the common part of the attacks on one client of FedPG and FedPE: applicability, and the report."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Simulate the local steps of FedPG and FedPE as functions of S, with their derivatives.
 
-Tangents are (features, directions, rank) arrays (`gram/tangents`). Where a whole run is simulated, the start and the
-duals of a round depend on S too.
+S is the Gram matrix of one client. The derivative of a (features, rank) matrix by several directions of S is an array
+(features, directions, rank), a tangent (`_gram/tangents`). When a whole run is simulated, a round's start and its dual
+variables depend on S as well, so their tangents are arguments.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class LocalStart:
 
     Attributes:
         U: iterate at the start, (features, rank).
-        linear: Y - rho Z, (features, rank).
-        constraint_dual: T of FedPE, (rank, rank).
+        linear: Y - rho Z, the constant part of the gradient, (features, rank); Y is the client's dual variable, Z the
+            consensus.
+        constraint_dual: T, FedPE's multiplier of the constraint on U^T U, (rank, rank).
     """
 
     U: Array
@@ -62,23 +64,43 @@ class LocalSteps(Protocol):
 
     @property
     def blind(self) -> int:
-        """Number of directions of S on which the steps do not depend."""
+        """Return the number of directions of S on which the steps do not depend."""
         ...
 
     def end(self, S: Array, place: LocalStart) -> Array:
-        """Return U after the steps."""
+        """Return U after the steps.
+
+        Args:
+            S: the client's Gram matrix, (features, features).
+            place: the start of the round.
+        """
         ...
 
     def end_and_tangents(
         self, S: Array, directions: GramDirections, place: LocalStart, moved: StartTangents
     ) -> tuple[Array, Array]:
-        """Return U after the steps, and dU."""
+        """Return U after the steps, and its derivatives dU, (features, directions, rank).
+
+        Args:
+            S: the client's Gram matrix, (features, features).
+            directions: the directions dS.
+            place: the start of the round.
+            moved: the derivatives of the start by the same directions.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class RiemannianSteps:
-    """FedPG's steps U <- QR(U - eta (I - U U^T)(Y - rho Z - 2 S U)); they do not depend on c in S + c I."""
+    """Simulate FedPG's local steps U <- QR(U - eta (I - U U^T)(Y - rho Z - 2 S U)).
+
+    They are the same for S and S + c I, so one direction of S cannot be observed.
+
+    Attributes:
+        step_size: eta.
+        local_steps: number of local steps a round.
+        blind: number of directions of S on which the steps do not depend.
+    """
 
     step_size: float
     local_steps: int
@@ -106,7 +128,16 @@ class RiemannianSteps:
 
 @dataclass(frozen=True)
 class EuclideanSteps:
-    """FedPE's steps U <- U - eta grad L(U)  (6), (7); they hardly depend on c in S + c I where U^T U is near I."""
+    """Simulate FedPE's local steps U <- U - eta grad L(U)  (6), (7).
+
+    Where U^T U is near I they are nearly the same for S and S + c I.
+
+    Attributes:
+        step_size: eta.
+        local_steps: number of local steps a round.
+        rho: penalty parameter.
+        blind: number of directions of S on which the steps do not depend.
+    """
 
     step_size: float
     local_steps: int

@@ -48,7 +48,7 @@ class FittedGram:
 
     @property
     def proven(self) -> bool:
-        """Whether the residual is round-off, all directions are determined, and none can hide a large error."""
+        """Return whether the residual is round-off, all directions are determined, and none can hide a large error."""
         return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _HIDDEN
 
 

@@ -118,7 +118,7 @@ class EntryPosterior:
 
     @property
     def determined(self) -> Array:
-        """Whether the equations rather than the prior determine each direction, (r,)."""
+        """Return for each direction whether the equations rather than the prior determine it, (r,)."""
         return self.singular**2 > self._ratio
 
     @property

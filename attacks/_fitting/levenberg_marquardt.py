@@ -1,9 +1,9 @@
 """Solve dense nonlinear least-squares problems whose residual goes to zero, by the Levenberg-Marquardt method.
 
-There is one search with two rules for its steps. `NielsenDamping` adapts the damping to how well the last step was
-predicted and takes undamped steps near the solution; it needs few Jacobians where these are the main cost and the
-valley of the objective is straight. `GeodesicAcceleration` corrects each step for the curvature of the valley, at the
-price of one more residual a step; it frees searches that would crawl along the floor of a curved valley.
+The search is the same for two rules that choose its steps. `NielsenDamping` adapts the damping to how well the last
+step was predicted and takes undamped steps near the solution; it needs few Jacobians where these are the main cost and
+the valley of the objective is straight. `GeodesicAcceleration` corrects each step for the curvature of the valley, at
+the price of one more residual a step; it frees searches that would crawl along the floor of a curved valley.
 
 SciPy's `least_squares` is no replacement: nine of our tests fail with it, and it takes half as long again.
 
@@ -38,7 +38,7 @@ class LeastSquaresFit:
         point: parameters at the end of the search.
         norm: ||residual(point)||; infinite where the residual at the start was not finite.
         steps: number of Jacobians that the search computed.
-        linearised: function that was linearised, as given to the search.
+        linearised: function from x to r and dr/dx that was given to the search.
         known: Jacobian at `point`, if the search computed it.
     """
 
@@ -64,7 +64,8 @@ class StallLimit:
         near: norm that separates the two limits.
         far: limit above the norm `near`; `None` for no limit.
         close: limit below it; `None` for no limit.
-        floor: norm at which the noise of the fitted values leaves the true solution. Below it the limit is 4.
+        floor: norm of the residual that the true solution has because of noise in the fitted values. Below it the limit
+            is 4.
     """
 
     near: float
@@ -86,7 +87,7 @@ class StepRule(Protocol):
     """Rule that chooses the steps of a search and carries its damping from one Jacobian to the next."""
 
     def at(self, point: Array, residual: Array, jacobian: Array) -> None:
-        """Take over the residual and the Jacobian of a new point."""
+        """Store the residual and the Jacobian of a new point."""
         ...
 
     def step(self) -> Array | None:
@@ -125,8 +126,8 @@ def levenberg_marquardt(
             few steps are refused.
         patience: limit after which a search without progress stops; without it, the search goes on.
         stepper: rule for the steps; `NielsenDamping` by default.
-        least: the search stops after a step that reduces the norm by less than this share. For residuals whose
-            minimum is not zero.
+        least: the search stops after a step that reduces the norm by less than this share of it. Meant for residuals
+            whose minimum is not zero.
 
     Returns:
         The point of least norm that the search reached.

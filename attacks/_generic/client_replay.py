@@ -253,13 +253,13 @@ class Replay:
 
     @cached_property
     def deterministic(self) -> bool:
-        """Whether the client step draws nothing at random."""
+        """True if the client step draws nothing at random."""
         rows = self.likely(np.random.default_rng([self.seed, 5]))
         return bool(np.array_equal(self(rows, seed=1), self(rows, seed=2), equal_nan=True))
 
     @cached_property
     def additive(self) -> bool:
-        """Whether the clients' random draws are added to their messages, as noise is.
+        """True if the clients' random draws are added to their messages, as noise is.
 
         Other draws then shift the messages of all rows alike. A sketch along random directions, or a random half of the
         rows, does not.
@@ -275,13 +275,13 @@ class Replay:
 
     @cached_property
     def repeatable(self) -> bool:
-        """Whether the client step draws only from the generator it is given, and keeps nothing outside its state."""
+        """True if the client step draws only from the generator it is given, and keeps nothing outside its state."""
         rows = self.likely(np.random.default_rng([self.seed, 5]))
         return bool(np.array_equal(self(rows, seed=1), self(rows, seed=1), equal_nan=True))
 
     @cached_property
     def differentiable(self) -> bool:
-        """Whether torch derivatives exist and agree with a finite difference along one line.
+        """True if torch derivatives exist and agree with a finite difference along one line.
 
         A step that leaves torch on the way, or detaches, has a derivative of zero there; one that calls `backward`
         itself has none.

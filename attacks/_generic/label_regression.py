@@ -1,7 +1,8 @@
 """Estimate how many rows of each class a client has, by regression on the messages of simulated clients.
 
 Messages of a supervised method often tell the classes of a client's rows even where they hide the rows (Zhao et al.
-2020, iDLG; Ma et al. 2023, iLRG). Attacks on rows are given the labels; this one asks what the messages say of them.
+2020, iDLG; Ma et al. 2023, iLRG). The attacks on rows get the labels as an input; this attack estimates them from the
+messages.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RegressCounts:
     secret: ClassVar[str] = "labels"
 
     def learn(self, replay: Replay, labels: Array, rng: np.random.Generator) -> LearnedCounts:
-        """Learn what any messages that answer the replay's broadcasts say of labels.
+        """Learn a regression from messages that answer the replay's broadcasts to numbers of rows of each class.
 
         Args:
             replay: the observed rounds; its messages are not used.
@@ -53,10 +54,10 @@ class RegressCounts:
             TranscriptError: the labels are no classes, or too many classes; or as `RegressRows.learn`.
         """
         if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
-            raise TranscriptError("labels are responses, not classes, so there is nothing to count")
+            raise TranscriptError("labels must be whole-number classes to be counted; these are responses")
         classes = int(labels.max()) + 1
         if classes > _MOST_CLASSES:
-            raise TranscriptError(f"{classes} classes are more than the {_MOST_CLASSES} whose rows are counted")
+            raise TranscriptError(f"at most {_MOST_CLASSES} classes can be counted; got {classes}")
         _, drawn, sent = self.clients.simulated(replay, rng, labels)
         counts = (drawn[:, :, None] == np.arange(classes)).sum(axis=1).astype(np.float64)
         ridge, nearest = KernelRidge.of(sent, counts), NearestClient.of(sent, counts, replay.blocks())
@@ -67,7 +68,7 @@ class RegressCounts:
 class LearnedCounts:
     """Learned attack on numbers of rows by class.
 
-    The residual of its results is the expected error, 1 where the messages say nothing.
+    The residual of its results is the expected error; it is 1 if the messages hold no information about labels.
 
     Attributes:
         model: regression of the counts on messages.

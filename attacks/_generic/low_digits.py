@@ -1,8 +1,9 @@
 """Read data from the last digits of messages whose values look like noise.
 
-A number can carry rows behind a larger part that says nothing, such as noise rounded to three digits and rows times
-1e-6. No fit and no regression of the whole number finds them. This attack cuts every number off at several places,
-decimal and binary, and learns rows from the remainder, as `RegressRows` does. The audit's self-check plants such leaks.
+A number can carry rows behind a larger part that does not depend on them, such as noise rounded to three digits and
+rows times 1e-6. No fit and no regression of the whole number finds them. This attack cuts every number off at several
+places, decimal and binary, and learns rows from the remainder, as `RegressRows` does. The audit's self-check plants
+such leaks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure differences between messages in units of how much each entry can vary.
 
-Tensors of very different sizes travel together: a count of 60 000 beside a gradient of 1e-3, or rows behind a large
-constant. One norm over all of them would show the largest alone, and call the others explained.
+A message holds tensors of very different sizes, for instance a count of 60 000 beside a gradient of 1e-3. One norm over
+all of them would depend on the largest only. So each tensor of each round has its own unit.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ _CONSTANT = 1e4
 _COARSE = (np.float16, np.float32)
 _EPS = float(np.finfo(np.float64).eps)
 _DOMINANT = 0.5
-"""Noise, in units of a message, from which on any rows explain the message."""
+"""Noise, relative to the change that other rows cause, from which on the message no longer distinguishes rows."""
 
 
 @dataclass(frozen=True)
 class MessageUnits:
-    """Units of the entries of all messages, one for each tensor of each round.
+    """Units in which differences between messages are measured, one unit for each tensor of each round.
 
     Attributes:
-        unit: size of one unit for each entry, (equations,), scaled so that ||x / unit|| is 1 for a typical change.
+        unit: (equations,) unit of each entry of all messages, scaled so that a typical change x of the messages, as
+            between different rows, has ||x / unit|| = 1.
         rounding: size of the messages' rounding error, in those units.
-        noise: largest distance between messages with different random draws of the clients, with a defence's noise.
-        step: step for finite differences, relative to the rows' bound.
+        noise: largest distance, in those units, between messages of the same rows with different random draws of the
+            clients, together with the noise that a defence adds.
+        step: step of finite differences, relative to the bound of the rows' entries.
     """
 
     unit: Array
@@ -39,7 +41,7 @@ class MessageUnits:
 
     @property
     def noise_dominates(self) -> bool:
-        """Whether other draws change a message about as much as other rows do, so that any rows explain it."""
+        """True if random draws change a message about as much as other rows do, so that any rows explain it."""
         return self.noise >= _DOMINANT
 
     @classmethod
@@ -52,24 +54,24 @@ class MessageUnits:
         one: Array,
         added: Array,
     ) -> MessageUnits:
-        """Derive the units from what hypothetical rows would have sent.
+        """Derive the units from simulated messages of hypothetical rows.
 
         Args:
             seen: observed messages, (equations,).
             blocks: positions of each tensor of each round.
-            likely: messages of different rows under one seed.
-            drawn: messages of the same rows under different seeds.
-            one: message of one client alone, from which the precision of the numbers follows.
-            added: standard deviation of a defence's noise, (equations,).
+            likely: simulated messages of different rows under one seed.
+            drawn: simulated messages of the same rows under different seeds.
+            one: message of one client, whose digits show in which precision (half, single, double) clients compute.
+            added: (equations,) standard deviation of the noise that a defence adds.
         """
         unit, digits = np.ones(len(seen)), np.full(len(seen), _EPS)
         coarsest = _EPS
         for block in blocks:
             size = _rms(seen[block])
             varies = _rms(np.stack([m[block] for m in likely]) - np.mean([m[block] for m in likely], axis=0))
-            noise = _spread([m[block] for m in drawn])
+            noise = _deviation([m[block] for m in drawn])
             eps = _digits(one[block])
-            # a tensor that varies by less than its rounding is constant: it says nothing of the rows
+            # a tensor that varies by less than its rounding error counts as constant: it does not depend on the rows
             constant = varies <= _CONSTANT * _EPS * size
             unit[block] = np.hypot(0.0 if constant else np.hypot(varies, _rms(added[block])), noise) or size
             digits[block] = eps
@@ -86,7 +88,7 @@ def _rms(values: Array) -> float:
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
-def _spread(draws: Sequence[Array]) -> float:
+def _deviation(draws: Sequence[Array]) -> float:
     return _rms(np.stack(draws) - np.mean(draws, axis=0)) if len(draws) > 1 else 0.0
 
 

@@ -18,7 +18,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class ClearRows:
-    """Take every tensor that is as wide as the data for rows, also divided by a tensor with one entry a row.
+    """Treat every tensor that is as wide as the data as rows, also after division by a tensor with one entry a row.
 
     The ratio is what the first linear layer of a model with a bias gives away (Phong et al. 2018). Of all candidates
     the attack returns the one whose replay has the smallest residual; if none can be replayed, the one whose number of

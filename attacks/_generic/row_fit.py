@@ -42,8 +42,8 @@ _SPREADS = (0.1, 0.5, 0.02, 1.0)
 class FitRows:
     """Fit all members' rows jointly to all rounds.
 
-    Nothing is guaranteed: a residual above the goal (`diagnostics["explained"]`) says that the search failed, not that
-    nothing leaks. A `rank` below `unknowns` says that the rounds do not determine the rows.
+    Nothing is guaranteed: a residual above the goal (`diagnostics["explained"]`) means that the search failed, not that
+    nothing leaks. A `rank` below `unknowns` means that the rounds do not determine the rows.
 
     Attributes:
         starts: number of random starts beside those read off the messages.

@@ -1,4 +1,4 @@
-"""Learn what messages say of rows, by regressing the rows of simulated clients on what they would have sent.
+"""Estimate rows from messages, by a regression that is trained on simulated clients.
 
 This is for steps that no fit can follow: clients that draw at random, where only the sum of a known and a random part
 is seen, or messages that are step functions of the rows, so that derivatives are zero. The attacker draws rows like
@@ -80,7 +80,7 @@ class RegressRows:
         return self.learn(replay, rng).attack(replay)
 
     def learn(self, replay: Replay, rng: np.random.Generator) -> LearnedRows:
-        """Learn what any messages that answer the replay's broadcasts say of rows; the observed messages are not used.
+        """Learn a regression from messages that answer the replay's broadcasts to rows; observed messages are not used.
 
         Raises:
             TranscriptError: too few client steps are allowed, or they fail on rows like the prior's, or take too long.
@@ -147,7 +147,7 @@ class LearnedRows:
 
 @dataclass(frozen=True)
 class LearnedGram:
-    """Learned attack on the Gram matrix of all members' rows, which messages may tell without telling any row.
+    """Learned attack on the Gram matrix of all members' rows, which messages may reveal without revealing any row.
 
     Attributes:
         model: regression of the matrix on messages.

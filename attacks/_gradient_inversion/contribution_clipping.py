@@ -50,7 +50,7 @@ class ContributionClip:
         factors = self.factors(values)
         out = dict(sent)
         slope: Array | float = 0.0
-        for part, where in self.blocks:  # of the squares, halved
+        for part, where in self.blocks:  # half the derivative of the squared norm
             if isinstance(sent[part], DualNumber):
                 slope = slope + np.sum(sent[part].slopes[..., where] * values[part][..., where], axis=-1)
         # dc = -c <m, dm> / ||m||^2, and ||m|| = norm / c

@@ -17,7 +17,7 @@ from securefed.errors import TranscriptError
 
 _RANK_TOLERANCE = 1e-10
 _PROXIMAL_COST = 3
-"""How much smaller `limit` is for proximal methods, which are fitted in all coordinates at a higher cost."""
+"""Factor by which `limit` is smaller for proximal methods, which are fitted in all coordinates at a higher cost."""
 
 
 @dataclass(frozen=True)

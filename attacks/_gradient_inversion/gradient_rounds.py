@@ -1,4 +1,7 @@
-"""Read a gradient method's rounds from a view, as vectors in the method's own parts."""
+"""Read a gradient method's rounds from a view, as one vector for each part of a message.
+
+A part is what the method sends as one copy of all parameters, for instance `delta`, or `dx` and `dc` in SCAFFOLD.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class LocalRound(Protocol):
         ...
 
     def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
-        """BatchDraw the rows of each local step."""
+        """Draw the rows of each local step."""
         ...
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
@@ -72,7 +75,7 @@ class GradientRound:
 
 @dataclass(frozen=True)
 class GradientEstimate:
-    """A round read as one gradient.
+    """Gradient estimated from one round.
 
     Attributes:
         point: parameters at which the gradient was taken.
@@ -224,7 +227,7 @@ def estimate_gradients(
         slope = float((method.steps(seen.received, memory, work(zero + 1.0))[0][part] - known)[-1])
         gradient = (seen.total[part] / len(seen.members) - known) / slope
         memory = method.steps(seen.received, memory, work(gradient))[1]
-        # Half a step a member, of which the rounding is the deviation of even parts.
+        # Each member rounds by at most half a grid step; `rounding` is the standard deviation of equally likely errors.
         error = math.sqrt(3 * len(seen.members)) * seen.rounding.get(part, 0.0) * rows / abs(slope)
         out.append(GradientEstimate(seen.received["x"], gradient * rows * len(seen.members), error))
     return out
@@ -244,6 +247,6 @@ def penalty(model: LinearModel, point: Array) -> Array:
 
 
 def stochastic(method: LocalRound, rows: tuple[int, ...]) -> bool:
-    """Whether the clients' local steps draw rows at random, so that an attacker cannot repeat them."""
+    """Return whether the clients' local steps draw rows at random, so that an attacker cannot repeat them."""
     parts = method.draw(max(rows), np.random.default_rng(0)).parts
     return any(not isinstance(part, slice) for part in parts)

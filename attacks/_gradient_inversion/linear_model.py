@@ -42,7 +42,7 @@ class LinearModel:
 
     @property
     def mirrored(self) -> bool:
-        """Whether (x, y) and (-x, other label) have the same gradient everywhere, as with two classes and no bias."""
+        """True if (x, y) and (-x, other label) have the same gradient everywhere, as with two classes and no bias."""
         return not self.bias and (self.logistic or self.outputs == 2)
 
     def size(self, width: int) -> int:

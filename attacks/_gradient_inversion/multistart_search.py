@@ -1,4 +1,4 @@
-"""Search for the rows from many starts by Levenberg-Marquardt."""
+"""Search for a client's rows by Levenberg-Marquardt from many starting points."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ SOLVED = 1e-9
 _POLISHING_STEPS = 4
 """Jacobians spent on an exact fit: without them ill-conditioned rows end at errors of 2e-11 instead of 5e-13."""
 _HOPELESS = 0.2
-"""Unexplained share of the signal above which a search ends once every count of labels had its start."""
+"""Share of the signal that the best fit leaves unexplained, above which a search ends once every plausible label count
+has been tried."""
 _SAME = 1e-3
-"""Relative difference below which two batches of starts count as having ended in the same minimum."""
+"""Relative difference of the residuals below which two batches of starts count as ending in the same minimum."""
 _STEPS_PER_START = 75
-"""Steps of the budget for each start that must have failed before a search ends early."""
+"""A search may end before its budget is spent only after `budget` divided by this number of starts."""
 _NEAR = 0.03
-"""Unexplained share of the signal below which a fit is given more patience."""
+"""Unexplained share of the signal below which a fit may go longer without progress."""
 _GEODESIC_CORRECTIONS = 4
 """Further steps with the same Jacobian, one residual each: they lead back to the floor of a curved valley."""
 _LEAST_PROGRESS = 1e-4
 """Relative decrease of the residual below which a fit ends."""
 _ROUND_OFF = 1e-11
-"""Norm of the residual that rounding in float64 may leave: few more Jacobians are spent below it."""
+"""Norm of the residual that rounding in float64 may leave: below it a fit soon stops."""
 _ROUNDED = 3.0
-"""A residual of so many times what fixed-point rounding and noise leave to the true rows counts as solved."""
+"""A residual counts as solved if it is at most this many times the residual that the true rows have because of
+fixed-point rounding and noise."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class SearchResult:
 
     Attributes:
         labels: (rows,) classes.
-        fit: the fit of the rows, coordinates flattened.
+        fit: the fit of the rows; its point holds their flattened coordinates.
         starts: number of starts tried.
         steps: number of Jacobians computed.
     """
@@ -60,7 +62,7 @@ class SearchResult:
 
 
 class Search(Protocol):
-    """A way to solve the equations."""
+    """Interface of the methods that solve the equations for the rows and labels."""
 
     def __call__(self, equations: SumEquations, starts: StartGenerator, rng: np.random.Generator) -> SearchResult:
         """Return the best fit found."""
@@ -69,16 +71,17 @@ class Search(Protocol):
 
 @dataclass(frozen=True)
 class MultiStartSearch:
-    """Run batches of starts for a few steps each, and let the best of a batch run on.
+    """Run a batch of starts for a few steps each, then continue the best of them; repeat.
 
-    Batches follow until a fit is exact (or as good as the messages' fixed point allows) or the budget is spent. Once
-    every count of labels had its start, the search also ends if a batch ends where one before it did, or if
-    no fit comes near, so that messages that no rows explain (noise) are given up early. An exact fit is polished.
+    The search ends when a fit is exact (or as exact as the messages' fixed-point rounding and noise allow), or when the
+    budget is spent. Once every plausible label count has been tried, the search also ends if a batch reaches the same
+    minimum as an earlier one, or if all fits are poor. So it stops early on messages that no rows explain, such as pure
+    noise. An exact fit is polished.
 
     Attributes:
         starts: starts in a batch.
         first_steps: steps of each start.
-        finalists: starts of a batch that run on.
+        finalists: number of starts of a batch that are continued.
         last_steps: steps of each finalist.
         budget: steps after which no further batch begins.
     """
@@ -117,7 +120,7 @@ class MultiStartSearch:
         return SearchResult(best.labels, polished(equations, best.labels, best.fit), tried, used)
 
     def _finished(self, equations: SumEquations, one: SearchResult) -> SearchResult:
-        """Let a finalist run on, unless it is exact or gave up."""
+        """Continue the fit of a finalist, unless it is exact or has stopped for lack of progress."""
         if one.fit.steps < self.first_steps or one.fit.norm <= EXACT:
             return one
         fit = fit_rows(equations, one.labels, one.fit.point, self.last_steps)
@@ -129,7 +132,7 @@ def _norm(one: SearchResult) -> float:
 
 
 def solves(equations: SumEquations, fit: LeastSquaresFit) -> bool:
-    """Whether a fit explains the messages, up to fixed-point rounding and noise."""
+    """Return whether a fit explains the messages, up to fixed-point rounding and noise."""
     return fit.norm <= max(SOLVED, _ROUNDED * equations.floor)
 
 
@@ -139,7 +142,7 @@ def fit_rows(equations: SumEquations, labels: Array, start: Array, steps: int) -
     Args:
         equations: the equations to solve.
         labels: (rows,) classes.
-        start: first guess, coordinates flattened.
+        start: flattened coordinates of the first guess.
         steps: largest number of Jacobians.
     """
 

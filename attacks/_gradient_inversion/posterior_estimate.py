@@ -37,7 +37,7 @@ _GEODESIC_CORRECTIONS: Final = 4
 
 
 def has_known_noise(simulation: RoundSimulation) -> bool:
-    """Whether every part of every message holds noise of known size and is linear in the rows, coefficients given."""
+    """Return whether every part of every message holds known noise and is linear in the rows for given coefficients."""
     parts = simulation.method.sent
     known = all(seen.noise.get(part, 0.0) > 0 for seen in simulation.rounds for part in parts)
     return known and not is_proximal(simulation.method)
@@ -101,7 +101,7 @@ class PosteriorEstimate:
 
     @property
     def explained(self) -> bool:
-        """Whether the residual is as small as noise leaves it."""
+        """Return whether the residual is as small as noise leaves it."""
         simulation = self.simulation
         size = simulation.model.size(simulation.public.features)
         return self.squared_residual <= _EXPLAINED**2 * size * len(simulation.rounds) * len(simulation.method.sent)

@@ -1,4 +1,8 @@
-"""Proximal operators on dual numbers: values as the clients compute them, slopes by the operator's derivative."""
+"""Differentiate proximal operators, so that an attack can simulate clients whose local steps use them.
+
+The operators here take dual numbers (values with their derivatives, called slopes). The values are computed as the
+clients compute them, the slopes by the derivative of the operator.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ _ProximalMethod = LoSACProx | ScaffoldProx
 
 @dataclass(frozen=True)
 class DifferentiableL1(L1):
-    """Soft thresholding of entries; those beyond the threshold keep their derivative, the others lose it."""
+    """Soft thresholding of entries: those above the threshold keep their derivative, for the others it is 0."""
 
     def prox(self, vector: Any, step: float, layout: Layout) -> Any:
         """Apply the operator to an array or to dual numbers."""
@@ -31,14 +35,14 @@ class DifferentiableL1(L1):
 
 @dataclass(frozen=True)
 class DifferentiableNuclear(Nuclear):
-    """Soft thresholding of singular values, f(s) = max(s - t, 0).
+    """Soft thresholding of singular values, f(s) = max(s - t, 0), of each matrix of the layout.
 
     With A = U S V^T, B' = U^T B V and P = (B' + B'^T) / 2, the derivative at A along B has, in the bases U and V, the
     entries (Daleckii and Krein; Edelman 2005)
 
         (f_i - f_j) / (s_i - s_j) P_ij  +  (f_i + f_j) / (s_i + s_j) (B'_ij - P_ij),
 
-    and f_i / s_i B'_ij beyond the square.
+    and f_i / s_i B'_ij in the columns of B' beyond the first m, for an m x n matrix A with m < n.
     """
 
     def prox(self, vector: Any, step: float, layout: Layout) -> Any:
@@ -76,12 +80,12 @@ def _derivative(matrix: Array, along: Array, cut: float) -> Array:
 
 
 def is_proximal(method: object) -> bool:
-    """Whether local steps pass through a regulariser, so that vectors cannot be projected on the rows' span."""
+    """Return whether local steps apply a proximal operator, so that vectors cannot be projected on the rows' span."""
     return isinstance(method, _ProximalMethod) and type(method.regulariser) is not NoRegulariser
 
 
 def differentiable(method: GradientMethod) -> GradientMethod | None:
-    """Return the method for dual numbers; `None` if the derivative of its proximal operator is unknown."""
+    """Return the method for dual numbers, or `None` if its proximal operator has no known derivative."""
     if method.replayable or (isinstance(method, _ProximalMethod) and type(method.regulariser) is NoRegulariser):
         return method
     if not isinstance(method, _ProximalMethod):

@@ -39,7 +39,7 @@ _FIRST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class RowFitProblem:
-    """A view, as equations for the rows.
+    """Equations for the rows that follow from a view.
 
     Attributes:
         equations: what the rows must satisfy.
@@ -122,7 +122,7 @@ def _chosen_rounds(
 
 
 def _stores_gradients(method: LocalRound, seen: tuple[GradientRound, ...]) -> bool:
-    """Whether clients store gradients at the broadcast model, whose running sums the messages give exactly."""
+    """Return whether clients store gradients at the broadcast model, whose running sums the messages give exactly."""
     anchored = isinstance(method, LoSAC | Scaffold) and method.local_steps == 1
     anchored |= isinstance(method, Scaffold) and method.option == "I"
     anchored &= not any(item.clips or item.noise for item in seen)  # clipped changes do not add up, and noise does

@@ -23,7 +23,7 @@ from securefed.attacks._gradient_inversion.sum_equations import SumEquations, da
 _SQUARES = 1 / 3, 1 / 4, 1 / 6, 1 / 10, 1 / 20, 1 / 50
 """Mean squares of an entry to try, in units of the squared feature bound; 1/3 is that of a uniform distribution."""
 _USUAL_SQUARE = 1 / 5
-"""The same while labels are counted, a value in the middle of `_SQUARES`."""
+"""Mean square of an entry that is assumed while labels are counted, a value in the middle of `_SQUARES`."""
 _OWN_SHARES = 0.8, 0.4, 0.2, 0.1
 """Shares of the mean square to try for what is a row's own, not common to all rows."""
 _LEVEL_SHARES = 0.1, 0.5

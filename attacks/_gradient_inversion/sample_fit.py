@@ -31,7 +31,7 @@ class SampleFit(FittingAttack):
     client draws mini-batches or blocks at random, its draws are searched for together with its rows; then
     `diagnostics["batches"]` holds the rows of every step of every round, numbered as in the estimate. If that search
     fails, or the view shows a sum of several such clients, full batches stand in for the random ones: the residual is
-    large, and `diagnostics["draws"]` says why. Such an estimate is no evidence of protection.
+    large, and `diagnostics["draws"]` gives the reason. Such an estimate is no evidence of protection.
 
     Attributes:
         batch_search: the search for random draws.

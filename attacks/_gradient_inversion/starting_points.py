@@ -1,4 +1,8 @@
-"""Starting points of the fit: labels from the bias, rows from the rounds read as one gradient each."""
+"""Choose starting points for the fit of a client's rows.
+
+The number of rows of each class is estimated from the gradient of the bias. For given labels, the rows are estimated by
+linear least squares, each round's message being treated as one gradient.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +21,33 @@ from securefed.attacks._gradient_inversion.proximal_derivatives import is_proxim
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 
 _LABEL_COUNTS = 12
-"""Counts of labels to try: fewer miss the true ones, more take starts from the likely ones."""
+"""Label counts to try: with fewer the true one may be missing, with more the likely ones get fewer starts."""
 _LABEL_COUNTS_OF_ONE_GRADIENT = 50
-"""The same where each is cheap to fit: one client, one local step."""
+"""Label counts to try for one client with one local step, where each is cheap to fit."""
 _FIRST_ROUNDS = 8
-"""Rounds in the second of the three averages that labels of mini-batches are counted from: the first, these, all."""
+"""With mini-batches, labels are counted from three averages: of the first round, of so many rounds, and of all."""
 _ITERATIONS = 3
-"""Alternations between rows and probabilities."""
+"""Alternations between computing the probabilities from the rows and solving for the rows."""
 _CLIPPED_ITERATIONS = 4
-"""The same under clips, whose factors depend on the rows too."""
+"""Alternations if contributions are clipped, because the clipping factors depend on the rows too."""
 _BIAS_WEIGHTS = 0.05, 2.0
 """Limits of a row's estimated weight under clips, so that noise in the bias does not scale a row to infinity."""
 _SINGULAR = 1e-3
 """Relative singular value below which a direction of the rows is left out of a start."""
 _SCALES = 0.7, 3.0
-"""Factors of repeated starts: local steps send less than as many first gradients, so that rows come out small."""
+"""Range of the random factor on the rows of repeated starts. With several local steps the least-squares rows come out
+too small, since later gradients are smaller than the first."""
 _NOISE = 0.5
 """Size of the random disturbance of a start, relative to its rows: without any, rows of one label stay equal."""
 
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """A first guess.
+    """First guess of a fit.
 
     Attributes:
         labels: (rows,) classes.
-        samples: (rows, coordinates).
+        samples: (rows, coordinates) first guess of the rows.
     """
 
     labels: Array
@@ -55,8 +60,9 @@ class StartGenerator:
 
     Attributes:
         equations: the equations to solve.
-        gradients: the rounds read as gradients, in coordinates.
-        averages: mean gradients to count labels from where single rounds miss rows; else the first round is used.
+        gradients: one gradient estimate for each round, in the coordinates of the equations.
+        averages: mean gradients from which labels are counted if a single round does not use all rows (mini-batches);
+            if empty, labels are counted from the first round.
     """
 
     equations: SumEquations
@@ -65,7 +71,7 @@ class StartGenerator:
 
     @classmethod
     def of(cls, equations: SumEquations, gradients: list[GradientEstimate]) -> StartGenerator:
-        """Project gradients on the coordinates of the equations."""
+        """Create a generator from gradients over all features, which are projected on the equations' coordinates."""
         model, basis = equations.simulation.model, equations.basis
         return cls(
             equations,
@@ -76,10 +82,10 @@ class StartGenerator:
         )
 
     def averaged(self) -> StartGenerator:
-        """Count labels from averages over rounds, for mini-batches.
+        """Return a generator that counts labels from averages over rounds, for mini-batches.
 
-        A round misses rows. All rounds together miss none, but the model moves meanwhile, so that three averages are
-        used.
+        A single round does not use all rows. All rounds together do, but the model changes between them. Averages over
+        three numbers of rounds are used as a compromise.
         """
 
         def mean(part: tuple[GradientEstimate, ...]) -> GradientEstimate:
@@ -95,7 +101,7 @@ class StartGenerator:
         return self.equations.simulation.model
 
     def __call__(self, rng: np.random.Generator) -> Iterator[StartingPoint]:
-        """Generate starts without end: each count of labels once, then the likelier half of the plausible ones."""
+        """Yield an endless sequence of starts: each label count once, then the likelier half of the plausible ones."""
         plausible = self.label_counts
         repeated = cycle(plausible[: max(1, len(plausible) // 2)])
         for attempt, counts in enumerate(chain(plausible, self.further_label_counts, repeated)):
@@ -133,12 +139,13 @@ class StartGenerator:
     def _clipped_samples(self, labels: Array) -> Array:
         """Solve for the rows under clips by least squares, with coefficients from the rows found before.
 
-        If the bias is clipped together with the weights, it shows each row's actual weight, and rows are divided by it.
+        If the bias is clipped together with the weights, it shows by how much each row was scaled, and the rows are
+        divided by that factor.
         """
         equations = self.equations
         (rows, bias), clips = equations.data, [clip for seen in equations.simulation.rounds for clip in seen.clips]
         if not all(clip.weights and len(clip.blocks) > len(clip.weights) for clip in clips):
-            bias = bias[:, :0]  # clipped by itself, it says nothing about the weights
+            bias = bias[:, :0]  # a bias that is clipped by itself does not show the clipping factors of the weights
         x = np.zeros((len(labels), len(equations.basis)))
         for _ in range(_CLIPPED_ITERATIONS):
             counts = equations.coefficients(x, labels)
@@ -150,11 +157,12 @@ class StartGenerator:
 
     @cached_property
     def label_counts(self) -> list[Array]:
-        """Plausible numbers of rows per class, the likeliest first.
+        """Plausible label counts (number of rows of each class), the likeliest first.
 
         With a bias, its gradient is sum_k p_kc - n_c. Without one, the weights' gradient summed over the features takes
-        its place, up to a scale (features of one sign). Local steps shrink all of it by a common factor, so that the
-        factors are tried that make the n_c integers. If labels mirror rows, class 0 throughout fits as well.
+        its place, up to a scale, if all features have one sign. Several local steps shrink the gradient by a common
+        unknown factor, so factors are tried, and those that make the n_c integers are preferred. If a row x with one
+        label has the gradient of -x with the other (`LinearModel.mirrored`), all rows are given class 0.
         """
         total, number = self._total, number_of_classes(self.model, self.equations.simulation.public)
         if self.model.mirrored:

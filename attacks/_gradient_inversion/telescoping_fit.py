@@ -1,4 +1,4 @@
-"""Fit rows to the stored gradients of SCAFFOLD and LoSAC, which are running sums of the messages."""
+"""Recover rows from the gradients that clients of SCAFFOLD and LoSAC store: the running sums of their messages."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from securefed.errors import TranscriptError
 
 @dataclass(frozen=True)
 class TelescopingFit(FittingAttack):
-    """Fit rows to running sums: sum over rounds of dc_i = c_i and of dphi_i = y_i, since both start at 0.
+    """Fit rows to the stored gradients, which are running sums of the messages.
 
-    With one local step, or SCAFFOLD's option I, these are exact gradients at the broadcast models, and the rows are
-    fitted to them as to DSGD's messages. With more local steps the stored gradient belongs to a point on the client's
-    path, which depends on the rows: then the path is simulated, and dx takes part in the fit.
+    Clients send changes of a stored gradient that starts at 0: dc_i of c_i in SCAFFOLD, dphi_i of y_i in LoSAC. With
+    one local step, or SCAFFOLD's option I, the stored gradient is exactly the gradient at the broadcast model, and the
+    rows are fitted to it as to DSGD's messages. With more local steps it is a gradient at a point on the client's path,
+    which depends on the rows. Then the path is simulated, and the model change dx is fitted too.
+
+    Attributes:
+        rounds: smallest number of rounds to fit, if the view has them.
     """
 
     rounds: int = 5

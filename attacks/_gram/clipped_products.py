@@ -20,7 +20,7 @@ from securefed.attacks._gram.shrinkage import NoisyProducts, shrunk
 _ROUNDS = 400
 """Most rounds that are used; of longer runs an even selection."""
 _TURNS, _STEPS = 6, 4
-"""How often S and the clip's factors are fitted in turn, and steps for S in each turn. They change by less than a
+"""Number of alternations between S and the clip's factors, and steps for S in each. They change by less than a
 percent after six turns on digits.
 """
 _UNCLIPPED, _DIFFERING = 1 - 1e-6, 0.95
@@ -53,7 +53,7 @@ class PerturbedSolution:
 
 @dataclass(frozen=True)
 class PerturbedProducts:
-    """Rounds of products S Z_k, and what the defence did to them.
+    """Rounds of products S Z_k, and the clipping and noise that the defence applied to them.
 
     Attributes:
         bases: Z_k, (K, features, rank).

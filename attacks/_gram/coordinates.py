@@ -11,19 +11,27 @@ from securefed._tensors import Array
 
 
 class GramDirections(Protocol):
-    """Directions dS in which a Gram matrix moves, one for each parameter."""
+    """The derivatives dS of a Gram matrix S(x) by each of its parameters."""
 
     @property
     def count(self) -> int:
-        """Return the number of directions."""
+        """Return the number of parameters."""
         ...
 
     def times(self, V: Array) -> Array:
-        """Return dS V for every direction, (n, count, columns)."""
+        """Return dS V for every parameter, (n, count, columns).
+
+        Args:
+            V: matrix, (n, columns).
+        """
         ...
 
     def slopes(self, M: Array) -> Array:
-        """Return <M, dS> for every direction, (count,); M is symmetric."""
+        """Return <M, dS> for every parameter, (count,).
+
+        Args:
+            M: symmetric matrix, (n, n).
+        """
         ...
 
 
@@ -42,7 +50,7 @@ class GramParametrisation(Protocol):
 
     @property
     def determined(self) -> int:
-        """Return the number of parameters that S itself determines."""
+        """Return the number of directions of x in which S changes, the most that a fit to S can determine."""
         ...
 
     def matrix(self, x: Array) -> Array:
@@ -54,19 +62,19 @@ class GramParametrisation(Protocol):
         ...
 
     def at(self, x: Array) -> GramDirections:
-        """Return dS/dx."""
+        """Return the derivatives of S at x."""
         ...
 
 
 @dataclass(frozen=True)
 class SymmetricMatrices:
-    """Coordinates of symmetric (n, n) matrices in an orthonormal basis.
+    """Parametrise symmetric (n, n) matrices by their coordinates in an orthonormal basis.
 
     Attributes:
         size: n.
         i: row of each coordinate.
         j: column of each coordinate, i <= j.
-        weight: 1 on the diagonal, 1/sqrt(2) elsewhere.
+        weight: entry of the basis matrix at (i, j): 1 on the diagonal, 1/sqrt(2) elsewhere.
     """
 
     size: int
@@ -101,11 +109,11 @@ class SymmetricMatrices:
         return np.asarray(matrix[self.i, self.j] / self.weight)
 
     def at(self, x: Array) -> SymmetricMatrices:
-        """Return the directions, which are the same everywhere."""
+        """Return the derivatives, which do not depend on x."""
         return self
 
     def times(self, V: Array) -> Array:
-        """Return dS V for every direction, (n, count, columns)."""
+        """Return dS V for every coordinate, (n, count, columns)."""
         out = np.zeros((self.size, len(self.i), V.shape[1]))
         every = np.arange(len(self.i))
         out[self.i, every] = self.weight[:, None] * V[self.j]
@@ -113,20 +121,20 @@ class SymmetricMatrices:
         return out
 
     def slopes(self, M: Array) -> Array:
-        """Return <M, dS> for every direction, (count,)."""
+        """Return <M, dS> for every coordinate, (count,)."""
         return self.coordinates(M)
 
 
 @dataclass(frozen=True)
 class LowRankFactor:
-    """Entries of a factor F, (n, rank), with S = F F^T.
+    """Parametrise positive semidefinite S = F F^T of low rank by the entries of the factor F, (n, rank).
 
-    S is positive semidefinite, and F has far fewer entries than S where rank << n. S determines F up to a rotation of
-    its columns, so rank (rank - 1) / 2 directions change nothing.
+    F has far fewer entries than S where rank << n. S determines F only up to a rotation of its columns, so that S does
+    not change in rank (rank - 1) / 2 directions of F.
 
     Attributes:
         size: n.
-        rank: columns of F, an upper bound on the rank of S.
+        rank: number of columns of F, an upper bound on the rank of S.
     """
 
     size: int
@@ -157,13 +165,13 @@ class LowRankFactor:
         return np.asarray((vectors * np.sqrt(np.maximum(values, 0)))[:, -self.rank :].reshape(-1))
 
     def at(self, x: Array) -> _FactorDirections:
-        """Return d(F F^T)."""
+        """Return the derivatives of F F^T by the entries of F."""
         return _FactorDirections(self.factor(x))
 
 
 @dataclass(frozen=True)
 class _FactorDirections:
-    """d(F F^T) = dF F^T + F dF^T, for dF each entry of F in turn."""
+    """The derivatives dF F^T + F dF^T of F F^T by each entry of F."""
 
     F: Array
 

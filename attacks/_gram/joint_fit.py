@@ -1,8 +1,9 @@
 """Fit several clients' Gram matrices to the sums of their messages, by simulating all clients at once.
 
-A sum of linear messages is one client with the pooled rows. A sum of non-linear ones is not: it depends on the single
-matrices, and with enough rounds its Jacobian in all of them together has full rank. The sums cannot show which matrix
-belongs to which client where the clients differ in nothing public.
+Where messages are linear in S, their sum equals the message of one client with the pooled rows, so that only the sum of
+the matrices can be found. A sum of non-linear messages depends on each client's matrix, and with enough rounds its
+Jacobian with respect to all of them has full rank. If the clients do not differ in anything public, the sums cannot
+show which matrix belongs to which client.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from securefed.attacks._fitting.levenberg_marquardt import (
 )
 
 GOAL, PROOF = 3e-13, 1e-9
-"""Relative residual below which a fit counts as proven, if its Jacobian has full rank."""
+"""Relative residual at which the fit stops, and relative residual below which it counts as proven, if its Jacobian has
+full rank.
+"""
 _FULL_RANK = 1e-11
 """Singular values below this share of the largest, columns scaled to unit length, count as zero."""
 _PATIENCE = StallLimit(1e-8, far=10, close=None)
-"""A disturbed fit ends where ten Jacobians do not halve a residual above 1e-8."""
+"""A fit ends when ten Jacobians have not halved its residual while that is above 1e-8."""
 _TIED = 40
-"""Jacobians of the fit of equal clients, which only has to come near."""
+"""Largest number of Jacobians for the fit of equal clients, which is a start and need not be accurate."""
 
 
 class ClientSimulation(Protocol):
@@ -45,7 +48,7 @@ class ClientSimulation(Protocol):
         ...
 
     def sent(self, x: Array) -> Array:
-        """Return the client's part of the sums, flat and in their units; NaN where the simulation of x fails."""
+        """Return the client's messages as one vector, in the units of the sums; NaN where the simulation fails."""
         ...
 
     def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
@@ -63,10 +66,10 @@ class JointFit:
 
     Attributes:
         grams: (clients, features, features).
-        residual: relative residual.
-        rank: of the Jacobian in all clients' matrices.
-        unknowns: that the messages depend on, all clients together.
-        condition: of the Jacobian, over the directions of its rank.
+        residual: norm of the difference of simulated and observed sums, relative to the sums.
+        rank: rank of the Jacobian with respect to all clients' parameters.
+        unknowns: number of parameters of all clients that the messages depend on.
+        condition: ratio of the Jacobian's largest singular value to its smallest that is not zero.
         starts: number of starts that were tried.
     """
 
@@ -94,16 +97,17 @@ def fit_jointly(
 ) -> JointFit:
     """Fit all clients to the sums.
 
-    The fit begins with equal clients, which explain as much of the sums as equal clients can. Those are a saddle where
-    only the sum of the matrices shows, so they are disturbed before each fit: by little, more and much in turn.
+    The fit first assumes that all clients have the same matrix, and finds the one that explains the sums best. At this
+    point all clients have the same derivative, so the search could not separate them: it is a saddle. Random changes
+    that leave the sum of the parameters as it is are therefore added before each fit, of three sizes in turn.
 
     Args:
         senders: simulations of the clients, with parameters of one kind.
-        seen: the sums, flat.
-        first: parameters of one client to begin with.
-        starts: largest number of disturbed starts.
-        jacobians: largest number of Jacobians of each.
-        rng: source of the disturbances.
+        seen: the observed sums, as one vector.
+        first: parameters of one client from which the fit of equal clients starts.
+        starts: largest number of random starts; the search ends earlier when a fit is proven.
+        jacobians: largest number of Jacobians for each start.
+        rng: source of the random starts.
     """
     scale = float(np.linalg.norm(seen)) or 1.0
     problem = _SumOfClients(senders, seen, scale)
@@ -113,7 +117,7 @@ def fit_jointly(
     while tried < starts and not best.norm < PROOF:
         spread = 0.03 * 3.0 ** (tried % 3) * float(np.linalg.norm(common)) / np.sqrt(len(common))
         moves = rng.normal(size=(len(senders), len(common)))
-        moves -= moves.mean(axis=0)  # the sum stays
+        moves -= moves.mean(axis=0)  # the sum of the parameters stays as it is
         start = (common + spread * moves).reshape(-1)
         found = levenberg_marquardt(
             problem.linearised,
@@ -133,7 +137,7 @@ def fit_jointly(
 
 
 def jacobian_rank(jacobian: Array, largest: int) -> tuple[int, float]:
-    """Return the rank of a Jacobian, at most `largest`, and its condition; columns are scaled to unit length."""
+    """Return the rank of a Jacobian, at most `largest`, and its condition number, after scaling columns to length 1."""
     scaled = jacobian / np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300)
     s = np.linalg.svd(np.linalg.qr(scaled, mode="r") if len(scaled) > scaled.shape[1] else scaled, compute_uv=False)
     rank = min(int(np.sum(s > _FULL_RANK * s[0])), largest)
@@ -142,7 +146,7 @@ def jacobian_rank(jacobian: Array, largest: int) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class _SumOfClients:
-    """The sums as a function of all clients' parameters."""
+    """The difference of simulated and observed sums, as a function of all clients' parameters."""
 
     senders: Sequence[ClientSimulation]
     seen: Array
@@ -162,7 +166,7 @@ class _SumOfClients:
 
 
 def _equal_clients(senders: Sequence[ClientSimulation], seen: Array, scale: float, first: Array) -> Array:
-    """Fit one client to its even part of the sums; `first` where that fails."""
+    """Fit one client to the mean of the clients' messages; return `first` where the fit fails."""
     count = len(senders)
     one = _SumOfClients(senders[:1], seen / count, scale / count)
     found = levenberg_marquardt(

@@ -1,4 +1,7 @@
-"""Reconstruct Gram matrices from LocalPower with several local products a round, which `gram/power` cannot use."""
+"""Reconstruct a client's Gram matrix from rounds of LocalPower with several local products.
+
+The attack `gram/power` reads only rounds with one local product.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,20 @@ from securefed.errors import TranscriptError
 
 @dataclass(frozen=True)
 class LocalPowerGram:
-    """Solve S^q from the rounds of one q > 1, take its root, and fit it to all rounds.
+    """Solve for S^q from rounds with the same number q > 1 of local steps, take the root, and fit it to all rounds.
 
-    The attack needs a view that shows ONE client: a sum of S_i^q is no power of the sum. It is exact where the products
-    span the range of S, to about round-off over (lambda_r / lambda_1)^q, r the rank of S. The root alone
-    (`diagnostics["method"]` is "root") loses eigenvalues below the q-th root of round-off: with q = 4 those below 1e-4
-    of the largest.
+    The attack needs a view that shows the messages of ONE client, since a sum of the S_i^q is not the q-th power of the
+    sum of the S_i. Where the products span the range of S, the relative error is about round-off divided by
+    (lambda_r / lambda_1)^q, where r is the rank of S. If no fit is possible, the root is returned, and
+    `diagnostics["method"]` is "root". The root loses eigenvalues below the q-th root of round-off: with q = 4, those
+    below 1e-4 of the largest.
 
     Attributes:
-        fit_features: largest rank of S (rows or features, whichever is fewer) at which the fit is tried; its cost grows
-            with the sixth power (20: a second).
+        fit_features: largest rank of S for which the fit is tried; the rank is taken to be the number of rows or of
+            features, whichever is smaller. The cost of the fit grows with the sixth power of the rank; rank 20 takes a
+            second.
         jacobians: largest number of Jacobians of the fit.
-        memory: bytes that the elimination may take; more is refused before anything is allocated.
+        memory: largest number of bytes for the elimination; the attack does not apply where it needs more.
     """
 
     fit_features: int = 30
@@ -48,19 +53,20 @@ class LocalPowerGram:
     def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
         if not isinstance(target.algorithm, LocalPower) or target.algorithm.contributes_gram_product:
-            return "The messages hold no repeated products S V: this attack is for LocalPower with several local steps."
+            return "The messages hold no repeated products S V; this attack is for LocalPower with several local steps."
         if target.algorithm.sends_gram_product:
-            return "A KKT stop sends S Z itself, which `gram/power` reads."
+            return "With a KKT stop rule the clients send S Z itself; use `gram/power`."
         if (reason := untold(observed.rounds, every=False)) is not None:
             return reason
         members = _members(observed)
         if members is None or len(members) > 1:
-            return f"No observed message is of client {observed.target} alone, and sums are linear in no power of S_i."
+            return f"No observed message is of client {observed.target} alone; a sum of several clients cannot be used."
         return self._no_room(_most_rounds(_rounds(observed, members, target)))
 
     def _no_room(self, same: Sequence[LocalPowerRound]) -> str | None:
+        """Return why the rounds `same`, which have one number of local steps, cannot be solved, or `None`."""
         if len(same) < 2:
-            return "No two rounds have the same number of local steps above one: `gram/power` reads those of one."
+            return "No two rounds have the same number of local steps above one; for one local step use `gram/power`."
         features, rank = same[0].start.shape
         unknowns = len(same) * rank * (rank + 1) // 2
         equations = (len(same) * rank) ** 2 // 2 + len(same) * rank * features
@@ -94,7 +100,7 @@ class LocalPowerGram:
     def _fitted(
         self, rounds: Sequence[LocalPowerRound], estimate: Array, rows: int
     ) -> tuple[Array, RepeatedProductsFit] | None:
-        """Fit S in its range; `None` where the products do not span it, or where S is large."""
+        """Fit S in a basis of its range; return `None` where the products do not span it or its rank is too large."""
         products = np.hstack([r.product for r in rounds])
         rank = min(rows, len(products))
         if rank > min(self.fit_features, products.shape[1]):
@@ -106,12 +112,12 @@ class LocalPowerGram:
 
 
 def _members(observed: View) -> frozenset[int] | None:
-    """Return the most frequent set of clients that holds the target, among rounds whose broadcast is known."""
+    """Return the most frequent set of clients that includes the target, among rounds whose broadcast is known."""
     return most_frequent_members(rounds_by_members(o for o in observed.rounds if o.broadcast), observed.target)
 
 
 def _rounds(observed: View, members: frozenset[int], target: Target) -> list[LocalPowerRound]:
-    """Return the client's messages, without the columns beyond its rank: those are orthonormalised round-off."""
+    """Return the client's messages, without the columns beyond the rank of S, which are orthonormalised round-off."""
     rows = rows_of(members, target.public)
     return [_round(o, rows) for o in observed.rounds if o.broadcast and o.members == members]
 

@@ -1,4 +1,4 @@
-"""Choose the observed rounds that an attack on Gram matrices may put together."""
+"""Select the observed rounds that an attack on Gram matrices can use together, and read their products S Z."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Members = frozenset[ClientId]
 
 
 def shows_products(algorithm: object) -> bool:
-    """Return whether an algorithm may have rounds that show S Z.
+    """Return whether some rounds of an algorithm may show the product S Z of the Gram matrix and the broadcast basis.
 
-    SSI, LocalPower, guarded FAPS, and any method with a KKT stop have.
+    This holds for SSI, LocalPower, guarded FAPS, and every method with a KKT stop rule.
     """
     if isinstance(algorithm, SSI | GuardedFAPS):
         return True
@@ -33,14 +33,14 @@ def shows_products(algorithm: object) -> bool:
 def linear_rounds(observed: View) -> list[RoundView]:
     """Return the rounds that show S Z exactly.
 
-    These are all rounds of SSI and of a KKT stop, LocalPower's with one local step, and guarded FAPS' outside its
-    blocks. Rounds whose broadcast is missing are left out.
+    These are all rounds of SSI and of methods with a KKT stop rule, the rounds of LocalPower with one local step, and
+    the rounds of guarded FAPS outside its blocks of FAPS. Rounds whose broadcast is missing are left out.
     """
     return [o for o in observed.rounds if o.broadcast and gram_product(o) is not None]
 
 
 def gram_product(observation: RoundView) -> Array | None:
-    """Return S Z of a round of an algorithm that `shows_products`, or `None` where this round does not show it."""
+    """Return S Z of a round, or `None` if this round does not show it; the algorithm must satisfy `shows_products`."""
     message, broadcast = observation.message, observation.broadcast
     if GRAM_PRODUCT in message:
         return message[GRAM_PRODUCT]
@@ -57,9 +57,14 @@ def rounds_by_members(rounds: Iterable[RoundView]) -> dict[Members, list[RoundVi
 
 
 def most_frequent_members(groups: dict[Members, list[RoundView]], target: ClientId | None) -> Members | None:
-    """Return the set of clients with most rounds among those that hold the target (any, without a target).
+    """Return the set of clients with most rounds among the sets that include the target.
 
-    Ties go to the smaller set; `None` where no set holds the target.
+    Args:
+        groups: rounds by set of clients.
+        target: the attacked client; `None` allows every set.
+
+    Returns:
+        The set, the smaller one in a tie; `None` if no set includes the target.
     """
     fits = [members for members in groups if target is None or target in members]
     return min(fits, key=lambda members: (-len(groups[members]), len(members)), default=None)
@@ -72,33 +77,40 @@ def stacked_products(rounds: Iterable[RoundView]) -> tuple[Array, Array]:
 
 
 def rounding_of_products(rounds: Iterable[RoundView]) -> Array:
-    """Estimate the rounding of each column of `stacked_products` from the numbers themselves.
+    """Estimate the rounding error of each column of `stacked_products` from the digits of the observed numbers.
 
     Returns:
-        Standard deviations, (K rank,).
+        Standard deviations of an entry of each column, (K rank,).
     """
-    seen = [(product, o) for o in rounds if (product := gram_product(o)) is not None]
-    unit = max(_unit(o) for _, o in seen)
-    squares = rounding(np.stack([product for product, _ in seen]), unit) ** 2
+    products = [(product, o) for o in rounds if (product := gram_product(o)) is not None]
+    unit = max(_unit(o) for _, o in products)
+    squares = rounding(np.stack([product for product, _ in products]), unit) ** 2
     return np.asarray(np.sqrt(squares.mean(axis=1)).reshape(-1))
 
 
 def _unit(observation: RoundView) -> float:
-    """Return the fixed-point unit of the sum, 0 where it is unknown.
+    """Return the fixed-point unit whose rounding error has the variance of the sum's, 0 where it is unknown.
 
-    The members' roundings add up; this is the unit of one rounding of the same variance.
+    Every member rounds its own message to the fixed-point unit, so the variances add up.
     """
     name = GRAM_PRODUCT if GRAM_PRODUCT in observation.message else PRODUCT
     return observation.step.get(name, 0.0) * float(np.sqrt(len(observation.members)))
 
 
 def rows_of(members: Members, public: Public) -> int:
-    """Return the public number of rows of a set of clients, a bound on the rank of their Gram matrix."""
+    """Return the public number of rows of a set of clients, which bounds the rank of their summed Gram matrix."""
     return sum(public.rows[client] for client in members)
 
 
 def memory_for(features: int, rounds: Sequence[RoundView], groups: int, limit: int) -> str | None:
-    """Return why a solve for `groups` Gram matrices from these rounds does not fit into `limit` bytes, or `None`."""
+    """Return why a solve does not fit into memory, or `None` if it does.
+
+    Args:
+        features: number of features.
+        rounds: rounds whose products are used.
+        groups: number of Gram matrices that are solved for.
+        limit: largest number of bytes.
+    """
     columns = sum(np.shape(o.broadcast[BASIS])[1] for o in rounds)
     needed = 8 * groups * (8 * features**2 + 6 * features * columns)
     return too_large(needed, limit, f"Solving for {groups} x {features} x {features} entries from {columns} products")

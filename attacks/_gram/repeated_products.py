@@ -1,9 +1,12 @@
-"""Solve for S from LocalPower's rounds of q > 1 local products: Y_k = S V_k, V_k = orth(S^(q-1) Z_k) unknown.
+"""Solve for a client's Gram matrix S from rounds of LocalPower with q > 1 local products.
 
-Gram-Schmidt only multiplies from the right: S^q Z_k = Y_k R_k with R_k upper triangular, (p, p). S^q is symmetric, so
-Z_j^T Y_k R_k is the transpose of Z_k^T Y_j R_j: linear equations that fix all R_k up to one common factor. Then S^q
-follows as S does from subspace iteration, S is its root, and the factor follows from the stop-rule scalar tr(Z^T S Z).
-The root magnifies round-off of the small eigenvalues, so S is fitted to the simulated products in the end.
+The client receives Z_k, (features, p), and sends Y_k = S V_k, where V_k = orth(S^(q-1) Z_k) is unknown to the attacker.
+Orthonormalisation by Gram-Schmidt multiplies by an upper triangular matrix from the right, so S^q Z_k = Y_k R_k with
+an unknown triangular R_k, (p, p). S^q is symmetric, so Z_j^T Y_k R_k is the transpose of Z_k^T Y_j R_j for all j and k:
+these linear equations determine all R_k up to one common factor. With the products S^q Z_k known up to this factor, S^q
+follows as S does from subspace iteration, S is its q-th root, and the factor follows from the scalar tr(Z^T S Z), which
+clients send for the stop rule. The root magnifies round-off of the small eigenvalues, so that S is finally fitted to
+the messages by simulating them.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ from securefed.attacks._gram.tangents import complete, left
 from securefed.errors import DivergenceError
 
 GOAL, PROOF = 1e-13, 1e-9
-"""Residual at which the fit stops, and below which it counts as proven."""
+"""Relative residual at which the fit stops, and relative residual below which it counts as proven."""
 _NULL = 1e-10
-"""Combinations of the Z_k below this share of the largest count as zero."""
+"""Singular values of [Z_1 .. Z_K] below this share of the largest count as zero."""
 _FULL_RANK = 1e-12
 """Singular values of the Jacobian below this share of the largest count as zero."""
 _HIDDEN = 1e-3
-"""A fit is proven only where its residual times its condition is below this."""
+"""A fit is proven only where residual times condition number, a bound on the relative error of S, is below this."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class LocalPowerRound:
 
     Attributes:
         probe: Z, (features, p).
-        product: the first c columns of Y, which depend on those of Z alone.
-        steps: q.
-        captured: tr(Z^T S Z).
+        product: the first c columns of Y; by Gram-Schmidt they depend only on the first c columns of Z.
+        steps: q, the number of local products.
+        captured: tr(Z^T S Z), sent for the stop rule.
     """
 
     probe: Array
@@ -50,17 +53,18 @@ class LocalPowerRound:
 
     @property
     def start(self) -> Array:
-        """Return the columns of Z that the product comes from, (features, c)."""
+        """Return the first c columns of Z, from which the product was computed, (features, c)."""
         return self.probe[:, : self.product.shape[1]]
 
 
 @dataclass(frozen=True)
 class TriangularFactors:
-    """The R_k, as far as symmetry determines them.
+    """The products S^q Z_k, as far as the symmetry of S^q determines them.
 
     Attributes:
         products: [S^q Z_1 .. S^q Z_K] up to one positive factor.
-        gap: the second smallest singular value over the smallest; near 1 the factors are not determined.
+        gap: ratio of the second smallest singular value of the equations to the smallest; the R_k are determined
+            where it is large, and not where it is near 1.
     """
 
     products: Array
@@ -68,7 +72,11 @@ class TriangularFactors:
 
 
 def factors(rounds: Sequence[LocalPowerRound]) -> TriangularFactors:
-    """Solve for the R_k of at least two rounds with one q: the smallest singular vector of their equations."""
+    """Solve for the R_k, which are the right singular vector of the smallest singular value of their equations.
+
+    Args:
+        rounds: at least two rounds of one client, all with the same q.
+    """
     Z, Y = np.stack([r.start for r in rounds]), np.stack([r.product for r in rounds])
     count, _, p = Z.shape
     a, b = np.triu_indices(p)
@@ -85,25 +93,30 @@ def factors(rounds: Sequence[LocalPowerRound]) -> TriangularFactors:
 
 
 def root(rounds: Sequence[LocalPowerRound], rows: int) -> Array:
-    """Solve for S by the root of S^q, of rank at most `rows`."""
-    found = factors(rounds)
-    power = solve(np.hstack([r.start for r in rounds]), found.products, rows=rows).gram
+    """Solve for S as the q-th root of S^q.
+
+    Args:
+        rounds: at least two rounds of one client, all with the same q.
+        rows: upper bound on the rank of S.
+    """
+    known = factors(rounds)
+    power = solve(np.hstack([r.start for r in rounds]), known.products, rows=rows).gram
     values, vectors = np.linalg.eigh(power)
     S = (vectors * np.maximum(values, 0) ** (1 / rounds[0].steps)) @ vectors.T
-    seen = sum(r.captured for r in rounds)
-    return np.asarray(S * (seen / max(sum(float(np.vdot(r.probe, S @ r.probe)) for r in rounds), 1e-300)))
+    captured = sum(r.captured for r in rounds)
+    return np.asarray(S * (captured / max(sum(float(np.vdot(r.probe, S @ r.probe)) for r in rounds), 1e-300)))
 
 
 @dataclass(frozen=True)
 class RepeatedProductsFit:
-    """S fitted to the simulated products.
+    """S as fitted to the messages, and how well they determine it.
 
     Attributes:
         gram: S.
         residual: norm of the relative residuals.
-        rank: of the Jacobian.
-        unknowns: of the fit.
-        condition: of the Jacobian.
+        rank: rank of the Jacobian.
+        unknowns: number of unknowns of the fit.
+        condition: condition number of the Jacobian.
     """
 
     gram: Array
@@ -114,30 +127,31 @@ class RepeatedProductsFit:
 
     @property
     def proven(self) -> bool:
-        """Return whether the residual is round-off and bounds what the weakest direction can hide."""
+        """Return whether the residual is round-off and too small for a large error in any direction of S."""
         return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _HIDDEN
 
 
 def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> RepeatedProductsFit:
-    """Fit symmetric S to all rounds, whatever their q; probes, products and S are given in a basis of S's range.
+    """Fit a symmetric S to all rounds, which may differ in q, by simulating their messages.
 
-    Gram-Schmidt only looks back, so the first columns are a problem of their own, which is the easier the fewer they
-    are: the fit takes them one by one. Its coordinates are those of the start's eigenvectors, since it scales each
-    coordinate by itself and small eigenvalues are far less certain than large ones.
+    In Gram-Schmidt a column depends only on the columns before it, so the first c columns of all messages form a
+    problem of their own. It is easier for smaller c, so the fit starts with one column and adds one at a time.
+    The fit works in the basis of the start's eigenvectors, because the search scales each coordinate separately and
+    small eigenvalues are far less certain than large ones.
 
     Args:
-        rounds: one client's messages.
-        start: S to begin with.
-        steps: largest number of Jacobians for each column more.
+        rounds: one client's messages, in coordinates of a basis of the range of S.
+        start: S to begin with, in the same coordinates.
+        steps: largest number of Jacobians for each number of columns.
     """
     values, frame = np.linalg.eigh(start)
     scale = float(values[-1])
     coordinates = SymmetricMatrices.of(len(start))
     point = coordinates.coordinates(np.diag(values / scale))
-    turned = [replace(r, probe=frame.T @ r.probe, product=frame.T @ r.product) for r in rounds]
+    rotated = [replace(r, probe=frame.T @ r.probe, product=frame.T @ r.product) for r in rounds]
     fits = []
-    for columns in range(1, turned[0].product.shape[1] + 1):
-        problem = RepeatedProducts([replace(r, product=r.product[:, :columns]) for r in turned], coordinates, scale)
+    for columns in range(1, rotated[0].product.shape[1] + 1):
+        problem = RepeatedProducts([replace(r, product=r.product[:, :columns]) for r in rotated], coordinates, scale)
         stepper = GeodesicAcceleration(problem.residual)
         fits.append(
             levenberg_marquardt(
@@ -153,12 +167,12 @@ def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> Repea
 
 @dataclass(frozen=True)
 class RepeatedProducts:
-    """Residuals of simulated messages as functions of the coordinates of S / scale.
+    """The difference of simulated and observed messages, as a function of the coordinates of S / scale.
 
     Attributes:
         rounds: one client's messages.
-        coordinates: of S / scale.
-        scale: size of S.
+        coordinates: parametrisation of S / scale.
+        scale: size of S; messages are divided by it.
     """
 
     rounds: Sequence[LocalPowerRound]
@@ -187,6 +201,7 @@ class RepeatedProducts:
         return self._stack(S, sent), np.vstack([*rows, scalars])
 
     def _last(self, S: Array, r: LocalPowerRound) -> Array:
+        """Return V of the last local product."""
         V = r.start
         for _ in range(r.steps - 1):
             V = orth(S @ V)
@@ -211,7 +226,7 @@ def _transposes(Z: Array, Y: Array, triangles: Array) -> Array:
 
 
 def _vanishing(Z: Array, Y: Array, triangles: Array) -> Array:
-    """Return the equations sum_k Y_k R_k N_k = 0 for the null vectors N of [Z_1 .. Z_K]."""
+    """Return the equations sum_k S^q Z_k N_k = sum_k Y_k R_k N_k = 0 for the null vectors N of [Z_1 .. Z_K]."""
     count, features, p = Z.shape
     _, s, Vt = np.linalg.svd(np.hstack(list(Z)))
     N = Vt[int(np.sum(s > _NULL * s[0])) :].reshape(-1, count, p)

@@ -22,8 +22,8 @@ from securefed._tensors import Array
 from securefed.attacks._gram.linear import nearest_psd
 
 _EDGE = 0.5
-"""Penalty in units of the largest eigenvalue that noise alone would have: from there on a direction begins to show in
-the noise. Larger values hide more of S, smaller ones let noise in.
+"""Penalty in units of the largest eigenvalue that noise alone would produce; at this size an eigenvalue of S begins to
+stand out from the noise. Larger values lose more of S, smaller ones let noise in.
 """
 _METRIC = 1e-6
 """Directions of precision below this share of the best are scaled as if they had it."""
@@ -37,7 +37,7 @@ _SCALARS, _ENTRIES = 60, 2**23
 
 @dataclass(frozen=True)
 class NoisyProducts:
-    """What K rounds show, with standard deviations, positive, of all errors.
+    """Observed products and traces of K rounds, with the positive standard deviations of their errors.
 
     Attributes:
         bases: Z_k, (K, features, rank).
@@ -54,7 +54,7 @@ class NoisyProducts:
     trace_errors: Array
 
     def mean_square_residual(self, gram: Array) -> float:
-        """Return the mean square of (Y - S Z) over the error: 1 where S is right."""
+        """Return the mean square of the residuals Y - S Z in units of their errors, about 1 for the true S."""
         return float(np.mean(((self.products - gram @ self.bases) / self.errors[:, None, None]) ** 2))
 
     @property
@@ -82,10 +82,10 @@ def shrunk(
     """Solve for S of rank at most `rows` (0: any).
 
     Args:
-        seen: the rounds.
+        seen: the observed rounds.
         rows: bound on the rank of S.
         start: an earlier solution of similar rounds, to continue from.
-        steps: at each penalty.
+        steps: number of ADMM iterations at each penalty.
         relax: lower the penalty until the residual is no more than the noise; else only the first penalty is used.
     """
     likelihood = ProductLikelihood.of(seen)

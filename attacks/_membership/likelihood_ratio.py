@@ -48,7 +48,7 @@ class MembershipAttack(Protocol):
         Args:
             replay: the observed rounds as a function of rows.
             candidates: the records in question.
-            known: (rows, features) the rows that the attacker knows; each class says which.
+            known: (rows, features) the rows that the attacker knows; each class documents which.
             rng: source of randomness.
         """
         ...

@@ -1,4 +1,4 @@
-"""Read rows and their targets off the gradient of the linear layer that the rows enter.
+"""Recover rows and their targets from the gradient of the linear layer that the rows enter.
 
 Once the rows X are known, the slopes D (B, out) of the loss at the layer's outputs follow from gW = D^T X / B by least
 squares. One pass of a row through the rest of the network gives the slope that it would have with a certain target; the

@@ -1,4 +1,4 @@
-"""Simulate the first round of a gradient method in torch, by the clients' own `steps`."""
+"""Simulate the first round of a gradient method in torch, by calling the method's own `steps`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from securefed.problems._torch_problem import TorchProblem
 
 @dataclass(frozen=True)
 class FirstRoundSimulation:
-    """What the members of a round send, as a function of their rows, while their memory is still zero.
+    """Compute the message of a round's members from their rows, while their memory is still zero.
 
     The update rules use only `+ - *`, so that they run on torch's vectors as they do on the clients' arrays.
 
@@ -32,7 +32,7 @@ class FirstRoundSimulation:
         method: the algorithm.
         public: facts that every party knows.
         sizes: rows of each member; the rows of a simulation are those of one member after the other.
-        received: by part, the content of the broadcast.
+        received: vectors of the broadcast, by the method's name of each part.
         memories: number of vectors in a member's memory.
         matched: 1 for entries of a message that depend on the rows alone, 0 for others, which are not compared.
     """
@@ -101,9 +101,9 @@ class FirstRoundView:
 
     Attributes:
         network: the model and its loss.
-        simulation: what the members send, as a function of their rows.
-        point: (parameters,) where the members started.
-        message: (copies * parameters,) the sum of what they sent.
+        simulation: computes the members' message from their rows.
+        point: (parameters,) initial parameters of the members.
+        message: (copies * parameters,) the sum of their messages.
     """
 
     network: FlatNetwork

@@ -134,7 +134,7 @@ class FlatNetwork:
 
     @cached_property
     def plain(self) -> FlatNetwork:
-        """The same network for use outside torch.func's transforms."""
+        """A copy of the network for use outside torch.func's transforms."""
         return replace(self, nested=False)
 
     def first_layer(self, point: Tensor, features: int, target: Tensor) -> LinearLayer | None:
@@ -148,7 +148,7 @@ class FlatNetwork:
         generator = torch.Generator().manual_seed(0)
         row = torch.rand(1, features, generator=generator, dtype=self.dtype)
         found = self.gradients(point, row, target, torch.ones(1, dtype=self.dtype))
-        # What a matrix does to a random vector tells it from d x^T as surely as its entries do, and sooner.
+        # Multiplying by a random vector shows whether a matrix is d x^T, at less cost than comparing all entries.
         other = torch.randn(features, generator=generator, dtype=self.dtype)
         best: tuple[int, LinearLayer] | None = None
         for name, gradient in found.items():

@@ -1,4 +1,4 @@
-"""Compare what candidate rows would send with what was observed: values and slopes of many candidates at a time."""
+"""Compute the distance between simulated and observed messages, and its gradient, for many candidate rows at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FAINT = 1e-6
 
 @dataclass(frozen=True)
 class RowPrior:
-    """What is known about the rows before any message.
+    """Prior knowledge about the rows, as a penalty.
 
     Attributes:
         low: smallest entry.
@@ -61,9 +61,9 @@ class InversionProblem:
     """One message to invert.
 
     Attributes:
-        point: (parameters,) where the client started.
-        message: (copies * parameters,) what it sent.
-        targets: (B, ...) what its rows are compared with.
+        point: (parameters,) initial parameters of the client.
+        message: (copies * parameters,) message of the client.
+        targets: (B, ...) labels or targets of its rows.
     """
 
     point: Tensor
@@ -81,8 +81,8 @@ class GradientMatching:
         parametrisation: how unknowns become rows.
         prior: a penalty of the rows.
         distance: squared error or cosine distance.
-        balance: b weighs the squared error of each tensor by its energy^-b. 0 leaves the message as it is; 1 counts all
-            tensors alike, so that the small gradients of the first layers count more.
+        balance: exponent b; the squared error of each tensor is weighted by (its squared norm)^-b. 0 leaves the message
+            as it is; 1 counts all tensors alike, so that the small gradients of the first layers count more.
         batched: whether candidates are computed by `vmap`; `None` decides by `TOGETHER` and `WORTHWHILE`.
     """
 

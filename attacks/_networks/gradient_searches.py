@@ -22,15 +22,15 @@ _SUFFICIENT, _CURVATURE = 1e-4, 0.9
 _LINE = 25
 """Most trials of a line search. Bisection has reached 1e-7 of the first step by then."""
 _PATIENCE, _PROGRESS = 100, 0.99
-"""L-BFGS ends where 100 steps lower the value by less than 1 %: it saves the evaluations of runs that have stalled."""
+"""L-BFGS ends if 100 steps lower the value by less than 1 %, so that stalled runs cost no more evaluations."""
 
 
 @dataclass
 class BestPoint:
-    """The lowest value that a search has met.
+    """The lowest value that a search has found.
 
     Attributes:
-        point: (n,) where it was met.
+        point: (n,) point with this value.
         value: the lowest value.
         evaluations: number of evaluations so far.
     """
@@ -45,7 +45,7 @@ class LinePoint:
     """A point that a line search has tried.
 
     Attributes:
-        along: distance from the start, in steps.
+        along: distance from the start of the line, as a multiple of the search direction.
         value: of the objective.
         slope: (n,) gradient of the objective.
         descent: derivative along the line.
@@ -64,7 +64,7 @@ def run_searches(
 
     Args:
         searches: one coroutine for each start.
-        starts: (searches, n) the result of a search that meets no finite value.
+        starts: (searches, n) starting points; each is also the result of its search if that finds no finite value.
         evaluate: the objective.
         budget: most evaluations of a search.
         goal: value at which a search ends.
@@ -90,11 +90,11 @@ def run_searches(
 
 
 def lbfgs(start: Array, history: int = 100) -> Search:
-    """Search by limited-memory BFGS with a strong-Wolfe line search, until that fails or `_PATIENCE` is over.
+    """Search by limited-memory BFGS, until the strong-Wolfe line search fails or `_PATIENCE` steps bring no progress.
 
     Args:
-        start: (n,).
-        history: steps that the inverse Hessian is made of.
+        start: (n,) starting point.
+        history: number of last steps from which the inverse Hessian is estimated.
 
     Source: Nocedal and Wright, Numerical Optimization, algorithms 7.5, 3.5 and 3.6; the inverse Hessian in its compact
     form (Byrd, Nocedal and Schnabel 1994, (3.1)), so that a step is four matrix products whatever the history.
@@ -198,9 +198,9 @@ def signed_adam(start: Array, steps: int, rate: float, low: Array | float, high:
     """Search by Adam on the signs of the slope, in a box; the rate is cut to a tenth at 3/8, 5/8 and 7/8.
 
     Args:
-        start: (n,).
+        start: (n,) starting point.
         steps: number of steps.
-        rate: of the first step.
+        rate: step size of the first step.
         low: smallest entries.
         high: largest entries.
 

@@ -1,4 +1,4 @@
-"""Reconstruct rows from a gradient or an update of any `torch.nn.Module`, in one call."""
+"""Reconstruct a client's rows from a gradient or a model update of any `torch.nn.Module`, in one call."""
 
 from __future__ import annotations
 
@@ -43,27 +43,28 @@ def invert(
     """Reconstruct the rows behind one message.
 
     Args:
-        model: as the client received it.
-        loss: (output, target) -> (rows,) losses.
-        message: the mean gradient, or with `local` the update (end minus start): by parameter name, or in their order.
-        rows: B.
-        row_shape: shape in which the model takes a row.
-        labels: (B,) labels if they are known; otherwise they are read off the first layer with the rows, or counted in
-            the last layer.
+        model: the model with the parameters that the client received.
+        loss: function (output, target) -> (rows,) losses.
+        message: the mean gradient over the rows, or, if `local` is given, the update (final minus initial parameters).
+            A mapping by parameter name, or a sequence in the order of `model.named_parameters()`.
+        rows: number B of the client's rows.
+        row_shape: shape of one row as the model takes it.
+        labels: (B,) labels if they are known. If not, they are recovered from the gradient of the first layer together
+            with the rows, or counted from the gradient of the last layer.
         classes: number of classes, needed where `labels` are not given.
-        targets: (B, ...) real targets in place of labels.
-        bounds: public range of the entries.
+        targets: (B, ...) real-valued targets in place of labels, for regression.
+        bounds: public range (low, high) of the rows' entries.
         local: the client's local steps; `None` if the message is one gradient.
-        categories: columns of each one-hot coded feature of tabular rows.
-        effort: how hard to try.
-        seed: of the random starts.
+        categories: for tabular rows, the columns of each one-hot coded feature.
+        effort: limits on the number of searches and of their steps.
+        seed: seed of the random starts.
 
     Returns:
-        The rows with their residual, and the labels or targets that were used. A residual that stays large says that
-        nothing was found, or that model, loss or local steps are not those of the client.
+        The rows with their residual, and the labels or targets that were used. A large residual means that
+        the search failed, or that the model, the loss or the local steps are not those of the client.
 
     Raises:
-        ConfigError: the message does not fit the model, the labels can neither be read off nor counted, or the searches
+        ConfigError: the message does not fit the model, the labels can be recovered from neither layer, or the searches
             need more memory than the limit.
     """
     require(rows >= 1, f"rows must be at least 1, not {rows}")
@@ -103,17 +104,21 @@ def invert_unlabelled(
 ) -> RecoveredRows:
     """Reconstruct rows whose labels are not known, ordered by label.
 
-    The labels are read off the first layer with the rows; where that fails, they are counted in the last layer.
+    The labels are recovered from the gradient of the first layer together with the rows; if that fails, they are
+    counted from the gradient of the last layer.
 
     Args:
         inversion: the network, the simulation and the effort.
-        point: (parameters,) where the clients started.
-        message: (copies * parameters,) what they sent.
-        gradient: (parameters,) the message as a mean gradient.
-        first: what the message says about the first layer.
-        rows: B.
+        point: (parameters,) initial parameters of the clients.
+        message: (copies * parameters,) message of the clients.
+        gradient: (parameters,) mean gradient estimated from the message.
+        first: evidence from the first layer's gradient; `None` if the first layer is not linear.
+        rows: number B of rows.
         classes: number of classes.
-        rng: draws the starts.
+        rng: generator of the random starts.
+
+    Returns:
+        The rows, with their labels as `targets`.
 
     Raises:
         ConfigError: the labels cannot be counted, since no linear layer gives the logits of a cross entropy.
@@ -130,7 +135,7 @@ def invert_unlabelled(
 def count_labels(
     network: FlatNetwork, point: torch.Tensor, gradient: torch.Tensor, rows: int, features: int, classes: int
 ) -> Iterator[Array]:
-    """Yield labels (rows,), ascending, that the gradient of the last layer allows, the likeliest first.
+    """Yield possible labels (rows,) of the batch, in ascending order, given the last layer's gradient; likeliest first.
 
     Raises:
         ConfigError: no linear layer gives the logits of a cross entropy.
@@ -138,8 +143,8 @@ def count_labels(
     layer = network.logit_layer(point, features, classes)
     require(
         layer is not None,
-        f"labels of {classes} classes cannot be read off: no last linear layer with a bias and cross entropy was found;"
-        " pass labels, or the number of classes",
+        f"labels of {classes} classes cannot be recovered: the model needs a last linear layer with a bias and a cross "
+        "entropy loss; pass labels, or the number of classes",
     )
     assert layer is not None and layer.bias is not None
     observed, at = network.split(gradient), network.split(point)
@@ -149,7 +154,7 @@ def count_labels(
 
 
 def _aims(rows: int, labels: Array | Sequence[int] | None, targets: Array | None) -> torch.Tensor | None:
-    """Return the targets of the rows, `None` where they are not known."""
+    """Return the labels or targets of the rows, or `None` if neither is known."""
     if targets is not None:
         aims = torch.as_tensor(np.asarray(targets))
         require(len(aims) == rows, f"{rows} rows need as many targets, not {len(aims)}")

@@ -1,4 +1,4 @@
-"""How the unknowns of a search become rows: entries, coordinates in a known space, or columns of mixed types."""
+"""Map the unknowns of a search to rows: all entries, coordinates in a known space, or columns of mixed types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read rows off the gradient of the linear layer that they enter, without optimisation.
+"""Recover rows from the gradient of the first linear layer, without optimisation.
 
 For z = W x + b the gradients of one batch are gW = D^T X and gb = D^T 1, with D (B, out) the slopes d loss / d z. So
 

@@ -1,4 +1,7 @@
-"""Fit rows by Levenberg-Marquardt in the row space of the first layer's gradient: few unknowns for each row."""
+"""Fit rows by Levenberg-Marquardt in the row space of the first layer's gradient, which leaves few unknowns a row.
+
+An account is the message together with one guess of the rows' labels.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,16 @@ _EXACT = 1e-12
 
 @dataclass(frozen=True)
 class RowSpaceFit:
-    """Fits of one message from random starts.
+    """Fit the rows to one message from random starts, under several accounts of their labels.
 
     Attributes:
         network: the model and its loss.
-        simulation: what a client sends, as a function of its rows.
-        accounts: the message, under each account of its rows' targets.
+        simulation: computes a client's message from its rows.
+        accounts: the message with each guess of the rows' labels or targets.
         space: the space that holds the rows.
         prior: range from which starts are drawn.
-        fits: most starts.
-        solved: relative residual that counts as found.
+        fits: largest number of starts.
+        solved: relative residual below which the rows count as found.
     """
 
     network: FlatNetwork
@@ -55,12 +58,12 @@ class RowSpaceFit:
     def __call__(self, which: int, rng: np.random.Generator, rows: Array | None = None) -> LeastSquaresFit:
         """Return the best fit under an account: its point holds the coordinates, its norm is the relative residual.
 
-        A residual that counts as found, yet is larger than rounding, may lie in a valley beside the rows: then the
-        other starts are run too.
+        A residual below `solved` that is larger than rounding errors may belong to a local minimum. Then the other
+        starts are run too.
 
         Args:
             which: number of the account.
-            rng: draws the starts.
+            rng: generator of the random starts.
             rows: (B, features) rows that are almost right, in place of the first random start.
         """
         sure = min(self.solved, float(torch.finfo(self.network.dtype).eps) ** 0.5)
@@ -74,7 +77,12 @@ class RowSpaceFit:
         return LeastSquaresFit(best.point, best.norm, spent, best.linearised)
 
     def nearest_account(self, rng: np.random.Generator) -> tuple[int, int]:
-        """Return the first account under which a few steps come near, else the nearest one; and the steps spent."""
+        """Choose an account by a few steps of a fit under each.
+
+        Returns:
+            The index of the first account with a small residual, else of the one with the smallest; and the number of
+            steps taken.
+        """
         spent, norms = 0, []
         for which in range(len(self.accounts)):
             trial = self._fit(which, self._random(rng), _FIRST_STEPS)

@@ -47,7 +47,7 @@ _RATE, _VARIATION = 0.1, 1e-3
 
 @dataclass(frozen=True)
 class InversionEffort:
-    """How hard an inversion tries.
+    """Limits on the searches of an inversion.
 
     Attributes:
         exact: whether the closed forms and the row space of the first layer are used.
@@ -113,7 +113,7 @@ class RecoveredRows:
 
 @dataclass(frozen=True)
 class StagedInversion:
-    """Inverts messages of one network and one simulation.
+    """Invert messages of one network and one simulation.
 
     Attributes:
         network: the model and its loss.
@@ -139,7 +139,7 @@ class StagedInversion:
         Args:
             problem: the message, and the targets of its rows.
             rng: draws the starts.
-            first: what the message says about the layer that the rows enter; `None` without such a layer.
+            first: evidence from the gradient of the layer that the rows enter; `None` without such a layer.
 
         Raises:
             ConfigError: the searches need more memory than `effort.memory`.

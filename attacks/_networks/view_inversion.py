@@ -25,7 +25,7 @@ _COUNTS = 20
 
 @dataclass(frozen=True)
 class NetworkInversion:
-    """Reconstruct rows and labels from the members' first round: closed forms, then a fit of the simulated local steps.
+    """Reconstruct rows and labels from the members' first round: closed forms, then a fit of local steps.
 
     Labels are read off the last layer. Mini-batches are the clients' secret: batches in the rows' order stand in for
     them, and the residual shows what that costs. In a sum each member's steps are simulated.

@@ -70,7 +70,7 @@ def states_of_view(observed: View, target: Target) -> ADMMStates:
     """Compute the states of the client of a view of FLAME or FedADMM, of the mean client where the view shows a sum.
 
     Raises:
-        TranscriptError: the recursion cannot run on this view; the text says why.
+        TranscriptError: the recursion cannot run on this view; the error gives the reason.
     """
     if (reason := why_no_states(observed, target)) is not None:
         raise TranscriptError(reason)
@@ -103,7 +103,7 @@ def why_no_states(observed: View, target: Target) -> str | None:
 
 @dataclass(frozen=True)
 class ADMMRecursion:
-    """Computes the personal model theta_i after the last round.
+    """Compute the personal model theta_i after the last round.
 
     In the clear it is exact to rounding for one client of FLAME and, as x_i, of FedADMM; of a sum over clients it gives
     the mean theta_i. For pFedMe with one update of w_i a round (`local_epochs`, or `local_steps=1`),

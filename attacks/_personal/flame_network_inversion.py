@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _SINGLE, _DOUBLE = 1e-3, 1e-8
 """Relative residuals at which rows count as found, of networks in float32 and in float64."""
 _COUNTS = 20
-"""Label counts that are tried where rows and labels cannot be read off the first layer."""
+"""Label counts that are tried if rows and labels cannot be recovered from the first layer."""
 
 
 @dataclass(frozen=True)
 class FLAMENetworkInversion:
-    """Recovers one client's rows from its personal models.
+    """Recover one client's rows from its personal models.
 
     `personal/recursion` gives the personal models. Between two of them lies a known path, and with it the mean gradient
     along that path. The first layer's part of it holds the rows, exactly, wherever ReLU units separate them

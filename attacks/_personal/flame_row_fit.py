@@ -1,4 +1,8 @@
-"""Fit FLAME's rows to its personal models: H known steps lead from theta_i^t to theta_i^{t+1}."""
+"""Recover the rows of a FLAME client from its personal models.
+
+The models are known from `admm_recursion`. In each round, H local steps of a known rule lead from theta_i^t to
+theta_i^{t+1}; the rows are fitted so that simulated steps do the same.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from securefed.problems._base import Problem
 
 @dataclass(frozen=True)
 class FLAMELocalSteps:
-    """The part of FLAME's round that uses rows: the local steps from one personal model to the next.
+    """Simulate the part of FLAME's round that uses rows: the local steps from one personal model to the next.
 
     theta <- theta - eta (grad f(theta) + lambda (theta - anchor)) from theta = x;  delta = theta - x        (9)
 
@@ -45,11 +49,11 @@ class FLAMELocalSteps:
         return ()
 
     def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
-        """BatchDraw the batches of a round as the algorithm does."""
+        """Draw the batches of a round as the algorithm does."""
         return self.method.draw(rows, rng)
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps from `received["x"]`, drawn to `received["anchor"]`."""
+        """Run the local steps from `received["x"]`, with attraction to `received["anchor"]`."""
         x, anchor = received["x"], received["anchor"]
         rate, attraction = self.method.learning_rate, self.method.attraction
         theta = x
@@ -60,10 +64,10 @@ class FLAMELocalSteps:
 
 @dataclass(frozen=True)
 class FLAMERowFit(FittingAttack):
-    """Fits rows to the steps between the personal models that `personal/recursion` gives.
+    """Fit rows to the steps between the personal models that `personal/recursion` computes.
 
-    Each round is simulated from its own start, so that no error is carried from round to round, and rounds spread over
-    the whole run are fitted together.
+    Each round is simulated from the known personal model at its start, so that errors do not add up over rounds. Rounds
+    spread over the whole run are fitted together.
     """
 
     name: ClassVar[str] = "personal/path"
@@ -77,7 +81,11 @@ class FLAMERowFit(FittingAttack):
         return why_no_states(observed, target) or why_not_invertible(target, observed)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Run the attack, as `Attack.run`."""
+        """Recover the rows of data.
+
+        Raises:
+            TranscriptError: the attack does not apply to this view.
+        """
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
         method, states, linear = target.algorithm, states_of_view(observed, target), LinearModel.of(target)

@@ -95,7 +95,7 @@ def _with(observed: View, method: GradientMethod, model: Model, messages: Array)
 
 @dataclass(frozen=True)
 class ConstantGradientModel:
-    """What a client sends if its gradient is constant within each round.
+    """Compute a client's messages if its gradient is constant within each round.
 
     Attributes:
         method: the algorithm.

@@ -30,12 +30,12 @@ from securefed.errors import TranscriptError
 
 @dataclass(frozen=True)
 class PersonalModelReplay:
-    """Fits the rows by `gradient_inversion/fit` and trains the personal model on them.
+    """Fit the rows by `gradient_inversion/fit` and train the personal model on them.
 
     If the rows explain the messages, all rounds are replayed with them, and the personal model is the client's,
     exactly. Otherwise the gradient of each round is taken to be constant along its steps, which is the better the
-    shorter they are; `diagnostics["method"]` says which. Under clipping and noise the attack reads denoised messages
-    (`message_denoising`), and `guess` is what follows from the broadcasts alone.
+    shorter they are; `diagnostics["method"]` names the method. Under clipping and noise the attack reads denoised
+    messages (`message_denoising`), and `guess` is what follows from the broadcasts alone.
 
     Attributes:
         fit: how the rows are fitted.

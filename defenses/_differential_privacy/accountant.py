@@ -1,7 +1,7 @@
 """Account for releases of the Gaussian mechanism: epsilon for a delta, under the sampling that ran.
 
-Neighbours: one client's whole contribution is there, or is not (add/remove); for cohorts of a fixed size, it is
-another one (replace-one), which moves a sum twice as far. `noise_multiplier` is always the noise's standard deviation
+Neighbours: one client's whole contribution is added or removed; for cohorts of a fixed size, it is replaced by another
+(replace-one), which moves a sum by up to twice as much. `noise_multiplier` is always the noise's standard deviation
 over the L2 sensitivity to ONE contribution.
 
 Full participation: T releases are one of sensitivity sqrt(T), and the exact epsilon is a root of a closed form

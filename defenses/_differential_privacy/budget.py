@@ -15,11 +15,11 @@ class Budget:
     """An immutable privacy budget: `budget = budget.spend(1)` before every exchange whose sum is released.
 
     Make it with the mechanism's own `budget`, which knows the noise that is really added. Evaluations released through
-    the same mechanism count as well. A void exchange releases nothing; counting it is the safe side.
+    the same mechanism count as well. A void exchange releases nothing, but is counted too, to be safe.
 
     Attributes:
         epsilon: the total that may be spent, at `delta`.
-        noise_multiplier: of every exchange; it cannot change between exchanges.
+        noise_multiplier: the noise of every exchange; it cannot change between exchanges.
         delta: probability with which epsilon may fail.
         exchanges: number of exchanges spent so far.
         sampler: how cohorts are drawn in every exchange.
@@ -60,8 +60,8 @@ class Budget:
         """Return the budget after `exchanges` more.
 
         Raises:
-            BudgetSpent: they would exceed `epsilon`; nothing is spent.
-            ConfigError: a negative number.
+            BudgetSpent: the exchanges would exceed `epsilon`; nothing is spent.
+            ConfigError: `exchanges` is negative.
         """
         if exchanges < 0:
             raise ConfigError(f"a number of exchanges cannot be negative: {exchanges}")

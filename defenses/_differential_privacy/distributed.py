@@ -69,7 +69,7 @@ class NoiseSizes:
         norm: largest squared L2 norm of a rounded contribution; equal to `squares` unless the unit is a record.
         share: variance of one client's noise.
         honest: h.
-        signal: largest entry of a client's rotated and rounded contribution, which is cut to it before the noise.
+        signal: largest entry of a client's rotated and rounded contribution; larger entries are cut to it before noise.
         upload: `signal` and the tail of the noise: the largest entry that a client sends.
     """
 
@@ -87,21 +87,22 @@ class DistributedNoise(Transform):
     """Rotates, rounds and adds a share of the noise; make it with `skellam`, `discrete_gaussian`, `local_...`.
 
     Attributes:
-        distribution: of the shares; `discrete_laplace` only with `survivors=1`, as its sums are not accounted for.
+        distribution: distribution of the shares; `discrete_laplace` only with `survivors=1`, as its sums are not
+            accounted for.
         noise_multiplier: standard deviation of the noise of h honest survivors, over the L2 sensitivity after rounding.
         survivors: t; `None` takes floor(N / 2) + 1 of N planned clients, 1 makes the noise local. The aggregation's
             threshold must reach it.
-        colluding: c, of the survivors.
+        colluding: c, the number of survivors that may collude.
         ring: width of the sums in bits.
-        delta: of the epsilons in the plan.
+        delta: the delta for which the plan states epsilon.
 
     Guarantee: a party that sees the sum and everything of up to c survivors, the server included, learns of each
-        client's contribution no more than epsilon says, provided that the aggregation opens no sum of fewer than t.
-        Whether a server that deviates from the protocol can make it do so is the aggregation's to say.
+        client's contribution no more than epsilon allows, provided that the aggregation opens no sum of fewer than t.
+        The aggregation's documentation states if a server that deviates from the protocol can obtain such a sum.
     Range: no data makes a client refuse. Rotated values beyond their planned range are cut to it
-        (probability at most 2^-40 a run), which brings no two contributions further apart; a vector that is not within
-        the planned norm, which `clip` and `records` rule out, becomes zeros.
-    Not promised: anything against more than c; hidden participation.
+        (probability at most 2^-40 per run), which does not increase the distance of two contributions; a vector beyond
+        the planned norm, which `clip` and `records` rule out, is replaced by zeros.
+    Not promised: anything against more than c colluding survivors; hidden participation.
 
     Raises:
         ConfigError: a parameter outside its domain.

@@ -3,10 +3,9 @@
 Dwork and Roth, "The algorithmic foundations of differential privacy" (2014), appendix A; accounting in `accountant`.
 
 Guarantee: what leaves the aggregator (the released sums, hence the model) is (epsilon, delta)-differentially private
-for each client's whole contribution, the set of participants taken as known.
-Not promised: anything against the server itself, or any party that sees the decoded sum before the noise (the views of
-the server and of the sum alone); anything about a refusal or a failure of a client, which all parties can see. The
-noise is central, so dropouts do not weaken it.
+for each client's whole contribution; the set of participants counts as public.
+Not promised: anything against the server itself, or any party that sees the decoded sum before the noise; anything
+about a refusal or a failure of a client, which all parties can see. The noise is central, so dropouts do not weaken it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class CentralGaussian(Transform):
     """Adds N(0, (noise_multiplier * sensitivity)^2) to every entry of the decoded sum.
 
     `sensitivity` is the clip plus what rounding adds (`sensitivity(plan)`), so the multiplier is exactly the
-    accountant's. Floating point: noise computed naively leaves gaps in the output that betray the sum
+    accountant's. Floating point: noise computed naively leaves gaps in the output that reveal the sum
     (Mironov, CCS 2012). Here the sum is rounded to a grid (a power of two, 2^-32 to 2^-30 of the noise's standard
     deviation), the noise is a normal deviate rounded to the same grid and drawn exactly (`noise`), and both are added
     as integers. So a release is the Gaussian mechanism's output, rounded: the accountant's epsilon holds as it is, at
@@ -57,8 +56,8 @@ class CentralGaussian(Transform):
 
     Attributes:
         noise_multiplier: standard deviation over sensitivity; see `calibrate`.
-        delta: of the epsilons in the plan.
-        sampler: how cohorts are drawn: `full` holds for any sampler that does not look at data; `PoissonSampling(q)`
+        delta: the delta for which the plan states epsilon.
+        sampler: how cohorts are drawn. `full` holds for any sampler that does not look at data; `PoissonSampling(q)`
             and `FixedSizeSampling(m, n)` are valid only if that sampling really runs and no outsider learns which
             clients took part.
 
@@ -86,7 +85,7 @@ class CentralGaussian(Transform):
         """Add noise, epsilons and assumptions to the plan.
 
         Raises:
-            PlanError: no clip before it, or noise so small that the sum does not fit its grid.
+            PlanError: there is no clip before it, or the noise is too small or too large for its grid.
         """
         privacy = plan.privacy
         if privacy is None:
@@ -117,20 +116,22 @@ class CentralGaussian(Transform):
             neighbours = "replacing one record of one client by zeros"
         if isinstance(self.sampler, FixedSizeSampling):
             neighbours = "replacing one client's whole contribution by another"
-            who = (
+            participation = (
                 f"Each round draws {self.sampler.cohort} of {self.sampler.clients} clients, each set equally likely, "
                 "and no party outside the aggregator learns which."
             )
         elif isinstance(self.sampler, PoissonSampling):
-            who = (
+            participation = (
                 f"Each client takes part in each round independently with probability {self.sampler.rate:g}, and "
                 "no party outside the aggregator learns which do."
             )
         else:
-            who = "Participation is known and does not depend on data; every round counts in full for every client."
+            participation = (
+                "Participation is known and does not depend on data; every round counts in full for every client."
+            )
         return (
             f"Epsilon is stated at delta {self.delta:g}, for {neighbours}.",
-            who,
+            participation,
             "A release is the Gaussian mechanism's output rounded to a grid, drawn exactly: epsilon is that of the "
             "mechanism at every delta, and no outcome of the noise is out of reach.",
             "The aggregator adds the noise and shows no party the sum before it; the server itself learns that sum.",
@@ -155,7 +156,7 @@ class InsecureGaussian(Transform):
 
     Attributes:
         mechanism: the mechanism that is simulated.
-        seed: of the noise.
+        seed: seeds the noise.
     """
 
     mechanism: CentralGaussian
@@ -167,7 +168,7 @@ class InsecureGaussian(Transform):
         return f"{self.name}(z={self.mechanism.noise_multiplier:g}, seed={self.seed})"
 
     def plan(self, plan: Plan) -> Plan:
-        """Plan as the mechanism does, and warn."""
+        """Plan as the mechanism does, and add the assumption that warns of the seed."""
         return self.mechanism.plan(plan).assume("INSECURE: the noise comes from a seed, so epsilon does not hold.")
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
@@ -222,9 +223,11 @@ def _largest(plan: Plan, privacy: PrivacyPlan) -> float:
 
 
 def _grid(plan: Plan, privacy: PrivacyPlan) -> float:
-    """Return the grid to which sum and noise are rounded: that of the noise without the grid's own rounding.
+    """Return the grid to which sum and noise are rounded.
 
-    That step at most adds half of it again (`CentralGaussian.plan`), so that noise spans at most 2^32 steps.
+    It is chosen for the noise of the sensitivity without the rounding to the grid itself, since that rounding depends
+    on the grid. The rounding adds at most half to the sensitivity (`CentralGaussian.plan` ensures that), so the
+    standard deviation of the noise is at most 2^32 grid units.
     """
     squares = sum(tensor.size * _rounding(tensor, plan, privacy) ** 2 for tensor in plan.tensors)
     return grid_for(privacy.noise_multiplier * (privacy.clip + math.sqrt(squares)))

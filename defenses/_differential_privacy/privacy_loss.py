@@ -1,7 +1,8 @@
 """Account for distributed noise: turn Renyi divergences of integer noise into epsilon for a delta.
 
-All in units of the ring's integers. Neighbours: one client's contribution replaced by zero; the sum then moves by an
-integer vector of squared L2 norm `squares` at most, hence L1 norm min(squares, sqrt(entries * squares)) at most.
+All quantities are in units of the ring's integers. Neighbours: one client's contribution replaced by zero; the sum then
+moves by an integer vector of squared L2 norm `squares` at most, hence L1 norm min(squares, sqrt(entries * squares)) at
+most.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SkellamLoss:
     Attributes:
         squares: squared L2 sensitivity.
         entries: length of the vector.
-        variance: of the noise that the adversary does not know: of the honest survivors together.
+        variance: variance of the noise that the adversary does not know: that of all honest survivors together.
     """
 
     squares: int
@@ -66,12 +67,12 @@ class SkellamLoss:
 class DiscreteGaussianLoss:
     """The sum of `shares` independent discrete Gaussians on every entry (Kairouz, Liu, Steinke, ICML 2021).
 
-    The sum is not discrete Gaussian itself, but near it: `tau` bounds how near.
+    The sum is not discrete Gaussian itself, but close to it: `tau` bounds the distance.
 
     Attributes:
         squares: squared L2 sensitivity.
         entries: length of the vector.
-        share_variance: of one share; at least 1/4.
+        share_variance: variance of one share; at least 1/4.
         shares: number of honest survivors' shares, which the adversary does not know.
     """
 
@@ -168,7 +169,7 @@ def composed_epsilon(parts: tuple[tuple[RingLoss, int], ...], delta: float = DEL
     """
     if any(rounds < 0 for _, rounds in parts) or not 0 < delta < 1:
         raise ConfigError(
-            f"rounds from 0 and a delta between 0 and 1, not {[rounds for _, rounds in parts]} and {delta}"
+            f"rounds must be at least 0 and delta between 0 and 1; got {[rounds for _, rounds in parts]} and {delta}"
         )
     released = [(loss, rounds) for loss, rounds in parts if rounds]
     if not released:
@@ -181,4 +182,6 @@ def composed_epsilon(parts: tuple[tuple[RingLoss, int], ...], delta: float = DEL
 
 def _check(squares: int, entries: int, variance: float) -> None:
     if not (squares >= 1 and entries >= 1 and 0 < variance < math.inf):
-        raise ConfigError(f"sensitivity {squares}, entries {entries} and variance {variance} must be positive")
+        raise ConfigError(
+            f"sensitivity {squares}, entries {entries} and variance {variance} must be positive and finite"
+        )

@@ -2,9 +2,9 @@
 
     full     r^n mod n^2 for a uniform unit r: the scheme as published (Paillier 1999)
     half     h_n^e, h_n = h^n mod n^2, e uniform, half as long as n (Damgard, Jurik and Nielsen, DJN 2010, section 4)
-    short    h_n^e with e of 400 bits for n of 2048, of 448 for 3072: shorter than DJN analyse, so a further assumption
+    short    h_n^e with e of 400 bits for n of 2048, of 448 for 3072: shorter than in DJN, so a further assumption
 
-A ciphertext is the plaintext's power of the generator times one encryption of zero, which is used once and forgotten.
+A ciphertext is g^m (g the generator, m the plaintext) times an encryption of zero, which is used once and discarded.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ RandomnessKind = Literal["full", "half", "short"]
 RANDOMNESS_KINDS: Final[tuple[RandomnessKind, ...]] = get_args(RandomnessKind)
 _SHORT: Final = ((2048, 400), (3072, 448))
 _WIDTH: Final[dict[RandomnessKind, int]] = {"half": 9, "short": 10}
-"""Radix of the tables in bits: 55 MB and 40 MB at 2048 bits, filled in the time of 500 and 1000 encryptions of zero."""
+"""Radix of the tables of powers, in bits. The tables take 55 MB and 40 MB at 2048 bits; filling them takes as
+long as 500 and 1000 encryptions of zero."""
 
 
 def exponent_bits(bits: int, randomness: RandomnessKind) -> int:
     """Return the length of the secret exponent under a modulus of `bits` bits.
 
-    Below 2048 bits (insecure anyway) `short` exponents have 400.
+    For a modulus below 2048 bits (insecure anyway), `short` exponents have 400 bits.
 
     Raises:
-        ConfigError: `short` for a modulus above 3072 bits, for which no length is settled.
+        ConfigError: `short` for a modulus above 3072 bits, for which this library defines no length.
     """
     if randomness == "full":
         return bits
@@ -40,22 +41,24 @@ def exponent_bits(bits: int, randomness: RandomnessKind) -> int:
     for longest, length in _SHORT:
         if bits <= longest:
             return length
-    raise ConfigError(f"short randomness is defined up to {_SHORT[-1][0]} bits, not {bits}; use randomness='half'")
+    raise ConfigError(
+        f"randomness='short' is defined for a modulus of up to {_SHORT[-1][0]} bits; got {bits}: use randomness='half'"
+    )
 
 
 class FixedBasePowers:
     """Raises one base to many exponents modulo n^2, by a table of its powers in radix 2^w.
 
-    base^e = prod_i T[i][e_i] with e = sum_i e_i 2^(w i) and T[i][j] = base^(j 2^(w i)): one product a digit and no
+    base^e = prod_i T[i][e_i] with e = sum_i e_i 2^(w i) and T[i][j] = base^(j 2^(w i)): one product per digit and no
     squaring (fixed-base windowing, Menezes et al., Handbook of Applied Cryptography, algorithm 14.109). Residues are
     kept as a + b n with a, b < n: the product of two is then three products and two divisions of half the length,
     in three quarters of the time.
 
     Args:
-        base: below n^2.
-        n: the modulus is its square.
+        base: the base, below n^2.
+        n: powers are computed modulo n^2.
         exponent_bits: length of the longest exponent.
-        width: w.
+        width: w, the bits of one digit.
     """
 
     def __init__(self, base: Any, n: Any, exponent_bits: int, width: int) -> None:
@@ -99,7 +102,7 @@ def _product(left: tuple[Any, Any], right: tuple[Any, Any], n: Any) -> tuple[Any
 
 @lru_cache(maxsize=4)
 def power_table(n: int, base: int, randomness: RandomnessKind) -> FixedBasePowers:
-    """Return the table of h_n = h^n mod n^2, made once a key, kind and process; the four newest are kept."""
+    """Return the table of h_n = h^n mod n^2, made once per key, kind and process; the four last used are kept."""
     power = gmpy2.powmod(base, n, gmpy2.mpz(n) ** 2)
     return FixedBasePowers(power, n, exponent_bits(n.bit_length(), randomness), _WIDTH[randomness])
 

@@ -1,4 +1,4 @@
-"""The key holder: the one party that can decrypt; it decrypts one batch of ciphertexts an exchange."""
+"""The key holder: the one party that can decrypt; it decrypts one batch of ciphertexts per exchange."""
 
 from __future__ import annotations
 

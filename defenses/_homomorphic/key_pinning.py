@@ -1,6 +1,6 @@
 """Pin the public key of a run at first use (trust on first use), and refuse every other key later in that run.
 
-Guarantee: a client accepts one key a run, in every process that is given its memory.
+Guarantee: a client accepts one key per run, in every process that is given its memory.
 Not promised: that the first key is the right one.
 """
 

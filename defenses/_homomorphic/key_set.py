@@ -1,13 +1,13 @@
-"""Deal keys for threshold decryption: any t of N share holders open together, fewer learn nothing.
+"""Deal keys for threshold decryption: any t of N share holders decrypt together, fewer learn nothing.
 
 The dealer draws n = p q of safe primes p = 2 p' + 1, q = 2 q' + 1 and shares d = n^-1 mod m, m = p' q', by a random
 polynomial f of degree t - 1 over Z_m with f(0) = d: holder i is given s_i = f(i + 1) (Shoup, "Practical threshold
-signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers every party is given v, which
+signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers, every party receives v, which
 generates the squares mod n, and v_i = v^s_i.
 
-The dealer knows every secret: it is trusted to forget them. Distributed generation was looked at: the one maintained
-package for it (tno.mpc.protocols.distributed_keygen 4.3, honest majority, semi-honest) makes no safe primes and no
-verification keys, so answers could not be proven, and it brings a network layer of its own.
+The dealer knows every secret: it is trusted to erase them. Keys are not generated in a distributed way, because the one
+maintained package for it (tno.mpc.protocols.distributed_keygen 4.3, honest majority, semi-honest) generates no safe
+primes and no verification keys, so answers could not be proven, and it needs its own network layer.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def generate(bits: int) -> PrivateKey:
         ConfigError: `bits` is no positive multiple of 64.
     """
     if bits < 64 or bits % 64:
-        raise ConfigError(f"a Paillier key has a positive multiple of 64 bits, not {bits}")
+        raise ConfigError(f"bits of a Paillier key must be a positive multiple of 64; got {bits}")
     while True:
         p, q = _prime(bits // 2), _prime(bits // 2)
         # FIPS 186-5, A.1.3: primes that lie close together are found by Fermat's method.

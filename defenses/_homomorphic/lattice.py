@@ -5,12 +5,12 @@
     upload    clients: context                                     ciphertexts, uint8 (chunks, CHUNK_BYTES)
     decrypt   key holder: sum of ciphertexts, survivors            plaintexts of the sum, float64 (chunks, 4096)
 
-Cheon, Kim, Kim and Song, ASIACRYPT 2017; additions only. Entries are divided by their tensor's bound and laid into
-the 4096 slots of a ciphertext. The scale is as large as N summands leave room for below the modulus of 120 bits.
+Cheon, Kim, Kim and Song, ASIACRYPT 2017; additions only. Entries are divided by their tensor's bound and put into
+the 4096 slots of a ciphertext. The scale is the largest at which a sum of N stays below the modulus of 120 bits.
 
-The key holder's answers carry a flood that hides the scheme's own noise (`lattice_flood`): answers of a run with 2^30
-values differ by at most 2^-40 in distribution from answers without that noise, wherever the sums lie, for ciphertexts
-that were encrypted as the protocol says. That flood is the error that the plan states.
+The key holder floods its answers with noise that hides the scheme's own (`lattice_flood`): answers of a run with 2^30
+values differ by at most 2^-40 in distribution from answers without that noise, whatever the sums are, for ciphertexts
+that were encrypted according to the protocol. The flooding noise is the error that the plan states.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
             "homomorphicencryption.org, 2018), with TenSEAL's and SEAL's own random numbers.",
             "The sum is approximate. Its error is the key holder's flood of noise, which hides the scheme's own noise "
             "(Li and Micciancio 2021) to 2^-40 over 2^30 values a run, whatever they are; not where a client makes up "
-            "ciphertexts of its own: their sums may betray the key to those that see them.",
+            "ciphertexts of its own: their sums may reveal the key to parties that see them.",
             "TenSEAL reads bytes that other parties sent; nothing is promised about faults in it.",
         )
 

@@ -1,10 +1,10 @@
 """Decrypt so that the scheme's own noise is hidden: add large random integers in the ring before anything is rounded.
 
 A decrypted CKKS sum shows its noise, and noise and ciphertext together determine the secret key (Li and Micciancio,
-EUROCRYPT 2021). So the key holder adds a flood F to the sum's polynomial m + e (message, noise): 8192 coefficients,
-each uniform on 2^w integers. Its answer is computed from m + e + F alone, in whatever precision. Shifting F by
-e moves its distribution by at most sum |e_i| / 2^w, hence the answer's too, WHATEVER m is: a flood that is added
-after decoding would not do, as the rounding of m + e to doubles may hang on e.
+EUROCRYPT 2021). So the key holder adds flooding noise F to the sum's polynomial m + e (message, noise): 8192
+coefficients, each uniform on 2^w integers. Its answer is computed from m + e + F alone, in any precision. Shifting F by
+e changes its distribution by at most sum |e_i| / 2^w, hence that of the answer too, WHATEVER m is. Noise added after
+decoding would not suffice, since the rounding of m + e to doubles may depend on e.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read CKKS contexts and ciphertexts that other parties sent, and check that they have our parameters."""
+"""Read CKKS contexts and ciphertexts that other parties sent, and check that they have this library's parameters."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ CONTEXT_BYTES: Final = 2 * DEGREE * 3 * 8 + 1024
 
 
 def read_context(body: Tensors, sender: PartyId) -> Any:
-    """Read a public context; `MalformedError` unless it has exactly our parameters."""
+    """Read a public context; `MalformedError` unless it has exactly this library's parameters."""
     if set(body) != {CONTEXT}:
         raise MalformedError(sender, f"a public key holds {CONTEXT!r}, not {sorted(body)}")
     data = _unpadded(body[CONTEXT][None], CONTEXT_BYTES, sender)[0]
     try:
         context = library().context_from(data)
     except (RuntimeError, ValueError) as error:
-        raise MalformedError(sender, f"no context: {error}") from error
-    if not context.has_public_key():  # with a secret one beside it, it would not fit its field
+        raise MalformedError(sender, f"its bytes are not a CKKS context: {error}") from error
+    if not context.has_public_key():  # a context with a secret key as well is too long for its field
         raise MalformedError(sender, "the context has no public key")
     if serialized(context, key=False) != _parameters():
         raise MalformedError(sender, "the context's parameters are not those of the plan")
@@ -48,7 +48,7 @@ def _parameters() -> bytes:
 
 
 def padded(data: bytes, size: int) -> Array:
-    """Pad to a field of constant size: four bytes of length, the data, zeros."""
+    """Pad data to a field of constant size: its length in four bytes, the data, zeros."""
     assert len(data) <= size - 4
     return from_bytes((len(data).to_bytes(4, "little") + data).ljust(size, b"\0"))
 
@@ -61,7 +61,9 @@ def _unpadded(rows: Array, size: int, sender: PartyId) -> list[bytes]:
         data = row.tobytes()
         length = int.from_bytes(data[:4], "little")
         if not 0 < length <= size - 4 or any(data[4 + length :]):
-            raise MalformedError(sender, "a padded field has a length outside it, or padding that is not zero")
+            raise MalformedError(
+                sender, "a padded field states a length that it cannot hold, or its padding is not zero"
+            )
         out.append(data[4 : 4 + length])
     return out
 
@@ -81,14 +83,16 @@ def from_wire(context: Any, rows: Array, count: int | None, sender: PartyId) -> 
         vectors = [library().ckks_vector_from(context, piece) for piece in pieces]
         faults = {_fault(vector) for vector in vectors} - {None}
     except (RuntimeError, ValueError) as error:
-        raise MalformedError(sender, f"no ciphertext: {error}") from error
+        raise MalformedError(sender, f"its bytes are not a CKKS ciphertext: {error}") from error
     if faults:
-        raise MalformedError(sender, f"no fresh ciphertext or sum of such: {', '.join(sorted(map(str, faults)))}")
+        raise MalformedError(
+            sender, f"a vector is neither a fresh ciphertext nor a sum of them: {', '.join(sorted(map(str, faults)))}"
+        )
     return vectors
 
 
 def _fault(vector: Any) -> str | None:
-    """Say why a vector is no ciphertext of this scheme, or no sum of them; `None` if it is one."""
+    """Return the reason why a vector is neither a fresh ciphertext nor a sum of them; `None` if it is one."""
     if vector.size() != SLOTS:
         return f"it holds {vector.size()} slots, not {SLOTS}"
     (inner,) = vector.ciphertext()

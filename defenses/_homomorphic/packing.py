@@ -3,7 +3,7 @@
 A slot is as wide as the tensor's planned ring (R bits). A client's entry k, |k| <= u, is stored as k + u >= 0, where
 u = ceil(bound / step) is public. Since N u <= 2^(R-1) - 1, a slot's sum over up to N clients is at most
 2 N u <= 2^R - 2: it never carries into its neighbour. A plaintext holds floor((bits - 1) / R) slots, so the sum stays
-below 2^(bits - 1) <= n and never wraps mod n. The decoder takes count * u off again, exactly.
+below 2^(bits - 1) <= n and never wraps mod n. The decoder subtracts count * u, exactly.
 """
 
 from __future__ import annotations

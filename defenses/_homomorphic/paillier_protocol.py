@@ -80,7 +80,7 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
     def __post_init__(self) -> None:
         if self.bits < self.least_bits or self.bits % 64:
             raise ConfigError(
-                f"{self.name}: a key has at least {self.least_bits} bits and a multiple of 64, not {self.bits}"
+                f"{self.name}: bits must be a multiple of 64 and at least {self.least_bits}; got {self.bits}"
             )
         if self.randomness not in RANDOMNESS_KINDS:
             raise ConfigError(
@@ -88,7 +88,7 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
             )
         exponent_bits(self.bits, self.randomness)
         if self.public is not None and self.public.bits != self.bits:
-            raise ConfigError(f"{self.name}: the given key has {self.public.bits} bits, not {self.bits}")
+            raise ConfigError(f"{self.name}: bits is {self.bits}, but the given key has {self.public.bits} bits")
         if self.threshold is not None and self.threshold < 2:
             raise ConfigError(f"{self.name}: the sum of one client is its contribution; the threshold is at least 2")
 
@@ -268,12 +268,12 @@ def randomness_assumptions(bits: int, randomness: RandomnessKind) -> tuple[str, 
     if randomness == "half":
         return (
             basis,
-            f"Random exponents of half the modulus' length ({length} bits) cannot be told, in ciphertexts, from "
-            "uniform ones (Damgard, Jurik and Nielsen 2010).",
+            f"Random exponents of half the modulus' length ({length} bits) cannot be distinguished, in ciphertexts, "
+            "from uniform ones (Damgard, Jurik and Nielsen 2010).",
         )
     return (
         basis,
-        f"EXTRA: random exponents of only {length} bits cannot be told, in ciphertexts, from uniform ones; "
+        f"EXTRA: random exponents of only {length} bits cannot be distinguished, in ciphertexts, from uniform ones; "
         "the published analysis (Damgard, Jurik and Nielsen 2010) asks for half the modulus' length.",
     )
 

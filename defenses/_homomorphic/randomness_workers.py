@@ -125,7 +125,7 @@ def shared_workers(bits: int, exponent: int, count: int) -> RandomnessWorkers | 
 
 @cache
 def _start(cores: int, process: int) -> RandomnessWorkers:
-    """Start one set of workers a process: a forked process must not use its parent's pipes."""
+    """Start one set of workers per process: a forked process must not use its parent's pipes."""
     workers = RandomnessWorkers(cores)
     atexit.register(workers.close)
     return workers

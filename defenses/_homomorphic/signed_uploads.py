@@ -63,7 +63,7 @@ def check_signature(
 
 
 def decryption_request(uploads: Mapping[ClientId, Tensors]) -> dict[str, Array]:
-    """Write the request to share holders: every survivor's upload as it came."""
+    """Write the request to share holders: every survivor's upload, unchanged."""
     survivors = sorted(uploads)
     out = {
         SURVIVORS: np.asarray(survivors, np.int64),

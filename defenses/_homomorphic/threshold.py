@@ -1,12 +1,12 @@
-"""Sum contributions under Paillier encryption without a key holder: t of N clients open the sum together.
+"""Sum contributions under Paillier encryption without a key holder: t of N clients decrypt the sum together.
 
     stage     server asks                                                        reply
     upload    clients: {}                                                        ciphertexts, signature
     decrypt   t holders among the survivors: every upload with its signature     partial answers, proof
-    decrypt   further holders, as many as are missing (only where some did not answer rightly)
+    decrypt   as many further holders as are missing, if some gave no answer or a wrong one
 
-Keys are dealt at set-up, so none is exchanged. A share holder multiplies the signed uploads itself, so it only answers
-for the product of at least t clients' uploads, once an exchange.
+Keys are dealt at set-up, so no keys are exchanged. A share holder multiplies the signed uploads itself. So it only
+answers for a product of at least t clients' uploads, and it answers once per exchange.
 """
 
 from __future__ import annotations
@@ -74,29 +74,31 @@ class ThresholdClient:
 
 @dataclass(frozen=True)
 class ThresholdPaillier(Aggregation):
-    """Sums contributions exactly under Paillier encryption; any t of N share holders open the sum together.
+    """Sums contributions exactly under Paillier encryption; any t of N share holders decrypt the sum together.
 
-    The share holders are clients 0..N-1: they are online in every round anyway and have no interest in opening each
+    The share holders are clients 0..N-1: they are online in every round anyway and have no interest in decrypting each
     other's uploads, whereas separate helpers would be N further parties to run and to trust.
 
     Attributes:
         threshold: t; by default N - floor((N - 1) / 3).
         holders: N, at most 64; by default the planned clients.
         clients: number of clients with identities; by default the planned ones.
-        bits: of the modulus.
+        bits: length of the modulus.
         randomness: as for `paillier`.
-        keys: dealt at set-up; without them this process deals at first use, which suits a simulation alone.
+        keys: the keys, dealt at set-up; without them this process deals keys at first use, which is only for
+            simulations.
         pool: encryption randomness that `prepare` computed ahead of time.
-        dealer: of the keys where none are given.
+        dealer: deals the keys if none are given.
 
-    Guarantees: the server learns the sum and who is in it, no holder learns more than it sent itself. A partial answer
-    is given once an exchange, for the product of at least t uploads that their clients signed for this exchange; wrong
-    answers are refused by proof. Where uploads are signed, those of clients with different exchange contexts
-    (broadcasts, say) are not opened together. The sum equals `chain(quantise, plain)`'s bit for bit. A client that sits
-    out uploads uniform plaintexts: the sum is uniform modulo n.
-    Not promised: anything against t holders together, against the dealer, against a server with 2 t - N holders (it
-    may open two survivor sets), or against a server with ONE client that alters its upload: a ciphertext made from
-    others' can cancel them, and no proof is asked that a client knows its plaintext.
+    Guarantees: the server learns the sum and which clients are in it; a share holder learns nothing of the others'
+    contributions. A holder gives one partial answer per exchange, for the product of at least t uploads that their
+    clients signed for this exchange. Every answer carries a proof, so the server refuses wrong ones. Where uploads are
+    signed, those of clients with different exchange contexts (other broadcasts, for example) are not decrypted
+    together. The sum equals that of `chain(quantise, plain)` bit for bit. A client that sits out uploads uniform
+    plaintexts, which makes the sum uniform modulo n.
+    Not promised: anything against t holders together, against the dealer, against a server with 2 t - N holders (it may
+    decrypt for two sets of survivors), or against a server with ONE client that alters its upload: a ciphertext made
+    from the others' can cancel them, and clients do not prove that they know their plaintexts.
 
     Raises:
         ConfigError: a threshold that is not more than half of the holders, keys that do not fit the numbers given, an
@@ -125,24 +127,26 @@ class ThresholdPaillier(Aggregation):
         if self.keys is not None:
             self._check_keys(self.keys)
         elif self.bits < 2048 or self.bits % 64:
-            raise ConfigError(f"{self.name}: keys have at least 2048 bits and a multiple of 64, not {self.bits}")
+            raise ConfigError(f"{self.name}: bits must be a multiple of 64 and at least 2048; got {self.bits}")
         elif self.threshold is not None and self.holders is not None:
             check_threshold(self.threshold, self.holders)
 
     def _check_keys(self, keys: KeySet) -> None:
         if isinstance(keys, InsecureKeySet) and not isinstance(self, InsecureThresholdPaillier):
-            raise ConfigError(f"{self.name}: insecure keys are for InsecureThresholdPaillier")
+            raise ConfigError(f"{self.name}: insecure keys need InsecureThresholdPaillier")
         shared = keys.shared
         fixed = {"threshold": shared.threshold, "holders": shared.holders, "bits": shared.public.bits}
         for name, value in fixed.items():
             if getattr(self, name) != value:
-                raise ConfigError(f"{self.name}: the keys are for {name} = {value}, not {getattr(self, name)}")
+                raise ConfigError(
+                    f"{self.name}: {name} must be {value}, for which the keys were dealt; got {getattr(self, name)}"
+                )
 
     def __str__(self) -> str:
         return f"{self.name}({self.bits}, {self.randomness})"
 
     def plan(self, plan: Plan) -> Plan:
-        """Add stages, bytes (of a client that uploads and decrypts), what collusion opens, and assumptions to the plan.
+        """Add stages, assumptions, bytes (of a client that uploads and decrypts) and collusions to the plan.
 
         Raises:
             PlanError: tensors not in fixed point, or a threshold that the planned clients cannot reach.
@@ -168,7 +172,7 @@ class ThresholdPaillier(Aggregation):
         ).assume(*self._assumptions(threshold, holders))
 
     def _numbers(self, clients: int) -> tuple[int, int]:
-        """Return t and N for as many planned clients."""
+        """Return t and N for this number of planned clients."""
         holders = self.holders or clients
         return self.threshold or holders - (holders - 1) // 3, holders
 
@@ -262,7 +266,7 @@ class ThresholdPaillier(Aggregation):
         return replace(state, next_stage=following, sent=digest(ciphertexts)), body
 
     def _answer(self, keys: KeySet, state: ThresholdClient, request: Message) -> dict[str, Array]:
-        """Answer for the product of the uploads in the request, after every check that a share holder can make."""
+        """Decrypt the product of the requested uploads partially, after every check that a share holder can make."""
         shared, session, client = keys.shared, state.session_with_context, state.client
         count = Packing.of(session.plan, self.bits).plaintexts
         uploads = read_decryption_request(shared, session, request.body, count, request.sender)
@@ -271,8 +275,8 @@ class ThresholdPaillier(Aggregation):
         ciphertexts = product(shared, uploads, request.sender)
         share = keys.shares[client]
         answers = threshold_cipher.partial(shared, share, ciphertexts)
-        bound_to = context(shared, session, DECRYPT, client)
-        proof = threshold_cipher.prove(shared, client, share, ciphertexts, answers, bound_to)
+        proof_context = context(shared, session, DECRYPT, client)
+        proof = threshold_cipher.prove(shared, client, share, ciphertexts, answers, proof_context)
         response = proof.response.to_bytes(response_bytes(self.bits), "little")
         return {
             ANSWERS: cipher.to_wire(answers, shared.public.plaintext_bytes),
@@ -288,7 +292,7 @@ class ThresholdPaillier(Aggregation):
         return count
 
     def client_prepare(self, state: ThresholdClient) -> ThresholdClient:
-        """Call `prepare`, and return the state as it is."""
+        """Call `prepare`, and return the state unchanged."""
         self.prepare(state)
         return state
 
@@ -359,9 +363,9 @@ def threshold_paillier(
     randomness: RandomnessKind = "half",
     keys: KeySet | None = None,
 ) -> ThresholdPaillier:
-    """Sum under encryption that t of N clients open together; see `ThresholdPaillier`.
+    """Sum under encryption, and let t of N clients decrypt the sum together; see `ThresholdPaillier`.
 
-    Numbers that `keys` fix need not be given again.
+    Numbers that `keys` determine need not be given again.
     """
     if keys is None:
         return ThresholdPaillier(threshold, holders, clients, bits, randomness)

@@ -1,9 +1,10 @@
 """Decrypt jointly: partial answers, the proof that they are right, and the plaintexts from t of them.
 
-c = (1 + n)^M r^n mod n^2 opens by the n-th root r of x = c mod n, as r^n mod n^2 depends on r mod n alone (Paillier
-1999, section 5, c |-> (M, r) is a bijection). The root is an RSA operation with public exponent n, shared as Shoup
-shares it (EUROCRYPT 2000, section 3): x_i = x^(2 D s_i) mod n with D = N!. Beside the sharing of Damgard and Jurik
-(PKC 2001), whose answers are powers mod n^2 with exponents twice as long, an answer costs about a seventh.
+c = (1 + n)^M r^n mod n^2 is decrypted by means of the n-th root r of x = c mod n, as r^n mod n^2 depends on r mod n
+alone (Paillier 1999, section 5, c |-> (M, r) is a bijection). The root is an RSA operation with public exponent n,
+shared as Shoup shares it (EUROCRYPT 2000, section 3): x_i = x^(2 D s_i) mod n with D = N!. An answer costs about a
+seventh of one in the sharing of Damgard and Jurik (PKC 2001), whose answers are powers mod n^2 with exponents twice as
+long.
 
 A decryption reveals, besides M, the root r, the product of the clients' own randomness. That adds nothing about single
 plaintexts where two clients are honest: given M and r, c_2 = (1 + n)^M r^n / c_1 follows from c_1, so an attacker that

@@ -1,4 +1,4 @@
-"""State in sentences what a plan of secure aggregation assumes of the server."""
+"""State, as sentences, the assumptions about the server in a plan of secure aggregation."""
 
 from __future__ import annotations
 

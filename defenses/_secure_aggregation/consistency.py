@@ -1,12 +1,12 @@
 """Sign and check what a deviating server must not forge: the clients' keys and the set of survivors.
 
 Clients sign two statements, each bound to the session (run, round, plan, cohort), its stage and its sender:
-- a client's keys: other clients that mask with them and deal shares to them know whose they are;
-- the survivors: a client lets shares out only for a set that `threshold` clients signed, having signed no other itself.
-With 2 threshold > clients + corrupt ones, two sets that so many signed have an honest signer in common, who signs once;
-so there is one set. All honest clients unmask it or nothing, and it holds `threshold` clients at least.
-Third, without a signature: a client lets its contribution to one broadcast into sums over one set of survivors only
-(`check_unreleased`), so a round that is repeated after its sum was opened gives no second sum to subtract.
+- its keys, so that the clients that mask with these keys and deal shares to them know their owner;
+- the survivors: a client signs one set only, and reveals shares only for that set, once `threshold` clients signed it.
+If 2 threshold > clients + corrupt clients, two sets with `threshold` signatures each would have a common honest signer,
+but an honest client signs once. So all honest clients unmask the same set, of at least `threshold` clients, or none.
+A third check needs no signature: a client's contribution to one broadcast enters sums over one set of survivors only
+(`check_unreleased`). So if a round is repeated after its sum was opened, there is no second sum to subtract.
 """
 
 from __future__ import annotations

@@ -42,11 +42,12 @@ Graph = Literal["complete", "sparse", "auto"]
 class SecureAggregation(Aggregation):
     """Sums contributions so that the server learns the sum and the survivors, and nothing else of any contribution.
 
-    An exchange has four stages, with fresh keys each time. `keys`: each client advertises two X25519 keys.
-    `shares`: it deals Shamir shares of its self-mask seed and of its mask key, encrypted for each neighbour. `upload`:
-    it sends its contribution plus its self mask plus one signed mask for each neighbour. `unmask`: the survivors
-    reveal shares of the seeds of clients that uploaded, and of the mask keys of those that did not, never both.
-    A client may drop out at any stage; the sum is that of all that uploaded, while `threshold` clients are left.
+    An exchange has four stages, with fresh keys each time. `keys`: each client advertises two X25519 keys. `shares`: it
+    deals Shamir shares of its self-mask seed and of its mask key, encrypted for each neighbour. `upload`: it sends its
+    contribution plus its self mask plus one signed mask for each neighbour. `unmask`: the survivors reveal shares of
+    the seeds of clients that uploaded, and of the mask keys of those that did not, never both.
+    A client may drop out at any stage; the sum is that of all clients that uploaded, provided that `threshold` clients
+    remain.
     On the complete graph all clients are neighbours. On a sparse graph, degree and shares are found for the stated
     numbers of corrupt and of lost clients (`design_sparse_graph`); the graph is drawn from all advertised keys.
     With `identities` the server may deviate: every advertised key is signed, and before `unmask` comes `confirm`, where
@@ -54,51 +55,53 @@ class SecureAggregation(Aggregation):
 
     Attributes:
         threshold: survivors a round needs, above half of the planned clients; `None` takes floor(N / 2) + 1. Only
-            on the complete graph: a sparse one needs the clients that its plan does not expect to lose.
+            on the complete graph: a sparse one needs all clients except those that its plan expects to lose.
         graph: "complete", "sparse", or "auto": sparse above 32 clients where a sparse graph exists.
         adversarial: share of the clients that may collude with the server; a sparse graph needs it.
         dropouts: share of the clients that may be lost in a round; a sparse graph needs it.
         security: a sparse graph exposes an honest client with probability 2^-security at most.
         identities: the clients' Ed25519 keys, given to every party before the run (`Identities`), against a server that
             deviates in any way. The threshold then also keeps 2 t > k + c, where k clients hold shares of one secret
-            (all, or the neighbourhood) and c bounds the corrupt among them, by `adversarial`. `None`: the server is
-            honest but curious, at a stage and two signatures less.
+            (all, or the neighbourhood) and c bounds the corrupt among them, by `adversarial`. With `None`
+            the server must be honest but curious; this saves one stage and two signatures per client.
         pipelined: whether each exchange precomputes keys and shares of the next, which then begins with `upload` where
             it invites the clients that completed the last one (`pipeline`).
         verify: whether the server announces each training sum to the clients that it counted, and they check it before
             they send anything more (`verification` states the guarantee).
         survivor_change: b: a client releases a sum only over the survivors of the last sum that it released, or over
-            survivors that differ from them by b clients at least. Two sums over survivors that differ by one client
-            subtract to that client's contribution, up to how much the others' moved. With b > 1, a round in
-            which fewer clients are lost or return is repeated without b - 1 others.
+            survivors that differ from them by b clients at least. If two sets of survivors differ by one client, the
+            difference of their sums is that client's contribution plus the change in the others'. With b > 1, a round
+            in which fewer than b clients are lost or return is repeated without b - 1 others.
 
     Guarantees:
         A server that follows the protocol learns, with up to `threshold - 1` clients that share all they know with it,
         no more than the sum of the other survivors' contributions.
         An honest client reveals one kind of share of each client, once, for `threshold` survivors or more. So without
-        identities a server that lies about dropouts collects both secrets of one client only with
-        2 * threshold - N colluding clients or more. (It may obtain sums over fewer clients than the threshold.)
-        With identities, against a server that deviates in any way together with the stated share of the clients: of
-        one exchange it opens a single sum, over `threshold` clients or more, or none. It cannot replace a client's keys
-        by its own, nor name different advertised clients or survivors to different clients. A contribution to one
-        broadcast enters sums over one set of survivors only: a round that is repeated after its sum was opened, without
-        a client, is refused. (A client remembers 64 bytes for each sum that it released.)
+        identities a server that lies about dropouts collects both secrets of one client only with 2 * threshold - N
+        colluding clients or more. (It may obtain sums over fewer clients than the threshold.)
+        With identities, against a server that deviates in any way together with the stated share of the clients: of one
+        exchange it obtains at most one sum, over `threshold` clients or more. It cannot replace a client's keys by its
+        own, nor name different advertised clients or survivors to different clients. A contribution to one broadcast
+        enters sums over one set of survivors only: clients refuse to repeat a round without one of them after its sum
+        was opened. (A client remembers 64 bytes for each sum that it released.)
         All but the first hold on the complete graph. On a sparse one: with up to the stated share of colluding clients,
         chosen before the graph is drawn, except with the stated probability.
         With an honest server, a message altered, replayed, re-ordered or swapped on its way (or a share that its holder
-        or dealer falsified) ends in a named refusal; the sum is exact for those in `survivors`. How: from `keys` on,
-        both directions carry a MAC under keys agreed between client and server (`channel`), shares are encrypted end
-        to end and bound to all advertised keys, and reconstructed secrets are compared with what was advertised.
+        or dealer falsified) ends in a specific error; the sum is exact for those in `survivors`. From
+        `keys` on, both directions carry a MAC under keys agreed between client and server (`channel`), shares are
+        encrypted end to end and bound to all advertised keys, and reconstructed secrets are compared with what was
+        advertised.
         What a federation sends beside the protocol's own fields (the broadcast, the clients counted last) enters the
         masks as the exchange's context: clients that received different contexts are not summed.
     Not promised:
         Authentic clients, without identities: a server that impersonates clients at first contact (each exchange is
         one) opens uploads, and so does any other party where the transport does not authenticate.
-        That the server computes what it says: it chooses broadcasts and may announce any result. Contributions that
-        differ a little subtract as well as equal ones; noise bounds that (`differential_privacy`), masks do not.
+        That the server computes what it claims: it chooses broadcasts and may announce any result. It can
+        subtract the sums of similar contributions as well as those of equal ones; only noise (`differential_privacy`)
+        bounds what that reveals.
         That a client's contribution is honest: it may send any residues under its own name, which shifts the sum.
-        That no client can end a round: each one can, and is named.
-        Hidden sizes, timing and participation. Nor anything for sums over different survivors, which subtract.
+        Availability: each client can end a round, but the error then names that client.
+        Hidden sizes, timing and participation. Nor anything if an attacker subtracts sums over different survivors.
     """
 
     threshold: int | None = None
@@ -137,7 +140,7 @@ class SecureAggregation(Aggregation):
 
     @property
     def active(self) -> bool:
-        """Whether it protects against a server that deviates: it does with identities."""
+        """True if it protects against a server that deviates from the protocol, which needs identities."""
         return self.identities is not None
 
     def __str__(self) -> str:

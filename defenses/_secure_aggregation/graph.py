@@ -6,24 +6,25 @@ clients is the circulant (Harary) graph of even degree k on a random order of th
 on a circle. The order is drawn after the corrupt and the lost clients are fixed, so the numbers of them among k
 neighbours are hypergeometric, and every probability below is a sum of exact integers.
 
-`design_sparse_graph` asks three things of (k, t), for N clients of which C are corrupt and D are lost at any time:
+`design_sparse_graph` requires three conditions of (k, t), for N clients of which C are corrupt and D lost at any time:
 1. No honest client has t corrupt neighbours: N - C of them, each with the tail of Hyp(n - 1, C, k) at t. Here
    n = N - D, the fewest clients that can advertise keys, as corrupt ones stay.               <= 2^-security
-2. What is left without the corrupt and the lost is connected. A circulant graph falls apart only where two separate
-   blocks of k / 2 consecutive clients are gone: n (n - 1) / 2 pairs of blocks.             <= 2^-security
+2. The graph without the corrupt and the lost clients is connected. A circulant graph is disconnected only if two
+   separate blocks of k / 2 consecutive clients are removed: n (n - 1) / 2 pairs of blocks.   <= 2^-security
 3. Every secret finds t holders: of a lost client among its k neighbours (D - 1 others are lost), of one that uploaded
    among its k neighbours and itself.                                                       <= 2^-correctness
-The first two are added. With `active` the server may lie about which clients are lost, so that corrupt holders answer
-twice, and choose the lost clients when it knows the graph. Two further conditions, but for 2^-security:
+The first two probabilities are added. With `active` the server may lie about which clients are lost, so that corrupt
+holders answer twice, and it may choose the lost clients when it knows the graph. Two further conditions are required,
+each except with probability 2^-security:
 4. 2 t > (k + 1) + c, where c bounds the corrupt among the neighbours of every honest client.
 5. t > k / 2 + 1 + b, where b bounds the corrupt among the k / 2 neighbours on one side of it. So a client whose seed t
-   holders open has an honest survivor on either side, whichever clients are lost: the survivors stay connected.
+   holders reveal has an honest survivor on either side, whichever clients are lost: the survivors stay connected.
 
 Not promised: anything where more clients than C are corrupt, where they are corrupted after the graph is known (the
 server may then choose a client's neighbours), or where the server makes many graphs and picks one. The graph follows
 from keys that every client draws (`neighbours`), so the server alone cannot choose it; one that deviates can leave
-clients out, and corrupt clients can draw their keys again when they know all others, and so try 2^g graphs. By the
-union bound a plan with `security = 40 + g` withstands that.
+clients out, and corrupt clients can draw their keys again after they have received all others, and so try 2^g graphs.
+By the union bound, a plan with `security = 40 + g` then has security 40.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class SparseGraphDesign:
 
     @property
     def withstands_lies(self) -> bool:
-        """Whether conditions 4 and 5 hold, against a server that chooses or misreports the lost clients."""
+        """True if conditions 4 and 5 hold, against a server that chooses or misreports the lost clients."""
         both = 2 * self.threshold > self.degree + 1 + self.most_corrupt
         return both and self.threshold > self.degree // 2 + 1 + self.most_beside
 

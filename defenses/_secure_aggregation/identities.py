@@ -45,7 +45,7 @@ class Identities:
         public: by client, 32 bytes; the same at every party.
         own: private keys by client: one at a client, none at the server. They leave this object only as signatures.
         first_use: clients whose identity was trusted on first use and never compared (`PinnedIdentities`): nothing is
-            promised against a server that wrote it then.
+            promised against a server that substituted its own identity at that time.
 
     Raises:
         ConfigError: a key is not 32 bytes, two clients share one, or a private key is not that of its client.
@@ -101,7 +101,7 @@ class Identities:
             client: its id.
             statement: what it signed.
             signature: 64 bytes.
-            what: the statement in words, for the error.
+            what: a name of the statement, for the error.
 
         Raises:
             AuthenticationError: the client did not sign it; the client is named.
@@ -123,7 +123,7 @@ def _grouped(data: bytes) -> str:
 
 @lru_cache(maxsize=4096)
 def _signed(public: bytes, statement: bytes, signature: bytes) -> bool:
-    """Verify a signature; remembered, as clients simulated in one process all check the same ones."""
+    """Verify a signature; results are cached, as clients simulated in one process all check the same ones."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, statement)
     except (InvalidSignature, ValueError):

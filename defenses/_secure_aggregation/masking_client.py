@@ -1,11 +1,12 @@
-"""Answer the server's requests in the double-masking protocol: a client's four steps, five with identities.
+"""Answer the server's requests in the double-masking protocol: a client's four steps, or five with identities.
 
 All secrets of an exchange derive from one root drawn from the operating system in `MaskingClient.open`, so a step
 is a function of state and request: the same request gets the same answer. Keys, polynomials and masks are bound to the
-digest of the advertised clients and keys, and masks also to the share dealers and to the exchange's context. So clients
-that the server sent different broadcasts, for example, are not summed: their masks do not cancel.
+digest of the advertised clients and keys, and masks also to the share dealers and to the exchange's context. So if
+the server sends clients different broadcasts, for example, their masks do not cancel.
 
-Not promised: anything for a state that is used for two different uploads; their difference would show.
+Not promised: anything if a state is used for two different uploads: both have the same masks, so the server learns
+their difference.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def client_step(state: MaskingClient, request: Message, encoded: Tensors | None)
     """Answer one request; return the next state and the reply's body.
 
     Raises:
-        MessageRefused: the request is not the server's next one, does not verify, or asks for what must stay apart.
+        MessageRefused: the request is not the server's next one, does not verify, or asks for shares that
+            together would unmask one upload.
         RangeRefused: an encoded entry does not fit its ring.
     """
     if state.stage == request.stage == UPLOAD:
@@ -83,7 +85,7 @@ def _check_request(state: MaskingClient, request: Message) -> None:
 
 
 def context_of(state: MaskingClient, encoded: Tensors) -> UploadContext:
-    """Return the context of an exchange without a broadcast, where contributions are told apart by their values."""
+    """Return the context of an exchange without a broadcast, where its values identify a contribution."""
     digest = consistency.contribution_digest(residues_of(encoded, state.session.plan)) if state.identities else b""
     return UploadContext(state.session.context, digest)
 
@@ -109,7 +111,7 @@ def client_accept(state: MaskingClient, request: Message, context: UploadContext
     """
     _check_request(state, request)
     if state.stage != UPLOAD:
-        raise ContradictionError(SERVER, f"asks for an upload, and this client's next stage is {state.stage!r}")
+        raise ContradictionError(SERVER, f"it asks for an upload, but this client's next stage is {state.stage!r}")
     channel.verify(state.channel, request)
     plan = state.session.plan
     channel.expect_fields(request, ("ids", "bundles", *verification.request_fields(plan), channel.TAG))
@@ -187,7 +189,7 @@ def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Ten
 
 
 def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
-    """Send one share of each share dealer: of its seed where it uploaded, of its mask key where it did not."""
+    """Send one share of each share dealer: of its seed if it uploaded, of its mask key if it did not."""
     if state.identities is None:
         alive, released = _take_survivors(state, request), state.released
         consistency.check_change(state.previous, alive, masking_of(state.session.plan).survivor_change)
@@ -209,11 +211,14 @@ def _take_survivors(state: MaskingClient, request: Message) -> tuple[ClientId, .
     alive = channel.take_ids(request, "alive", state.share_dealers)
     dead = channel.take_ids(request, "dead", state.share_dealers)
     if both := set(alive) & set(dead):
-        raise ContradictionError(SERVER, f"clients {sorted(both)} are named alive and dead; one kind of share each")
+        raise ContradictionError(
+            SERVER,
+            f"clients {sorted(both)} are named both alive and dead; this client reveals one kind of share of each",
+        )
     if set(alive) | set(dead) != set(state.share_dealers):
         raise ContradictionError(SERVER, "the clients named alive and dead are not together the share dealers")
     if state.client not in alive:
-        raise ContradictionError(SERVER, "this client uploaded and is named dead")
+        raise ContradictionError(SERVER, "it names this client as dead, but this client uploaded")
     if len(alive) < state.session.plan.threshold:
         raise ContradictionError(SERVER, f"{len(alive)} uploads are fewer than {state.session.plan.threshold}")
     return alive

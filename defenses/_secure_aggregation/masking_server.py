@@ -101,7 +101,7 @@ def absorb(state: MaskingServer, client: ClientId, reply: Message) -> MaskingSer
 
 
 def expect(state: MaskingServer, client: ClientId, reply: Message) -> None:
-    """Raise unless the reply is this client's, for this stage, and as it sealed it."""
+    """Raise unless the reply is this client's, for this stage, and authentic."""
     session = state.session
     if client not in state.members:
         raise ContradictionError(client, f"it does not take part in stage {state.stage!r}")
@@ -124,7 +124,7 @@ def _enough(state: MaskingServer, replies: Collection[ClientId]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ChannelAcceptor:
-    """Accepts channels with the clients that answer to the server's key; one serves all of them.
+    """Accepts an authenticated channel with each client that replies to the server's key.
 
     Attributes:
         key: the server's private key of this exchange.

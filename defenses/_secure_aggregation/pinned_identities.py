@@ -8,9 +8,9 @@
 Guarantee: a client keeps the identity that was pinned. Another identity in its name is refused by name, in every later
 run, by every party that pinned it, until that party calls `forget`.
 Not promised: anything at first contact. Public identities that come through the server may be ones that it wrote, with
-identities whose private keys it holds; it then plays those clients. Only the comparison detects that, and a plan with
-identities that were not compared says so. Nor anything of a file that another party can write: give a `seal` for that,
-with an anchor against older copies and against its removal.
+identities whose private keys it holds; it then plays those clients. Only the comparison detects that; the assumptions
+of a plan with identities that were not compared state it. Nothing is promised either if another party can write the
+file: give a `seal` against that, with an anchor against older copies and against the file's removal.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PinnedIdentities:
         """Check public identities against the pinned ones, and pin those of new clients.
 
         Args:
-            public: public identities by client, however they came.
+            public: public identities by client, from any source.
             own: this party's private keys, by client; those identities need no comparison.
 
         Returns:
@@ -70,8 +70,8 @@ class PinnedIdentities:
 
         Raises:
             ConfigError: as `Identities`.
-            IdentityChangedError: a client has another identity than the pinned one, or the one that is pinned for
-                another client.
+            IdentityChangedError: a client has another identity than the pinned one, or an identity that is
+                pinned for another client.
             StorageError: the file cannot be read or written, or was altered.
         """
         offered, pinned = Identities(public, own or {}), self._read()
@@ -79,13 +79,14 @@ class PinnedIdentities:
         for client, key in sorted(offered.public.items()):
             if client in pinned and pinned[client].public != key:
                 raise IdentityChangedError(
-                    f"client {client} was pinned to the identity {fingerprint_of(pinned[client].public)}, and is now "
-                    f"said to have {fingerprint_of(key)}: another party may impersonate it. If it made a new identity, "
-                    f"compare fingerprints with it over another channel than the server's, then call forget({client})"
+                    f"client {client} was pinned to the identity {fingerprint_of(pinned[client].public)}, and "
+                    f"{fingerprint_of(key)} was received for it now: another party may impersonate it. If it made a "
+                    "new identity, compare fingerprints with it over another channel than the server's, then call "
+                    f"forget({client})"
                 )
             if clients.get(key, client) != client:
                 raise IdentityChangedError(
-                    f"client {client} is said to have the identity that is pinned for client {clients[key]}; if that "
+                    f"client {client} comes with the identity that is pinned for client {clients[key]}; if that "
                     f"client has another number now, call forget({clients[key]})"
                 )
         current = {c: pinned.get(c, PinnedIdentity(key, compared=False)) for c, key in offered.public.items()}

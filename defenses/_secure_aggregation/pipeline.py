@@ -5,15 +5,15 @@ An exchange that precomputes the next carries, under `next/`, the messages of th
     upload   server -> client   next: the server's fresh key           client -> server   next: fresh keys
     unmask   server -> client   next: keys of those that uploaded      client -> server   next: encrypted shares
 
-They are the four-stage protocol's own messages, made by its own steps in a state of their own, with tags under the
-channel that they agree on. If the share dealers are just the next cohort, that exchange begins with `upload`; in every
-other case (a client was lost, joined or returned, the cohort was drawn anew, the last exchange was void, a party was
-restored) it begins with `keys`, and what was precomputed is erased.
-Every exchange has fresh X25519 keys, seeds and polynomials from the operating system, so what shares open serves one
-exchange only: no secret of one is computed from another's. Masks are bound to the exchange they are used in
-(`share_dealers_digest`), and a client erases its precomputed secrets with its upload.
+They are the four-stage protocol's own messages, made by that protocol's steps in a separate state, with tags under the
+channel that they agree on. If the share dealers are exactly the next cohort, that exchange begins with `upload`; in
+every other case (a client was lost, joined or returned, the cohort was drawn anew, the last exchange was void, a party
+was restored) it begins with `keys`, and what was precomputed is erased. Every exchange has fresh X25519 keys, seeds and
+polynomials from the operating system, so a secret that shares reveal is of use in one exchange only: no exchange's
+secret is computed from another's. Masks are bound to the exchange they are used in (`share_dealers_digest`), and a
+client erases its precomputed secrets with its upload.
 
-Not promised: that precomputed secrets are short-lived where no exchange follows. They are kept until the next one.
+Not promised: that precomputed secrets are erased soon if no exchange follows. They are kept until the next exchange.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VERSION = 1
 _CARRIED_STAGES = {UPLOAD: KEYS, UNMASK: SHARES}
 """By stage of this exchange, the stage of the next one whose message travels with it."""
 _LASTING = {"session", "identities", "released", "previous", "precomputed"}
-"""Fields that a client's state does not take from the precomputed one."""
+"""Fields that a client's state keeps when it takes over the precomputed state."""
 
 
 def _common(plan: Plan) -> dict[str, int]:
@@ -180,7 +180,7 @@ class PipelinedServer(MaskingServer):
 
 @dataclass(frozen=True, eq=False)
 class PrecomputedExchange:
-    """What the server holds between two exchanges, so that the second begins with `upload`.
+    """The server's state between two exchanges, so that the second begins with `upload`.
 
     Attributes:
         run: identifier of the run.

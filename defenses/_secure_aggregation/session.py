@@ -1,4 +1,4 @@
-"""Define what client and server agree on: stages, sizes, the digests of an exchange, commitments to shares."""
+"""Define the values that client and server agree on: stages, sizes, digests of an exchange, commitments to shares."""
 
 from __future__ import annotations
 

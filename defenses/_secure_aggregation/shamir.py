@@ -3,10 +3,10 @@
 Secret s is the constant term of a polynomial f of degree t - 1 with random coefficients; the holder at point x
 has f(x), and s = sum_x w_x f(x) for any t points, w_x = prod_{y != x} y / (y - x). Fewer than t shares are
 independent of s.
-The polynomials of all secrets are evaluated in one integer, one lane each, reduced at the end.
+The polynomials of all secrets are evaluated together, each in its own lane of one long integer, and reduced at the end.
 
-Not promised: constant time (Python integers), and nothing about a wrong share: the sum is then a wrong secret,
-which the caller recognises by the commitment to the right one.
+Not promised: constant time (Python integers), or the detection of a wrong share: it leads to a wrong secret, which the
+caller recognises by the commitment to the right one.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def take_members(state: MaskingClient, request: Message, among: Sequence[ClientI
     """Read the participants that the request names: this client is one of them, and they reach the threshold."""
     members = channel.take_ids(request, "ids", among)
     if state.client not in members:
-        raise ContradictionError(SERVER, "this client takes part and is not listed")
+        raise ContradictionError(SERVER, "this client takes part, but the request does not list it")
     if len(members) < state.session.plan.threshold:
         raise ContradictionError(
             SERVER, f"{len(members)} participants are fewer than the threshold {state.session.plan.threshold}"

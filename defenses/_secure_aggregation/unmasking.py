@@ -1,7 +1,7 @@
 """Reconstruct secrets from the shares that clients revealed, and derive the masks that are left in the sum.
 
-A reconstructed secret is checked against its commitment or its public key. Where it does not fit, the shares are
-checked against the tags that their dealer published, which names the client that sent or dealt a false share.
+The server checks a reconstructed secret against its commitment or its public key. If it does not match, the server
+checks the shares against the tags that their dealer published, and so finds the client that sent or dealt a false one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from securefed.errors import AuthenticationError, TooFewSurvivors
 
 @dataclass(frozen=True, eq=False)
 class RevealedShares:
-    """The shares that clients revealed and the server uses: exactly t of each dealer's, as further ones add nothing.
+    """The shares that clients revealed, and the t of each dealer that the server uses.
 
     Attributes:
-        shares: uint8 (dealers, holders, 32); zero where none was revealed.
+        shares: uint8 (dealers, holders, 32); zeros where none was revealed.
         used: whether the share is used, bool (dealers, holders).
     """
 
@@ -51,7 +51,7 @@ class RevealedShares:
             dealt: which shares each holder was dealt.
             replies: by holder, the shares it revealed, uint8 (shares dealt, 32).
             shape: numbers of dealers and of holders.
-            most: t, the number of shares to use.
+            most: t, the number of shares to use of each dealer: t of them determine its secret.
         """
         shares = np.zeros((*shape, KEY_BYTES), np.uint8)
         given = np.zeros(shape, bool)
@@ -61,7 +61,7 @@ class RevealedShares:
         return cls(shares, given & (np.cumsum(given, axis=1) <= most))
 
     def secrets(self) -> list[bytes]:
-        """Reconstruct one secret of each dealer; dealers with shares at the same points together."""
+        """Reconstruct one secret of each dealer; dealers whose shares are of the same holders are computed together."""
         together: dict[bytes, list[int]] = {}
         for row, used in enumerate(self.used):
             together.setdefault(used.tobytes(), []).append(row)
@@ -78,13 +78,14 @@ def remaining_masks(state: MaskingServer, answers: RevealedShares) -> list[Signe
     """Derive the masks left in the sum: each survivor's own, and those of each dead client's pairs with survivors.
 
     Raises:
-        TooFewSurvivors: fewer than t shares of a secret.
-        AuthenticationError: shares combine to another secret than its dealer committed to; it names the client.
+        TooFewSurvivors: fewer than t shares of a secret were revealed.
+        AuthenticationError: shares combine to another secret than its dealer committed to; the error names the client
+            that sent or dealt a false share.
     """
     for client, count in zip(state.share_dealers, answers.used.sum(axis=1), strict=True):
         if count < masking_of(state.session.plan).shares:
             raise TooFewSurvivors(
-                f"{count} holders answered for a secret of client {client}; "
+                f"{count} holders revealed a share of a secret of client {client}; "
                 f"{masking_of(state.session.plan).shares} are needed, the round is void"
             )
     exchange, alive = state.exchange, set(state.survivors)
@@ -100,7 +101,7 @@ def remaining_masks(state: MaskingServer, answers: RevealedShares) -> list[Signe
             key = private_key(secret)
             if public_bytes(key) != public[client]:
                 raise _blame(state, row, MASK_KEY, answers)
-            # What survivor i applied for its pair with the dead client stands alone in the sum.
+            # The dead client's mask for a pair is not in the sum, so the mask of survivor i does not cancel.
             pairs = sorted(alive & set(state.holders(client)))
             masks += [pair_mask(agree(key, public[i], i), exchange, i, client) for i in pairs]
     return masks
@@ -111,8 +112,9 @@ def _blame(state: MaskingServer, row: int, kind: int, answers: RevealedShares) -
     dealer, holders = state.share_dealers[row], state.holders(state.share_dealers[row])
     own = slice(kind * SHARE_TAG_BYTES, (kind + 1) * SHARE_TAG_BYTES)
     for place in np.flatnonzero(answers.used[row]):
-        published, both = state.tags[row, place].tobytes(), np.stack([answers.shares[row, place]] * 2)
-        if share_tags(state.digest, dealer, holders[place], both)[own] != published[own]:
+        # `share_tags` computes the tags of a seed share and a key share; only the tag of this kind is compared.
+        published, share_twice = state.tags[row, place].tobytes(), np.stack([answers.shares[row, place]] * 2)
+        if share_tags(state.digest, dealer, holders[place], share_twice)[own] != published[own]:
             return AuthenticationError(
                 holders[place], f"its share of a secret of client {dealer} is not the one it was dealt"
             )

@@ -7,8 +7,8 @@ upload x_i, masked by the same pairs,
     tag_i = <a, x_i> + b_i,     so that the unmasked sum is     tag = <a, S> + sum_i b_i,
 
 and the server announces S, tag and the survivors to the clients that it counted. This is a one-time linear
-authenticator (Carter and Wegman 1979): whatever a server without K sees is independent of a, so another (S', tag')
-passes where <a, S' - S> hits one value that it fixed without knowing a.
+authenticator (Carter and Wegman 1979): all that a server without K observes is independent of a, so another (S', tag')
+passes only if <a, S' - S> equals one value that the server chose without knowing a.
 
 x_i and S are integers, not residues: an entry of S is announced as int64, and the tag is made twice, modulo
 p = 2^61 - 1 and modulo 2^64. Let S' - S be D. Where p does not divide some D_j, <a, D> takes each value modulo p with
@@ -17,13 +17,13 @@ of D, D_j = k p with 0 < |k| <= 8, and D_j is no multiple of 16: the words times
 probability 2^-60 at most. A sum that wrapped in its ring differs from the clients' integers by a multiple of the
 ring, which p does not divide, and is refused too.
 
-Guarantee: a server that holds no client's K announces to a client anything but the sum of exactly the contributions of
-the clients it names with probability 2^-60 at most to pass, each time it announces to one, the key stream
-taken as uniform. Tags show the server and up to t - 1 clients no more than the sum: they are masked like uploads.
+Guarantee: a server that holds no client's K cannot pass off another tensor as the sum of the contributions of the
+clients that it names, except with probability at most 2^-60 for each announcement to a client (the key stream taken as
+uniform). Tags show the server and up to t - 1 clients no more than the sum: they are masked like uploads.
 Not promised: anything against a server and one client of the exchange together, or a server that plays a client (its
-keys are not certified here): K opens the check. A client that sends a wrong tag makes the check
-fail, and is not named. What the server makes of the sum afterwards is not checked, nor whether it says that a client
-was not counted. Evaluations are for the server and are not announced.
+keys are not certified here): a server that knows K can forge tags. A client that sends a wrong tag makes the check
+fail, and is not named. Clients do not check what the server computes from the sum afterwards, nor a server's claim that
+a client was not counted. Evaluations are for the server and are not announced.
 """
 
 from __future__ import annotations
@@ -310,7 +310,8 @@ def check_sum(
         raise MalformedError(SERVER, f"fields {sorted(announced)} in the announced sum")
     if members != sorted(set(members)) or client not in members or len(members) < plan.threshold:
         raise SumRefused(
-            SERVER, f"the announced sum is said to be of {members}; it must include this client and reach the threshold"
+            SERVER,
+            f"the announced sum claims to be of clients {members}; it must include this client and reach the threshold",
         )
     expected = moduli.product(key, totals, plan)
     for member in members:

@@ -1,4 +1,4 @@
-"""What the command line does, without the command line."""
+"""Functions behind the audit commands, without parsing and printing."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from securefed.defenses._base import Defense, Plan
 from securefed.errors import ConfigError, DataError, StorageError
 
 UNFINISHED = "unfinished"
-"""The folder in which an audit that is cut off leaves what it found."""
+"""Folder in which an interrupted audit keeps its results so far."""
 
 
 def run_and_save(out: Path, progress: Progress | None, **arguments: Any) -> Report:
-    """Run an audit and write `audit.html` and `audit.json` into `out`; one that was cut off there goes on.
+    """Run an audit and write `audit.html` and `audit.json` into `out`; an audit that was interrupted there continues.
 
     Raises:
         StorageError: `out` cannot be written; found out before anything runs.
@@ -95,7 +95,7 @@ def attack_file(
 
 
 def _clients(path: Path) -> list[Dataset]:
-    """The clients' rows: `x`, `client` (whose row it is, from 0 on) and, where there are labels, `y`."""
+    """Return the clients' rows: `x`, `client` (number of the row's client, from 0) and, if there are labels, `y`."""
     try:
         with np.load(path, allow_pickle=False) as held:
             x, owner, y = held["x"], held["client"], held.get("y")

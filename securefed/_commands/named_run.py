@@ -40,9 +40,9 @@ class NamedRun:
     """A run whose algorithm, defence, data and partition are given by name, as on the command line.
 
     Attributes:
-        algorithm: as `securefed list` names it.
+        algorithm: name of the algorithm in `securefed list`.
         settings: parameters of the algorithm.
-        defense: as `securefed list` names it.
+        defense: name of the defence in `securefed list`.
         defense_settings: parameters of the defence.
         data: a set's name, or the path of an `.npz` file.
         clients: N.
@@ -254,7 +254,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     """Parse `name=value` pairs; values are JSON where they parse as JSON (numbers, true, null, lists), text otherwise.
 
     Raises:
-        ConfigError: a text that is no pair, or two values for one setting.
+        ConfigError: a text is not of the form `name=value`, or there are two values for one setting.
     """
     texts: dict[str, str] = {}
     for pair in pairs:

@@ -17,7 +17,7 @@ from securefed.errors import PlanError
 
 FIGURES: Final = Path(__file__).with_name("figures.json")
 Constants = Mapping[str, Mapping[str, float]]
-"""By quantity and term."""
+"""Fitted constants of one cost model, by quantity (such as `client_cpu`) and term."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class ExchangeCost:
     """The predicted cost of one exchange.
 
     Attributes:
-        client_cpu: seconds of one core, of one client.
-        server_cpu: seconds of one core, of the server.
+        client_cpu: CPU seconds of one client.
+        server_cpu: CPU seconds of the server.
         sent: bytes that one client sends, without headers.
-        received: bytes that one client receives, without headers; with `verify` the announced sum included.
+        received: bytes that one client receives, without headers; includes the announced sum if clients verify it.
         client_memory: bytes that a client allocates in a step beside its inputs; `None` where not modelled.
         server_memory: bytes that the server allocates in a step beside its inputs; `None` where not modelled.
-        helper_cpu: seconds of one core, of the key holder; 0 without one.
+        helper_cpu: CPU seconds of the key holder; 0 without one.
     """
 
     client_cpu: float
@@ -45,7 +45,7 @@ class ExchangeCost:
 
 @dataclass(frozen=True)
 class CountedExchange:
-    """An exchange whose costs are known.
+    """The counts of an exchange from which its cost is predicted.
 
     Attributes:
         model: the name of its cost model.
@@ -85,12 +85,12 @@ def _counts(terms: Mapping[str, Mapping[str, Any]], size: object) -> dict[str, d
 MODELS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
     SecureAggregation.name: masking_terms.TERMS,
     **{
-        f"{Paillier.name}({bits}, {noise})": encryption_terms.TERMS
+        f"{Paillier.name}({bits}, {randomness})": encryption_terms.TERMS
         for bits in (2048, 3072)
-        for noise in ("half", "short")
+        for randomness in ("half", "short")
     },
 }
-"""By name, the cost models and their terms."""
+"""The terms of each cost model, by the model's name."""
 
 
 @cache
@@ -102,8 +102,9 @@ def figures() -> Mapping[str, Any]:
 def predict(defense: Defense, plan: Plan, lost: int = 0, fitted: Mapping[str, Constants] | None = None) -> ExchangeCost:
     """Predict the cost of an exchange.
 
-    A pipelined exchange is one that the exchange before has prepared. Under Paillier the tables of powers, filled once
-    a process, and the key, made once a run, are left out, and CPU seconds are those of all worker processes together.
+    In a pipelined federation, the cost is that of an exchange whose keys and shares the exchange before has prepared.
+    Under Paillier, two costs are left out: filling the tables of powers, once per process, and generating the key, once
+    per run. CPU seconds are those of all worker processes together.
 
     Args:
         defense: the defence that made the plan.
@@ -111,8 +112,8 @@ def predict(defense: Defense, plan: Plan, lost: int = 0, fitted: Mapping[str, Co
         lost: number of clients that do not upload.
         fitted: constants by model; `None` takes those of `figures`.
 
-    Guarantee: none on another machine; ratios carry over better than seconds. `figures()["checked"]` says how far
-    predictions were off at sizes that were not fitted.
+    Not promised: accuracy on another machine; ratios carry over better than seconds. `figures()["checked"]` holds the
+    errors of predictions at sizes that were not fitted.
 
     Raises:
         PlanError: costs of this defence are not known, or more clients are lost than the plan survives.

@@ -22,17 +22,17 @@ _KINDS = "abifsy"
 
 
 def local(**kwargs: Any) -> Any:
-    """A dataclass field that stays with its owner and is left out of `pack`."""
+    """Declare a dataclass field that stays with its owner and is left out of `pack`."""
     return dataclasses.field(metadata={"local": True}, **kwargs)
 
 
 def stored_as(name: str, **kwargs: Any) -> Any:
-    """A dataclass field that `pack` stores under `name`, its name in files that exist already."""
+    """Declare a dataclass field that `pack` stores under `name`, its name in files that exist already."""
     return dataclasses.field(metadata={"stored_as": name}, **kwargs)
 
 
 def pack(state: Any) -> dict[str, Array]:
-    """The state's fields as named arrays. Inverse: `restore`."""
+    """Return the state's fields as named arrays. Inverse: `restore`."""
     out: dict[str, Array] = {}
     for field in _packed_fields(state):
         _put(out, field.metadata.get("stored_as", field.name), getattr(state, field.name))
@@ -40,7 +40,7 @@ def pack(state: Any) -> dict[str, Array]:
 
 
 def restore(template: S, tensors: Tensors) -> S:
-    """`template` with its packed fields replaced by those in `tensors`."""
+    """Return `template` with its packed fields replaced by those in `tensors`."""
     values: dict[str, Any] = {}
     for field in _packed_fields(template):
         values[field.name] = _get(tensors, field.metadata.get("stored_as", field.name))
@@ -48,18 +48,18 @@ def restore(template: S, tensors: Tensors) -> S:
 
 
 def nest(prefix: str, tensors: Tensors) -> dict[str, Array]:
-    """`tensors` with `prefix/` before every name."""
+    """Return `tensors` with `prefix/` before every name."""
     return {f"{prefix}/{name}": value for name, value in tensors.items()}
 
 
 def unnest(prefix: str, tensors: Tensors) -> dict[str, Array]:
-    """The tensors whose names start with `prefix/`, without it."""
+    """Return the tensors whose names start with `prefix/`, without this prefix."""
     start = f"{prefix}/"
     return {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
 
 
 def from_bytes(data: bytes) -> Array:
-    """Bytes as a uint8 array."""
+    """View bytes as a uint8 array."""
     return np.frombuffer(data, dtype=np.uint8)
 
 

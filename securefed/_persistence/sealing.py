@@ -4,14 +4,14 @@
     Federation(..., options=RunOptions(checkpoint="run.checkpoint", seal=seal))
 
 A sealed file is a header in the clear (mark, version, key's fingerprint, generation, length, salt) and a ciphertext
-whose tag covers header and kind. Every write has a key of its own: HKDF of the seal's key and 32 fresh random bytes.
+whose tag covers header and kind. Every write uses a fresh key: HKDF of the seal's key and 32 fresh random bytes.
 
 Guarantees: the file without the key reveals its length and generation, and nothing else. A file that was altered, cut,
 written under another key, of another kind, or replaced by one in the clear is refused by name. With `anchor`, an older
 file in place of the newest is refused as well.
-Not guaranteed: anything once the key is read. Without an anchor, that a file is the newest: a copy of an older one
-opens. With an anchor, protection against an attacker who resets both: keep the anchor where the file's thief cannot
-write.
+Not guaranteed: anything after an attacker has read the key. Without an anchor, that a file is the newest: a copy of an
+older one opens. With an anchor, protection against an attacker who resets both: keep the anchor where an attacker that
+can replace the file cannot write.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Seal:
 
     Attributes:
         key: 32 secret bytes, from the operating system's generator.
-        anchor: a small file that remembers the generation written last, in a place of its own: older ones are refused.
+        anchor: a small file that remembers the generation written last, in another place than the sealed files: older
+            files are refused.
 
     Raises:
         ConfigError: the key is not 32 bytes.
@@ -60,12 +61,12 @@ class Seal:
 
     @classmethod
     def from_file(cls, path: Path | str, anchor: Path | str | None = None, *, make: bool = True) -> Seal:
-        """The key in `path`; made there, readable by its owner only, where no such file is.
+        """Read the key in a file; make the file, readable by its owner only, if there is none.
 
         Args:
-            path: the key's file.
-            anchor: the anchor's file; `None` for no anchor.
-            make: whether it may be made; else a missing one is refused.
+            path: the file of the key.
+            anchor: file that remembers the newest generation of what was sealed; `None` for none.
+            make: whether a missing file may be made; if not, it is an error.
 
         Raises:
             StorageError: the file is missing or cannot be read or made, is no key, or others may read it.
@@ -100,12 +101,12 @@ class Seal:
         return b"".join(parts)
 
     def open(self, kind: str, data: bytes, where: str) -> bytes:
-        """Inverse of `close`.
+        """Decrypt and verify what `close` returned.
 
         Args:
-            kind: kind of the file, as it was sealed.
+            kind: the kind of file, as given to `close`.
             data: the sealed bytes.
-            where: the file in words, for errors.
+            where: a description of the file, for errors.
 
         Raises:
             WrongKeyError: sealed under another key.
@@ -136,7 +137,7 @@ class Seal:
         return b"".join(plain)
 
     def newest(self) -> int:
-        """The generation written last; 0 without an anchor or before the first.
+        """Return the generation written last; 0 without an anchor or before the first.
 
         Raises:
             StorageError: the anchor cannot be read, or is no anchor of this key.
@@ -156,8 +157,8 @@ class Seal:
     def remember(self, sealed: bytes) -> None:
         """Note in the anchor, if there is one, that `sealed` is on disk now.
 
-        Call it after the file is written: a crash between the two then leaves a file newer than the anchor, which
-        opens.
+        Call it after the file is written: a crash between the two then leaves a file that is newer than the anchor,
+        which opens.
         """
         if self.anchor is None:
             return
@@ -184,7 +185,7 @@ class Seal:
 
 
 def make_key(path: Path) -> None:
-    """A new key in `path`, from the operating system's generator, readable by its owner only.
+    """Write a new key to `path`, from the operating system's generator, readable by its owner only.
 
     Raises:
         StorageError: there is a file already, which may be the only key to what it sealed, or it cannot be written.
@@ -220,7 +221,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _slices(data: bytes | memoryview) -> Iterator[memoryview]:
-    """Parts of a length that the cipher takes at once."""
+    """Split data into parts of a length that the cipher takes at once."""
     view = memoryview(data)
     return (view[start : start + _SLICE] for start in range(0, len(view), _SLICE))
 

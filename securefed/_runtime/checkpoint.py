@@ -62,8 +62,8 @@ class Checkpoint:
         tensors = nest("server", pack(server))
         for exchange, broadcast in followed.items():
             tensors |= nest(f"followed/{exchange}", broadcast)
-        for exchange, told in announced.items():
-            tensors |= nest(f"announced/{exchange}", told)
+        for exchange, sums in announced.items():
+            tensors |= nest(f"announced/{exchange}", sums)
         for client, node in nodes.items():
             tensors |= nest(f"client/{client}", learned_of(node.state))
         details = {"format": FORMAT, "run": dict(meta), "loop": dict(loop)}

@@ -1,13 +1,13 @@
 """Answer the server's messages for one client: one algorithm, one defence, one committed state.
 
-The state after a contribution is tentative until the server's next
-request says that the round's sum counted the contribution; otherwise the client resumes from its last committed state.
+The state after a contribution is tentative until the server's next request states that the round's sum counted the
+contribution; otherwise the client resumes from its last committed state.
 
 Apart from the protected upload, nothing that the server sees of a client depends on the client's data. So the client
 checks the whole request for an upload by rules on public facts, and uses the exchange up (durably, `persist`), before
 it computes anything. A client without a contribution (values out of range or not finite, a failed computation) sits
 out: it uploads uniform residues where the defence hides uploads without noise, and zeros where the defence adds noise.
-Only in the clear does it refuse by name. Not guaranteed: that the client's computing time reveals nothing.
+Only if the defence hides nothing, it refuses by name. Not guaranteed: that the client's computing time reveals nothing.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class ClientNode:
         run: the run it belongs to; messages of another run are refused.
         schema: names, shapes and types of every message's tensors.
         data: this client's rows.
-        defense: the message layer.
-        seed: of the algorithm's randomness (mini-batches), NOT of any secret: those come from the operating system.
+        defense: protects the contributions in messages.
+        seed: seeds the algorithm's randomness (mini-batches), NOT any secret: secrets come from the operating system.
         keep: whether the last encoded contribution is kept, for simulations that score collusion.
         reveal: whether this client agrees to reveal the scalars that the algorithm selects clients by.
-        exchanges: which exchanges the run has; others are refused.
+        exchanges: the exchanges of the run; messages of others are refused.
         ledger: counts the use of this client's data; charged before anything is computed.
         persist: writes the state to durable storage; called when an exchange is used up and nothing is computed yet.
     """
 
     batch: BatchEndpoint | None = None
     simulated = False
-    """Whether the client is simulated: then a contribution that does not fit the layout ends the run by name."""
+    """True for a simulated client: then a contribution that does not fit the layout ends the run by name."""
 
     def __init__(
         self,
@@ -189,11 +189,11 @@ class ClientNode:
         return Session(self.run, exchange, header.cohort, plan)
 
     def protocol_for(self, session: Session) -> Any:
-        """A fresh state of the defence's protocol, without anything from earlier exchanges."""
+        """Start a fresh state of the defence's protocol, without anything from earlier exchanges."""
         return self._defense.aggregation.client_open(session, self.client)
 
     def personal(self) -> Tensors | None:
-        """The algorithm's personal result for this client."""
+        """Return the algorithm's personal result for this client."""
         return self.algorithm.personal(self.state.committed)
 
     def _reply(self, message: Message, stage: str, body: Tensors) -> Message:
@@ -261,7 +261,7 @@ class ClientNode:
             self.persist(self)
 
     def _cost(self, state: ClientNodeState) -> PrivacyCost:
-        """The privacy cost of answering the exchange."""
+        """Compute the privacy cost of answering the exchange."""
         assert state.session is not None
         steps = None
         if self._spending is not None and state.place[1] == 1:
@@ -314,7 +314,7 @@ class ClientNode:
         return state, reveal_scalars(self.algorithm, state.committed, self._rng(message.round + 1, 1))
 
     def _upload(self, state: ClientNodeState, raw: Tensors | None) -> tuple[ClientNodeState, Tensors]:
-        """The upload of a contribution; `None` for a client that sits out where the defence hides uploads."""
+        """Upload a contribution; `None` stands for a client that sits out where the defence hides uploads."""
         assert state.session is not None
         encoded = None if raw is None else self._defense.encode(raw, state.session.plan)
         protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
@@ -325,13 +325,13 @@ class ClientNode:
         return state, reply
 
     def _without(self, state: ClientNodeState, error: Exception) -> tuple[ClientNodeState, Tensors]:
-        """The upload of a client that has no contribution. Raises `error` in the clear."""
+        """Upload for a client without a contribution, or raise `error` if the defence hides nothing."""
         assert state.session is not None
         number, plan = state.session.round, state.session.plan
         if not self._silent:
             raise error
         _LOG.warning("client %d has no contribution to exchange %d: %r", self.client, number, error)
-        if state.place[1] == 1:  # a server that says it counted this client is answered as by any other
+        if state.place[1] == 1:  # the client then replies like any other if the server claims to have counted it
             state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
         if has_indicator(plan):
             return self._upload(replace(state, out=state.out + 1), None)
@@ -339,7 +339,7 @@ class ClientNode:
 
     @cached_property
     def _silent(self) -> bool:
-        """Whether a client without a contribution must not say so."""
+        """True if the server must not learn that a client has no contribution."""
         return has_indicator(self._training_plan) or self._training_plan.noised
 
     @cached_property
@@ -387,7 +387,7 @@ class ClientNode:
             self._verifying.client_check(state.sum_key, self.client, self._training_plan, announced)
 
     def _followed(self, message: Message, broadcast: Tensors) -> Tensors | None:
-        """The broadcast that followed from the exchange that counted this client; `None` where it needs none.
+        """Return the broadcast that followed from the exchange that counted this client; `None` if it needs none.
 
         Raises:
             MalformedError: it is no broadcast of this run.

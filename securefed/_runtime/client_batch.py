@@ -50,7 +50,7 @@ class ClientBatch:
             computed: Sequence[ComputedContribution]
             try:
                 computed = algorithm.contribute_together(states, waiting[parties[0]].broadcast, rngs)
-            except Exception:  # of some client's data: alone, each says so, or sits out, for itself
+            except Exception:  # one client's data failed: computed alone, that client refuses or sits out
                 computed = [self._nodes[party].compute(waiting[party]) for party in parties]
             out |= dict(zip(parties, computed, strict=True))
         return out

@@ -86,7 +86,7 @@ def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None
     try:
         state = with_learned(node.state, tensors)
         if resumes is not None:
-            # The new run's identifier tells its messages from replays, and a round that the run died in is asked again.
+            # Replays are recognised by the new run's identifier, and the round in which the old run died is repeated.
             state = replace(state, last_round=-1, place=BEFORE_ALL)
         elif "header" in header:
             opened = ExchangeHeader.from_json(header["header"])

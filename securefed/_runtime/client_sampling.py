@@ -28,7 +28,7 @@ def selecting(algorithm: Algorithm[Any, Any]) -> SupportsClientSelection[Any] | 
 
 
 def revealed_scalars(algorithm: Algorithm[Any, Any]) -> Mapping[str, str]:
-    """Scalars that single clients reveal outside the defence, by name; empty for algorithms that reveal none."""
+    """Return the scalars that single clients reveal outside the defence, by name; empty if there are none."""
     chooser = selecting(algorithm)
     return chooser.reveals if chooser is not None else {}
 
@@ -46,11 +46,11 @@ def check_reveal(algorithm: Algorithm[Any, Any], defense: Defense, reveal: bool 
 
     Args:
         algorithm: the run's algorithm.
-        defense: the message layer.
+        defense: protects the contributions in messages.
         reveal: the caller's choice; `None` allows it only where the defence hides nothing.
 
     Raises:
-        ConfigError: the defence would hide what the scalars tell, and `reveal` is not True; or `reveal` is False.
+        ConfigError: the defence would hide what the scalars reveal, and `reveal` is not True; or `reveal` is False.
     """
     names = revealed_scalars(algorithm)
     if not names:
@@ -130,7 +130,7 @@ def drop_surplus(clients: Sequence[ClientId], surplus: int, kept: Sequence[Clien
 
 
 def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]) -> None:
-    """Check that cohorts are drawn as the accountant was told, and stay secret.
+    """Check that cohorts are drawn as the accountant assumes, and stay secret.
 
     Raises:
         ConfigError: cohorts are drawn otherwise, or the algorithm's outputs reveal the cohort (`check_cohort_secrecy`).

@@ -27,9 +27,9 @@ class ClientNodeState:
         tentative: the state after its last contribution, not committed yet.
         tentative_round: the exchange of that contribution.
         last_round: the newest exchange it took part in; older ones are replays.
-        place: position of that exchange in the run (`ExchangeSchedule`).
-        out: exchanges of the run that this client sat out.
-        absent: whether the client sat out of that exchange, so that there is nothing to commit.
+        place: position of exchange `last_round` in the run (`ExchangeSchedule`).
+        out: number of exchanges of the run that this client sat out.
+        absent: whether the client sat out of exchange `tentative_round`, so that there is nothing to commit.
         stuck: whether committing a round failed, so that the client has no valid state to contribute from.
         header: header of the current exchange.
         session: session of the current exchange.
@@ -58,7 +58,7 @@ class ClientNodeState:
 
 
 def with_cost(state: ClientNodeState, algorithm: SupportsPrivacyCost[Any], computed: Any) -> ClientNodeState:
-    """Add the privacy cost of a computed contribution to both states, so that no roll-back undoes it."""
+    """Add the privacy cost of a computed contribution to both states, so that resuming from either keeps it."""
     tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
     return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
 
@@ -69,11 +69,11 @@ class PendingUpload:
 
     Attributes:
         message: the request.
-        state: the client's state, with the exchange used up.
+        state: the client's state after it used the exchange up: it answers no second request for an upload in it.
         counted: the exchange that counted the client last, from the list that enters the context.
         broadcast: what the contribution is computed from.
         rng: generator for mini-batches and the like.
-        fault: why there will be no contribution, if that is known before computing.
+        fault: the error for which there will be no contribution, if it is known before computing.
     """
 
     message: Message
@@ -85,4 +85,4 @@ class PendingUpload:
 
 
 ComputedContribution = tuple[Any, Tensors] | Exception
-"""A tentative state and a contribution, or why there is none."""
+"""A tentative state and a contribution, or the error for which there is none."""

@@ -58,7 +58,7 @@ def check_cohort_secrecy(algorithm: Algorithm[Any, Any], public: Public) -> None
 
 
 def _total(algorithm: Algorithm[Any, Any], public: Public) -> Tensors:
-    """A fixed sum of small contributions."""
+    """Make a fixed sum of small contributions."""
     rng = np.random.default_rng(0)
     layout = algorithm.layout(public)
     return {spec.name: rng.uniform(0.5, 1.0, spec.shape) * _SMALL * (spec.bound or 1.0) for spec in layout}
@@ -77,6 +77,6 @@ def _trace(
 
 def _same(one: Sequence[tuple[Tensors, str | None]], other: Sequence[tuple[Tensors, str | None]]) -> bool:
     return all(
-        stops == stopped and all(np.array_equal(sent[name], told[name], equal_nan=True) for name in sent)
-        for (sent, stops), (told, stopped) in zip(one, other, strict=True)
+        reason == other_reason and all(np.array_equal(sent[name], other_sent[name], equal_nan=True) for name in sent)
+        for (sent, reason), (other_sent, other_reason) in zip(one, other, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Remember which exchange counted each client last, and build the part of a request that tells the clients."""
+"""Remember which exchange counted each client last, and build the part of a request that states it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class CountedClients:
     Attributes:
         needs_outcome: whether clients need the broadcast that followed from the exchange that counted them.
         exchanges: by client, the last exchange that counted it.
-        followed: by exchange, the broadcast that followed; kept while the exchange is some client's last.
-        announced: by exchange, the sum announced to the clients that check it; kept as long.
+        followed: by exchange, the broadcast that followed; kept while it is the last exchange that counted
+            some client.
+        announced: by exchange, the sum announced to the clients that check it; kept equally long.
     """
 
     needs_outcome: bool
@@ -35,7 +36,7 @@ class CountedClients:
         Args:
             exchange: its number.
             survivors: the clients in its sum.
-            broadcast: what followed from its sum.
+            broadcast: the broadcast computed from its sum.
             announced: its sum and proof for the survivors; empty where they do not check it.
         """
         self.exchanges |= dict.fromkeys(survivors, exchange)
@@ -47,7 +48,7 @@ class CountedClients:
             self.announced[exchange] = announced
 
     def listed(self, cohort: Sequence[ClientId]) -> CountedExchanges:
-        """The list that a request for an upload holds of its whole cohort."""
+        """Build the list, in a request for an upload, of the exchanges that counted each client of the cohort last."""
         if not self.needs_outcome:
             return CountedExchanges.of(cohort, self.exchanges, None)
         known = {self.exchanges[client] for client in cohort if client in self.exchanges}
@@ -55,18 +56,21 @@ class CountedClients:
         return CountedExchanges.of(cohort, self.exchanges, digests)
 
     def body(self, client: ClientId) -> dict[str, Array]:
-        """Fields for one client about the exchange that counted it last, unless the current broadcast says it."""
+        """Build the fields for one client about the exchange that counted it last.
+
+        The broadcast that followed is left out if it is the current one, which the request holds anyway.
+        """
         counted = self.exchanges.get(client, NEVER)
         newest = max(self.exchanges.values(), default=NEVER)
         body: dict[str, Array] = {}
-        if self.needs_outcome and counted not in (NEVER, newest):  # else it equals the current broadcast
+        if self.needs_outcome and counted not in (NEVER, newest):
             body |= nest("commit/broadcast", self.followed[counted])
         if counted in self.announced:
             body |= nest("commit/announced", self.announced[counted])
         return body
 
     def body_outside(self, client: ClientId, broadcast: Tensors) -> dict[str, Array]:
-        """The same fields for a message outside any exchange, which has neither a cohort list nor a broadcast."""
+        """Build these fields for a message outside any exchange, which has no cohort list or broadcast."""
         counted = np.asarray(self.exchanges.get(client, NEVER), np.int64)
         body = self.body(client) | {"commit/round": counted}
         return body | nest("broadcast", broadcast) if self.needs_outcome else body

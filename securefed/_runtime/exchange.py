@@ -54,9 +54,9 @@ class ExchangeResult:
     """One completed exchange.
 
     Attributes:
-        record: what the server held.
-        plan: what the defence did.
-        refusals: why single messages were refused, by party.
+        record: the server's record of the exchange.
+        plan: the defence's plan for the exchange.
+        refusals: by party, the reason for which its message was refused.
         announced: the sum and its proof for the counted clients to check; empty where they do not check sums.
     """
 
@@ -124,7 +124,7 @@ class Coordinator:
 
     Args:
         transport: reaches the parties.
-        defense: the message layer.
+        defense: protects the contributions in messages.
         layouts: by kind of exchange, the tensors that a client uploads.
         clients: the planned cohort size, a constant of the run.
         transcript: where messages and sums are recorded.
@@ -170,7 +170,7 @@ class Coordinator:
         Raises:
             ClientOut: a client sat out, so that the sum is noise.
             RangeRefused: a client's values lie beyond the planned range, in the clear; nothing was unmasked.
-            DivergenceError: a client's own steps left the numbers, in the clear.
+            DivergenceError: a client's local steps diverged, and its defence hides nothing.
             TooFewSurvivors: the protocol could not complete.
         """
         plan = self._defense.plan(

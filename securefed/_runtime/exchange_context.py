@@ -1,6 +1,6 @@
-"""Compute the context of an exchange: one digest of everything that clients are told before they upload.
+"""Compute the context of an exchange: one digest of everything that clients receive before they upload.
 
-A server could learn one client's contribution from a sum by telling that client another broadcast, another plan, or
+A server could learn one client's contribution from a sum by sending that client another broadcast, another plan, or
 another account of earlier rounds. So server and clients each derive one digest from what they sent or received, and
 protocols that hide contributions put it into masks, tags, signatures and proofs at the upload: clients with different
 digests cannot be summed.
@@ -44,7 +44,7 @@ def tensors_digest(tensors: Tensors) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class CountedExchanges:
-    """The list in a request that says, for each member of the cohort, which exchange counted it last.
+    """The list in a request of the exchange that counted each member of the cohort last.
 
     Attributes:
         exchanges: int64 (cohort,): the exchange that counted a client last, or `NEVER`.
@@ -74,7 +74,7 @@ class CountedExchanges:
         return cls(exchanges, np.stack(rows))
 
     def body(self) -> dict[str, Array]:
-        """As fields of a message. Inverse: `read`."""
+        """Return the list as fields of a message. Inverse: `read`."""
         return {_COUNTED: self.exchanges} | ({_FOLLOWED: self.followed} if len(self.followed) else {})
 
     @classmethod
@@ -88,7 +88,7 @@ class CountedExchanges:
 
         Raises:
             MalformedError: it is missing, or of other types or shapes than a cohort of this size has.
-            ContradictionError: it says that two broadcasts followed from one exchange.
+            ContradictionError: it lists two broadcasts that followed from one exchange.
         """
         exchanges = message.body.get(_COUNTED)
         rows = message.body.get(_FOLLOWED, np.zeros((0, DIGEST_BYTES), np.uint8))
@@ -111,11 +111,12 @@ class CountedExchanges:
         Args:
             message: the request, for errors.
             place: the client's position in the cohort.
-            followed: the broadcast that it is told followed from that exchange, where it needs one.
-            committed: the exchange that its state counts, and the digest of what it was told followed from it.
+            followed: the broadcast that followed from that exchange, as the request states it, if the client needs one.
+            committed: the exchange that the client's state counts last, and the digest of the broadcast that followed
+                from it.
 
         Raises:
-            ContradictionError: the list holds another broadcast's digest, or not the one that the state was told of.
+            ContradictionError: the list holds another broadcast's digest, or not that of the broadcast in the state.
         """
         counted = int(self.exchanges[place])
         needed = followed if counted != NEVER else None
@@ -125,7 +126,7 @@ class CountedExchanges:
             )
         if needed is not None and counted == committed[0] and self.followed[place].tobytes() != committed[1]:
             raise ContradictionError(
-                message.sender, f"it told this client of another broadcast that followed from exchange {counted}"
+                message.sender, f"it sent this client another broadcast before that followed from exchange {counted}"
             )
         return counted
 

@@ -40,7 +40,7 @@ class ExchangeHeader:
     attempt: int = 0
 
     def body(self) -> dict[str, Array]:
-        """As fields of a message. Inverse: `read`."""
+        """Return the header as fields of a message. Inverse: `read`."""
         body: dict[str, Array] = {
             "cohort": np.asarray(self.cohort, np.int64),
             "kind": np.asarray(_KINDS.index(self.kind), np.int64),
@@ -81,7 +81,7 @@ class ExchangeHeader:
         return cls(cohort, _KINDS[kind], doublings, _learned(message, learned), round, attempt)
 
     def to_json(self) -> dict[str, Any]:
-        """In JSON values. Inverse: `from_json`."""
+        """Return JSON values. Inverse: `from_json`."""
         return {
             "cohort": list(self.cohort),
             "kind": self.kind,

@@ -35,23 +35,23 @@ class Federation(Server):
     Args:
         algorithm: hyper-parameters of the method.
         clients: one `Dataset` each; a client's id is its position.
-        defense: the message layer; without one, contributions are summed in the clear.
-        seed: of starts, cohorts and mini-batches. Keys and noise never come from it.
+        defense: protects the contributions in messages; without one, contributions are summed in the clear.
+        seed: seeds initial states, cohorts and mini-batches. Keys and noise never come from it.
         cohort: number of clients planned for a round; all by default.
-        public: declared facts; read off the clients where it is left out (see `Public.of`).
+        public: declared facts; by default they are derived from the clients' data (see `Public.of`).
         transport: builds the transport from the endpoints; in process by default.
         batched: compute a cohort's contributions together where the algorithm can. Results agree with the
-            client-by-client path up to rounding, which depends on who is computed with whom.
-        reveal: accept that clients reveal the scalars an algorithm selects by, outside the defence. By default they
-            do so only where nothing is hidden anyway.
-        ledgers: by client, the ledger of its data; clients that are not named keep none. A ledger in memory is lost
-            with this process, whatever the checkpoint says.
+            client-by-client path up to rounding, which depends on which clients are computed together.
+        reveal: accept that clients reveal, outside the defence, the scalars by which an algorithm selects clients. By
+            default they do so only if the defence hides nothing.
+        ledgers: by client, the ledger that records the privacy cost to its data; other clients keep none. A ledger in
+            memory is lost with this process, even if there is a checkpoint.
         options: cohorts, checkpoint, transcript, retries and budget.
 
     Raises:
-        DataError: the clients' rows cannot be used, before anything runs.
-        ConfigError: parameters that do not fit together, before anything runs.
-        PlanError: the defence cannot keep its promise for these sizes, before anything runs.
+        DataError: the clients' rows cannot be used.
+        ConfigError: parameters do not fit together.
+        PlanError: the defence cannot keep its guarantee for these sizes.
     """
 
     def __init__(

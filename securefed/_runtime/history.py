@@ -38,7 +38,7 @@ class RoundHistory:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RoundHistory:
-        """Inverse of `to_json`."""
+        """Read JSON values, the inverse of `to_json`."""
         refusals = {int(party): reason for party, reason in values["refusals"].items()}
         lists = {"survivors": tuple(values["survivors"]), "void": tuple(values["void"]), "refusals": refusals}
         return cls(**{**values, **lists})

@@ -1,7 +1,7 @@
 """Count the use of a client's data over all runs: exchanges answered and epsilon spent, within the operator's limits.
 
     ledger = Ledger.create("client.ledger", Limits(exchanges=1000, epsilon=8.0), spent=Spent())      # the first time
-    ledger = Ledger.open("client.ledger", Limits(exchanges=1000, epsilon=8.0))                       # from then on
+    ledger = Ledger.open("client.ledger", Limits(exchanges=1000, epsilon=8.0))                       # afterwards
     ledger.charge(run, exchange, cost)                   # before the contribution is computed
 
 There is one ledger for each client and data set. It does not depend on terms: runs with other hyper-parameters, another
@@ -9,10 +9,10 @@ defence or another server count in the same ledger. It belongs to the client, so
 server.
 
 Guarantees: a charge is on disk before `charge` returns, so a contribution computed afterwards is counted whatever
-happens to the process. The same exchange of the same run counts once. Beyond a limit nothing is charged. If the file is
-lost, the operator has to state what was spent.
-Not guaranteed: that the file is the newest, unless it is sealed with an anchor of its own (`Seal`).
-Anything about a second ledger of the same data. That two processes may charge one ledger at the same time on a system
+happens to the process. The same exchange of the same run counts once. A charge beyond a limit is refused. If the file
+is lost, the operator has to state what was spent.
+Not guaranteed: that the file is the newest, unless it is sealed with an anchor of its own (`Seal`); anything if there
+is a second ledger of the same data; a correct count if two processes charge one ledger at the same time on a system
 without `fcntl` (Windows). A ledger in memory is as recent as the checkpoint that holds it.
 """
 
@@ -140,7 +140,7 @@ class Ledger:
 
     @classmethod
     def in_memory(cls, limits: Limits | None = None, book: LedgerEntries | None = None) -> Ledger:
-        """A ledger without a file, for simulations.
+        """Make a ledger without a file, for simulations.
 
         Args:
             limits: without any, it counts and refuses nothing.
@@ -271,10 +271,12 @@ def charge(ledger: Ledger, run: str, exchange: int, cost: PrivacyCost) -> None:
     """
     try:
         if not ledger.charge(run, exchange, cost):
-            raise ContradictionError(SERVER, f"exchange {exchange} was answered before, says this client's ledger")
+            raise ContradictionError(
+                SERVER, f"this client's ledger records that it answered exchange {exchange} before"
+            )
     except BudgetSpent as error:
         _LOG.warning("exchange %d is not answered: %s", exchange, error)
-        raise BudgetSpent("this client's ledger allows no further exchange; its own log says more") from None
+        raise BudgetSpent("this client's ledger allows no further exchange; the client's log has the details") from None
     except StorageError as error:
         _LOG.error("exchange %d is not answered: %s", exchange, error)
         raise

@@ -48,7 +48,7 @@ class LedgerEntries:
     """All entries of a ledger, immutable: adding an entry returns a new value.
 
     Attributes:
-        declared: what the operator said was spent before.
+        declared: the privacy cost before this ledger, as the operator declared it.
         charged: for each cost, which exchanges of each run were charged at it.
     """
 
@@ -79,7 +79,7 @@ class LedgerEntries:
         return DataUsage(self.exchanges, self.declared.epsilon + epsilon, delta)
 
     def with_charge(self, run: str, exchange: int, cost: PrivacyCost) -> Self:
-        """The book with one more exchange, or the very same book where it is in it.
+        """Return the entries with one more exchange, or the same object if they hold it already.
 
         Raises:
             ConfigError: the number is negative.
@@ -96,7 +96,7 @@ class LedgerEntries:
         return replace(self, charged={**self.charged, cost: {**runs, run: _added(runs.get(run, ()), exchange)}})
 
     def to_json(self) -> dict[str, Any]:
-        """In JSON values. Inverse: `from_json`."""
+        """Return JSON values. Inverse: `from_json`."""
         declared = self.declared
         epsilon = None if math.isinf(declared.epsilon) else declared.epsilon
         return {

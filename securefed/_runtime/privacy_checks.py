@@ -51,7 +51,7 @@ def check_evaluation(plan: Plan, algorithm: Algorithm[Any, Any]) -> None:
 
 
 def sampler_of(defense: Defense) -> Sampler:
-    """The sampling that the defence's accountant assumes; `full` where it names none."""
+    """Return the sampling that the defence's accountant assumes; `full` if it names none."""
     found = [mechanism.sampler for t in defense.transforms if isinstance(mechanism := t, CentralGaussian)]
     return found[0] if found else "full"
 
@@ -67,9 +67,9 @@ def check_privacy(
     """Check the run's sampling and budget against the defence; return whether cohorts must be drawn secretly.
 
     Raises:
-        ConfigError: the federation does not draw cohorts as the accountant was told, or the budget is not of this
-            defence's noise: for some number of exchanges it would count less or more than the plan. Or there is a
-            budget, and no noise that it could be of.
+        ConfigError: the federation does not draw cohorts as the accountant assumes, or the budget does not belong to
+            this defence's noise: for some number of exchanges it would count less or more than the plan. Or there is
+            a budget, but the defence adds no noise.
     """
     sampler = sampler_of(defense)
     tossed = _coins(defense)
@@ -89,15 +89,15 @@ def check_privacy(
 
 
 def _coins(defense: Defense) -> PoissonSampling | None:
-    """The PoissonSampling sampling that clients do by themselves, if the defence has it."""
-    found = [joining.sampler for t in defense.transforms if isinstance(joining := t, PoissonCohort)]
+    """Return the Poisson sampling that clients do by themselves, if the defence has it."""
+    found = [transform.sampler for transform in defense.transforms if isinstance(transform, PoissonCohort)]
     return found[0] if found else None
 
 
 def _check_coins(
     sampler: PoissonSampling, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]
 ) -> None:
-    """Raises `ConfigError` unless every client tosses in every exchange, whatever its data."""
+    """Raise `ConfigError` unless every client tosses in every exchange, whatever its data."""
     if public.cohort != public.clients or schedule is not None or revealed_scalars(algorithm):
         raise ConfigError(
             f"poisson({sampler.rate:g}) has every client toss its own coin in every exchange: leave out the cohort, "

@@ -1,13 +1,13 @@
 """Compute the privacy cost of an exchange, as a value that a ledger keeps, and the cost of many exchanges together.
 
-An exchange's noise is written down with the exact parameters that its accountant needs, so that the epsilon of any
+An exchange's noise is recorded with the exact parameters that its accountant needs, so that the epsilon of any
 number of exchanges, of any number of runs, follows from the counts alone.
 
 Exchanges whose noise is of one family compose tightly, by the same accountants that plans use: Gaussian noise with full
 participation by the sum of its squared signal-to-noise ratios, noise in the ring by the sum of its Renyi divergences,
-steps of DP-SGD by Renyi divergences of sampled Gaussian noise. Families add up by basic composition: k of them are each
-accounted for at a k-th of delta, and their epsilons are added. Sub-sampled Gaussian noise is one family for each pair
-of multiplier and sampler.
+steps of DP-SGD by Renyi divergences of sampled Gaussian noise. Different families are added by basic composition: each
+of k families is accounted for at delta / k, and their epsilons are added. Sub-sampled Gaussian noise is one family for
+each pair of multiplier and sampler.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GaussianLoss:
 
     Attributes:
         noise_multiplier: standard deviation of the noise over the sensitivity.
-        sampler: how cohorts are drawn, as the accountant was told.
+        sampler: how cohorts are drawn, as the accountant assumes.
 
     Raises:
         ConfigError: a parameter outside its domain.
@@ -112,7 +112,7 @@ class PrivacyMechanism:
     unit: Unit = "client"
 
     def protecting(self, unit: Unit) -> PrivacyLoss | None:
-        """Its privacy loss for another `unit`, or `None` where it promises that unit nothing.
+        """Return the privacy loss for a `unit`, or `None` if the mechanism does not protect that unit.
 
         A client's noise hides each record as well: a record moves a contribution from one clipped vector to another,
         hence by at most twice the distance to zero. A record's noise does not hide a client.
@@ -152,7 +152,7 @@ class PrivacyCost:
     mechanisms: tuple[PrivacyMechanism, ...] = ()
 
     def protecting(self, unit: Unit) -> tuple[PrivacyLoss, ...]:
-        """The privacy losses that each bound what the exchange tells of a `unit`."""
+        """Return the privacy losses that each bound what the exchange reveals about a `unit`."""
         found = [mechanism.protecting(unit) for mechanism in self.mechanisms]
         return tuple(loss for loss in found if loss is not None)
 
@@ -241,23 +241,23 @@ def epsilon_of_all(counts: Mapping[PrivacyCost, int], delta: float = DELTA, unit
 
 
 def _family(loss: PrivacyLoss) -> Hashable:
-    """A key that is equal for losses that one accountant composes tightly."""
+    """Return a key that is equal for losses that one accountant composes tightly."""
     if isinstance(loss, _IN_THE_RING):
         return "ring"
     return loss if isinstance(loss, GaussianLoss) and loss.sampler != "full" else type(loss)
 
 
 def _accountant(loss: PrivacyLoss) -> Callable[[tuple[tuple[Any, int], ...], float], float]:
-    """The accountant of a family of noises."""
+    """Return the accountant of a family of noises."""
     if isinstance(loss, _IN_THE_RING):
         return composed_epsilon
     return _steps_epsilon if isinstance(loss, DPSGDLoss) else _gaussian_epsilon
 
 
 def _gaussian_epsilon(parts: tuple[tuple[GaussianLoss, int], ...], delta: float) -> float:
-    """Compose Gaussian mechanisms.
+    """Compute epsilon of Gaussian releases.
 
-    One loss is accounted for as in a plan. Several, all with full participation, are one release of mu^2 =
+    One loss is accounted for as in a plan; several, all with full participation, are one release of mu^2 =
     sum_i k_i / z_i^2 (Dong, Roth, Su, "Gaussian differential privacy", 2022, corollary 3.3).
     """
     if len(parts) == 1:
@@ -278,7 +278,9 @@ def _steps_epsilon(parts: tuple[tuple[DPSGDLoss, int], ...], delta: float) -> fl
 
 
 def _for_replacement(loss: PrivacyLoss) -> PrivacyLoss:
-    """The loss for two clipped contributions instead of one and zeros: twice the distance, so four times its square.
+    """Return the loss when a clipped contribution is replaced by another, instead of by zeros.
+
+    The distance is at most twice as large, so its square is at most four times as large.
 
     A cohort of fixed size is accounted for by replacement already; a Poisson cohort's record counts in full.
     """

@@ -1,4 +1,4 @@
-"""Encode refusals as messages: the error's name, and its text where that holds public facts only."""
+"""Encode refusals as messages: the error's name, and its text if that holds public facts only."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ def read_refusal(message: Message) -> SecureFedError:
     try:
         name, text = (message.body[key].tobytes().decode() for key in ("name", "text"))
     except (KeyError, UnicodeDecodeError) as error:
-        return MalformedError(message.sender, f"refusal without a readable name: {error!r}")
+        return MalformedError(message.sender, f"its refusal has no readable name or text: {error!r}")
     if name == RangeRefused.__name__:
         return RangeRefused(f"client {message.sender} has values beyond the planned range")
     if name == DivergenceError.__name__:
-        return DivergenceError(f"client {message.sender}: its local steps left the numbers; lower the step size")
-    return MessageRefused(message.sender, f"it refused in turn: {name}: {text}")
+        return DivergenceError(
+            f"client {message.sender}: its local steps diverged to values that are not finite; lower the step size"
+        )
+    return MessageRefused(message.sender, f"it refused the server's message: {name}: {text}")

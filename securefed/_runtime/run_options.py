@@ -14,10 +14,10 @@ from securefed.errors import ConfigError
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How the server runs the rounds: cohorts, checkpoint, transcript, retries and budget.
+    """Options with which the server runs the rounds: cohorts, checkpoint, transcript, retries and budget.
 
     Attributes:
-        schedule: names the clients of round k, instead of a random cohort.
+        schedule: function from a round's number to the ids of its clients, instead of a random cohort.
         checkpoint: file that holds the run's state. If it exists, the run resumes from it.
         checkpoint_every: rounds between two writes of the checkpoint; 10 in a simulation and 1 over Flower by default.
         seal: encrypts the checkpoint; without one it is in the clear, readable by its owner only.
@@ -26,7 +26,7 @@ class RunOptions:
         max_void: attempts at one sum before the run stops with `RoundVoid`.
         timeout: seconds that the server waits for the replies of one stage; clients that reply later count as dropped
             out. A simulation in one process never waits.
-        budget: privacy budget of the defence's noise (`CentralGaussian.budget`). The server asks it before every
+        budget: privacy budget of the defence's noise (`CentralGaussian.budget`). The server charges it before every
             exchange, and void exchanges count.
         prepare: whether simulated clients precompute their next upload between two rounds. With all clients in one
             process this saves nothing; it models clients that use their waiting time.

@@ -32,17 +32,9 @@ class Terms:
 
     Attributes:
         algorithm: the method with its hyper-parameters.
-        defense: the message layer.
+        defense: protects the contributions in messages.
         public: the public facts.
-        seed: of starts, cohorts and mini-batches.
-        algorithm: the method with its hyper-parameters.
-        defense: the message layer.
-        public: the public facts.
-        seed: of starts, cohorts and mini-batches.
-        algorithm: the method with its hyper-parameters.
-        defense: the message layer.
-        public: the public facts.
-        seed: of starts, cohorts and mini-batches.
+        seed: seeds initial states, cohorts and mini-batches.
         schema: the tensors of every message, derived from the rest.
         reveals: whether clients reveal scalars that the algorithm selects by.
         exchanges: which exchanges the run has; a client refuses others.
@@ -69,13 +61,13 @@ class Terms:
         evaluate_every: int = 0,
         max_void: int = MAX_VOID,
     ) -> Terms:
-        """Terms that fit together.
+        """Make terms, and check that they fit together.
 
         Args:
-            algorithm: the method with its hyper-parameters.
-            public: the public facts.
-            defense: the message layer; without one, contributions are summed in the clear.
-            seed: of starts, cohorts and mini-batches. Keys and noise never come from it.
+            algorithm: hyper-parameters of the method.
+            public: declared facts about the data.
+            defense: protects the contributions in messages; without one, contributions are summed in the clear.
+            seed: seeds initial states, cohorts and mini-batches. Keys and noise never come from it.
             reveal: accept that clients reveal the scalars an algorithm selects by, outside the defence; by default only
                 where nothing is hidden anyway.
             rounds: training rounds at most; `None` for any number.
@@ -109,12 +101,12 @@ class Terms:
         ledger: Ledger | None = None,
         persist: Callable[[ClientNode], None] | None = None,
     ) -> ClientNode:
-        """The client's end of run `run`, enrolled with its data.
+        """Make the node of one client, enrolled with its data.
 
         Args:
-            client: the client's id.
-            run: the run's identifier.
-            data: the client's rows.
+            client: its id.
+            run: identifier of the run.
+            data: its rows.
             keep: whether it keeps its last encoded contribution, for simulations that score collusion.
             ledger: as in `ClientNode`.
             persist: as in `ClientNode`.
@@ -154,5 +146,5 @@ def check_seed(seed: object) -> None:
 
 
 def new_run() -> str:
-    """A fresh identifier for a run."""
+    """Generate a fresh identifier for a run."""
     return secrets.token_hex(16)

@@ -1,6 +1,6 @@
 """Draw exactly from the discrete Gaussian, discrete Laplace, Poisson and Skellam distributions.
 
-The module `rejection` says what "exactly" rests on.
+The module `rejection` states the assumptions of "exactly".
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class RandomStream(Protocol):
 class SecureRandomStream:
     """Random words for real noise; every instance has a fresh key from the operating system.
 
-    The words cannot be told from uniform ones without breaking AES-256.
+    An attacker who does not break AES-256 cannot distinguish the words from uniform ones.
 
     Not promised: that a forked process continues with other words; make a new instance after a fork.
     """
@@ -59,7 +59,7 @@ def uniforms(stream: RandomStream, count: int) -> Array:
 
 
 def public_words(count: int, *context: str | int) -> Array:
-    """Derive `count` words (uint64) from `context` alone: public randomness that every party computes alike."""
+    """Derive `count` words (uint64) from `context` alone: public randomness, the same at every party."""
     digest = hashlib.sha256("\0".join(f"{type(part).__name__} {part}" for part in context).encode()).digest()
     return _words(_counter_mode(digest), count)
 

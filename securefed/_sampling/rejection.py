@@ -1,23 +1,23 @@
 """Draw exactly from distributions on the integers whose probabilities are irrational, at the speed of floating point.
 
-A proposal takes integer arithmetic only: uniform bits give a sign, a place U in a block of 2^b integers, and the block
+A proposal needs integer arithmetic only: uniform bits give a sign, a place U in a block of 2^b integers, and the block
 V with probability 2^-(V+1). The integer x is accepted with probability
 
     p(x) = G 2^V f(x) / f(mode),    G a dyadic rational for which p <= 1 everywhere (the distribution is log-concave),
 
 so the accepted integers have the distribution f EXACTLY (von Neumann's rejection). Whether a uniform real u is below p
-is decided in float64 with a bound on the error of p; where u is nearer to p than that (about one proposal in 2^37),
-more bits of u are drawn and p is computed in decimal arithmetic of growing precision until they are apart ("on
-demand").
+is decided in float64 with a bound on the error of p; where u is closer to p than this bound (about one proposal in
+2^37), more bits of u are drawn and p is computed in decimal arithmetic of growing precision, until the comparison is
+certain.
 
-What "exact" rests on: the stream's words are uniform; and each distribution's `log_ratio`, with NumPy's `exp`, keeps
-its error bound, which is 2^-40 relative to 1 + |log_ratio| and over ten times what was measured against decimal
-arithmetic. Then the distance to the distribution is zero, not small. Were the bound missed by a computed p off by E,
-the statistical distance of a draw would be at most E over the acceptance rate. The time of a draw depends on what is
-drawn.
+"Exact" assumes that the stream's words are uniform, and that each distribution's `log_ratio`, with NumPy's `exp`, keeps
+its error bound, which is 2^-40 relative to 1 + |log_ratio| and over ten times the error measured against decimal
+arithmetic. Then the statistical distance to the distribution is zero, not small. If p were computed with an error E
+beyond that bound, the statistical distance of a draw would be at most E / (acceptance rate). The time of a draw depends
+on the drawn value.
 
-The staircase of halving blocks is the discrete cousin of the geometric envelopes of Devroye, "Non-uniform random
-variate generation" (1986), ch. VII; deciding by a filter first is lazy evaluation as in Karney, ACM TOMS 42 (2016).
+The staircase of halving blocks is the discrete analogue of the geometric envelopes of Devroye, "Non-uniform random
+variate generation" (1986), ch. VII; deciding in float64 first is lazy evaluation as in Karney, ACM TOMS 42 (2016).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A sum on the grid plus a rounded normal deviate is the Gaussian mechanism's output rounded to the grid, since rounding
 commutes with adding a multiple of the grid. So the epsilon that an accountant states for the Gaussian mechanism holds
 without correction: any number of releases, any sampler, any delta. No tail is cut: every integer has its probability,
-down to those that no float can hold. The module `rejection` says what "exact" rests on.
+down to those that no float can hold. The module `rejection` states the assumptions of "exact".
 """
 
 from __future__ import annotations

@@ -12,7 +12,15 @@ class Transport(Protocol):
     """Carries one message to each of several parties and brings their replies back."""
 
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Mapping[PartyId, bytes]:
-        """Replies by party, encoded as `Message.encode` does. A missing key is a dropout."""
+        """Send the messages and return the replies by party.
+
+        Args:
+            outgoing: encoded messages (`Message.encode`), by receiver.
+            timeout: seconds to wait for replies; `None` for no limit.
+
+        Returns:
+            Encoded replies by party. A missing party counts as dropped out.
+        """
         ...
 
 
@@ -21,7 +29,10 @@ class StreamingTransport(Protocol):
     """A transport that hands over replies as they arrive, so that the server need not hold all of them."""
 
     def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
-        """As `Transport.exchange`, one reply at a time, in any order. Each message of `outgoing` is looked up once."""
+        """Send the messages and iterate over the replies, in any order, with the arguments of `Transport.exchange`.
+
+        An implementation looks each message of `outgoing` up exactly once.
+        """
         ...
 
 
@@ -38,13 +49,13 @@ class Endpoint(Protocol):
     """A party that answers messages: a client, or a helper such as the key holder."""
 
     def handle(self, message: Message) -> Message:
-        """The reply."""
+        """Answer a message."""
         ...
 
 
 class BatchEndpoint(Protocol):
-    """Simulated parties that answer a stage together. An endpoint with an attribute `batch` belongs to one."""
+    """Simulated parties that answer a stage together; each one's endpoint refers to it by an attribute `batch`."""
 
     def handle_all(self, messages: Mapping[PartyId, Message]) -> Mapping[PartyId, Message]:
-        """The reply of every party, as its own `handle` would give it (up to rounding)."""
+        """Return every party's reply, equal to that of its own `handle` up to rounding."""
         ...

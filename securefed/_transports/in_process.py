@@ -8,7 +8,7 @@ from securefed._messages import SERVER, Message, PartyId
 from securefed._transports.base import BatchEndpoint, Endpoint, Transport, arrivals
 
 Drops = Callable[[Message], bool]
-"""Rule that tells whether a message is lost."""
+"""Function of a message: true if it is lost."""
 
 
 class InProcessTransport:
@@ -21,13 +21,13 @@ class InProcessTransport:
         self.endpoints = dict(endpoints)
 
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None) -> dict[PartyId, bytes]:
-        """Replies of all receivers that are registered; others count as dropped out. `timeout` has no meaning here."""
+        """Return the replies of all registered receivers; others count as dropped out. `timeout` is ignored."""
         return dict(sorted(self.arrivals(outgoing, timeout)))
 
     def arrivals(
         self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None
     ) -> Iterator[tuple[PartyId, bytes]]:
-        """The replies one at a time: a party is asked once the reply before it was taken. Batches answer last."""
+        """Iterate over replies: a party is asked after the caller took the reply before. Batches answer last."""
         batches: dict[int, tuple[BatchEndpoint, dict[PartyId, Message]]] = {}
         for party, data in outgoing.items():
             if party not in self.endpoints:
@@ -53,7 +53,7 @@ class LossyTransport:
         self.inner, self._requests, self._replies = inner, requests, replies
 
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None) -> dict[PartyId, bytes]:
-        """As the inner transport, less what the rules lose."""
+        """Exchange through the inner transport, without the messages that the rules lose."""
         sent = {party: data for party, data in outgoing.items() if not self._loses(self._requests, data)}
         replies = arrivals(self.inner, sent, timeout)
         return {party: data for party, data in replies if not self._loses(self._replies, data)}

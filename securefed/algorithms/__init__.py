@@ -113,10 +113,10 @@ EXPORTS = {
     ),
     "AuditCase": (
         "securefed.algorithms._audit_case",
-        "The audit's run of one algorithm. Functions are given by name.",
+        "The audit's run of one algorithm. Functions are named; securefed._auditing.cases holds them.",
     ),
     "ClientData": ("securefed.algorithms._base", "State of a client that remembers nothing but its data."),
-    "RoundOutcome": ("securefed.algorithms._base", "What a client learns of the round it contributed to."),
+    "RoundOutcome": ("securefed.algorithms._base", "Result of a round, as a client that contributed to it learns it."),
     "algorithms": (
         "securefed.algorithms._base",
         "All algorithms by name. An algorithm is registered where its class is defined, with.",
@@ -143,7 +143,7 @@ EXPORTS = {
     ),
     "LocalPower": (
         "securefed.algorithms._pca.localpower",
-        "q local products V <- S_i V from V = Z (orth between, not after the last), then Z+ = orth(sum V_i).",
+        "Run subspace iteration with several local products a round.",
     ),
     "FAPS": (
         "securefed.algorithms._pca.faps",
@@ -151,12 +151,9 @@ EXPORTS = {
     ),
     "GuardedFAPS": (
         "securefed.algorithms._pca.guarded_faps",
-        "Rounds of SSI and blocks of rounds of FAPS; the broadcast says which, block (0 is SSI).",
+        "Alternate rounds of SSI with blocks of rounds of FAPS; block in the broadcast is 0 for SSI.",
     ),
-    "FedPG": (
-        "securefed.algorithms._pca.fedpg",
-        "Riemannian gradient steps: g = (I - U U^T) grad F_i(U), U <- QR(U - eta g). Every U_i is orthonormal.",
-    ),
+    "FedPG": ("securefed.algorithms._pca.fedpg", "Solve consensus PCA by ADMM with Riemannian gradient steps."),
     "FedPE": ("securefed.algorithms._pca.fedpe", "Solve consensus PCA by ADMM with Euclidean gradient steps."),
     "SelfLearningPCA": (
         "securefed.algorithms._pca.self_learning",
@@ -169,7 +166,7 @@ EXPORTS = {
     ),
     "reconstruction_loss": (
         "securefed.algorithms._pca.centralised",
-        "sum_i ||(I - U U^T) A_i||_F^2 for U = orth(basis) (3), each over n_i with normalise.",
+        "Return sum_i ||(I - U U^T) A_i||_F^2 for U = orth(basis) (3), with terms divided by n_i if normalise.",
     ),
     "DSGD": (
         "securefed.algorithms._optimization.dsgd",
@@ -181,7 +178,7 @@ EXPORTS = {
     ),
     "FedProx": (
         "securefed.algorithms._optimization.fedprox",
-        "y <- y - eta (g(y) + mu (y - x)), T times from y = x: an inexact argmin of f_i(y) + mu/2 ||y - x||^2 (2).",
+        "Average models that clients train by local steps with a penalty on the distance from the global model.",
     ),
     "Scaffold": (
         "securefed.algorithms._optimization.scaffold",
@@ -206,24 +203,24 @@ EXPORTS = {
     ),
     "LoSACProx": (
         "securefed.algorithms._optimization.losac_prox",
-        "x_i <- prox_{eta Psi}(x_i - eta (phi_i / N - y_ij + g_ij(x_i))) (16), everything else as in LoSAC.",
+        "Train by LoSAC with a proximal step after each local gradient step.",
     ),
     "ScaffoldProx": (
         "securefed.algorithms._optimization.scaffold_prox",
-        "y <- prox_{eta Psi}(y - eta (g(y) - c_i + c)), everything else as in SCAFFOLD.",
+        "Train by SCAFFOLD with a proximal step after each local gradient step.",
     ),
-    "Regulariser": ("securefed.algorithms._optimization.proximal", "A convex Psi."),
+    "Regulariser": ("securefed.algorithms._optimization.proximal", "A convex regulariser Psi of the parameters."),
     "L1": (
         "securefed.algorithms._optimization.proximal",
-        "Psi = weight * sum |v_k| over all parameters (biases too): soft thresholding.",
+        "Psi = weight * sum |v_k| over all parameters, biases included; its proximal operator is soft thresholding.",
     ),
     "Nuclear": (
         "securefed.algorithms._optimization.proximal",
-        "Psi = weight * (sum of the singular values) of every parameter that is a matrix; others are left alone.",
+        "Psi = weight * sum of the singular values of every parameter that is a matrix; other parameters do not count.",
     ),
     "NoRegulariser": (
         "securefed.algorithms._optimization.proximal",
-        "Psi = 0: the proximal step is the identity, bit for bit.",
+        "No regulariser: Psi = 0, and the proximal step returns its argument unchanged.",
     ),
     "FLAME": ("securefed.algorithms._personalized.flame", "Train personal models by ADMM on Moreau envelopes."),
     "PFedMe": (
@@ -244,31 +241,31 @@ EXPORTS = {
     ),
     "IGL": (
         "securefed.algorithms._graph.igl",
-        "K steps a round on g_i alone. No graph leaves its client; the sum holds the objectives, to watch convergence.",
+        "Learn a graph from each client's own signals, without a term that couples the clients.",
     ),
     "MRMTL": (
         "securefed.algorithms._graph.mrmtl",
-        "K steps on g_i(v) + pull / 2 ||v - v_mean||^2 from the client's own v; the server averages the v of.",
+        "Learn a personal graph for every client, drawn towards the mean of the clients' graphs.",
     ),
     "GraphFedAvg": (
         "securefed.algorithms._graph.fedavg",
-        "K steps on g_i from the global graph, then the mean weighted by N_i: the weights that make (28) of the g_i.",
+        "Learn one global graph by averaging graphs that clients improve by local steps.",
     ),
     "GraphFedProx": (
         "securefed.algorithms._graph.fedprox",
-        "Local steps on g_i(w) + mu / 2 ||w - w_global||^2. mu = 0 is FedAvg.",
+        "Learn one global graph as FedAvg does, with local steps on g_i(w) + mu / 2 ||w - w_global||^2.",
     ),
     "GraphDitto": (
         "securefed.algorithms._graph.ditto",
-        "K steps of FedAvg on the global graph w, and K on g_i(v) + strength / 2 ||v - w||^2 from the client's own v.",
+        "Learn a personal graph for every client beside FedAvg, drawn towards the global graph.",
     ),
     "edge_scores": (
         "securefed.algorithms._graph.metrics",
-        "Scores of the weights learned (edges,) against truth (edges,), whose edges are its positive weights.",
+        "Score the weights learned (edges,) against truth (edges,), whose edges are its positive weights.",
     ),
     "community_scores": (
         "securefed.algorithms._graph.metrics",
-        "Scores of the labels found (vertices,) against the groups truth (vertices,), whatever the labels are.",
+        "Score the labels found (vertices,) against the groups truth (vertices,); label names need not match.",
     ),
     "PrivateFedAvg": (
         "securefed.algorithms._private.dp_fedavg",
@@ -276,11 +273,11 @@ EXPORTS = {
     ),
     "record_level": (
         "securefed.algorithms._private.record_level",
-        "algorithm on records of norm at most norm, its messages' sensitivity to one of them declared.",
+        "Clip the records of algorithm to norm, and declare the sensitivity of its messages to one record.",
     ),
     "clip_records": (
         "securefed.algorithms._private.record_level",
-        "The rows scaled to an L2 norm of at most norm each, rounding included; shorter ones as they are.",
+        "Scale each row longer than norm to an L2 norm of at most norm, rounding included; keep shorter rows.",
     ),
 }
 __getattr__, __dir__ = lazy_exports(__name__, EXPORTS)

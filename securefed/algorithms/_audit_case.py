@@ -1,4 +1,4 @@
-"""How the audit runs an algorithm, as plain data that an algorithm's class carries."""
+"""Settings of the audit's run of an algorithm, as plain data; the algorithm's class holds them."""
 
 from __future__ import annotations
 

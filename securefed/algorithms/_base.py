@@ -28,7 +28,7 @@ ClientState = TypeVar("ClientState")
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """What a client learns of the round it contributed to.
+    """Result of a round, as a client that contributed to it learns it.
 
     Attributes:
         included: whether the sum counted the client's contribution.
@@ -58,13 +58,13 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
     """
 
     needs_outcome: ClassVar[bool] = False
-    """Whether `commit` needs the broadcast that followed from the round contributed to (dual updates do)."""
+    """True if `commit` needs the broadcast that follows the round contributed to, as dual updates do."""
 
     test_settings: ClassVar[Mapping[str, Any]] = {}
     """Small, quick hyper-parameters with which the published checks (`securefed.testing`) run the algorithm."""
 
     audit_case: ClassVar[AuditCase | None] = None
-    """How the audit runs the algorithm; `None` where it does not."""
+    """Settings of the audit's run of the algorithm; `None` if the audit does not run it."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Name the methods that a class does not define yet."""
@@ -91,7 +91,7 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
 
     @abstractmethod
     def broadcast(self, server: ServerState) -> Tensors:
-        """Return what the server sends to every client of the next round."""
+        """Return the message of the server to every client of the next round."""
 
     @abstractmethod
     def contribute(

@@ -1,4 +1,4 @@
-"""Optional capabilities of an algorithm. An algorithm has one by having its methods; nothing is declared besides."""
+"""Define the optional capabilities of an algorithm; an algorithm has a capability if it has its methods."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class SupportsClientSelection(Protocol[CommittedState_contra]):
 
     @property
     def reveals(self) -> Mapping[str, str]:
-        """By name of a scalar, what it tells about the client; empty where nothing is revealed."""
+        """Return for each scalar, by name, what information about the client it reveals; empty if there is none."""
         ...
 
     @property
     def candidates(self) -> int:
-        """Number of clients, drawn at random, that are asked."""
+        """Return the number of clients, drawn at random, that are asked for their scalars."""
         ...
 
     def reveal(self, client: CommittedState_contra, rng: np.random.Generator) -> Mapping[str, float]:
@@ -91,5 +91,5 @@ class SupportsPrivacyCost(Protocol[ClientState]):
         ...
 
     def assumptions(self, public: Public) -> tuple[str, ...]:
-        """Return what the algorithm promises and assumes, as sentences for the plan."""
+        """Return the privacy guarantee and its assumptions, as sentences for the plan."""
         ...

@@ -1,4 +1,4 @@
-"""Checks of hyper-parameters. Each error says what was given and what is allowed."""
+"""Check hyper-parameters; each error names the given value and the allowed range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of an algorithm's object at the door of a run: each error names the method and says what to write instead."""
+"""Check an algorithm object before a run starts; each error names the method at fault and the correction."""
 
 from __future__ import annotations
 
@@ -132,6 +132,6 @@ def _name(algorithm: Any) -> str:
 
 
 def _call(kind: type) -> str:
-    """How an object of the class is made, with the settings of its tests as an example."""
+    """Return the call that makes an object of the class, with the settings of its tests as an example."""
     settings = getattr(kind, "test_settings", {})
     return f"{kind.__name__}({', '.join(f'{name}={value!r}' for name, value in settings.items())})"

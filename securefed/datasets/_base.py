@@ -19,7 +19,7 @@ class Dataset:
         y: (rows,) int64 class labels from 0, or (rows, ...) float64 responses, or `None` where the task has none.
 
     Raises:
-        DataError: rows or labels of another form; the message says what to write instead.
+        DataError: the rows or labels have another form; the message contains the correction.
     """
 
     x: Array

@@ -17,17 +17,18 @@ class LoadedDataset:
     """A loaded data set with its official test rows, declared range and groups.
 
     Attributes:
-        data: its rows; the training rows where the set has an official split.
-        name: as asked for.
+        data: the rows; the training rows where the set has an official split.
+        name: name of the data set.
         feature_bound: the declared range: every entry of `data` and `test` lies in [-feature_bound, feature_bound].
         image_shape: (height, width) where rows are images, else `None`.
         test: the official test rows, `None` where the set has no official split.
         groups: facts of the rows of `data`, (rows,) each, by which rows can be grouped or chosen: the subject, the
-            recording, the service. What a name means stands in the docstring of the set's loader.
+            recording, the service. The docstring of the set's loader explains the names.
         features: the names of the columns, empty where they have none.
 
     Raises:
-        DataError: an entry beyond the declared range, test rows of another width, a fact without one value a row.
+        DataError: an entry lies beyond the declared range, the test rows have another number of features, or a fact
+            does not have one value for each row.
     """
 
     data: Dataset

@@ -58,7 +58,7 @@ def load(name: str | Path) -> LoadedDataset:
 
     Raises:
         UnknownNameError: neither; names the nearest known set.
-        DataError: the file is missing or unusable, or of another kind; says where it is looked for.
+        DataError: the file is missing, unusable or of another kind; the message names the folders searched.
     """
     name = str(name)
     if name in LOADERS:

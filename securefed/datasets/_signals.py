@@ -40,7 +40,7 @@ ESR_BOUND = 2048.0
 """The recordings come from a 12-bit converter."""
 SEIZURE = 1
 ABIDE_BOUND = 4096.0
-"""Of a preprocessed series, in the scanner's units after removal of the mean; the archive's largest is 528."""
+"""Bound on the entries of a preprocessed series, in the scanner's units without the mean; the largest found is 528."""
 
 
 def uci_har() -> LoadedDataset:
@@ -72,8 +72,8 @@ def esr() -> LoadedDataset:
     """Load epileptic seizure recognition: 11500 seconds of EEG, 178 samples each, raw; `y` is 1 for a seizure, else 0.
 
     Groups:
-        recording: which recording a second was cut from.
-        chunk: its place there.
+        recording: number of the recording that a second was cut from.
+        chunk: position of the second in its recording.
         condition: the five classes of the original, 1 (seizure) to 5.
     """
     x, groups = _seconds()
@@ -105,7 +105,7 @@ def _seconds() -> tuple[Array, dict[str, Array]]:
 
 
 def _places(path: Path, names: Sequence[str], condition: Array) -> tuple[Array, Array]:
-    """(chunk, recording) of rows that the table names `X<chunk>.<recording>`; no recording spans two conditions."""
+    """Return (chunk, recording) of rows named `X<chunk>.<recording>`; no recording spans two conditions."""
     parts = [re.fullmatch(r"X(\d+)\.(.+)", name) for name in names]
     if None in parts:
         odd = names[parts.index(None)]
@@ -142,7 +142,7 @@ def abide() -> LoadedDataset:
 
 
 def _scans(people: TextTable, paths: tuple[Path, ...]) -> tuple[list[Array], list[tuple[bool, str, int]]]:
-    """The series, and (autism, site, subject) of each, from the table of persons."""
+    """Return the series, and (autism, site, subject) of each, from the table of persons."""
     group, subject = people.integers("DX_GROUP"), people.integers("SUB_ID")  # group 1 is autism, 2 control
     site, file = people.text("SITE_ID"), people.text("FILE_ID")
     known = {str(file[row]): (bool(group[row] == 1), str(site[row]), int(subject[row])) for row in range(len(file))}

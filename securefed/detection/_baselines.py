@@ -1,6 +1,6 @@
 """Register FedAE and FedBiGAN: networks that reconstruct rows, trained by FedAvg (fedpca_grassmann, section V-A2).
 
-Torch is imported when one is made.
+Torch is imported when one of them is made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Build the ClientApp that answers the server's messages on a SuperNode."""
+"""Build the Flower ClientApp that runs one party (a client or the key holder) on a SuperNode."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ _LOG = logging.getLogger("securefed.flower")
 
 
 def party_of(context: Context) -> PartyId:
-    """Read a SuperNode's party from its `--node-config`: `partition-id=3`, or `role="key-holder"`.
+    """Return a SuperNode's party, from its `--node-config`: `partition-id=3`, or `role="key-holder"`.
 
     Raises:
-        ConfigError: neither is given.
+        ConfigError: neither is given, or `partition-id` is no whole number of at least 0.
     """
     if context.node_config.get("role") == "key-holder":
         return KEY_HOLDER
     number = context.node_config.get("partition-id")
     if type(number) is not int or number < 0:
         raise ConfigError(
-            f"this SuperNode's config names no client: partition-id is {number!r}; start it with "
-            '--node-config "partition-id=0", or give client_app a `party` of your own'
+            f"this SuperNode's config names no client: partition-id must be a whole number of at least 0; got "
+            f"{number!r}. "
+            'Start it with --node-config "partition-id=0", or give client_app a function `party`'
         )
     return number
 
@@ -64,22 +65,23 @@ def client_app(
     """Build a ClientApp that takes part in a run of `serve`.
 
     Args:
-        terms: returns the terms that this party agrees to. It does not enrol where the server's differ.
-        rows: this SuperNode's own data; read for every message, as Flower answers each in a process of its own.
-        party: which party it is.
-        folder: folder for the client's learned state on its own disk, one file for each terms; a new run of the same
-            terms takes it over. A run that resumes from the server's checkpoint needs it, unless the method's clients
-            remember nothing.
-        seal: encrypts that file.
-        personal: given the client's personal result at the end of a run, for methods that have one.
-        ledger: opens the ledger of this SuperNode's data (`Ledger.open`), which counts exchanges and epsilon over all
-            runs, whatever their terms, and refuses beyond its operator's limits.
+        terms: returns the terms that this party agrees to. The party does not enrol if the server's terms differ.
+        rows: returns this SuperNode's own data. It is called for every message, since Flower may answer each in another
+            process.
+        party: returns the party that this SuperNode runs.
+        folder: returns a folder on the client's own disk for the state that the client learned, one file for each
+            terms. A new run of the same terms starts from that file. A run that resumes from the server's checkpoint
+            needs the folder, unless the method's clients are stateless.
+        seal: returns the seal that encrypts the file.
+        personal: called with the client's personal result at the end of a run, for methods that have one.
+        ledger: opens the ledger of this SuperNode's data (`Ledger.open`). It counts exchanges and epsilon over all
+            runs, under any terms, and refuses exchanges beyond the limits that the SuperNode's operator has set.
 
-    Guarantees: those of the defence, towards the server and everything between. A client enrols once in a Flower run,
-        so a
-    server cannot make it start over. The client answers each message at most once and uses each exchange up before it
-    computes; with a folder this holds also where Flower resets the app's state, for instance after a kill. The server
-    reads no error of this party except refusals of the server's own messages and terms.
+    Guarantees: those of the defence, against the server and everything between server and client. A client enrols once
+    in a Flower run, so the server cannot make it start again. The client answers each message at most once, and marks
+    an exchange as used before it computes its answer. With a folder, this also holds if Flower resets the app's state,
+    for instance after the process was killed. Error texts reach the server only if they are about the server's own
+    messages or terms.
     Not guaranteed: anything against a reader of the SuperNode's memory, or of a folder without a seal. The app relies
     on Flower to hand the messages of a run to one process at a time.
     """
@@ -99,7 +101,7 @@ def client_app(
 
 @dataclass(frozen=True)
 class _Desk:
-    """Answers messages; between two messages all state lies in Flower's context."""
+    """Answer the server's messages. Between two messages, all state is kept in Flower's context."""
 
     terms: Callable[[Context], Terms]
     rows: Callable[[Context], Dataset]
@@ -110,14 +112,16 @@ class _Desk:
     ledger: Callable[[Context], Ledger] | None
 
     def enrol(self, message: Message, context: Context) -> EnrolmentReply:
-        """Agree to a run, or refuse; errors about this party's data or disk appear only in its own log."""
+        """Agree to take part in a run, or refuse; errors about this party's data or disk appear only in its own log."""
         party = self.party(context)
         try:
             self._enrol(Invitation.read(message.content), party, context)
         except Exception as error:
             _LOG.exception("not enrolled")
             public = isinstance(error, ConfigError | ContradictionError)
-            return EnrolmentReply(party, str(error) if public else f"{type(error).__name__}; its own log says more")
+            return EnrolmentReply(
+                party, str(error) if public else f"{type(error).__name__}; its own log gives the reason"
+            )
         return EnrolmentReply(party)
 
     def _enrol(self, invitation: Invitation, party: PartyId, context: Context) -> None:
@@ -128,8 +132,9 @@ class _Desk:
             )
         if invitation.terms != terms.digest:
             raise ConfigError(
-                f"the server's terms have the fingerprint {invitation.terms[:16]}, this party's {terms.digest[:16]}: "
-                "algorithm, defence, public facts or seed differ; run the same app with the same config"
+                f"the server's terms have the fingerprint {invitation.terms[:16]}, this party's terms "
+                f"{terms.digest[:16]}: algorithm, defence, public facts or seed differ; run the same app with the "
+                "same config"
             )
         check_apart(terms)
         if party < 0:
@@ -141,7 +146,7 @@ class _Desk:
             return
         self._check_seal(terms)
         if self.ledger is not None:
-            self.ledger(context)  # a lost one is found out before the run
+            self.ledger(context)  # a missing ledger raises here, before the run starts
         rows = self._own(context)
         terms.check_rows(party, rows)
         node = terms.node(party, invitation.run, rows)
@@ -150,11 +155,12 @@ class _Desk:
         self._save(node, folder, recall(folder, node, invitation.run, invitation.resumes), context)
 
     def answer(self, message: Message, context: Context) -> bytes:
-        """The reply to one message of the protocol.
+        """Return the reply to one message of the protocol.
 
         Raises:
-            MessageRefused: of the message itself.
-            RuntimeError: for every other reason, which this party's own log says: Flower sends an error's text on.
+            MessageRefused: the message itself is at fault.
+            RuntimeError: any other reason. It is in this party's own log only, because Flower sends the text of an
+                error to the server.
         """
         try:
             return self._answer(message, context).encode()
@@ -162,12 +168,12 @@ class _Desk:
             raise
         except Exception:
             _LOG.exception("a message is not answered")
-            raise RuntimeError("this party cannot answer; its own log says more") from None
+            raise RuntimeError("this party cannot answer; its own log gives the reason") from None
 
     def _answer(self, message: Message, context: Context) -> Inner:
         data, standing = from_content(message.content, SERVER), _standing(context)
         if standing is None:
-            raise ContradictionError(SERVER, "a message of a run that this party never enrolled in")
+            raise ContradictionError(SERVER, "this party has not enrolled in the run of this message; enrol it first")
         inner, terms, party = Inner.decode(data, claimed_sender=SERVER), self.terms(context), self.party(context)
         frozen = from_record(context.state.array_records.get(_STATE))
         if party < 0:
@@ -178,10 +184,14 @@ class _Desk:
             return reply
         folder = self._folder(terms, party, context)
         if folder is not None and (newer := folder.ahead_of(standing)) is not None:
-            _LOG.warning("Flower's state of this client is behind its folder's: the exchange under way is lost")
+            _LOG.warning(
+                "Flower's state of this client is older than the state in its folder: the current exchange is lost"
+            )
             standing, frozen = newer
 
-        def persist(node: ClientNode) -> None:  # an exchange is used up on disk before anything is computed for it
+        def persist(
+            node: ClientNode,
+        ) -> None:  # the file marks the exchange as used before the client computes anything for it
             if folder is not None:
                 folder.write(standing.next, freeze(node, learned=True))
 
@@ -200,16 +210,16 @@ class _Desk:
         _keep(context, freeze(node), standing)
 
     def _check_seal(self, terms: Terms) -> None:
-        """Raise `ConfigError` where a client's file would hold, in clear, a key that checks sums."""
+        """Raise `ConfigError` if a client's file would hold, unencrypted, its key that checks sums."""
         plan = terms.defense.plan(terms.schema.layouts[TRAIN], terms.public.cohort)
         if plan.verified and self.folder is not None and self.seal is None:
             raise ConfigError(
-                "verify=True has clients keep a key between rounds, which a file must not hold in clear: give "
+                "with verify=True clients keep a key between rounds, which must not be stored unencrypted: give "
                 "client_app a seal (securefed.Seal), or leave out the folder"
             )
 
     def _own(self, context: Context) -> Dataset:
-        """Read this party's rows; the cause of a failure stays in this party's log."""
+        """Read this party's rows; the cause of a failure is written to this party's log only."""
         try:
             return self.rows(context)
         except Exception as error:

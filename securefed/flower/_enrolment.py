@@ -1,4 +1,4 @@
-"""Messages that enrol SuperNodes: which party each one is, and that it agrees to the terms."""
+"""Messages by which SuperNodes enrol in a run: each reports which party it is, and agrees to the terms or refuses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Invitation:
     Attributes:
         run: the run's identifier.
         terms: fingerprint of the server's terms.
-        resumes: the run that it goes on from, empty for a new one.
+        resumes: identifier of the run that it continues; empty for a new run.
     """
 
     run: str
@@ -32,17 +32,17 @@ class Invitation:
     resumes: str = ""
 
     def content(self) -> RecordDict:
-        """As a Flower message's content. Inverse: `read`."""
+        """Return the content of the Flower message, which `read` reads."""
         return _content({"run": self.run, "terms": self.terms, "resumes": self.resumes})
 
     @classmethod
     def read(cls, content: RecordDict) -> Invitation:
-        """Raises `DataError` for another content."""
+        """Read the content of a Flower message; raise `DataError` if it is of another kind."""
         fields = _fields(content, ("run", "terms", "resumes"))
         found = cls(*(str(fields[name]) for name in ("run", "terms", "resumes")))
         for run in (found.run, found.resumes or found.run):
             if re.fullmatch("[0-9a-f]{32}", run) is None:
-                raise DataError(f"{run[:40]!r} is no run's identifier")
+                raise DataError(f"{run[:40]!r} is no run's identifier; it must be 32 hexadecimal digits")
         return found
 
 
@@ -51,33 +51,33 @@ class EnrolmentReply:
     """A SuperNode's answer to an invitation.
 
     Attributes:
-        party: which client it is, or which party beside.
-        refusal: why it does not take part, empty where it does.
+        party: number of the client, or of a party that is no client (negative).
+        refusal: reason why it does not take part; empty if it does.
     """
 
     party: PartyId
     refusal: str = ""
 
     def content(self) -> RecordDict:
-        """As a Flower message's content. Inverse: `read`."""
+        """Return the content of the Flower message, which `read` reads."""
         return _content({"party": self.party, "refusal": self.refusal})
 
     @classmethod
     def read(cls, content: RecordDict) -> EnrolmentReply:
-        """Raises `DataError` for another content."""
+        """Read the content of a Flower message; raise `DataError` if it is of another kind."""
         fields = _fields(content, ("party", "refusal"))
         if type(fields["party"]) is not int:
-            raise DataError(f"party {fields['party']!r} is no number")
+            raise DataError(f"party must be a whole number; got {fields['party']!r}")
         return cls(fields["party"], str(fields["refusal"]))
 
 
 def check_apart(terms: Terms) -> None:
-    """Raise `ConfigError` for a defence whose parties must share what each of these processes would make of its own."""
+    """Raise `ConfigError` for a defence whose parties need common keys that each process would draw for itself."""
     aggregation = terms.defense.aggregation
     if isinstance(aggregation, ThresholdPaillier) and aggregation.keys is None:
         raise ConfigError(
-            f"{aggregation} without keys deals them where it runs, and these parties run apart: deal() once, and give "
-            "each party what is its own (KeySet.only)"
+            f"{aggregation} without keys draws new ones in each process, so parties would have different keys: call "
+            "deal() once, and give each party its part (KeySet.only)"
         )
 
 
@@ -88,5 +88,5 @@ def _content(fields: dict[str, str | int]) -> RecordDict:
 def _fields(content: RecordDict, names: tuple[str, ...]) -> dict[str, object]:
     record = content.config_records.get(_RECORD)
     if record is None or set(record) != set(names):
-        raise DataError("no message of securefed's enrolment; is the other side of the same release?")
+        raise DataError("the message is no enrolment message of securefed; use the same release on both sides")
     return dict(record)

@@ -1,9 +1,9 @@
-"""What a client keeps on its own disk: what it learned, and how far it is.
+"""Store a client's learned state and its progress in a run on the client's own disk.
 
-The file never holds an exchange under way: its secrets lie with Flower, for as long as the run does. It is written
-before a reply leaves, and Flower takes a client's state only after the reply. So where an app is killed between the
-two, or a state is set back, the file is ahead of Flower's, and is what counts: the exchange under way is lost then, and
-no upload of it is made a second time.
+The file never holds the secrets of the current exchange; these are in Flower's state, which lasts as long as the run.
+The client writes the file before it sends a reply, and Flower stores the client's state after the reply. If the app is
+killed between the two, or if Flower's state is reset, the file is newer than Flower's state. The client then goes on
+from the file: the current exchange is lost, and the client does not upload for it a second time.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class RunProgress:
     """Progress of a client in a run.
 
     Attributes:
-        run: the run that it takes part in.
-        before: those that this one goes on from, newest first.
-        step: answers that it gave in it.
+        run: identifier of the run.
+        before: identifiers of the earlier runs that this run continues, newest first.
+        step: number of answers that the client has given in this run.
     """
 
     run: str
@@ -41,11 +41,11 @@ class RunProgress:
 
     @property
     def next(self) -> RunProgress:
-        """After one more answer."""
+        """The progress after one more answer."""
         return replace(self, step=self.step + 1)
 
     def fields(self) -> dict[str, str | int]:
-        """As values of a record. Inverse: `of`."""
+        """Return the values as a record, which `of` reads."""
         return {"run": self.run, "before": " ".join(self.before), "step": self.step}
 
     @classmethod
@@ -56,67 +56,87 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class ClientFolder:
-    """One client's file. Not promised: that it is the newest one, without a seal that has an anchor."""
+    """One client's file.
+
+    Not guaranteed: that the file is the newest version, unless the seal has an anchor.
+
+    Attributes:
+        path: the file.
+        seal: encrypts the file; `None` for a file that is not encrypted.
+    """
 
     path: Path
     seal: Seal | None = None
 
     def write(self, standing: RunProgress, learned: bytes) -> None:
-        """Raises `StorageError` where that cannot be done."""
+        """Write progress and learned state; raise `StorageError` if the file cannot be written."""
         container.save(self.path, _KIND, standing.fields(), {"state": from_bytes(learned)}, self.seal)
 
     def read(self) -> tuple[RunProgress, bytes]:
-        """Read the newest state; raise `StorageError` as `container.load` does, and where a field is missing."""
+        """Return progress and learned state; raise `StorageError` if the file is unreadable or lacks a field."""
         meta, tensors = container.load(self.path, _KIND, self.seal)
         try:
             return RunProgress.of(meta), tensors["state"].tobytes()
         except KeyError as error:
-            raise StorageError(f"the file of this client's state lacks {error}; restore it from a copy") from error
+            raise StorageError(
+                f"{self.path} lacks the field {error} of a client's state; restore the file from a copy"
+            ) from error
 
     def ahead_of(self, standing: RunProgress) -> tuple[RunProgress, bytes] | None:
-        """As `read`, where Flower's `standing` is behind the file; `None` where it is not.
+        """Return the file's content, as `read`, if the file is newer than Flower's state; else `None`.
+
+        Args:
+            standing: the progress in Flower's state.
 
         Raises:
-            StorageError: the file is gone, or of another run.
+            StorageError: the file is missing, or belongs to another run.
         """
         kept, learned = self.read()
         if kept.run != standing.run:
             raise StorageError(
-                f"{self.path} is of run {kept.run}, not {standing.run}: another run of the same terms uses it; give "
-                "each a folder of its own"
+                f"{self.path} belongs to run {kept.run}, not to {standing.run}: another run of the same terms uses it; "
+                "give each run its own folder"
             )
         return (kept, learned) if kept.step > standing.step else None
 
 
 def recall(folder: ClientFolder | None, node: ClientNode, run: str, resumes: str) -> RunProgress:
-    """Where a client stands that enrols in `run`, with what it kept laid over its fresh `node`.
+    """Load a client's stored state into its new `node` when it enrols in a run, and return its progress.
 
-    A run that goes on from `resumes` finds what the client learned in it; every run, what the client let out in those
-    before it (`SupportsMemory`). The server may have died before it wrote down that a run went on, so each of those
-    that the file's run went on from is taken too; a client whose state is not the server's refuses at the first
-    message.
+    If the run continues run `resumes`, the client gets back the state that it learned there. In any other run, it gets
+    back only its record of what earlier runs have revealed (`SupportsMemory`). The server may have stopped before it
+    saved that a run was continued. So `resumes` may also be any earlier run that the file's run continues. If the
+    client's state then differs from the server's, the client refuses the first message.
+
+    Args:
+        folder: the client's file; `None` if the client keeps none.
+        node: the client's new node, which is changed.
+        run: identifier of the new run.
+        resumes: identifier of the run that the new one continues; empty for none.
 
     Raises:
-        ConfigError: nothing was kept, and the method's clients remember something.
+        ConfigError: the client has stored nothing, and the method's clients have a state.
         ContradictionError: the run's identifier is not new.
-        StorageError: the file cannot be read, or is of none of those runs.
+        StorageError: the file cannot be read, or belongs to none of those runs.
     """
     needed = bool(resumes) and has_memory(node.state.committed)
     if run == resumes:
-        raise ContradictionError(SERVER, "a run that goes on has an identifier of its own")
+        raise ContradictionError(SERVER, "a continued run needs a new identifier, not that of the run it continues")
     if folder is None or not folder.path.exists():
         if needed:
             raise ConfigError(
-                f"the run goes on from run {resumes}, and this client kept nothing of it; give client_app a folder "
+                f"the run continues run {resumes}, and this client has stored no state of it; give client_app a folder "
                 "before the first run, or start without the server's checkpoint"
             )
         return RunProgress(run, (resumes,) if resumes else ())
     kept, learned = folder.read()
     runs = (kept.run, *kept.before)
     if run in runs:
-        raise ContradictionError(SERVER, f"run {run} took place already; a new one has an identifier of its own")
+        raise ContradictionError(SERVER, f"run {run} took place already; a new run needs a new identifier")
     if needed and resumes not in runs:
-        raise StorageError(f"{folder.path} is of run {kept.run}, not {resumes}; restore the newest copy of that one")
+        raise StorageError(
+            f"{folder.path} belongs to run {kept.run}, not to {resumes}; restore the newest copy of run {resumes}"
+        )
     fresh = node.state
     thaw(node, learned, resumes=kept.run)
     if resumes in runs:

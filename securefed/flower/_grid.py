@@ -1,7 +1,7 @@
 """Transport over Flower: messages cross as bytes inside Flower messages, from the ServerApp to SuperNodes.
 
-Needs the extra `flower`. The defence binds, signs and masks the content; Flower's own TLS and node authentication keep
-strangers out (`flower-superlink --ssl-certfile ...`).
+Needs the extra `flower`. The defence binds, signs and masks the content; Flower's own TLS and node authentication
+admit only known nodes (`flower-superlink --ssl-certfile ...`).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _LOG = logging.getLogger("securefed.flower")
 
 
 def to_record(data: bytes) -> ArrayRecord:
-    """Bytes as a record that Flower carries in pieces, however long."""
+    """Return bytes as a record, which Flower splits into pieces if it is long."""
     return ArrayRecord({_FIELD: Array(dtype="uint8", shape=(len(data),), stype=_STYPE, data=data)})
 
 
 def from_record(record: ArrayRecord | None) -> bytes:
-    """Inverse of `to_record`. Raises `ValueError` for a record that is none of ours."""
+    """Return the bytes that `to_record` stored; raise `ValueError` for another record."""
     if record is None or set(record) != {_FIELD} or record[_FIELD].stype != _STYPE:
         raise ValueError("no record of securefed")
     return bytes(record[_FIELD].data)
 
 
 def to_content(data: bytes) -> RecordDict:
-    """The content of a Flower message that carries `data`."""
+    """Return the content of a Flower message that carries `data`."""
     return RecordDict({_RECORD: to_record(data)})
 
 
 def from_content(content: RecordDict, sender: PartyId) -> bytes:
-    """Inverse of `to_content`. Raises `MalformedError`, blaming `sender`, for another content."""
+    """Return the data of a Flower message; raise `MalformedError` that names `sender` if it carries none."""
     try:
         return from_record(content.array_records.get(_RECORD))
     except ValueError as error:
@@ -53,10 +53,10 @@ def from_content(content: RecordDict, sender: PartyId) -> bytes:
 
 
 class FlowerGrid:
-    """Reaches parties through a ServerApp's grid.
+    """Transport that reaches parties through a ServerApp's grid.
 
     Args:
-        grid: as Flower hands it to a ServerApp's `main`.
+        grid: the grid that Flower passes to a ServerApp's `main`.
         nodes: the SuperNode of every party; parties without one count as dropped out.
         poll: seconds between two looks for replies.
 
@@ -69,7 +69,7 @@ class FlowerGrid:
         self._grid, self._poll = grid, poll
 
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> dict[PartyId, bytes]:
-        """Replies by party; a missing one is a dropout."""
+        """Return the replies by party; a party without a reply has dropped out."""
         return dict(sorted(self.arrivals(outgoing, timeout)))
 
     def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
@@ -98,7 +98,7 @@ class FlowerGrid:
 def replies(
     grid: Grid, waiting: Mapping[str, object], timeout: float | None, poll: float
 ) -> Iterator[tuple[str, Message]]:
-    """(Number of the message, its reply) for the messages that are `waiting`, as they arrive, until the timeout."""
+    """Yield (message number, reply) for the messages in `waiting`, as replies arrive, until the timeout."""
     open_, end = set(waiting), None if timeout is None else time.monotonic() + timeout
     while open_:
         for reply in grid.pull_messages(list(open_)):

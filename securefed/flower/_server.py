@@ -41,15 +41,15 @@ def serve(
         terms: what all parties agreed on.
         rounds: training rounds, counting those of a resumed run.
         wait: seconds to wait for all parties to enrol.
-        least: how many clients must have enrolled when `wait` is over; all by default.
-        poll: seconds between two looks for replies, and for SuperNodes that joined.
+        least: number of clients that must have enrolled when `wait` is over; all by default.
+        poll: seconds between two queries for replies and for new SuperNodes.
         progress: called with each completed round; each is also logged (logger `securefed.flower`).
-        options: checkpoint, transcript, retries, timeout and budget. To resume from a checkpoint, clients whose method
-            remembers something need a folder of their own (`client_app`). `max_void` may be at most what the terms
+        options: checkpoint, transcript, retries, timeout and budget. To resume from a checkpoint, clients with
+            a state need a folder (`client_app`). `max_void` may be at most what the terms
             allow. Flower itself takes some six seconds of each stage's timeout.
 
     Returns:
-        The result, without what stays with the clients.
+        The result, without the data and states of the clients.
 
     Raises:
         ConfigError: a party enrols with other terms, or refuses for a reason of the run.
@@ -57,7 +57,7 @@ def serve(
         RoundVoid: a round could not be completed; the checkpoint holds all rounds before it.
         RangeRefused: a client's values stay out of range however often the range is doubled.
         BudgetSpent: the privacy budget allows no further exchange.
-        DivergenceError: the model is not finite any more.
+        DivergenceError: the model is no longer finite.
     """
     check_apart(terms)
     options = (options or RunOptions()).with_defaults(checkpoint_every=1, keep_transcript=False)
@@ -81,8 +81,8 @@ def enrol(
     """Enrol SuperNodes and return the SuperNode of every party that agreed to the terms.
 
     Raises:
-        ConfigError: a party refuses, or two SuperNodes say that they are the same one.
-        TooFewSurvivors: too few did in time.
+        ConfigError: a party refuses, or two SuperNodes report the same party.
+        TooFewSurvivors: too few SuperNodes enrolled in time.
     """
     beside = terms.defense.aggregation.beside
     wanted = {*range(terms.public.clients), *beside}
@@ -90,7 +90,7 @@ def enrol(
     asked: set[int] = set()
     waiting: dict[str, int] = {}
     end = time.monotonic() + wait
-    while True:  # a server that is held up for all of `wait` has looked once all the same
+    while True:  # the loop body runs at least once, even if the process was paused for all of `wait`
         new = sorted(set(grid.get_node_ids()) - asked)
         asked |= set(new)
         waiting |= _ask(grid, invitation, new)
@@ -98,10 +98,12 @@ def enrol(
             if answer.refusal:
                 raise ConfigError(f"party {answer.party} does not take part: {answer.refusal}")
             if answer.party not in wanted:
-                raise ConfigError(f"a SuperNode says that it is party {answer.party}; the run is for {sorted(wanted)}")
+                raise ConfigError(
+                    f"a SuperNode reports that it is party {answer.party}; the run is for {sorted(wanted)}"
+                )
             if answer.party in nodes:
                 raise ConfigError(
-                    f"two SuperNodes say that they are client {answer.party}; give each a partition-id of its own"
+                    f"two SuperNodes report that they are client {answer.party}; give each its own partition-id"
                 )
             nodes[answer.party] = node
             _LOG.info("party %d enrolled (%d of %d)", answer.party, len(nodes), len(wanted))
@@ -120,14 +122,14 @@ def enrol(
 
 
 def _ask(grid: Grid, invitation: Invitation, nodes: Sequence[int]) -> dict[str, int]:
-    """The node that each message was sent to, by the message's number."""
+    """Send the invitation to nodes; return the node of each message, by the message's number."""
     asked = [Message(invitation.content(), node, ACTION) for node in nodes]
     numbers = grid.push_messages(asked) if asked else ()
     return {number: node for number, node in zip(numbers, nodes, strict=True) if number}
 
 
 def _answers(grid: Grid, waiting: dict[str, int]) -> Iterator[tuple[int, EnrolmentReply]]:
-    """Answers that have arrived; their nodes are removed from `waiting`."""
+    """Yield the answers that have arrived, and remove their nodes from `waiting`."""
     for reply in grid.pull_messages(list(waiting)) if waiting else ():
         node = waiting.pop(reply.metadata.reply_to_message_id, None)
         if node is None:

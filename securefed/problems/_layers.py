@@ -11,7 +11,12 @@ from securefed.problems._torch_problem import TorchTensors
 
 
 def layer_shapes(part: str, widths: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of `part.weight1` (widths[1], widths[0]), `part.bias1`, `part.weight2`, ..."""
+    """Return the shapes of a chain of linear layers' parameters, by name.
+
+    Args:
+        part: prefix of the names: `part.weight1`, `part.bias1`, `part.weight2`, ...
+        widths: width of the input, then of the output of each layer; `weight1` is (widths[1], widths[0]).
+    """
     out: dict[str, tuple[int, ...]] = {}
     for k, (inner, outer) in enumerate(pairwise(widths), 1):
         out |= {f"{part}.weight{k}": (outer, inner), f"{part}.bias{k}": (outer,)}
@@ -19,7 +24,18 @@ def layer_shapes(part: str, widths: Sequence[int]) -> dict[str, tuple[int, ...]]
 
 
 def run_layers(part: str, parameters: TorchTensors, x: torch.Tensor, count: int, *, leak: float = 0.0) -> torch.Tensor:
-    """Compute the (rows, width) outputs of the last, linear layer; before it ReLU with slope `leak` below zero."""
+    """Run rows through linear layers, with a leaky ReLU after each of them but the last.
+
+    Args:
+        part: prefix of the parameters' names, as in `layer_shapes`.
+        parameters: parameters by name.
+        x: (rows, width) inputs of the first layer.
+        count: number of linear layers.
+        leak: slope of the ReLU below zero.
+
+    Returns:
+        (rows, width) outputs of the last layer.
+    """
     for k in range(1, count + 1):
         x = torch.nn.functional.linear(x, parameters[f"{part}.weight{k}"], parameters[f"{part}.bias{k}"])
         if k < count:

@@ -18,11 +18,11 @@ __all__ = [
 EXPORTS = {
     "Recording": (
         "securefed.recording._recording",
-        "Build a Transcript that every view and attack reads like one of our own runs.",
+        "Build a Transcript that views and attacks read like that of a run of this package.",
     ),
     "FlowerRecording": (
         "securefed.recording._flower",
-        "Collect rounds of models; finish turns them into contributions as our algorithms send them.",
+        "Collect the models of each round; finish turns them into contributions like those of our algorithms.",
     ),
 }
 __getattr__, __dir__ = lazy_exports(__name__, EXPORTS)

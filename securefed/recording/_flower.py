@@ -3,12 +3,12 @@
 Flower is not imported: messages are read by their attributes, so that a recording needs only NumPy.
 
     recording = FlowerRecording(features=64, classes=10, names=["weight", "bias"])
-    strategy.start(grid=recording.watch(grid), ...)        # a ServerApp of today: every round is recorded
-    recording.fit(self.sent, results)                      # inside a strategy's `aggregate_fit`, before that API
+    strategy.start(grid=recording.watch(grid), ...)        # Flower's message API (ServerApp): records every round
+    recording.fit(self.sent, results)                      # Flower's older API, inside a strategy's `aggregate_fit`
     recording.finish().save("run.transcript")
 
-The server of a plain Flower app sees every model, which is what is recorded. Of a round under Flower's own secure
-aggregation it sees the sum alone: pass that to `Recording.sums`.
+The server of a plain Flower app sees the model of each client, and these models are recorded. Under Flower's own secure
+aggregation the server sees only their sum: pass it to `Recording.sums`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRAIN: Final = "train"
 
 @dataclass(frozen=True)
 class _RecordedRound:
-    """One round: the model sent, and by node the model that came back and its number of rows."""
+    """One round: the model that the server sent, and each node's reply: its model and its number of rows."""
 
     sent: Tensors
     models: Mapping[int, Tensors]
@@ -41,20 +41,22 @@ class _RecordedRound:
 
 @dataclass
 class FlowerRecording:
-    """Collect rounds of models; `finish` turns them into contributions as our algorithms send them.
+    """Collect the models of each round; `finish` turns them into contributions like those of our algorithms.
 
     Attributes:
         features: width of the rows, as in `Recording`.
         classes: number of labels, as in `Recording`.
         feature_bound: declared range, as in `Recording`.
-        names: names of the model's arrays in their order, those of the attacked problem (softmax: `weight`, `bias`);
-            left out, Flower's own names stay.
-        form: `updates`: what `optimization/fedavg` sends, `delta.NAME` = n_i / mean(n) (y_i - x); `models`: `NAME` =
+        names: names of the model's arrays, in their order, as the attacked problem calls them (softmax: `weight`,
+            `bias`); by default Flower's names are kept.
+        form: `updates` or `models`. With `updates` a contribution is what `optimization/fedavg` sends, `delta.NAME` =
+            n_i / mean(n) (y_i - x), where client i with n_i rows trained model x to y_i. With `models` it is `NAME` =
             y_i.
         weighted: whether the server weights models by their number of rows (Flower's strategies do).
 
-    Clients are numbered in the order of their nodes' ids; `meta["nodes"]` keeps those. A client's number of rows is the
-    largest that it stated. Arrays keep their types: float32 models stay float32, and attacks get no more digits.
+    Clients are numbered in the order of their nodes' ids; `meta["nodes"]` holds the ids. A client's number of rows is
+    the largest that it reported. Arrays keep their types, so that attacks on float32 models get no more digits than the
+    server had.
     """
 
     features: int
@@ -83,7 +85,7 @@ class FlowerRecording:
         self._add(models[0], {node: self._arrays(reply) for node, reply in back.items()}, rows)
 
     def fit(self, sent: Any, results: Sequence[tuple[Any, Any]]) -> None:
-        """Record a round of the API before messages, inside `aggregate_fit`.
+        """Record a round of Flower's older API; call it inside the strategy's `aggregate_fit`.
 
         Args:
             sent: the `Parameters` (or `FitIns`) of that round's `configure_fit`.
@@ -98,18 +100,23 @@ class FlowerRecording:
         return _RecordingGrid(grid, self)
 
     def finish(self, output: Tensors | None = None) -> Transcript:
-        """Return the transcript; `output` is the final model, by default the mean of the last round.
+        """Return the transcript of the run.
+
+        Args:
+            output: the final model; by default the mean of the last round's models.
 
         Raises:
             TranscriptError: no training round was recorded.
-            DataError: as in `Recording.round`.
+            DataError: a client reported no number of rows; or as in `Recording.round`.
         """
         if not self._rounds:
-            raise TranscriptError("the Flower run held no training round with a reply")
-        nodes = sorted({node for told in self._rounds for node in told.models})
-        rows = [max(told.rows.get(node, 0) for told in self._rounds) for node in nodes]
+            raise TranscriptError(
+                "no training round with a reply was recorded; record the rounds with `watch`, `messages` or `fit` first"
+            )
+        nodes = sorted({node for item in self._rounds for node in item.models})
+        rows = [max(item.rows.get(node, 0) for item in self._rounds) for node in nodes]
         if min(rows) < 1:
-            raise DataError(f"a client stated no number of rows; its reply's metrics need {EXAMPLES!r}")
+            raise DataError(f"a client reported no number of rows; its reply's metrics need {EXAMPLES!r}")
         facts = {"nodes": [str(node) for node in nodes], "framework": "flower", "form": self.form}
         recording = Recording(
             rows=rows,
@@ -120,12 +127,12 @@ class FlowerRecording:
         )
         weights = np.asarray(rows) / np.mean(rows) if self.weighted else np.ones(len(rows))
         place: dict[int, ClientId] = {node: index for index, node in enumerate(nodes)}
-        for told in self._rounds:
+        for item in self._rounds:
             updates = {
-                place[node]: self._contribution(told.sent, model, float(weights[place[node]]))
-                for node, model in told.models.items()
+                place[node]: self._contribution(item.sent, model, float(weights[place[node]]))
+                for node, model in item.models.items()
             }
-            recording.round(told.sent, updates)
+            recording.round(item.sent, updates)
         return recording.finish(self._mean(self._rounds[-1], weights, place) if output is None else output)
 
     def _contribution(self, sent: Tensors, model: Tensors, weight: float) -> dict[str, Array]:
@@ -133,12 +140,12 @@ class FlowerRecording:
             return dict(model)
         return {f"delta.{name}": _like(weight * (model[name] - sent[name]), model[name]) for name in model}
 
-    def _mean(self, told: _RecordedRound, weights: Array, place: Mapping[int, ClientId]) -> dict[str, Array]:
-        own = {node: float(weights[place[node]]) for node in told.models}
+    def _mean(self, item: _RecordedRound, weights: Array, place: Mapping[int, ClientId]) -> dict[str, Array]:
+        own = {node: float(weights[place[node]]) for node in item.models}
         share = sum(own.values())
         return {
-            name: _like(np.sum([own[node] / share * model[name] for node, model in told.models.items()], axis=0), first)
-            for name, first in told.sent.items()
+            name: _like(np.sum([own[node] / share * model[name] for node, model in item.models.items()], axis=0), first)
+            for name, first in item.sent.items()
         }
 
     def _add(self, sent: Tensors, models: Mapping[int, Tensors], rows: Mapping[int, int]) -> None:
@@ -148,7 +155,7 @@ class FlowerRecording:
     def _arrays(self, message: Any) -> dict[str, Array]:
         records = list(message.content.array_records.values())
         if not records:
-            raise DataError("a training message holds no ArrayRecord, so there is no model in it")
+            raise DataError("a training message holds no model; it needs an ArrayRecord")
         found = {str(name): np.asarray(array.numpy()) for record in records for name, array in record.items()}
         return self._named(list(found.values())) if self.names is not None else found
 
@@ -170,7 +177,7 @@ def arrays_of(parameters: Any) -> list[Array]:
 
 
 class _RecordingGrid:
-    """A grid that records what it sends and receives; everything else is the wrapped grid's."""
+    """A Flower grid that also records the messages that it sends and receives."""
 
     def __init__(self, grid: Any, recording: FlowerRecording) -> None:
         self._grid, self._recording = grid, recording

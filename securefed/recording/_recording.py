@@ -27,14 +27,14 @@ UPLOAD: Final = "upload"
 
 
 class Recording:
-    """Build a `Transcript` that every view and attack reads like one of our own runs.
+    """Build a `Transcript` that views and attacks read like that of a run of this package.
 
     Args:
-        rows: public number of rows of each client; ids are positions.
+        rows: public number of rows of each client; a client's id is its position.
         features: width of the rows.
-        classes: 0 without labels.
-        feature_bound: declared range.
-        facts: anything else worth keeping (JSON).
+        classes: number of label classes; 0 without labels.
+        feature_bound: declared largest absolute value of the rows' entries.
+        facts: further facts to store in the transcript (JSON).
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Recording:
         """Record a round in which each client's update is known.
 
         Args:
-            broadcast: what clients started from; {} where it is unknown (attacks that need it will say so).
-            updates: each survivor's message, as the server would sum it (times its weight, where it weights).
+            broadcast: the arrays that the clients received; {} if unknown (attacks that need them then do not apply).
+            updates: message of each client that took part, as the server sums it: times its weight if it weights.
             nbytes: size of one upload on the wire; of our own encoding by default.
             clip: L2 norm that clients clipped their updates to, all tensors together; `None` where they did not.
             noise: standard deviation of what each client then added to every entry, where it added noise.
@@ -80,7 +80,7 @@ class Recording:
             DataError: names or shapes that change, entries that are not finite, a client that does not exist.
         """
         if not updates or not isinstance(updates, Mapping):
-            raise DataError("a round needs at least one update, by the number of its client")
+            raise DataError("a round needs at least one update, in a mapping from client numbers to updates")
         own = {client: self._checked(update, f"client {client}'s update") for client, update in updates.items()}
         names = next(iter(own.values()))
         total = {name: np.sum([update[name] for update in own.values()], axis=0) for name in names}
@@ -100,9 +100,17 @@ class Recording:
         clip: float | None = None,
         noise: float = 0.0,
     ) -> None:
-        """Record a round of which only the sum is known, and the clients in it.
+        """Record a round of which only the sum and the clients in it are known.
 
-        Arguments and errors are as in `round`; `noise` is that of the sum.
+        Args:
+            broadcast: as in `round`.
+            total: the sum of the clients' messages.
+            survivors: the clients in the sum.
+            clip: as in `round`.
+            noise: standard deviation of the noise in every entry of the sum.
+
+        Raises:
+            DataError: as in `round`; or there are no survivors.
         """
         present = tuple(survivors)
         if not present:
@@ -116,7 +124,7 @@ class Recording:
             TranscriptError: no round was recorded.
         """
         if not self._transcript.records:
-            raise TranscriptError("the recording holds no round")
+            raise TranscriptError("the recording holds no round; call `round` or `sums` first")
         self._transcript.output = {name: np.array(value) for name, value in output.items()}
         return self._transcript
 
@@ -147,7 +155,10 @@ class Recording:
 
     def _checked(self, tensors: Tensors, where: str) -> dict[str, Array]:
         if not isinstance(tensors, Mapping) or not tensors:
-            raise DataError(f"{where}: arrays by name are needed, not {type(tensors).__name__} of {len(tensors)}")
+            raise DataError(
+                f"{where}: a non-empty mapping of names to arrays is needed; got {type(tensors).__name__} of "
+                f"{len(tensors)}"
+            )
         values = {str(name): np.asarray(value) for name, value in tensors.items()}
         for name, value in values.items():
             if value.dtype.kind not in "fiu":
@@ -176,7 +187,7 @@ def public_of(transcript: Transcript, *, classes: int | None = None) -> Public:
         classes: number of labels, where the transcript does not say.
 
     Raises:
-        TranscriptError: a fact is missing; the message says which.
+        TranscriptError: a fact is missing; the error names it.
     """
     meta = transcript.meta
     missing = [name for name in ("clients", "rows", "features", "feature_bound") if name not in meta]

@@ -34,7 +34,7 @@ def check_aggregation(aggregation: Aggregation) -> None:
     """Run all checks on an aggregation.
 
     Raises:
-        AssertionError: the aggregation does not do what its contract says; the message says what.
+        AssertionError: the aggregation does not do what its contract says; the error names the broken rule.
         SecureFedError: the aggregation refuses to be composed, planned or run, by a named error.
     """
     for check in CHECKS:
@@ -110,8 +110,8 @@ def check_client_that_sits_out(aggregation: Aggregation) -> None:
     if not aggregation.hides:
         return
     plan = _planned(aggregation)
-    everybody = _Exchange(chain(aggregation)).run().total
-    assert not some_client_out(everybody, plan), f"{aggregation}: the sum says that a client sat out, and none did"
+    complete = _Exchange(chain(aggregation)).run().total
+    assert not some_client_out(complete, plan), f"{aggregation}: the sum shows that a client sat out, but none did"
     total = _Exchange(chain(aggregation), sits_out=_LOST).run().total
     assert some_client_out(total, plan), (
         f"{aggregation}: a client that sits out (`client_upload` with None) must upload uniform residues in every "

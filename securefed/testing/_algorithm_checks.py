@@ -1,7 +1,7 @@
-"""Checks that every algorithm has to pass. Each takes an algorithm with small, quick settings.
+"""Checks that every algorithm must pass. Each check takes an algorithm with small, quick settings.
 
 An algorithm runs on five clients of 4 to 8 rows and 6 features, with three classes as labels, or with real responses
-where it refuses labels.
+if it refuses labels.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ CLIENTS, FEATURES, CLASSES = 5, 6, 3
 ROUNDS = 3
 Method = Algorithm[Any, Any]
 Rounds = Sequence[tuple[str, tuple[int, ...]]]
-"""By exchange, the stage at which clients are lost, and which."""
+"""For each exchange, the stage at which clients are lost, and these clients."""
 
 
 def labelled_clients() -> list[Dataset]:
-    """Five small clients with class labels."""
+    """Return five small clients with class labels."""
     rng = np.random.default_rng(7)
     sizes = [4 + client for client in range(CLIENTS)]
     return [Dataset(rng.uniform(-1, 1, (rows, FEATURES)), np.arange(rows) % CLASSES) for rows in sizes]
 
 
 def example_clients(algorithm: Method) -> list[Dataset]:
-    """The clients on which an algorithm is checked: with real responses where it refuses labels."""
+    """Return the clients on which an algorithm is checked: with real responses if it refuses labels."""
     clients = labelled_clients()
     try:
         _enrolled(algorithm, clients)
@@ -60,7 +60,7 @@ def check_algorithm(algorithm: Method) -> None:
     """Run all checks on an algorithm.
 
     Raises:
-        AssertionError: a check fails; the message says which rule was broken and how.
+        AssertionError: a check fails; the error names the broken rule.
         SecureFedError: the algorithm breaks the contract in a way that a run refuses by name.
     """
     for check in CHECKS:
@@ -68,13 +68,13 @@ def check_algorithm(algorithm: Method) -> None:
 
 
 def check_methods(algorithm: Method) -> None:
-    """The object has all methods, and its layout is one."""
+    """Check that the object has all methods and returns a valid layout."""
     check_object(algorithm)
     contribution_layout(algorithm, Public.of(example_clients(algorithm)))
 
 
 def check_contributions_match_the_layout(algorithm: Method) -> None:
-    """Contributions of the first rounds have the layout's names and shapes, and stay within its bounds."""
+    """Check that contributions of the first rounds have the layout's names and shapes, and stay within its bounds."""
     layout = contribution_layout(algorithm, Public.of(example_clients(algorithm)))
     for tensors in (tensors for step in _rounds(algorithm) for _, tensors in step.computed):
         check_contribution(algorithm, (None, tensors), layout)
@@ -87,7 +87,7 @@ def check_contributions_match_the_layout(algorithm: Method) -> None:
 
 
 def check_randomness_comes_from_the_generator(algorithm: Method) -> None:
-    """Equal generators give equal states and contributions."""
+    """Check that equal random generators give equal states and contributions."""
     for ours, theirs in zip(_rounds(algorithm), _rounds(algorithm), strict=True):
         _same(ours.broadcast, theirs.broadcast, "start or combine: with equal generators, the broadcast")
         for (a, sent), (b, again) in zip(ours.computed, theirs.computed, strict=True):
@@ -96,7 +96,7 @@ def check_randomness_comes_from_the_generator(algorithm: Method) -> None:
 
 
 def check_contribute_changes_nothing_given(algorithm: Method) -> None:
-    """`contribute` leaves the committed state and the broadcast as they are: its new state is tentative."""
+    """Check that `contribute` leaves the given state and broadcast unchanged, as a round may be repeated."""
     for step in _rounds(algorithm):
         for client, state in enumerate(step.committed):
             before, sent = _copied(pack(state)), _copied(step.broadcast)
@@ -109,7 +109,7 @@ def check_contribute_changes_nothing_given(algorithm: Method) -> None:
 
 
 def check_states_pack_and_restore(algorithm: Method) -> None:
-    """A state that was written and read again gives the same broadcast and the same contribution."""
+    """Check that a state that was stored and loaded gives the same broadcast and the same contribution."""
     clients = example_clients(algorithm)
     server, fresh = _enrolled(algorithm, clients)
     template = server
@@ -124,7 +124,7 @@ def check_states_pack_and_restore(algorithm: Method) -> None:
 
 
 def check_evaluation_matches_its_layout(algorithm: Method) -> None:
-    """`evaluate` returns the tensors that `evaluation_layout` names; an algorithm without evaluation passes."""
+    """Check that `evaluate`, if the algorithm has it, returns the tensors that `evaluation_layout` names."""
     layout = algorithm.evaluation_layout(Public.of(example_clients(algorithm)))
     if not layout.specs or hasattr(algorithm, "noised_steps"):  # with noise of its own, evaluation is refused
         return
@@ -134,7 +134,7 @@ def check_evaluation_matches_its_layout(algorithm: Method) -> None:
 
 
 def check_batches_agree(algorithm: Method) -> None:
-    """Clients computed together get the result of clients computed one by one, up to rounding."""
+    """Check that clients computed in one batch get the results of clients computed one by one, up to rounding."""
     if not isinstance(algorithm, SupportsBatches):
         return
     clients = example_clients(algorithm)
@@ -151,7 +151,7 @@ def check_batches_agree(algorithm: Method) -> None:
 
 
 def check_parity(algorithm: Method) -> None:
-    """Secure aggregation opens the sums of the contributions, and the run is that of quantised sums in the clear."""
+    """Check that a run under secure aggregation equals a run with quantised sums that are not masked."""
     largest_rounding(algorithm, _SECURE)
 
 
@@ -183,7 +183,7 @@ def largest_rounding(algorithm: Method, defense: Defense) -> float:
 
 
 def check_lost_clients(algorithm: Method) -> None:
-    """Clients lost at any stage leave the run of those that stayed."""
+    """Check that a run in which clients drop out at any stage equals the run of the other clients."""
     clients = example_clients(algorithm)
     stages = _SECURE.plan(algorithm.layout(Public.of(clients)), CLIENTS).stages
     losses: Rounds = [(stage, lost) for stage in stages for lost in ((0,), (1, 3))]
@@ -192,7 +192,7 @@ def check_lost_clients(algorithm: Method) -> None:
 
 
 def check_odd_clients(algorithm: Method) -> None:
-    """A client of odd rows gives finite results, or is refused by name before the first round."""
+    """Check that unusual rows give finite results, or a named error before the first round."""
     for kind, change in ODD.items():
         clients = example_clients(algorithm)
         clients[1] = change(clients[1])
@@ -225,7 +225,7 @@ ODD: dict[str, Callable[[Dataset], Dataset]] = {
     "zeros": lambda d: Dataset(np.zeros_like(d.x), d.y),
     "the same row again and again": lambda d: Dataset(np.repeat(d.x[:1], d.rows, 0), d.y),
 }
-"""By name, what makes a client's rows odd."""
+"""Unusual rows of a client, by name."""
 _SECURE, _QUANTISED = chain(secure_aggregation()), chain(Quantise())
 
 
@@ -343,7 +343,7 @@ def _rounds(algorithm: Method) -> Iterator[_Round]:
 
 
 def is_lost(losses: Rounds, message: Message) -> bool:
-    """Whether a message is lost, by the stage of its exchange and the client it goes to or comes from."""
+    """Return whether a message is lost, from the stage of its exchange and the client that sends or receives it."""
     party = message.receiver if message.sender == SERVER else message.sender
     if message.round >= len(losses):
         return False

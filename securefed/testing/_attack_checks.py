@@ -1,7 +1,8 @@
-"""Checks that every attack has to pass. Each takes an attack with its default settings.
+"""Checks that every attack must pass. Each check takes an attack with its default settings.
 
-An attack meets the views of short runs of all algorithms that the audit runs: the server's, of single sums, of
-colluding clients, of changing survivors, of shuffled messages, and of the result alone.
+The attack is run on views of short runs of all algorithms that the audit runs. The views are those of: the server, an
+observer of the sums only, the server with a colluding client, an observer of sums over changing clients, the server
+with shuffled messages, and an observer of the result only.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ CLIENTS, ROUNDS = 4, 5
 
 @cache
 def views_of(algorithm: str) -> tuple[Target, dict[str, View]]:
-    """Views of one short run of an algorithm, and of a second one in which clients change.
+    """Return the target and the views of a short run of an algorithm, and of a second run in which clients change.
 
     Args:
-        algorithm: its name; it runs as its audit case says, on 200 rows of digits.
+        algorithm: name of the algorithm; it runs with the settings of its audit case, on 200 rows of digits.
+
+    Returns:
+        The target, and the views of client 0 by name.
     """
     what, source = case(algorithm), digits()
     small = LoadedDataset(source.data.take(np.arange(200)), source.name, source.feature_bound, source.image_shape)
@@ -58,15 +62,15 @@ def check_attack(attack: Any) -> None:
     """Run all checks on an attack.
 
     Raises:
-        AssertionError: a check fails; the message says which rule was broken and how.
-        SecureFedError: the attack breaks the contract in a way that a run refuses by name.
+        AssertionError: a check fails; the message states the broken rule.
+        SecureFedError: a check or the attack itself raises an error of this package.
     """
     for check in CHECKS:
         check(attack)
 
 
 def check_description(attack: Any) -> None:
-    """The attack has `name`, `secret`, `applies` and `run`, and its secret is one that can be scored."""
+    """Check that the attack has `name`, `secret`, `applies` and `run`, and that its secret can be scored."""
     lacks = [name for name in ("name", "secret", "applies", "run") if not hasattr(attack, name)]
     if lacks:
         raise ConfigError(f"{type(attack).__name__} lacks {', '.join(f'`{name}`' for name in lacks)}")
@@ -75,13 +79,13 @@ def check_description(attack: Any) -> None:
 
 
 def check_every_view(attack: Any) -> None:
-    """On every view of every algorithm, the attack says why it cannot run, or gives a finite estimate, repeatably."""
+    """Check that, on every view, the attack gives a reason not to run, or a finite and repeatable estimate."""
     for name in case_names():
         check_views_of(attack, name)
 
 
 def check_something_is_attacked(attack: Any) -> None:
-    """Some algorithm's messages are attacked, and none without messages."""
+    """Check that the attack applies to some view with messages, and to none that holds only the result."""
     found = False
     for name in case_names():
         target, looks = views_of(name)
@@ -105,18 +109,28 @@ def check_views_of(attack: Any, algorithm: str) -> None:
     for view, observed in looks.items():
         reason = attack.applies(target, observed)
         if reason is not None:
-            assert len(reason.split()) >= 3, f"{attack.name}: {reason!r} is no sentence"
+            assert len(reason.split()) >= 3, (
+                f"{attack.name}: {reason!r} is no sentence; `applies` must give the reason in words"
+            )
             _check_refuses(attack, target, observed)
             continue
         try:
             found = [attack.run(observed, target, np.random.default_rng(0)) for _ in range(2)]
         except TranscriptError:
-            assert view == "shuffled", f"{attack.name}: it applies to {algorithm}, {view}, and refuses to run"
+            assert view == "shuffled", (
+                f"{attack.name}: it applies to {algorithm}, {view}, yet `run` raises TranscriptError"
+            )
             continue
         where = f"{attack.name} on {algorithm}, {view}"
-        assert found[0].secret == attack.secret, f"{where}: it returns another secret, {found[0].secret!r}"
-        if attack.secret != "personal":  # a model's parameters; all else has the data's columns
-            assert found[0].value.shape[1] == target.public.features, f"{where}: the estimate has other columns"
+        assert found[0].secret == attack.secret, (
+            f"{where}: it must return the secret {attack.secret!r}; got {found[0].secret!r}"
+        )
+        if (
+            attack.secret != "personal"
+        ):  # a personal model has its parameters; every other secret has the data's columns
+            assert found[0].value.shape[1] == target.public.features, (
+                f"{where}: the estimate must have {target.public.features} columns; got {found[0].value.shape[1]}"
+            )
         assert np.isfinite(found[0].value).all(), f"{where}: the estimate holds NaN or infinity"
         np.testing.assert_array_equal(found[0].value, found[1].value, err_msg=f"{where}: not repeatable")
         assert (found[0].members or observed.members) <= set(range(CLIENTS)), f"{where}: unknown clients"

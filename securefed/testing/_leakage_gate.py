@@ -1,4 +1,4 @@
-"""For test suites: a gate on what an algorithm's messages give away.
+"""A check for test suites that limits how much an algorithm's messages leak.
 
 def test_my_method_keeps_rows_to_itself():
     assert_leakage_below(0.2, my_contribute, clients, start=first, combine=follow)
@@ -25,7 +25,7 @@ def assert_leakage_below(
     secrets: Sequence[Secret] = GATED,
     **audit: Any,
 ) -> OwnAudit:
-    """Fail where an attack leaks `limit` or more, or where the audit is too weak to tell.
+    """Fail if an attack leaks `limit` or more, or if the audit is too weak to decide.
 
     Args:
         limit: 0 = nothing beyond public knowledge, 1 = exact.

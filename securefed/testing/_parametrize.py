@@ -1,4 +1,4 @@
-"""Finds the published checks for an object, and makes a pytest parametrisation of them."""
+"""Find the published checks for an object, and parametrise a pytest test with them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Check = Callable[[Any], None]
 _KINDS = (
     ("contribute", "algorithm", "securefed.testing._algorithm_checks"),
     ("applies", "attack", "securefed.testing._attack_checks"),
-    ("client_open", "aggregation", "securefed.testing"),
-    ("encode", "transform", "securefed.testing"),
+    ("client_open", "aggregation", "securefed.testing._aggregation_checks"),
+    ("encode", "transform", "securefed.testing._transform_checks"),
 )
-"""A method that tells the kind, the kind, and the module whose `CHECKS` are for it."""
+"""A method that identifies the kind of an object, the kind, and the module with its `CHECKS`."""
 
 
 def checks_for(instance: Any) -> tuple[Check, ...]:

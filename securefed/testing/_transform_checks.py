@@ -38,7 +38,7 @@ def check_transform(transform: Transform) -> None:
     """Run all checks on a transform.
 
     Raises:
-        AssertionError: the transform does not do what its contract says; the message says what.
+        AssertionError: the transform does not do what its contract says; the error names the broken rule.
         SecureFedError: the transform refuses to be composed, planned or run, by a named error.
     """
     for check in CHECKS:

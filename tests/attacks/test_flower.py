@@ -190,7 +190,7 @@ def test_what_no_transcript_can_be_made_of_is_refused_by_name() -> None:
     other = {**one, "fc.bias": np.ones(CLASSES)}
     with pytest.raises(DataError, match="different models"):
         told.messages([FakeMessage(one), FakeMessage(other)], [])
-    with pytest.raises(DataError, match="no ArrayRecord"):
+    with pytest.raises(DataError, match="needs an ArrayRecord"):
         told.messages([FakeMessage({})], [])
     told.messages([FakeMessage(one)], [FakeMessage(one, None, 3)])
     with pytest.raises(DataError, match="num-examples"):

@@ -110,7 +110,7 @@ def test_where_the_attack_cannot_run_it_says_why():
     cases = [
         (Target(SSI(2), target.public), observed, "no repeated products"),
         (Target(LocalPower(2, local_steps=(1,)), target.public), observed, "no repeated products"),
-        (Target(LocalPower(2, stop="kkt"), target.public), observed, "sends S Z itself"),
+        (Target(LocalPower(2, stop="kkt"), target.public), observed, "send S Z itself"),
         (target, replace(observed, rounds=both), "client 0 alone"),
         (target, replace(observed, rounds=observed.rounds[:1]), "No two rounds"),
         (target, replace(observed, rounds=()), "no messages"),

@@ -121,7 +121,7 @@ def test_what_is_no_arrays_by_name_is_refused_and_facts_do_not_overrule_the_size
     recording = Recording(rows=[5, 5], features=3, facts={"rows": [1]})
     good = {"g": np.ones(3)}
     for broadcast, updates in ((np.ones(3), {0: good}), (good, [good]), (good, {0: np.ones(3)}), (good, {0: {}})):
-        with pytest.raises(DataError, match=r"by name|by the number|map names to arrays"):
+        with pytest.raises(DataError, match=r"names to arrays|client numbers to updates"):
             recording.round(broadcast, updates)
     with pytest.raises(DataError, match="numbered"):
         recording.round(good, {"a": good})

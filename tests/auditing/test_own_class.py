@@ -119,7 +119,7 @@ def clients(seed):
         (Picky(), r"client 2, round 0: Picky\.enroll raised KeyError: 'labels'"),
         (Late(), r"client 2, round 2, seed 0: Late\.contribute raised KeyError"),
         (Divides(), r"seed 0: Divides\.combine raised ZeroDivisionError: no step"),
-        (Narrow(), r"client 0, round 0: Narrow: .*'sum' has shape \(2,\), the layout says \(3,\)"),
+        (Narrow(), r"client 0, round 0: Narrow: .*'sum' has shape \(2,\), the layout has \(3,\)"),
         (Stateless(), r"must return \(state, tensors by name\), not dict"),
     ],
 )

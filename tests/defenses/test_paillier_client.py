@@ -111,7 +111,7 @@ def test_a_given_key_is_the_only_one_from_the_start():
         upload(scheme, generate(512), run="e" * 32)
     assert scheme.helper(N) is None
     assert_same(Exchange(scheme=scheme).run(), plain_sum(range(N)))
-    with pytest.raises(ConfigError, match="512 bits, not 1024"):
+    with pytest.raises(ConfigError, match="bits is 1024, but the given key has 512 bits"):
         InsecurePaillier(1024, public=KEY.public)
 
 

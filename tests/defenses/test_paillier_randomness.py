@@ -62,7 +62,7 @@ def test_lengths_of_exponents(bits, randomness, length):
 
 
 def test_short_randomness_is_refused_where_no_length_is_settled():
-    with pytest.raises(ConfigError, match=r"3072 bits, not 4096.*half"):
+    with pytest.raises(ConfigError, match=r"3072 bits; got 4096.*half"):
         exponent_bits(4096, "short")
 
 

@@ -85,14 +85,14 @@ def test_no_error_of_a_clients_data_or_disk_reaches_the_server(
 
         grid = grid_of(terms)
         grid.nodes[101].app = client_app(lambda _: terms, fails)
-        with pytest.raises(ConfigError, match=r"party 1 does not take part: DataError; its own log says more$"):
+        with pytest.raises(ConfigError, match=r"party 1 does not take part: DataError; its own log gives the reason$"):
             serve(grid, terms, 1, **quick())
         grid = grid_of(terms)
         run = new_run()
         assert invite(grid.nodes[101], Invitation(run, terms.digest)) == ""
         grid.nodes[101].app = client_app(lambda _: terms, fails)
         header = Message(run, 0, "keys", SERVER, 1, {})
-        with pytest.raises(RuntimeError, match=r"^this party cannot answer; its own log says more$"):
+        with pytest.raises(RuntimeError, match=r"^this party cannot answer; its own log gives the reason$"):
             ask(grid.nodes[101], wrapped(header))
     grid = grid_of(terms, folder=lambda _: opened)
 

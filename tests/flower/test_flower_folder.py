@@ -161,7 +161,7 @@ def test_a_runs_identifier_is_new_and_well_formed(tmp_path: Path) -> None:
     for wrong in ("", "../../etc", old.upper(), old + "0"):
         assert "DataError" in invite(node, Invitation(wrong, digest))
     assert "DataError" in invite(node, Invitation(new_run(), digest, "x"))
-    assert "identifier of its own" in invite(node, Invitation(old, digest, old))
+    assert "needs a new identifier" in invite(node, Invitation(old, digest, old))
     assert "took place already" in invite(node, Invitation(old, digest))
     assert "StorageError" in invite(node, Invitation(new_run(), digest, new_run()))
     assert invite(node, Invitation(new_run(), digest, old)) == ""  # positive control

@@ -1,10 +1,11 @@
-"""Fit a simulated FAPS client to a client's first messages, from scratch.
+"""Fit a simulated FAPS client to a client's first messages.
 
-Unknown are S and, where the inner iterations stop by a rule, their number in each round, as a real number. A start near
-the truth (`near_consensus`, `low_rank_estimate`) is improved in one of two ways, round by round or by multiple
-shooting; Gauss-Newton steps then bring all rounds to round-off. A residual at round-off is a proof where the Jacobian
-has full rank and is well enough conditioned for that residual. A small residual alone is none: 1e-5 occurs at errors of
-.9. Where rounding or noise of the messages may be what is left, `noise_weighted_fit` takes it into account.
+The unknowns are S and, where the inner iterations stop by a rule, their number in each round, taken as a real number. A
+start near the truth (`near_consensus`, `low_rank_estimate`) is improved in one of two ways, round by round or by
+multiple shooting; Gauss-Newton steps then bring all rounds to round-off. A residual at round-off is a proof where the
+Jacobian has full rank and is well enough conditioned for that residual. A small residual alone is no proof: residuals
+of 1e-5 occur with relative errors of S of 0.9. If the residual may be rounding or noise of the messages,
+`noise_weighted_fit` takes it into account.
 """
 
 from __future__ import annotations
@@ -59,20 +60,21 @@ _FULL_RANK = 1e-11
 _LARGEST_HIDDEN = 1e-2
 """A fit counts only where its residual, taken as noise, would leave a smaller relative error of S than this."""
 _UNEVEN, _FAR, _MORE = 4.0, 0.5, 10.0
-"""Residuals pass for errors of the messages where no round's is further from what the others say than this (standard
-deviations), S no further from the near-consensus estimate (relative), and their size no larger than this many times
-that of the first message's errors. Other minima of the fit violate one of them."""
+"""Residuals are taken for errors of the messages under three conditions: no round's residual deviates from the others'
+by more than _UNEVEN standard deviations, the relative distance of S from the near-consensus estimate is at most _FAR,
+and the residuals are at most _MORE times the first message's errors. Wrong minima of the fit violate one of them.
+"""
 
 
 def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: int, limit: int) -> FAPSSolution | None:
     """Fit a simulated client to the first messages of one client.
 
-    All rounds say where to begin. The fit itself reads as many rounds as determine S where its rank is low, and all
-    whose beta is known where it is not, which makes the start of multiple shooting better.
+    The start is estimated from all rounds. If the rank of S is low, the fit reads only as many rounds as determine S.
+    Otherwise it reads all rounds whose beta is known, which improves the start of multiple shooting.
 
     Args:
         rounds: the client's messages from its first contribution on.
-        algorithm: that the client runs.
+        algorithm: the FAPS that the client runs.
         rows: public bound on the rank of S; 0 for none.
         starts: largest number of starts; all but two are disturbed.
         limit: largest number of parameters that S has.
@@ -107,7 +109,7 @@ def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int
 
     Args:
         rounds: the client's messages from its first on.
-        algorithm: that the client runs.
+        algorithm: the FAPS that the client runs.
         rows: public bound on the rank of S; 0 for none.
         limit: largest number of parameters that S has.
 
@@ -129,7 +131,7 @@ def error_allowed(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram:
 
     Args:
         rounds: one client's messages from its first on.
-        algorithm: that the client runs.
+        algorithm: the FAPS that the client runs.
         rows: public bound on the rank of S; 0 for none.
         gram: the client's S.
     """
@@ -201,7 +203,7 @@ def _fit(equations: ClientEquations, start: Array, count: int, steps: int) -> Ar
 
 
 def _accepted(equations: ClientEquations, x: Array, starts: int, proof: float) -> FAPSSolution | None:
-    """Bring all rounds to round-off; `None` where the result proves nothing."""
+    """Fit all rounds to round-off by Gauss-Newton steps; return `None` where the result proves nothing."""
     size, rounds = equations.parametrisation.count, len(equations.probes)
     x = equations.with_counts(x, equations.parametrisation.matrix(x[:size]))
     fit = gauss_newton(lambda values: equations.linearised(values, rounds), x, _POLISHING)

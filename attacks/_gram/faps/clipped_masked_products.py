@@ -17,8 +17,8 @@ from securefed.attacks._gram.faps.near_consensus import DISTANCE_FACTOR
 from securefed.attacks._gram.shrinkage import NoisyProducts, shrunk
 
 _TURNS, _NOISY_TURNS, _STEPS = 12, 20, 4
-"""Turns without noise and with it, and steps for S in each; sums without noise say nothing more after a few turns,
-where clients are not alike.
+"""Iterations without noise and with it, and steps for S in each. Without noise, sums of clients that differ yield
+nothing more after a few iterations.
 """
 _FURTHER, _SETTLED = 0.7, 0.01
 """The block moves on by the first share of its last step: over-relaxed, the turns converge sooner. They end when it
@@ -32,11 +32,11 @@ _CLOSE = 0.01
 
 @dataclass(frozen=True)
 class ClippedMaskedProducts:
-    """Rounds of FAPS.
+    """Rounds of FAPS with clipping or noise.
 
     Attributes:
-        seen: bases, masked products and scalars, with what was done to them.
-        beta_scale: of the algorithm.
+        seen: bases, masked products and scalars, with their clipping and noise.
+        beta_scale: the algorithm's `beta_scale`.
     """
 
     seen: PerturbedProducts

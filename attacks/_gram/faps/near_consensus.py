@@ -1,7 +1,7 @@
 """Estimate S from FAPS' messages where X_i is near Z: there Y = beta Z + (I - Z Z^T) S Z, linear in S.
 
-This is a Bayesian estimate. Each round says (I - Z Z^T) S Z = (I - Z Z^T) Y up to its distance from consensus, which
-shows in Z^T Y (beta I at consensus); the stop-rule scalar says tr(Z^T S Z) exactly; the prior is a zero-mean S of the
+This is a Bayesian estimate. Each round shows (I - Z Z^T) S Z = (I - Z Z^T) Y up to its distance from consensus, which
+shows in Z^T Y (beta I at consensus); the stop-rule scalar is tr(Z^T S Z) exactly; the prior is a zero-mean S of the
 size that beta shows. The first message of a client is at consensus exactly. Sums of clients are treated as one client.
 """
 

@@ -88,7 +88,7 @@ class NoiseWeightedFit:
 
 @dataclass(frozen=True)
 class _ReceivedMessages:
-    """What was observed, and what a simulated client would send.
+    """The observed messages, and those that a simulated client would send.
 
     The parameters are those of S / lambda_1(S), the inner counts, and lambda_1(S).
 

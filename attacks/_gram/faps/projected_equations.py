@@ -1,9 +1,14 @@
-"""Solve sum_k w_k sym[(I - P_k) S P_k] + v sum_k <P_k, S> P_k + prior S = R for symmetric S by conjugate gradients.
+"""Solve a ridge regression for a client's Gram matrix S by preconditioned conjugate gradients.
 
-These are the normal equations of observing (I - P_k) S Z_k and tr(P_k S), P_k = Z_k Z_k^T. Formed, they would hold
-(features^2 / 2)^2 numbers; applied, they cost 2 features^2 rank a round. The weights span twelve decades, so a good
-preconditioner is needed: in the eigenbasis of sum_k w_k P_k the operator is solved exactly on the few leading
-directions, which the heavy rounds observe, approximately (by its diagonal) elsewhere, and the scalars exactly.
+Round k of FAPS shows, with errors, (I - P_k) S Z_k and the trace tr(P_k S), where Z_k is the broadcast basis and
+P_k = Z_k Z_k^T. The normal equations of this regression, with weights w_k and v and a ridge `prior`, are
+
+    sum_k w_k sym[(I - P_k) S P_k] + v sum_k <P_k, S> P_k + prior S = R.
+
+Their matrix would have (features^2 / 2)^2 entries, so it is never formed; to apply it costs 2 features^2 rank a round.
+The weights span twelve decades, so conjugate gradients need a good preconditioner. It works in the eigenbasis of
+sum_k w_k P_k: it inverts the operator exactly on the few leading directions, which the rounds of large weight observe,
+keeps only the operator's diagonal elsewhere, and treats the trace terms exactly.
 """
 
 from __future__ import annotations
@@ -18,21 +23,23 @@ from securefed._tensors import Array
 from securefed.attacks._gram.elimination import symmetric_basis
 
 _HEAVY, _LEADING = 1e-5, 12
-"""Directions of more than this share of the largest weight are leading; at most so many are solved exactly."""
+"""A direction is leading where its eigenvalue of sum_k w_k P_k exceeds this share of the largest; at most so many
+directions are leading. The preconditioner inverts the operator exactly on them.
+"""
 _TOLERANCE, _LIMIT = 1e-11, 1000
-"""Relative residual at which the iterations stop, and most iterations."""
+"""Relative residual at which the iterations stop, and the largest number of iterations."""
 
 
 @dataclass(frozen=True)
 class ProjectedEquations:
-    """The operator, in the eigenbasis of sum_k w_k P_k.
+    """The left-hand side of the normal equations, in the eigenbasis of sum_k w_k P_k.
 
     Attributes:
-        bases: Z_k in that basis, (rounds, features, rank).
+        bases: Z_k in that eigenbasis, (rounds, features, rank).
         weights: w_k, (rounds,).
-        eigenvalues: of sum_k w_k P_k, descending.
-        eigenvectors: of it, as columns.
-        scalar_weight: v.
+        eigenvalues: eigenvalues of sum_k w_k P_k, descending.
+        eigenvectors: eigenvectors of sum_k w_k P_k, as columns.
+        scalar_weight: v, the weight of the traces.
         prior: the ridge, positive.
     """
 
@@ -45,18 +52,25 @@ class ProjectedEquations:
 
     @classmethod
     def of(cls, bases: Array, weights: Array, scalar_weight: float, prior: float) -> ProjectedEquations:
-        """Return the operator of Z_k, (rounds, features, rank)."""
+        """Change to the eigenbasis and return the operator.
+
+        Args:
+            bases: Z_k, (rounds, features, rank).
+            weights: w_k, (rounds,).
+            scalar_weight: v, the weight of the traces.
+            prior: the ridge, positive.
+        """
         flat = _side_by_side(bases)
         values, vectors = np.linalg.eigh((flat * np.repeat(weights, bases.shape[2])) @ flat.T)
         values, vectors = values[::-1], vectors[:, ::-1]
         return cls(np.ascontiguousarray(vectors.T @ bases), weights, values, vectors, scalar_weight, prior)
 
     def solve(self, right: Array) -> tuple[Array, int]:
-        """Return S for the symmetric `right`, and the number of iterations."""
-        condition = _Preconditioner.of(self)
+        """Return the solution S for the symmetric right-hand side R = `right`, and the number of iterations."""
+        preconditioner = _Preconditioner.of(self)
         residual = self.eigenvectors.T @ right @ self.eigenvectors
         S = np.zeros_like(residual)
-        direction = condition.solve(residual)
+        direction = preconditioner.solve(residual)
         energy = first = float(np.vdot(residual, direction))
         count = 0
         while energy > _TOLERANCE**2 * first and count < _LIMIT:
@@ -64,19 +78,19 @@ class ProjectedEquations:
             step = energy / float(np.vdot(direction, image))
             S += step * direction
             residual -= step * image
-            better = condition.solve(residual)
-            energy, before = float(np.vdot(residual, better)), energy
-            direction = better + energy / before * direction
+            preconditioned = preconditioner.solve(residual)
+            energy, before = float(np.vdot(residual, preconditioned)), energy
+            direction = preconditioned + energy / before * direction
             count += 1
         return self.eigenvectors @ S @ self.eigenvectors.T, count
 
     def _apply(self, S: Array) -> Array:
         rounds, features, rank = self.bases.shape
-        seen = (S @ self._flat).reshape(features, rounds, rank).transpose(1, 0, 2)  # S Z_k
-        inner = self.bases.mT @ seen
+        products = (S @ self._flat).reshape(features, rounds, rank).transpose(1, 0, 2)  # S Z_k
+        inner = self.bases.mT @ products
         traces = self.scalar_weight * np.trace(inner, axis1=1, axis2=2)
-        pulled = self.weights[:, None, None] * (seen - self.bases @ inner) + traces[:, None, None] * self.bases
-        out = _side_by_side(pulled) @ self._flat.T
+        weighted = self.weights[:, None, None] * (products - self.bases @ inner) + traces[:, None, None] * self.bases
+        out = _side_by_side(weighted) @ self._flat.T
         return np.asarray(self.prior * S + (out + out.T) / 2)
 
     @cached_property
@@ -86,18 +100,19 @@ class ProjectedEquations:
 
 @dataclass(frozen=True)
 class _Preconditioner:
-    """The operator with less coupling, and its solution.
+    """An approximation of the operator that is cheap to invert.
 
-    It is exact on S_ab, S_aj and S_ja for leading a, b and a given other j, and diagonal elsewhere; then the scalars, a
-    term of low rank, by the Woodbury identity.
+    For leading directions a, b and every other direction j it keeps the couplings of the operator among all S_ab, and
+    for each j those among all S_aj. Of the rest it keeps the diagonal. The traces add a term of low rank, which the
+    Woodbury identity inverts.
 
     Attributes:
-        diagonal: (features, features).
-        cross: inverses on S_aj by j, (others, leading, leading).
-        inner: inverse on S_ab, in `basis`.
-        basis: of the symmetric (leading, leading) matrices.
-        scalars: each P_k sqrt(v) solved without the scalars, flat, (rounds, features^2).
-        small: factor of the capacitance matrix I + v <P_k, solved P_l>.
+        diagonal: diagonal of the operator without the traces, (features, features).
+        cross: for each j the inverse on the S_aj, (others, leading, leading).
+        inner: inverse on the S_ab, in coordinates of `basis`.
+        basis: orthonormal basis of the symmetric (leading, leading) matrices.
+        scalars: sqrt(v) P_k after inversion without the traces, one row a round, (rounds, features^2).
+        small: Cholesky factor of Woodbury's small matrix I + v <P_k, inverted P_l>, (rounds, rounds).
     """
 
     diagonal: Array
@@ -114,7 +129,8 @@ class _Preconditioner:
         rounds, features, _ = system.bases.shape
         P = system.bases @ system.bases.mT
         on_diagonal = np.ascontiguousarray(np.diagonal(P, axis1=1, axis2=2))
-        # <X, sym(M X)> and <X, P X P> for X = (e_i e_j^T + e_j e_i^T) / sqrt(2)
+        # <X, sym(M X)> - sum_k w_k <X, P_k X P_k> + prior <X, X> for X = (e_i e_j^T + e_j e_i^T) / sqrt(2), with M the
+        # diagonal matrix of the eigenvalues
         squares = (w @ (P**2).reshape(rounds, -1)).reshape(features, features)
         diagonal = prior + (m[:, None] + m) / 2 - (on_diagonal.T * w) @ on_diagonal - squares
         leading = min(int(np.sum(m > _HEAVY * m[0])), _LEADING, features)
@@ -124,9 +140,9 @@ class _Preconditioner:
         cross -= np.einsum("kaj,kbj->jab", w[:, None, None] * mixed, mixed, optimize=True)
         cross += prior * np.eye(leading) + np.diag(m[:leading]) / 2
         cross[:, np.arange(leading), np.arange(leading)] += m[leading:, None] / 2
-        seen = basis @ lead[:, None]  # (rounds, basis, leading, leading)
+        images = basis @ lead[:, None]  # (rounds, basis, leading, leading)
         inner = prior * np.eye(len(basis)) + np.tensordot(basis * m[:leading], basis, ((1, 2), (1, 2)))
-        inner -= np.tensordot(w[:, None, None, None] * seen, seen, ((0, 2, 3), (0, 3, 2)))
+        inner -= np.tensordot(w[:, None, None, None] * images, images, ((0, 2, 3), (0, 3, 2)))
         bare = cls(
             np.maximum(diagonal, prior), np.linalg.inv(cross), np.linalg.inv(inner), basis, P, (np.zeros(0), True)
         )
@@ -136,12 +152,12 @@ class _Preconditioner:
         return cls(bare.diagonal, bare.cross, bare.inner, basis, scalars, cho_factor((small + small.T) / 2))
 
     def solve(self, right: Array) -> Array:
-        """Solve for one right-hand side."""
+        """Apply the inverse to one right-hand side."""
         weights = cho_solve(self.small, self.scalars @ right.reshape(-1))
         return np.asarray(self._local(right) - (weights @ self.scalars).reshape(right.shape))
 
     def _local(self, right: Array) -> Array:
-        """Solve without the scalars, for one matrix or a stack of them."""
+        """Apply the inverse without the traces to one matrix or a stack of them."""
         leading = self.basis.shape[1]
         out = right / self.diagonal
         out[..., leading:, :leading] = (self.cross @ right[..., leading:, :leading, None])[..., 0]
@@ -152,5 +168,5 @@ class _Preconditioner:
 
 
 def _side_by_side(stack: Array) -> Array:
-    """Return [M_1 .. M_K] of (K, features, columns)."""
+    """Join a stack M_k, (K, features, columns), into the matrix [M_1 .. M_K]."""
     return np.ascontiguousarray(stack.transpose(1, 0, 2).reshape(stack.shape[1], -1))

@@ -1,6 +1,6 @@
 """Solve for FAPS' subspaces X_k round by round, at any number of features.
 
-Where every subproblem is solved exactly, S cancels: with G = (I - X X^T) S X known, stationarity of the new X says
+Where every subproblem is solved exactly, S cancels: with G = (I - X X^T) S X known, stationarity of the new X means
 (I - X X^T) S X = (I - X X^T) R X, R = X_old G_old^T + G_old X_old^T - beta Z Z^T, and the message
 Y = beta P Z + P R Z + R P Z - 2 P R P Z, P = X X^T, has X as its only unknown, in the span of [Y, X_old, G_old, Z].
 With one inner step X = orth(X_old M + beta Z Z^T X_old), and M = X_old^T S X_old (rank x rank) is the only unknown; the
@@ -8,7 +8,7 @@ part of the message outside X gives G, the part inside gives the equations.
 
 Either way (I - X_k X_k^T) S X_k are known, and S follows by elimination as from FedPG. Several inner steps allow no
 such solve: there are fewer equations than unknowns. The equations of a round have several roots, so an estimate of S
-(`near_consensus`) says where to begin.
+(`near_consensus`) chooses the start.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def solve_round_by_round(
 
     Args:
         rounds: the client's messages.
-        algorithm: that the client runs.
+        algorithm: the FAPS that the client runs.
         rows: public bound on the rank of S; 0 for none.
-        estimate: of S, to start the solves from.
+        estimate: an estimate of S, to start the solves from.
 
     Returns:
         The solution, `residual` that of the elimination; `None` where the first solve already fails.

@@ -23,7 +23,7 @@ LARGEST_COUNT = 101.0
 
 @dataclass(frozen=True)
 class ReceivedRounds:
-    """What the client received, and how many inner steps it makes.
+    """Broadcasts that the client received, and its numbers of inner steps.
 
     Attributes:
         probes: Z_k.

@@ -11,16 +11,16 @@ from securefed._tensors import Array
 
 @dataclass(frozen=True)
 class FAPSSolution:
-    """S by one method.
+    """An estimate of S by one method.
 
     Attributes:
         gram: S.
         method: see `ConsensusGram`.
         residual: relative residual of the messages; NaN where nothing was simulated.
-        rank: of the method's linear system or Jacobian.
-        unknowns: of that system.
-        condition: of that system.
-        notes: further diagnostics.
+        rank: rank of the method's linear system or Jacobian.
+        unknowns: number of unknowns of that system.
+        condition: condition number of that system.
+        notes: further diagnostics, by name.
     """
 
     gram: Array

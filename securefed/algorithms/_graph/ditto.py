@@ -21,9 +21,10 @@ from securefed.algorithms._hyperparameters import check_number
 )
 @dataclass(frozen=True, kw_only=True)
 class GraphDitto(GraphFedAvg):
-    """K steps of FedAvg on the global graph w, and K on g_i(v) + strength / 2 ||v - w||^2 from the client's own v.
+    """Learn a personal graph for every client beside FedAvg, drawn towards the global graph.
 
-    The personal graphs never touch the sum.
+    A client takes K steps of FedAvg on the global graph w, and K steps on g_i(v) + strength / 2 ||v - w||^2 from its
+    own v. It never sends v.
 
     Attributes:
         strength: lambda, at least 0; 0 makes the personal graphs those of IGL.

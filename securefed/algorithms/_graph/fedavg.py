@@ -1,4 +1,4 @@
-"""FedAvg on graphs: one global graph from everybody's signals (ppgl eq. 28; McMahan et al. 2017, Algorithm 1)."""
+"""FedAvg on graphs: one global graph from all clients' signals (ppgl eq. 28; McMahan et al. 2017, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from securefed.algorithms._graph.method import GRAPH, GraphMethod, LocalGraphDat
 )
 @dataclass(frozen=True, kw_only=True)
 class GraphFedAvg(GraphMethod):
-    """K steps on g_i from the global graph, then the mean weighted by N_i: the weights that make (28) of the g_i.
+    """Learn one global graph by averaging graphs that clients improve by local steps.
+
+    A client takes K steps on its objective g_i from the global graph. The server averages the results with weights N_i,
+    with which the g_i add up to the objective (28).
 
     Clients keep nothing between rounds; the momentum starts anew each round.
     """

@@ -17,7 +17,9 @@ from securefed.algorithms._hyperparameters import check_number
 )
 @dataclass(frozen=True, kw_only=True)
 class GraphFedProx(GraphFedAvg):
-    """Local steps on g_i(w) + mu / 2 ||w - w_global||^2. mu = 0 is FedAvg.
+    """Learn one global graph as FedAvg does, with local steps on g_i(w) + mu / 2 ||w - w_global||^2.
+
+    With mu = 0 it is FedAvg.
 
     Attributes:
         mu: at least 0.

@@ -1,4 +1,4 @@
-"""IGL: independent graph learning, each client alone (ppgl section V-A, baseline i).
+"""IGL: independent graph learning; each client learns a graph from its own signals (ppgl section V-A, baseline i).
 
 Source: ppgl eqs. (7), (18); the model is Kalofolias 2016.
 """
@@ -24,7 +24,11 @@ from securefed.algorithms._graph.method import OBJECTIVE, GraphMethod, GraphServ
 )
 @dataclass(frozen=True, kw_only=True)
 class IGL(GraphMethod):
-    """K steps a round on g_i alone. No graph leaves its client; the sum holds the objectives, to watch convergence."""
+    """Learn a graph from each client's own signals, without a term that couples the clients.
+
+    In each round a client takes K gradient steps on its own objective g_i (7). Its graph never leaves it: a client
+    sends only the value of its objective, so that the server can follow the convergence of the mean.
+    """
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
         """Name the tensors of one contribution, with bounds."""
@@ -35,20 +39,29 @@ class IGL(GraphMethod):
         return GraphServer(np.zeros(()), public)
 
     def broadcast(self, server: GraphServer) -> Tensors:
-        """`objective`: the mean of the last round's, 0 before the first. Clients make no use of it."""
+        """Return the clients' mean objective in the last round, 0 before the first; the clients do not use it."""
         return {OBJECTIVE: server.consensus}
 
     def read(self, broadcast: Tensors) -> Array:
-        """Return the part of a broadcast that the local steps use."""
+        """Return the mean objective of a broadcast, which takes the place of a consensus graph."""
         return np.asarray(broadcast[OBJECTIVE])
 
     def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Run the local steps of one round.
+
+        Args:
+            consensus: the mean objective, unused.
+            memory: the client's graph and the iterate before it.
+            own: the client's own distances and objective.
+
+        Returns:
+            The objective at the new graph, and the new memory.
+        """
         graph, previous = self.descend(own, *memory)
         return {OBJECTIVE: own.problem.objective(graph, own.distances)}, (graph, previous)
 
     def update(self, total: Tensors, survivors: Sequence[int], public: Public) -> Array:
-        """Compute the server's next vectors from the sum."""
+        """Return the mean of the survivors' objectives."""
         return np.asarray(total[OBJECTIVE] / len(survivors))
 
     def usual(self, public: Public) -> float:

@@ -42,7 +42,13 @@ edges_of = lru_cache(maxsize=8)(Edges)
 
 @dataclass(frozen=True)
 class GraphServer:
-    """`consensus` is what it broadcasts, (edges,) except for IGL; `round` counts completed rounds."""
+    """State of the server.
+
+    Attributes:
+        consensus: the graph that the server broadcasts, (edges,); a scalar for IGL.
+        public: public facts of the run.
+        round: number of completed rounds.
+    """
 
     consensus: Array
     public: Public = local()
@@ -95,11 +101,15 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
     """Base of the methods that learn graphs from smooth signals, g_i(w) of `SmoothGraph` being a client's objective.
 
     Attributes:
-        alpha, beta, zeta: of g_i, all positive. z_i / N_i has the unit of the data squared, and so has alpha / weight:
-            data of another scale needs other parameters.
-        step_size, momentum, local_steps: eta, xi, K of `MomentumDescent`.
-        start_weight: w^0 > 0, the weight of every edge at the start. Where degrees come near 0, the barrier's gradient
-            alpha / zeta throws weights far away in one step.
+        alpha: weight of the logarithm in g_i, positive. z_i / N_i and alpha / weight have the unit of the data squared,
+            so that data of another scale need other parameters.
+        beta: weight of the square in g_i, positive.
+        zeta: number added to the degrees in the logarithm of g_i, positive.
+        step_size: eta of `MomentumDescent`.
+        momentum: xi of `MomentumDescent`.
+        local_steps: K, the number of steps of `MomentumDescent` a round.
+        start_weight: w^0 > 0, the weight of every edge at the start. Where degrees come near 0, the gradient
+            of the logarithm, alpha / zeta, makes a single step change the weights very much.
 
     A client whose objective is not finite or has blown up against its start raises `DivergenceError`.
     """
@@ -127,18 +137,22 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
 
     @abstractmethod
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
-        """The tensors of one contribution."""
+        """Return the tensors of one contribution."""
 
     @abstractmethod
     def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
-        """A client's round: what it sends, (..., size) each, and what it remembers."""
+        """Run the local steps of one client's round.
+
+        Returns:
+            The tensors that the client sends, (..., size) each, and its new memory.
+        """
 
     @abstractmethod
     def update(self, total: Tensors, survivors: Sequence[int], public: Public) -> Array:
-        """The next consensus from a sum over the clients `survivors`."""
+        """Return the next consensus from the sum over the clients `survivors`."""
 
     def memory(self, edges: Edges) -> Memory:
-        """What a client remembers before its first round: its graph and the iterate before it."""
+        """Return a client's memory before its first round: its graph and the iterate before it."""
         graph = np.full(edges.count, self.start_weight)
         return graph, graph
 
@@ -206,7 +220,11 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         return {CONSENSUS: server.consensus}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
-        """Raises `DataError` for a consensus with which the server itself would have stopped."""
+        """Refuse a consensus so large that the server would have stopped with it.
+
+        Raises:
+            DataError: an entry is too large.
+        """
         largest, limit = float(np.abs(self.read(broadcast)).max(initial=0.0)), FAR * self.usual(public)
         if not largest <= limit:
             raise DataError(f"the broadcast reaches {largest:.3g}; one that has not blown up stays within {limit:.3g}")
@@ -214,7 +232,11 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
     def contribute(
         self, client: GraphClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[GraphClient, Tensors]:
-        """Raises `DivergenceError` where the local steps leave the numbers, or the domain of the objective."""
+        """Compute one client's contribution.
+
+        Raises:
+            DivergenceError: the local steps overflow, or leave the domain of the objective.
+        """
         own = self._own([client], lambda values: values[0])
         with np.errstate(over="ignore", invalid="ignore"):
             sent, memory = self.steps(self.read(broadcast), client.memory, own)
@@ -223,7 +245,7 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
     def contribute_together(
         self, clients: Sequence[GraphClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> list[tuple[GraphClient, Tensors] | DivergenceError]:
-        """`contribute` of several clients, batched; for each its result, or why it has none."""
+        """Return for each client the result of `contribute`, or the error that it raises; clients are batched."""
         own = self._own(clients, np.stack)
         memory = tuple(np.stack(part) for part in zip(*(client.memory for client in clients), strict=True))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -238,11 +260,15 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         return out
 
     def read(self, broadcast: Tensors) -> Array:
-        """What the clients' steps use of a broadcast."""
+        """Return the part of a broadcast that the local steps use."""
         return np.asarray(broadcast[CONSENSUS])
 
     def combine(self, server: GraphServer, aggregate: Aggregate) -> GraphServer:
-        """Raises `DivergenceError` naming the round."""
+        """Return the server's next state from the sum of the contributions.
+
+        Raises:
+            DivergenceError: the consensus has diverged; the message names the round.
+        """
         with np.errstate(over="ignore", invalid="ignore"):
             consensus = self.update(aggregate.total, aggregate.survivors, server.public)
         if not (np.abs(consensus) <= FAR * self.usual(server.public)).all():  # NaN fails the comparison

@@ -13,10 +13,12 @@ from securefed.errors import DataError
 
 @dataclass(frozen=True)
 class EdgeScores:
-    """Scores of one graph.
+    """Scores of one learned graph against the true one.
 
     Attributes:
-        precision, recall, f_score: of "an edge is there"; larger is better.
+        precision: share of the learned edges that are true.
+        recall: share of the true edges that are learned.
+        f_score: harmonic mean of precision and recall.
         relative_error: ||w - w*||_2 / ||w*||_2; smaller is better.
     """
 
@@ -28,10 +30,12 @@ class EdgeScores:
 
 @dataclass(frozen=True)
 class CommunityScores:
-    """How well communities match known groups; all 1 where they are the same.
+    """Scores of communities against known groups; all are 1 for equal partitions.
 
     Attributes:
-        information: normalised mutual information.      rand: Rand index.      fowlkes_mallows: that index.
+        information: normalised mutual information.
+        rand: Rand index.
+        fowlkes_mallows: Fowlkes-Mallows index.
     """
 
     information: float
@@ -40,7 +44,7 @@ class CommunityScores:
 
 
 def edge_scores(learned: Array, truth: Array, threshold: float = 0.2) -> EdgeScores:
-    """Scores of the weights `learned` (edges,) against `truth` (edges,), whose edges are its positive weights.
+    """Score the weights `learned` (edges,) against `truth` (edges,), whose edges are its positive weights.
 
     A learned edge is a weight above `threshold`. A graph without any has precision and F-score 0.
 
@@ -61,7 +65,7 @@ def edge_scores(learned: Array, truth: Array, threshold: float = 0.2) -> EdgeSco
 
 
 def community_scores(found: Array, truth: Array) -> CommunityScores:
-    """Scores of the labels `found` (vertices,) against the groups `truth` (vertices,), whatever the labels are."""
+    """Score the labels `found` (vertices,) against the groups `truth` (vertices,); label names need not match."""
     from sklearn import metrics  # noqa: PLC0415
 
     return CommunityScores(

@@ -25,10 +25,12 @@ from securefed.algorithms._hyperparameters import check_number
 )
 @dataclass(frozen=True, kw_only=True)
 class MRMTL(GraphMethod):
-    """K steps on g_i(v) + pull / 2 ||v - v_mean||^2 from the client's own v; the server averages the v of survivors.
+    """Learn a personal graph for every client, drawn towards the mean of the clients' graphs.
+
+    A client takes K steps on g_i(v) + pull / 2 ||v - v_mean||^2 from its own v; the server averages the survivors' v.
 
     Attributes:
-        pull: lambda, at least 0; 0 is IGL (and sends graphs for nothing).
+        pull: lambda, at least 0; 0 is IGL, except that clients still send their graphs.
     """
 
     pull: float = 1.0

@@ -45,14 +45,15 @@ class PPGL(GraphMethod):
     weights are the same. A client that sits out or is not counted keeps its graph and momentum; its next gamma_i is
     taken to the w_con it then receives.
 
-    Guarantee (theorem 2, with its condition): with automatic weights and everybody taking part, `objective` falls in
+    Guarantee (theorem 2, with its condition): with automatic weights and all clients each round, `objective` falls in
     every round after the first if momentum = 0 and step_size <= 2 / (L + rho gamma_i), L = `SmoothGraph.smoothness`
     at the smallest degree visited. The first round is exempt (gamma_i = 1 / N majorises nothing).
     NOT promised: that fall with momentum (measured: none at the paper's xi = .9, some at .97), nor under partial
     participation; a global minimum; privacy of w_i.
 
     Attributes:
-        sparsity: lambda > 0.      nu: nu > 0.
+        sparsity: lambda > 0, the weight of both penalties in (8).
+        nu: nu > 0, the weight of the distances to the consensus relative to its L1 norm.
         weights: `equal` keeps gamma_i = 1 / N for all (Table III, "w/o"); another shared value would only scale nu.
         distance_floor: eps > 0. The pull's curvature is at most rho / eps; step_size rho <= eps keeps steps stable
             for a client whose graph meets the consensus.
@@ -71,7 +72,7 @@ class PPGL(GraphMethod):
 
     @property
     def rho(self) -> float:
-        """Penalty parameter rho = lambda nu."""
+        """Return the penalty parameter rho = lambda nu."""
         return self.sparsity * self.nu
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:

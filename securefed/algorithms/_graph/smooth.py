@@ -14,15 +14,20 @@ from securefed.algorithms._hyperparameters import check_integer, check_number, c
 
 @dataclass(frozen=True)
 class SmoothGraph:
-    """g(w) = z^T w / N - alpha 1^T log(S w + zeta) + 2 beta ||w||^2 over w >= 0   (ppgl eqs. 7, 18).
+    """Objective of learning a graph from smooth signals (ppgl eqs. 7, 18).
 
-    z holds squared distances between the vertices' signals, so that weight goes to edges between vertices that carry
-    similar signals; the logarithm keeps every vertex connected, the square spreads its weight over several edges.
-    g is 4 beta strongly convex. Scaling: with zeta = 0, (c alpha, beta / c) has c times the minimiser of (alpha, beta)
-    on z, so that alpha = 1 loses nothing.
+    g(w) = z^T w / N - alpha 1^T log(S w + zeta) + 2 beta ||w||^2 over edge weights w >= 0, with S w the degrees.
+
+    z holds squared distances between the vertices' signals, so that edges between vertices with similar signals get
+    large weights. The logarithm keeps every vertex connected, and the square spreads a vertex's weight over several
+    edges. g is strongly convex with constant 4 beta. With zeta = 0, the minimiser for (c alpha, beta / c) is c times
+    that for (alpha, beta), so that alpha = 1 is no restriction.
 
     Attributes:
-        edges: of the graph.      alpha, beta, zeta: as above.
+        edges: edges of the graph.
+        alpha: weight of the logarithm.
+        beta: weight of the square.
+        zeta: number added to the degrees in the logarithm.
     """
 
     edges: Edges
@@ -31,7 +36,7 @@ class SmoothGraph:
     zeta: float
 
     def objective(self, graph: Array, distances: Array) -> Array:
-        """g(w), (...,); `graph` and `distances` = z / N are (..., edges)."""
+        """Return g(w), (...,); `graph` and `distances` = z / N are (..., edges)."""
         degrees = self.edges.degrees(graph) + self.zeta
         smoothness = (distances * graph).sum(axis=-1)
         return np.asarray(
@@ -46,16 +51,16 @@ class SmoothGraph:
         return np.asarray(distances - barrier + 4 * self.beta * graph)
 
     def smoothness(self, degree: float) -> float:
-        """Largest eigenvalue of the Hessian where no degree is below `degree`; ||S||_2^2 = 2 (d - 1).
+        """Bound the largest eigenvalue of the Hessian where no degree is below `degree`; ||S||_2^2 = 2 (d - 1).
 
         Proposition 1 takes degree = 0 and finds 4 beta + 2 alpha (d - 1) / zeta^2, millions with the usual zeta:
-        far beyond 1 / step_size. What a run needs is this bound at the degrees it visits.
+        far beyond 1 / step_size. A run needs the bound only at the degrees that it visits.
         """
         return 4 * self.beta + 2 * self.alpha * (self.edges.vertices - 1) / (degree + self.zeta) ** 2
 
     @property
     def largest_weight(self) -> float:
-        """sqrt(alpha / (2 beta)): no weight of a minimiser is larger, whatever the data.
+        """Return sqrt(alpha / (2 beta)), which bounds the weights of a minimiser for all data.
 
         At a weight w > 0, 4 beta w <= alpha (1 / deg_i + 1 / deg_j) <= 2 alpha / w. The same holds with a pull
         towards a graph whose weights are no larger.
@@ -68,7 +73,9 @@ class MomentumDescent:
     """Accelerated projected gradient steps (ppgl eqs. 19-21).
 
     Attributes:
-        step_size: eta > 0.      momentum: xi in [0, 1).      steps: K >= 1.
+        step_size: eta > 0.
+        momentum: xi in [0, 1).
+        steps: number of steps, K >= 1.
 
     An extrapolated point may have negative degrees, which no graph has; beyond -zeta the objective is undefined, and
     just before it the gradient is unbounded. A client's step from such a point is made without momentum instead: of

@@ -1,4 +1,4 @@
-"""Arrays whose memory serves again: to be handed fresh memory takes longer than most steps take to fill it."""
+"""Reuse the memory of large arrays; to allocate fresh memory takes longer than most steps take to fill it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import numpy as np
 from securefed._tensors import Array
 
 ROOMY = 2
-"""How many times what is asked for a block may hold."""
+"""Largest size of a block that is reused, as a multiple of the size asked for."""
 
 
 class ArrayPool:
     """Uninitialised arrays, for any number of threads.
 
-    The memory of an array that nobody refers to any more, not even through a view, serves the next of about its size:
-    no array that somebody holds ever changes. A pool keeps about what was in use at once; it goes with its owner, and a
-    copy or a pickle of it is a new one.
+    When no reference to an array is left, not even through a view, the pool reuses its memory for the next array of
+    about the same size. An array that is still referred to never changes. The pool keeps about as much memory as was in
+    use at one time, and frees it together with its owner. A copy or a pickle of a pool is an empty pool.
     """
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class ArrayPool:
         return ArrayPool, ()
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """An array of this shape and type, of whatever was there before."""
+        """Return an uninitialised array of this shape and type."""
         size = math.prod(shape) * dtype.itemsize
         with self._lock:
             block = self._idle(size)
             return block[:size].view(dtype).reshape(shape)  # the block is in use from here on: a view refers to it
 
     def _idle(self, size: int) -> Array:
-        """A block of at least `size` bytes; where none is idle, a new one in place of the idle ones too small."""
+        """Return an idle block of at least `size` bytes, or a new one in place of slightly smaller idle blocks."""
         held = _references(self._blocks)
         idle = [k for k, count in enumerate(held) if count == _OURS]
         fitting = [k for k in idle if size <= len(self._blocks[k]) <= ROOMY * size]
@@ -56,4 +56,4 @@ def _references(blocks: Sequence[Array]) -> list[int]:
 
 
 _OURS = _references([np.empty(0)])[0]
-"""What an array counts that only a list refers to."""
+"""Reference count of an array that only a list refers to."""

@@ -15,7 +15,7 @@ from securefed.algorithms._optimization.model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMethod(GradientMethod):
-    """T local steps, each on one of M blocks of the client's rows, drawn at random with replacement.
+    """Base of the methods whose local steps each take one of M blocks of the client's rows, drawn with replacement.
 
     Attributes:
         local_steps: T >= 1.
@@ -32,7 +32,7 @@ class BlockMethod(GradientMethod):
         check_integer("blocks", self.blocks, 1)
 
     def memory(self, model: Model) -> Memory:
-        """A stored gradient for each block, zero at the start."""
+        """Return a client's memory before its first round: a stored gradient of zero for each block."""
         return tuple(model.zeros() for _ in range(self.blocks))
 
     def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
@@ -42,6 +42,10 @@ class BlockMethod(GradientMethod):
         return BatchDraw.of([blocks[j] if self.blocks > 1 else slice(None) for j in drawn], drawn)
 
     def enough_rows(self, public: Public) -> None:
-        """Raises `ConfigError` where a client has fewer rows than blocks."""
+        """Check that every client has at least as many rows as blocks.
+
+        Raises:
+            ConfigError: a client has fewer rows.
+        """
         fewest = min(public.rows)
         require(self.blocks <= fewest, f"{self.blocks} blocks need as many rows of every client; one has {fewest}")

@@ -23,8 +23,8 @@ from securefed.problems._base import LinearInput
 GROUP_BYTES = 2 * 2**20
 """Of one vector of a group, (clients, parameters): beyond a core's own cache a round takes up to 4 times as long."""
 FRAME_BYTES = 24 * 2**20
-"""The same for groups that form their largest weight once a round: many clients share a product, and few groups wait
-for the interpreter's lock."""
+"""As `GROUP_BYTES`, for groups that form their largest weight once a round: many clients share a product, and few
+groups wait for the interpreter's lock."""
 BATCH_BYTES = 6 * 2**20
 """Of the rows of one step of a group: larger stacks take twice the time a client, in memory traffic."""
 MOVED = 128
@@ -127,7 +127,7 @@ class _Group:
 
 
 def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> bool:
-    """Whether a `FactoredCohort` can compute these clients, and pays: by multiplications for a client's input weight.
+    """Return whether a `FactoredCohort` can compute these clients, and with fewer multiplications for the input weight.
 
     Blocks of memory, whose arrays are written into, are left to plain vectors.
     """

@@ -1,4 +1,4 @@
-"""Several clients' local steps without forming the largest gradients: those of weights that enter by a product alone.
+"""Compute several clients' local steps without forming the gradients of weights that enter only by a product.
 
 Where rows enter a model as z = x W^T alone, the gradient in W over rows X is D^T X, D = d loss / dz. Local steps
 combine vectors linearly, so that W is at any time a combination of vectors received or remembered and of such products:
@@ -138,7 +138,7 @@ class FactoredCohort:
                 out[...] = term
 
     def weights(self, own: FactoredVector, spec: TensorSpec) -> list[tuple[Coefficient, Array]]:
-        """What the received and remembered vectors add to a weight: (outputs, inputs) or (clients, outputs, inputs)."""
+        """Return the terms that stored vectors add to a weight: (outputs, inputs) or (clients, outputs, inputs)."""
         common, out = np.zeros(spec.size, self.model.problem.dtype), []
         for identity, coefficient in own.vectors.items():
             entries = self.part(self.vectors[identity], spec.name)
@@ -253,9 +253,9 @@ class _Products:
 
 
 class FactoredVector(NDArrayOperatorsMixin):
-    """(clients, parameters) a combination of a frame's vectors and gradients; `rest` is of all but W.
+    """A combination of a frame's vectors and gradients, (clients, parameters); `rest` holds all parameters but W.
 
-    Sums and multiples stay combinations; whatever else NumPy is asked to do with it, it does with the numbers.
+    Sums and multiples stay combinations; for every other operation of NumPy the numbers are computed first.
     """
 
     def __init__(self, frame: FactoredCohort, vectors: Coefficients, steps: Coefficients, rest: LazySum) -> None:
@@ -281,7 +281,7 @@ class FactoredVector(NDArrayOperatorsMixin):
         return FactoredVector(self.frame, vectors, steps, rest)
 
     def times(self, factor: Coefficient) -> FactoredVector:
-        """`factor` times self."""
+        """Return factor * self."""
         vectors, steps = _scaled(self.vectors, factor), _scaled(self.steps, factor)
         return FactoredVector(self.frame, vectors, steps, self.rest.times(factor))
 

@@ -1,4 +1,8 @@
-"""Gradients of a weight over several local steps, stored as the two factors of each product."""
+"""Store the gradients of a weight over several local steps as pairs of factors.
+
+The gradient of a weight matrix by a batch of rows is a product D^T A, of rank at most the number of rows. To multiply
+by the factors is cheaper than to form the gradient.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,17 @@ from securefed.algorithms._optimization.array_pool import ArrayPool
 from securefed.problems._weight_products import turned
 
 Coefficient = Any
-"""A number, or (clients, 1)."""
+"""A number for all clients, or one for each, (clients, 1)."""
 Coefficients = Mapping[int, Coefficient]
 
 
 class FactoredGradients:
-    """Gradients G_s = D_s^T A_s of one weight of several clients, s = 0, 1, ...
+    """Gradients G_s = D_s^T A_s of one weight matrix in local steps s = 0, 1, ..., for several clients at once.
 
-    A_s (clients, widest of the step, inputs) and D_s (clients, widest of the step, outputs) lie side by side, so that a
-    product with any combination of the G_s is two products with all of them.
+    A_s (clients, rows, inputs) holds the inputs of the weight's layer for the rows of step s, and D_s (clients, rows,
+    outputs) the derivatives of the loss by the layer's outputs; `rows` is the largest number of rows of a client in the
+    step. All A_s lie in one array, and all D_s in another, so that a product with any linear combination
+    sum_s c_s G_s takes two matrix products.
     """
 
     def __init__(self, pool: ArrayPool) -> None:
@@ -29,7 +35,12 @@ class FactoredGradients:
         self._ends = [0]
 
     def take(self, slope: Array, entered: Array) -> None:
-        """Keep one more gradient (copied)."""
+        """Copy the two factors of the next step's gradient.
+
+        Args:
+            slope: D_s.
+            entered: A_s.
+        """
         start, end = self._ends[-1], self._ends[-1] + entered.shape[1]
         if end > self._entered.shape[1]:
             self._entered, self._slopes = (
@@ -40,23 +51,23 @@ class FactoredGradients:
         self._ends.append(end)
 
     def forward(self, entered: Array, steps: Coefficients) -> Array:
-        """sum_s c_s (A A_s^T) D_s."""
+        """Return A (sum_s c_s G_s)^T for inputs A = `entered`, (clients, rows, outputs); `steps` maps s to c_s."""
         past, slopes, weights = self._used(steps)
         return ((entered @ turned(past)) * weights[:, None]) @ slopes
 
     def backward(self, slope: Array, steps: Coefficients) -> Array:
-        """sum_s c_s (D D_s^T) A_s."""
+        """Return D (sum_s c_s G_s) for derivatives D = `slope`, (clients, rows, inputs); `steps` maps s to c_s."""
         past, slopes, weights = self._used(steps)
         return ((slope @ turned(slopes)) * weights[:, None]) @ past
 
     def form(self, steps: Coefficients, out: Array) -> None:
-        """Write sum_s c_s D_s^T A_s."""
+        """Write the combination sum_s c_s G_s into `out`, (clients, outputs, inputs)."""
         past, slopes, weights = self._used(steps)
         scaled = np.multiply(slopes, weights[:, :, None], out=self._pool.empty(slopes.shape, slopes.dtype))
         np.matmul(turned(scaled), past, out=out)
 
     def _used(self, steps: Coefficients) -> tuple[Array, Array, Array]:
-        """A, D and the coefficients (clients or 1, rows) as far as the last step that counts."""
+        """Return all A, all D and the coefficient of each row (clients or 1, rows), up to the last step in `steps`."""
         end = self._ends[max(steps) + 1]
         clients = max(np.shape(value)[0] if np.ndim(value) else 1 for value in steps.values())
         weights = np.zeros((clients, end), self._entered.dtype)
@@ -65,7 +76,7 @@ class FactoredGradients:
         return self._entered[:, :end], self._slopes[:, :end], weights
 
     def _grown(self, kept: Array, like: Array, least: int) -> Array:
-        """Room for `least` rows and as many again, with what was kept."""
+        """Return an array with room for 2 * `least` rows that begins with the rows of `kept`."""
         out = self._pool.empty((len(like), 2 * least, like.shape[2]), like.dtype)
         if kept.size:
             out[:, : kept.shape[1]] = kept

@@ -43,9 +43,9 @@ class CompositeFedADMM(SteppingMethod):
     v_i = pi_i + rho X_i; the client sends v_i+ - v_i. Server (82), H the clients heard so far:
     Z = argmin sum_i (rho/2) ||Z - v_i / rho||^2 + Psi(Z) = prox_{Psi / (rho H)}(sum_i v_i / (rho H)).
 
-    Settled: Algorithm 3 leaves X_i^0 and pi_i^0 open. A client starts at X_i = Z (the one it first hears of) and
-    pi_i = 0, so v_i = rho Z, which the server adds for it; clients never heard of are no part of (82). With everybody
-    in every round this is Algorithm 3 started at X_i^0 = Z^0.
+    Algorithm 3 leaves X_i^0 and pi_i^0 open. Here a client starts at X_i = Z (the first that it receives) and
+    pi_i = 0, so v_i = rho Z, which the server adds for it; clients never heard of are no part of (82). With all
+    clients in every round this is Algorithm 3 started at X_i^0 = Z^0.
 
     Invariant: `sum` = sum of the v_i of the clients heard. It is a running sum: `dv` travels in the 64-bit ring. Its
     bound is practical: beyond it clients refuse and it doubles.

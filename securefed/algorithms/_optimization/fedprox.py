@@ -25,16 +25,20 @@ from securefed.algorithms._optimization.local_steps import LocalTraining, Memory
 )
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
-    """y <- y - eta (g(y) + mu (y - x)), T times from y = x: an inexact argmin of f_i(y) + mu/2 ||y - x||^2  (2).
+    """Average models that clients train by local steps with a penalty on the distance from the global model.
 
-    Server as FedAvg's. The source leaves the local solver and its accuracy open (its gamma); here it is T steps of
-    gradient descent. mu = 0 is FedAvg, bit for bit.
+    A client starts at y = x and takes T steps y <- y - eta (g(y) + mu (y - x)), which approximately minimise
+    f_i(y) + mu/2 ||y - x||^2  (2). The server is FedAvg's.
 
-    Not guaranteed: that the fixed point is the optimum. With several local steps it is biased as FedAvg's is, less so
-    for larger mu.
+    The source leaves the local solver and its accuracy (its gamma) open; here it is T steps of gradient descent. With
+    mu = 0 the results are FedAvg's, bit for bit.
+
+    The fixed point need not be the optimum. With several local steps it is biased as FedAvg's is, less so for larger
+    mu.
 
     Attributes:
-        mu: >= 0, with eta mu <= 1: beyond, a local step leaps past x (and the declared bound would not hold).
+        mu: weight of the penalty, at least 0, with eta mu <= 1; otherwise a local step could overshoot x, and the
+            declared bound would not hold.
     """
 
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}

@@ -1,4 +1,4 @@
-"""Sums of multiples of arrays that are added up only when the numbers are needed, to save large arrays."""
+"""Keep linear combinations of large arrays unevaluated until their numbers are needed, to save memory and time."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from securefed.algorithms._optimization.array_pool import ArrayPool
 from securefed.algorithms._optimization.factored_gradients import Coefficient
 
 MANY = 8
-"""Terms beyond which a sum had better be added up: each keeps an array alive."""
+"""With more terms than this a sum should be evaluated, since each term keeps an array in memory."""
 
 
 class LazySum:
-    """sum_k c_k A_k of arrays (entries,) or (clients, entries), c_k numbers or (clients, 1).
+    """An unevaluated sum_k c_k A_k of arrays (entries,) or (clients, entries), with c_k numbers or (clients, 1).
 
-    The arrays A_k are never written to.
-
-    Terms are held by their array's identity, so that what is subtracted again leaves nothing behind.
+    The arrays A_k are never written to. Terms are stored by the identity of their array, so that subtracting the same
+    multiple of an array removes its term.
     """
 
     def __init__(self, pool: ArrayPool, terms: Mapping[int, tuple[Coefficient, Array]]) -> None:
         self._pool, self._terms = pool, dict(terms)
 
     def __len__(self) -> int:
-        """Number of terms."""
+        """Return the number of terms."""
         return len(self._terms)
 
     @classmethod
@@ -78,5 +77,5 @@ class LazySum:
 
 
 def unscaled(coefficient: Coefficient) -> bool:
-    """Whether it is the number one."""
+    """Return whether a coefficient is the number one."""
     return np.ndim(coefficient) == 0 and bool(coefficient == 1)

@@ -26,11 +26,12 @@ from securefed.algorithms._optimization.proximal_steps import ProximalSteps
 )
 @dataclass(frozen=True, kw_only=True)
 class LoSACProx(ProximalSteps, LoSAC):
-    """x_i <- prox_{eta Psi}(x_i - eta (phi_i / N - y_ij + g_ij(x_i)))   (16), everything else as in LoSAC.
+    """Train by LoSAC with a proximal step after each local gradient step.
 
-    Invariant and ring: as LoSAC's. Without a regulariser it is LoSAC, bit for bit.
+    A local step is x_i <- prox_{eta Psi}(x_i - eta (phi_i / N - y_ij + g_ij(x_i)))  (16). Everything else is as in
+    LoSAC, including the invariant and the ring; without a regulariser the results are LoSAC's, bit for bit.
 
-    At the fixed point phi / N = (1/S) sum_ij g_ij(x), so what is minimised is (1/S) sum_ij f_ij + Psi: with the
+    At the fixed point phi / N = (1/S) sum_ij g_ij(x), so the method minimises (1/S) sum_ij f_ij + Psi: with the
     `printed` block scale that is (M/S) sum_i n_i (mean loss of client i) + Psi, and NOT (14) with its 1/N. To solve
     (14) with weight lambda, give Psi the weight lambda M N / S (`consistent`: lambda N / S).
 

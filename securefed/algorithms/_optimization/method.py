@@ -1,4 +1,4 @@
-"""What all gradient methods share: states, names on the wire, commit and roll-back, evaluation.
+"""The base of all gradient methods: states, names on the wire, commit and roll-back, evaluation.
 
 A method adds three things: the bounds of its contribution, a client's local steps, and the server's update.
 """
@@ -30,17 +30,20 @@ from securefed.problems import Problem, problems
 from securefed.problems._linear import SoftmaxRegression
 
 BLOWN_UP = 1e6
-"""How many times what it was at the start a vector of the server may grow to before a run counts as diverged."""
+"""A run has diverged when an entry of a server's vector exceeds this many times its largest entry at the start."""
 HOPELESS = 1e12
-"""What no entry of a contribution reaches, whatever the bounds."""
+"""A contribution with an entry beyond this has diverged, whatever its bounds."""
 
 
 @dataclass(frozen=True)
 class ModelServer:
-    """`vectors["x"]` is the model; further ones are the method's. `round` counts completed rounds.
+    """State of the server.
 
     Attributes:
-        peaks: by vector, its largest entry at the start (the first one that is not 0, and at least 1).
+        vectors: the server's vectors by name; `x` is the model, the others belong to the method.
+        model: the problem's model; it is never stored with the state.
+        round: number of completed rounds.
+        peaks: for each vector its largest entry at the start (the first value that is not 0, and at least 1).
     """
 
     vectors: dict[str, Array]
@@ -51,7 +54,14 @@ class ModelServer:
 
 @dataclass(frozen=True)
 class ModelClient:
-    """`memory` is committed: the server's sums hold it. `pending` replaces it if the last contribution counts."""
+    """State of one client.
+
+    Attributes:
+        memory: the committed memory, which the server's sums include.
+        data: the client's rows; they are never stored with the state.
+        model: the problem's model; it is never stored with the state.
+        pending: memory after the last contribution; it replaces `memory` if the sum counts the contribution.
+    """
 
     memory: Memory
     data: Dataset = local()
@@ -76,8 +86,9 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
     sent: ClassVar[tuple[str, ...]]
     """Vectors of the contribution."""
     replayable: ClassVar[bool] = True
-    """Whether anybody can run `steps` in the clients' place: nothing but `+ - *`, so that it may run on complex numbers
-    and on projections of the vectors, from a memory of zeros."""
+    """True if an attacker can run `steps` in the clients' place, from a memory of zeros. The method then uses only
+    `+ - *`, so that it also runs on complex numbers and on projections of the vectors.
+    """
 
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)
@@ -93,26 +104,32 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
     @abstractmethod
     def factors(self, public: Public) -> Mapping[str, tuple[float, Ring]]:
-        """By contributed vector: its largest entry in units of the gradient's, and its ring."""
+        """Return for each contributed vector its largest entry, in units of the gradient's, and its ring."""
 
     @abstractmethod
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """A client's round: what it sends and what it remembers. Linear in all but the gradients where `replayable`."""
+        """Run the local steps of one client's round.
+
+        Where `replayable`, the results are linear in everything but the gradients.
+
+        Returns:
+            The vectors that the client sends, and its new memory.
+        """
 
     @abstractmethod
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
-        """The server's vectors after a sum over the clients `survivors` (ids)."""
+        """Return the server's next vectors from the sum over the clients `survivors` (ids)."""
 
     def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
-        """The rows of each local step; one full-batch step by default."""
+        """Draw the rows of each local step; by default one full-batch step."""
         return BatchDraw.of(batches(rows, None, 1, rng))
 
     def moved(self, point: Array, direction: Array, public: Public) -> Array:
-        """A local step from `point` against `direction`."""
+        """Return the point after a local step from `point` against `direction`."""
         return point - self.learning_rate * direction
 
     def memory(self, model: Model) -> Memory:
-        """What a client remembers before its first round."""
+        """Return a client's memory before its first round."""
         return ()
 
     def layout(self, public: Public) -> Layout:
@@ -142,7 +159,11 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         return out
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
-        """Raises `DataError` for entries with which the server itself would have stopped."""
+        """Refuse entries so large that the server would have stopped with them.
+
+        Raises:
+            DataError: an entry is too large.
+        """
         for name, value in broadcast.items():
             if not _peak(value) <= HOPELESS:
                 raise DataError(f"{name!r} reaches {_peak(value):.3g}; vectors that have not diverged stay below 1e12")
@@ -150,7 +171,11 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
     def contribute(
         self, client: ModelClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[ModelClient, Tensors]:
-        """Raises `DivergenceError` where a local step leaves the numbers."""
+        """Compute one client's contribution.
+
+        Raises:
+            DivergenceError: a local step overflows.
+        """
         model, data = client.model, client.data
         received = self.read(model, broadcast)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -161,7 +186,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
     def contribute_together(
         self, clients: Sequence[ModelClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
-        """`contribute` of several clients, batched; for each its result, or why it has none."""
+        """Return for each client the result of `contribute`, or the error that it raises; clients are batched."""
         model = clients[0].model
         received = self.read(model, broadcast)
         datasets = [client.data for client in clients]
@@ -184,7 +209,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
     @cached_property
     def _pool(self) -> ArrayPool:
-        """Where a cohort's large arrays come from, in this round and the next."""
+        """Return the pool of a cohort's large arrays, which later rounds reuse."""
         return ArrayPool()
 
     def _group(
@@ -216,7 +241,11 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         return {part: model.vector("" if part == "x" else part, broadcast) for part in self.received}
 
     def combine(self, server: ModelServer, aggregate: Aggregate) -> ModelServer:
-        """Raises `DivergenceError` naming the round and the vector that has blown up against the start."""
+        """Return the server's next state from the sum of the contributions.
+
+        Raises:
+            DivergenceError: a vector has diverged; the message names it and the round.
+        """
         model = server.model
         total = {part: model.vector(part, aggregate.total).astype(np.float64, copy=False) for part in self.sent}
         with np.errstate(over="ignore", invalid="ignore"):

@@ -44,7 +44,8 @@ class MimeSVRG(SteppingMethod):
     The phase is part of the server's state and of every broadcast; `direction` carries a mean gradient in either phase,
     so that one bound and one layout fit both. Each exchange draws its own cohort and loses its own clients: with
     sampling, c is the gradient of OTHER clients than those that step, where the source has the same ones in both.
-    Clients carry no memory, nothing is a running sum. One full-batch step is gradient descent, with everybody in.
+    Clients carry no memory, and no quantity is a running sum. With all clients in every round, one full-batch step is
+    gradient descent.
     """
 
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
@@ -73,7 +74,11 @@ class MimeSVRG(SteppingMethod):
         return {**super().broadcast(server), PHASE: server.vectors[PHASE]}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
-        """Raises `DataError` as for any gradient method, and for a phase that there is not."""
+        """Refuse a broadcast that no server sends.
+
+        Raises:
+            DataError: an entry is too large, or the phase is not 0 or 1.
+        """
         super().check_broadcast(broadcast, public)
         if int(broadcast[PHASE]) not in (GRADIENT, DESCENT):
             raise DataError(f"phase {int(broadcast[PHASE])}; the phases are {GRADIENT} and {DESCENT}")

@@ -1,4 +1,4 @@
-"""Groups of a cohort side by side: NumPy leaves the interpreter's lock in products and sums, so threads suffice."""
+"""Compute groups of a cohort in parallel threads; NumPy releases the interpreter's lock in products and sums."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 SWITCH_SECONDS = 1e-3
-"""How long a thread waits for the interpreter's lock before it asks: Python's own 5 ms are a tenth of a round."""
+"""Seconds a thread waits before it asks for the interpreter's lock; Python's default, 5 ms, is a tenth of a round."""
 
 
 def side_by_side(function: Callable[[A], B], items: Iterable[A]) -> list[B]:
-    """`function` of each item, in order, on as many threads as `threads` says.
+    """Return `function` of each item, in order, computed on `threads()` threads.
 
-    Meanwhile a product runs on one thread: two groups at once are faster than two threads on the small products of
-    one; and threads ask for the interpreter's lock after `SWITCH_SECONDS`. Both settings are the process's own and are
-    put back.
+    Meanwhile each matrix product runs on one thread, since two groups at once are faster than two threads on the small
+    products of one group, and threads ask for the interpreter's lock after `SWITCH_SECONDS`. Both settings hold for the
+    whole process; they are restored at the end.
     """
     todo = list(items)
     workers = min(threads(), len(todo))
@@ -36,7 +36,7 @@ def side_by_side(function: Callable[[A], B], items: Iterable[A]) -> list[B]:
 
 
 def threads() -> int:
-    """Processors this process may use, or fewer where OMP_NUM_THREADS says so."""
+    """Return the number of processors this process may use, or OMP_NUM_THREADS where that is smaller."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return min(processors, int(asked)) if asked.isdigit() and int(asked) > 0 else processors
@@ -44,7 +44,7 @@ def threads() -> int:
 
 @contextmanager
 def _switching() -> Iterator[None]:
-    """A shorter switch interval; what it was before is put back with the last of several that overlap."""
+    """Shorten the switch interval; the last of several overlapping calls restores the old one."""
     with _lock:
         _before.append(_before[0] if _before else sys.getswitchinterval())
         sys.setswitchinterval(min(_before[0], SWITCH_SECONDS))
@@ -59,7 +59,7 @@ def _switching() -> Iterator[None]:
 
 _lock = Lock()
 _before: list[float] = []
-"""The interval to put back, once for each that runs."""
+"""The interval to restore, once for each call in progress."""
 
 
 @cache

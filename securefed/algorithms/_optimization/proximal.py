@@ -2,8 +2,8 @@
 
     prox_{step Psi}(v) = argmin_z  Psi(z) + ||z - v||^2 / (2 step)
 
-Vectors are (..., parameters): leading axes count clients, each treated by itself. Source of the operators: Parikh and
-Boyd, Proximal Algorithms, sec. 6.5.2 (l1) and 6.7.3 (nuclear norm).
+Vectors have shape (..., parameters); leading axes count clients, and each client is treated separately. Source of the
+operators: Parikh and Boyd, Proximal Algorithms, sec. 6.5.2 (l1) and 6.7.3 (nuclear norm).
 """
 
 from __future__ import annotations
@@ -21,29 +21,39 @@ from securefed.problems._base import Problem
 
 @runtime_checkable
 class Regulariser(Protocol):
-    """A convex Psi."""
+    """A convex regulariser Psi of the parameters."""
 
     @property
     def weight(self) -> float:
-        """lambda; an entry moves by at most `step * weight` in a proximal step."""
+        """Return the weight of the regulariser; a proximal step changes an entry by at most `step * weight`."""
         ...
 
     def check(self, layout: Layout) -> None:
-        """Raises `ConfigError` where Psi does not fit parameters of this layout."""
+        """Check that Psi is defined for parameters of this layout.
+
+        Raises:
+            ConfigError: Psi is not defined for them.
+        """
         ...
 
     def value(self, vector: Array, layout: Layout) -> Array:
-        """Psi (...)."""
+        """Return Psi for each client, (...)."""
         ...
 
     def prox(self, vector: Array, step: float, layout: Layout) -> Array:
-        """prox_{step Psi}(vector), of the vector's shape."""
+        """Return prox_{step Psi}(vector), of the vector's shape.
+
+        Args:
+            vector: parameters, (..., parameters).
+            step: step size.
+            layout: names and shapes of the parameters in the vector.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class NoRegulariser:
-    """Psi = 0: the proximal step is the identity, bit for bit."""
+    """No regulariser: Psi = 0, and the proximal step returns its argument unchanged."""
 
     @property
     def weight(self) -> float:
@@ -51,7 +61,7 @@ class NoRegulariser:
         return 0.0
 
     def check(self, layout: Layout) -> None:
-        """Fits every layout."""
+        """Accept every layout."""
 
     def value(self, vector: Array, layout: Layout) -> Array:
         """Return the regulariser's value."""
@@ -64,7 +74,7 @@ class NoRegulariser:
 
 @dataclass(frozen=True)
 class L1:
-    """Psi = weight * sum |v_k| over all parameters (biases too): soft thresholding."""
+    """Psi = weight * sum |v_k| over all parameters, biases included; its proximal operator is soft thresholding."""
 
     weight: float
 
@@ -72,7 +82,7 @@ class L1:
         _positive(self.weight)
 
     def check(self, layout: Layout) -> None:
-        """Fits every layout."""
+        """Accept every layout."""
 
     def value(self, vector: Array, layout: Layout) -> Array:
         """Return the regulariser's value."""
@@ -85,10 +95,10 @@ class L1:
 
 @dataclass(frozen=True)
 class Nuclear:
-    """Psi = weight * (sum of the singular values) of every parameter that is a matrix; others are left alone.
+    """Psi = weight * sum of the singular values of every parameter that is a matrix; other parameters do not count.
 
-    The singular values are soft-thresholded (LoSAC, sec. 5.5), so a step returns a matrix of exactly low rank up to
-    rounding.
+    The proximal operator soft-thresholds the singular values (LoSAC, sec. 5.5), so the matrices that it returns have
+    low rank up to rounding.
     """
 
     weight: float
@@ -97,11 +107,11 @@ class Nuclear:
         _positive(self.weight)
 
     def check(self, layout: Layout) -> None:
-        """Refuse parameters that the regulariser does not fit."""
+        """Raise `ConfigError` where no parameter is a matrix."""
         shapes = {spec.name: spec.shape for spec in layout}
         require(
             any(len(shape) == 2 for shape in shapes.values()),
-            f"the nuclear norm needs a matrix among the parameters, the problem has {shapes}; use L1 instead",
+            f"the nuclear norm needs a matrix among the parameters; the problem has {shapes}. Use L1 instead",
         )
 
     def value(self, vector: Array, layout: Layout) -> Array:
@@ -120,7 +130,7 @@ class Nuclear:
 
 
 def reach(regulariser: Regulariser, problem: Problem, public: Public) -> float:
-    """How far Psi moves an entry per unit of step, in units of the smallest gradient bound.
+    """Return the largest change of an entry by a proximal step of size 1, in units of the smallest gradient bound.
 
     Raises:
         ConfigError: the regulariser does not fit the problem's parameters.
@@ -131,11 +141,14 @@ def reach(regulariser: Regulariser, problem: Problem, public: Public) -> float:
 
 def _positive(weight: float) -> None:
     fine = np.isfinite(weight) and weight > 0
-    require(fine, f"the regulariser's weight must be positive and finite, not {weight}; NoRegulariser() is none")
+    require(
+        fine,
+        f"the regulariser's weight must be positive and finite, not {weight}; without one use NoRegulariser()",
+    )
 
 
 def _matrices(vector: Array, layout: Layout) -> list[tuple[slice, Array]]:
-    """Where each matrix of the layout lies in the vector, and the matrix (..., rows, columns)."""
+    """Return the slice of the vector that holds each matrix of the layout, and the matrix (..., rows, columns)."""
     out, start = [], 0
     for spec in layout:
         part, start = slice(start, start + spec.size), start + spec.size

@@ -15,7 +15,7 @@ from securefed.algorithms._optimization.proximal import NoRegulariser, Regularis
 
 @dataclass(frozen=True, kw_only=True)
 class ProximalSteps(GradientMethod):
-    """Every local step x <- x - eta d becomes x <- prox_{eta Psi}(x - eta d): LoSAC (16).
+    """Add a proximal step: each local step x <- x - eta d becomes x <- prox_{eta Psi}(x - eta d)  (LoSAC, 16).
 
     Attributes:
         regulariser: Psi.
@@ -28,7 +28,7 @@ class ProximalSteps(GradientMethod):
     def widened(
         self, factors: Mapping[str, tuple[float, Ring]], steps: int, public: Public
     ) -> dict[str, tuple[float, Ring]]:
-        """`factors` of the smooth method, with room in `dx` for how far Psi moves an entry in so many steps."""
+        """Add to the bound of `dx` the largest change of an entry by Psi in so many steps."""
         moved, ring = factors["dx"]
         further = steps * self.learning_rate * reach(self.regulariser, self.problem, public)
         return {**factors, "dx": (moved + further, ring)}

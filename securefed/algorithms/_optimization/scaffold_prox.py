@@ -1,7 +1,7 @@
 """SCAFFOLD-Prox: SCAFFOLD for a smooth loss plus a regulariser with a proximal operator.
 
-Source: Liu et al., LoSAC, sec. 5.5, where it is the comparison; the smooth method is Karimireddy et al. 2020,
-Algorithm 1.
+Source: Liu et al., LoSAC, sec. 5.5, which compares LoSAC with this method; without the regulariser it is SCAFFOLD,
+Karimireddy et al. 2020, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -26,16 +26,20 @@ from securefed.algorithms._optimization.scaffold import Scaffold
 )
 @dataclass(frozen=True, kw_only=True)
 class ScaffoldProx(ProximalSteps, Scaffold):
-    """y <- prox_{eta Psi}(y - eta (g(y) - c_i + c)), everything else as in SCAFFOLD.
+    """Train by SCAFFOLD with a proximal step after each local gradient step.
 
-    The paper does not print it. Settled: option II keeps c_i+ as the mean of the local gradients. Read literally,
-    (x - y) / (T eta) would put Psi's subgradient into c_i, and from there once more into every step.
-    The fixed point minimises the mean over clients of their mean losses, plus Psi; c = (1/N) sum_i c_i holds as before.
-    Without a regulariser it is SCAFFOLD, bit for bit.
+    A local step is y <- prox_{eta Psi}(y - eta (g(y) - c_i + c)), with Psi the regulariser, g the gradient of the loss,
+    c_i the client's control variate and c = (1/N) sum_i c_i the server's. Everything else is as in SCAFFOLD, and
+    without a regulariser the results are those of SCAFFOLD bit for bit. The fixed point minimises the mean over clients
+    of their mean losses, plus Psi.
+
+    The paper does not print the algorithm, so one choice is this library's: option II sets c_i+ to the mean of the
+    local gradients. SCAFFOLD's formula for option II, which contains (x - y) / (T eta), would put the subgradient of
+    Psi into c_i, and the next local steps would apply it a second time.
     """
 
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "regulariser": L1(0.05)}
-    # Option I: stored gradients do not depend on the proximal operator.
+    # Option I stores gradients of the loss, which do not depend on the proximal operator.
     audit_case: ClassVar = AuditCase(
         settings={
             "problem": "softmax",

@@ -1,4 +1,4 @@
-"""Rows of several clients side by side."""
+"""Stack the rows of several clients into one array, so that one matrix product serves all of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from securefed.datasets._base import Dataset
 
 @dataclass(frozen=True, eq=False)
 class StackedRows:
-    """Rows of several clients: x (clients, widest, features), y (clients, widest, ...), weights (clients, widest).
+    """Rows of several clients in arrays of one shape; `widest` is the largest number of rows of a client.
 
-    Padding repeats a client's first row, at weight 0: whatever a problem makes of a row is finite there too.
+    A client with fewer rows is padded with copies of its first row, at weight 0. A copy, unlike zeros, is a valid row,
+    so that a problem computes finite numbers from it.
 
     Attributes:
-        whole, start: x is `whole[:, start : start + widest]`, where the rows of a whole round lie in one array.
+        x: features, (clients, widest, features).
+        y: targets, (clients, widest, ...).
+        weights: weight of each row in its client's mean, (clients, widest).
+        whole: array with the rows of all local steps of a round; x is the view `whole[:, start : start + widest]`.
+        start: index of the first row of x in `whole`.
     """
 
     x: Array
@@ -41,7 +46,17 @@ class StackedRows:
         whole: Array | None = None,
         start: int = 0,
     ) -> StackedRows:
-        """The rows `parts` of each client, in an array of the pool or behind the first `start` of `whole`."""
+        """Copy the chosen rows of each client.
+
+        Args:
+            datasets: the clients' data sets.
+            targets: the clients' targets, one for each row.
+            parts: the rows to copy of each client.
+            dtype: type of the features and weights.
+            pool: pool that provides the array where `whole` is `None`.
+            whole: array to copy into.
+            start: index of the first row in `whole`.
+        """
         sizes = [len(y) if isinstance(part, slice) else len(part) for y, part in zip(targets, parts, strict=True)]
         widest = max(sizes)
         if whole is None:
@@ -59,7 +74,7 @@ class StackedRows:
 
 
 def side_by_side(stacks: Sequence[StackedRows]) -> Array:
-    """Join the rows of all steps, (clients, rows of all together, features); a view where they lie in one array."""
+    """Join the rows of several steps, (clients, rows, features); a view if they are adjacent in one array."""
     first, starts = stacks[0], [stack.start for stack in stacks]
     ends = [stack.start + stack.x.shape[1] for stack in stacks]
     if starts[1:] == ends[:-1] and all(stack.whole is first.whole for stack in stacks):
@@ -68,7 +83,7 @@ def side_by_side(stacks: Sequence[StackedRows]) -> Array:
 
 
 def _gather(rows: Array, part: Rows, out: Array) -> None:
-    """Write rows[part] into `out` without a copy, which takes about as long as a linear problem's gradient."""
+    """Write rows[part] into `out` directly; an intermediate copy would take as long as a linear problem's gradient."""
     if isinstance(part, slice) or rows.dtype != out.dtype:
         out[...] = rows[part]
     else:

@@ -14,7 +14,7 @@ from securefed.algorithms._optimization.method import GradientMethod
 
 @dataclass(frozen=True, kw_only=True)
 class SteppingMethod(GradientMethod):
-    """T local steps.
+    """Base of the methods with T local steps a round.
 
     Attributes:
         local_steps: T >= 1.
@@ -37,7 +37,9 @@ class SteppingMethod(GradientMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class PassingMethod(SteppingMethod):
-    """Local steps counted as T, or as H passes over the client's rows: then clients with more rows make more steps.
+    """Base of the methods with T local steps, or H passes over the client's rows, a round.
+
+    With passes, clients with more rows make more steps.
 
     Attributes:
         local_epochs: H >= 1 passes, each in batches of a fresh permutation, the last one smaller where it must be;
@@ -58,7 +60,7 @@ class PassingMethod(SteppingMethod):
         return BatchDraw.of(passes(rows, self.batch_size, self.local_epochs, rng))
 
     def most_steps(self, public: Public) -> int:
-        """Local steps of the client with the most rows."""
+        """Return the number of local steps of the client with the most rows."""
         if self.local_epochs is None:
             return self.local_steps
         rows = max(public.rows)

@@ -65,7 +65,7 @@ def centralised(clients: Sequence[Dataset], rank: int, *, normalise: bool = Fals
 
 
 def reconstruction_loss(basis: Array, clients: Sequence[Dataset], *, normalise: bool = False) -> float:
-    """sum_i ||(I - U U^T) A_i||_F^2 for U = orth(basis)  (3), each over n_i with `normalise`."""
+    """Return sum_i ||(I - U U^T) A_i||_F^2 for U = orth(basis)  (3), with terms divided by n_i if `normalise`."""
     U = orth(basis)
     losses = [float(np.sum((data.x - data.x @ U @ U.T) ** 2)) for data in clients]
     return sum(loss / data.rows if normalise else loss for loss, data in zip(losses, clients, strict=True))

@@ -1,7 +1,7 @@
-"""Consensus ADMM for PCA: what FedPG and FedPE share (fedpca_grassmann, Algorithms 1 and 2).
+"""Consensus ADMM for PCA: the common part of FedPG and FedPE (fedpca_grassmann, Algorithms 1 and 2).
 
-min sum_i f_i(U_i) subject to U_i = Z, f_i(U) = ||(I - U U^T) A_i||_F^2  (3). The two differ in the local step that
-goes down the augmented Lagrangian.
+min sum_i f_i(U_i) subject to U_i = Z, f_i(U) = ||(I - U U^T) A_i||_F^2  (3). The two methods differ in the
+local step that decreases the augmented Lagrangian.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from securefed.errors import ConfigError, DataError, DivergenceError, SecureFedE
 
 POINT = "point"
 BLOWN_UP = 1e6
-"""A point or a mean of entries beyond this has diverged: orthonormal bases have entries of at most 1."""
+"""A run has diverged when an entry of a point or mean exceeds this; entries of orthonormal bases are at most 1."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ConsensusServer:
     Attributes:
         mean: Z, (features, rank): a mean of points, orthonormal only at the start and in the limit.
         round: rounds combined so far.
-        survivors: of the last round.
+        survivors: clients whose points the last mean includes.
         change: ||Z+ - Z||_F / ||Z||_F of the last round; `None` unless the round before had the same survivors.
     """
 
@@ -54,10 +54,11 @@ class ConsensusClient:
 
     Attributes:
         basis: U_i, (features, rank); `None` before the first contribution.
-        dual: Y_i, of the same shape; `None` likewise (zero).
+        dual: Y_i, of the same shape; `None` stands for zero.
         constraint_dual: T_i, (rank, rank), of the constraint h(U_i) <= 0; stays zero for FedPG.
-        point: M_i = U_i + Y_i / rho as last sent, from which `commit` makes the dual; `None` once settled.
-        scale: 1, or 1 / n_i where the Gram matrix is normalised.
+        point: M_i = U_i + Y_i / rho as last sent, from which `commit` computes the dual; `None` after `commit`.
+        scale: factor of the Gram matrix: 1, or 1 / n_i where it is normalised.
+        gram: the client's Gram matrix S_i; it is never stored with the state.
     """
 
     basis: Array | None
@@ -70,24 +71,27 @@ class ConsensusClient:
 
 @dataclass(frozen=True)
 class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
-    """C local steps on F_i(U) = f_i(U) + <Y_i, U - Z> + rho/2 ||U - Z||^2 + ..., then a mean of M_i = U_i + Y_i / rho.
+    """Solve consensus PCA by ADMM; the base of FedPG and FedPE.
+
+    In each round a client takes C local steps on F_i(U) = f_i(U) + <Y_i, U - Z> + rho/2 ||U - Z||^2 + ... and sends
+    M_i = U_i + Y_i / rho. The server's next Z is the mean of the M_i.
 
     Attributes:
         rank: k of the paper, the number of components.
-        rho: penalty. To converge: well above 2 lambda_1(S_i), S_i = A_i A_i^T (over n_i where normalised). Below,
-            the runs still approach the pooled subspace, but do not settle in it.
+        rho: penalty parameter. To converge it must be well above 2 lambda_1(S_i), with S_i = A_i A_i^T (over n_i where
+            normalised). With a smaller rho the runs approach the pooled subspace but do not converge to it.
         step_size: eta.
         local_steps: C.
         normalise: use S_i / n_i instead of S_i, the consistent choice where clients differ in size by much.
         tolerance: stop when ||Z+ - Z||_F <= tolerance ||Z||_F between rounds of the same survivors; 0 never.
         max_rounds: stop after so many rounds.
 
-    Only the participants of a round move: Z+ is the mean of THEIR points (8), and they update Y_i by the Z+ of the
-    round they contributed to (9); so `commit` needs that broadcast. Everybody else keeps U_i and Y_i, and a client
-    that comes late starts at the Z it is sent. After a round in which everybody took part the duals sum to zero, and
-    only then (11), the plain mean of the U_i, is the same as (8).
-    Z is a mean, not a basis: its columns span the result, and `orth(Z)` is what scores rows. At rho below
-    2 lambda_1 and with few participants its norm wanders by several times.
+    Only the participants of a round change their state: Z+ is the mean of THEIR points (8), and they update Y_i with
+    the Z+ of the round they contributed to (9), so `commit` needs that broadcast. All other clients keep U_i and Y_i,
+    and a client that joins late starts at the Z that it receives. After a round of all clients the duals sum to zero;
+    only then does the plain mean of the U_i (11) equal (8). Z is a mean and not orthonormal: its columns span the
+    result, and rows are scored with `orth(Z)`. With rho below 2 lambda_1 and few participants, the norm of Z may vary
+    several-fold.
     """
 
     rank: int
@@ -105,8 +109,8 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
             check_positive(name, getattr(self, name))
         require(
             self.step_size * self.rho < 2,
-            f"step_size * rho must lie below 2, or the penalty alone throws U away from Z, not {self.step_size} * "
-            f"{self.rho}: lower step_size",
+            f"step_size * rho must lie below 2, not {self.step_size} * {self.rho}, or the penalty alone makes "
+            "the steps diverge: lower step_size",
         )
         check_integer("local_steps", self.local_steps, 1)
         check_number("tolerance", self.tolerance, 0, 1)
@@ -124,14 +128,15 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         """
 
     def settled_constraint(self, client: ConsensusClient) -> Array:
-        """T_i after the round."""
+        """Return T_i after a round that counted the client's contribution."""
         return client.constraint_dual
 
     def layout(self, public: Public) -> Layout:
-        """|M_i| <= |U_i| + |Y_i| / rho, |U_i| <= 1. At a fixed point Y_i = 2 (I - Z Z^T) S_i Z, of norm <= lambda_1.
+        """Name the tensor of one contribution, M_i, with its bound.
 
-        The bound 2 + lambda_1-bound / rho leaves room for transients; it is no theorem. Beyond it a client refuses
-        (`RangeRefused`) and the federation doubles the bound.
+        |M_i| <= |U_i| + |Y_i| / rho and |U_i| <= 1; at a fixed point Y_i = 2 (I - Z Z^T) S_i Z, of norm <= lambda_1.
+        The bound 2 + (bound of lambda_1) / rho leaves room for transients, but is not proven. A client whose M_i
+        exceeds it raises `RangeRefused`, and the federation doubles the bound.
         """
         check_rank(self.rank, public)
         bound = 2 + energy_bound(public, normalised=self.normalise) / self.rho
@@ -153,7 +158,11 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return {BASIS: server.mean}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
-        """Raises `DataError` for a mean with which the server itself would have stopped."""
+        """Refuse a mean so large that the server would have stopped with it.
+
+        Raises:
+            DataError: an entry is 1e6 or larger.
+        """
         largest = float(np.abs(broadcast[BASIS]).max(initial=0.0))
         if not largest < BLOWN_UP:
             raise DataError(f"the mean reaches {largest:.3g}; means of points that have not diverged stay below 1e6")
@@ -161,7 +170,11 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
     def contribute(
         self, client: ConsensusClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[ConsensusClient, Tensors]:
-        """Raises `DivergenceError` where the local steps leave the numbers."""
+        """Compute one client's contribution M_i.
+
+        Raises:
+            DivergenceError: the local steps diverge.
+        """
         U, Y = self._place(client, broadcast[BASIS])
         linear = Y - self.rho * broadcast[BASIS]
         with np.errstate(over="ignore", invalid="ignore"):
@@ -172,13 +185,13 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
     def contribute_together(
         self, clients: Sequence[ConsensusClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> list[tuple[ConsensusClient, Tensors] | SecureFedError]:
-        """`contribute` of several clients, in stacks; for each its result, or why it has none."""
+        """Return for each client the result of `contribute`, or the error that it raises; clients are stacked."""
         out: list[tuple[ConsensusClient, Tensors] | SecureFedError] = [DivergenceError("not computed")] * len(clients)
         for members in groups([client.gram for client in clients], [None] * len(clients)):
             try:
                 moved = self._moved([clients[k] for k in members], broadcast[BASIS])
             except DivergenceError:
-                moved = None  # one of them left the numbers; alone, each says so for itself
+                moved = None  # at least one client diverged; compute each alone to find which
             for place, k in enumerate(members):
                 try:
                     if moved is None:
@@ -190,7 +203,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return out
 
     def _moved(self, clients: Sequence[ConsensusClient], Z: Array) -> list[tuple[Array, Array]]:
-        """U_i after the local steps, and Y_i, of clients in one stack."""
+        """Return U_i after the local steps, and Y_i, for clients in one stack."""
         places = [self._place(client, Z) for client in clients]
         U, Y = (np.stack(part) for part in zip(*places, strict=True))
         T = np.stack([client.constraint_dual for client in clients])
@@ -215,9 +228,15 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return ConsensusServer(mean, server.round + 1, aggregate.survivors, change)
 
     def commit(self, client: ConsensusClient, outcome: RoundOutcome) -> ConsensusClient:
-        """Y_i <- Y_i + rho (U_i - Z+) = rho (M_i - Z+). Raises `ConfigError` where the round's own Z+ is lacking."""
+        """Update the dual: Y_i <- Y_i + rho (U_i - Z+) = rho (M_i - Z+)  (9).
+
+        Raises:
+            ConfigError: the outcome lacks the Z+ that followed from the round.
+        """
         if outcome.broadcast is None or client.point is None:
-            raise ConfigError("FedPCA settles a contribution with the broadcast that followed from its round")
+            raise ConfigError(
+                "FedPG and FedPE commit a contribution with the broadcast that followed from its round; it is missing"
+            )
         dual = self.rho * (client.point - outcome.broadcast[BASIS])  # (9)
         return replace(client, dual=dual, constraint_dual=self.settled_constraint(client), point=None)
 
@@ -226,7 +245,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return common.evaluation_layout(public)
 
     def evaluate(self, client: ConsensusClient, broadcast: Tensors) -> Tensors:
-        """`captured` and `total` energy of the raw rows, for orth(Z)."""
+        """Return the energy of the raw rows, `captured` by orth(Z) and in `total`."""
         return common.evaluate(client.gram, orth(broadcast[BASIS]))
 
     def finished(self, server: ConsensusServer) -> str | None:
@@ -239,7 +258,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
 
     @staticmethod
     def _place(client: ConsensusClient, Z: Array) -> tuple[Array, Array]:
-        """U_i and Y_i to start from; U_i^0 = orth(Z), which is Z^0 for who is there from the start, and Y_i^0 = 0."""
+        """Return U_i and Y_i at the start of a round; before a client's first they are orth(Z) and 0."""
         U = orth(Z) if client.basis is None else client.basis
         return U, np.zeros_like(Z) if client.dual is None else client.dual
 

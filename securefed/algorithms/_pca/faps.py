@@ -98,7 +98,7 @@ class FAPS(SubspaceMethod):
 
     @property
     def contributes_gram_product(self) -> bool:
-        """Whether `product` itself is S_i Z in every round."""
+        """Return whether `product` itself is S_i Z in every round."""
         return False
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class FAPS(SubspaceMethod):
                 results: Sequence[tuple[FAPSClient, Tensors] | SecureFedError] = (
                     self._together([clients[i] for i in members], Z) if len(members) > 1 else ()
                 )
-            except DivergenceError:  # somebody's numbers: whose, only the clients one by one can tell
+            except DivergenceError:  # compute the clients one by one to find which of them diverged
                 results = ()
             results = results or [self._alone(clients[i], broadcast, rngs[i]) for i in members]
             out |= dict(zip(members, results, strict=True))
@@ -179,13 +179,13 @@ class FAPS(SubspaceMethod):
             return error
 
     def _memory(self, client: FAPSClient, Z: Array) -> tuple[Array, Array]:
-        """X_i^k and its mask."""
+        """Return X_i^k and its mask."""
         if client.basis is None or client.mask is None:
             return Z, -off(Z, client.gram.times(Z))  # X_i^0 = Z^0
         return client.basis, client.mask
 
     def _round(self, H: MaskedGram) -> tuple[Array, Array, Array, Array]:
-        """X_i^{k+1}, its mask, Y_i and S_i Z, of one client or of a stack of them."""
+        """Return X_i^{k+1}, its mask, Y_i and S_i Z, of one client or of a stack of them."""
         X = self._inner(H)
         W = -off(X, H.gram.times(X))  # (16)
         t = X.mT @ H.Z
@@ -199,7 +199,7 @@ class FAPS(SubspaceMethod):
         return new_client, self.contribution(Y, Z, product)
 
     def _adapt(self, client: FAPSClient, X: Array, Z: Array) -> tuple[float, float]:
-        """Rule (25): the beta of the NEXT round, and the distance it was decided on."""
+        """Return the beta of the NEXT round by rule (25), and the distance on which the rule decided."""
         if not self.adaptive or client.round % PERIOD:
             return client.beta, client.distance
         # ||X X^T - Z Z^T||_F, in the form that keeps its digits near consensus
@@ -208,7 +208,7 @@ class FAPS(SubspaceMethod):
         return client.beta * (GROWTH if stalled else 1.0), distance
 
     def _inner(self, H: MaskedGram) -> Array:
-        """X_i^{k+1}: subspace iterations V <- orth(H V) from V = X_i^k."""
+        """Return X_i^{k+1} by subspace iterations V <- orth(H V) from V = X_i^k."""
         V, moving = H.X, np.ones((*H.X.shape[:-2], 1, 1), bool)
         for _ in range(self.inner_steps or self.inner_cap):
             new = orth(H.times(V))
@@ -222,7 +222,7 @@ class FAPS(SubspaceMethod):
         return V
 
     def settled(self, X: Array, Z: Array, old: Array, new: Array) -> Array:
-        """Whether inner iterations from X end with `new`, the one after `old`, by `inner_rule`; (..., 1, 1)."""
+        """Return whether `inner_rule` ends the inner iterations from X at `new`, which follows `old`; (..., 1, 1)."""
         if self.inner_rule == "reach":
             moved, away = size(off(X, new)), size(off(X, Z))
             return np.asarray((moved >= self.reach * away) | (size(off(old, new)) <= self.inner_tolerance * moved))

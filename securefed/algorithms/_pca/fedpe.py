@@ -23,15 +23,17 @@ from securefed.algorithms._pca.consensus import ConsensusClient, ConsensusPCA
 class FedPE(ConsensusPCA):
     """Solve consensus PCA by ADMM with Euclidean gradient steps.
 
-    Gradient steps U <- U - eta grad L_i(U) on the augmented Lagrangian (6), with the surrogate constraint h <= 0:
+    The clients take gradient steps U <- U - eta grad L_i(U) on the augmented Lagrangian (6). The constraint
+    U^T U = I is replaced by h(U) <= 0, with h(U) = max(0, U^T U - I)^2 entry by entry (4):
 
-    L_i(U) = f_i(U) + <Y_i, U - Z> + <T_i, h(U)> + rho/2 ||U - Z||^2 + rho/2 ||h(U)||^2,  h(U) = max(0, U^T U - I)^2
-    entry by entry  (4): one-sided, as printed. It pulls back columns that are too long or at an acute angle, and lets
-    short ones be; that they are not short is f_i's doing.
+    L_i(U) = f_i(U) + <Y_i, U - Z> + <T_i, h(U)> + rho/2 ||U - Z||^2 + rho/2 ||h(U)||^2
 
-    The U_i are only nearly orthonormal. Where f_i bends most, along its own leading component, its second derivative
-    is 8 lambda_1(S_i): keep eta (8 lambda_1 + rho) below 2, four times less than FedPG needs. Beyond, the local steps
-    may leave the numbers, which the client reports as `DivergenceError`.
+    As in the paper, h is one-sided: it penalises columns that are longer than 1 or at an acute angle to each other, but
+    not columns that are too short. The reconstruction error f_i keeps the columns from becoming too short.
+
+    The U_i are therefore only nearly orthonormal. The curvature of f_i is largest along its own leading component,
+    where its second derivative is 8 lambda_1(S_i): choose eta (8 lambda_1 + rho) < 2, a bound four times lower than
+    FedPG's. With larger steps the iterates may overflow; the client then raises `DivergenceError`.
     """
 
     test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
@@ -45,12 +47,12 @@ class FedPE(ConsensusPCA):
     )
 
     def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
-        """Make one local step."""
+        """Return U after one gradient step on L_i; the arguments are those of `lagrangian_gradient`."""
         return U - self.step_size * lagrangian_gradient(U, SU, linear, constraint_dual, self.rho)
 
     def settled_constraint(self, client: ConsensusClient) -> Array:
-        """T_i <- T_i + rho h(U_i^{k+1})  (10)."""
-        assert client.basis is not None  # a tentative state has contributed
+        """Return the multiplier of h after a round: T_i <- T_i + rho h(U_i^{k+1})  (10)."""
+        assert client.basis is not None  # set by the contribution that is being committed
         excess = _excess(client.basis)
         return np.asarray(client.constraint_dual + self.rho * excess * excess)
 
@@ -59,21 +61,21 @@ def lagrangian_gradient(U: Array, SU: Array, linear: Array, constraint_dual: Arr
     """Return the gradient of L_i with respect to U_i  (6), (7).
 
     Args:
-        U: (..., features, rank), any.
-        SU: S U.
-        linear: Y - rho Z.
-        constraint_dual: T, (..., rank, rank).
+        U: the iterate, (..., features, rank); it need not be orthonormal.
+        SU: S U, with S the client's Gram matrix.
+        linear: Y - rho Z, the constant part of the gradient; Y is the dual variable, Z the consensus.
+        constraint_dual: T, the multiplier of the constraint h(U) <= 0, (..., rank, rank).
         rho: penalty parameter.
     """
     Ut = np.swapaxes(U, -1, -2)
     # grad f = -4 S U + 2 S U (U^T U) + 2 U (U^T S U), for U that need not be orthonormal
     gradient = -4 * SU + 2 * SU @ (Ut @ U) + 2 * U @ (Ut @ SU)
     B = _excess(U)
-    # d/dB of <T, B*B> + rho/2 ||B*B||^2, and d(U^T U) carries it to U twice, once transposed
+    # G is the derivative of <T, B*B> + rho/2 ||B*B||^2 by B; by the chain rule through U^T U it adds U (G + G^T)
     G = 2 * constraint_dual * B + 2 * rho * B**3
     return np.asarray(gradient + linear + rho * U + U @ (G + np.swapaxes(G, -1, -2)))
 
 
 def _excess(U: Array) -> Array:
-    """B = max(0, U^T U - I), entry by entry; h = B * B  (4)."""
+    """Return B = max(0, U^T U - I), entry by entry; h = B * B  (4)."""
     return np.maximum(0.0, np.swapaxes(U, -1, -2) @ U - np.eye(U.shape[-1]))

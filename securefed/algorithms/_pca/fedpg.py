@@ -20,13 +20,15 @@ from securefed.algorithms._pca.operators import off, orth
 )
 @dataclass(frozen=True)
 class FedPG(ConsensusPCA):
-    """Riemannian gradient steps: g = (I - U U^T) grad F_i(U), U <- QR(U - eta g). Every U_i is orthonormal.
+    """Solve consensus PCA by ADMM with Riemannian gradient steps.
 
-    For orthonormal U, grad f_i = -2 (I - U U^T) S_i U. To converge: rho well above 2 lambda_1(S_i) and
-    eta (2 lambda_1 + rho) below about 1. Above 2 the iterates stay orthonormal but may swing between subspaces,
-    which no client can see; that is NOT refused, since it needs a lambda_1 that a client whose neighbours outvote it
-    may exceed without harm.
-    NOT private: `duals/fedpg` reads U_i and Y_i off the messages.
+    A local step is U <- QR(U - eta g) with g = (I - U U^T) grad F_i(U), so every U_i is orthonormal. For orthonormal U,
+    grad f_i = -2 (I - U U^T) S_i U.
+
+    To converge, rho must be well above 2 lambda_1(S_i), and eta (2 lambda_1 + rho) below about 1. With the latter above
+    2 the iterates stay orthonormal but may oscillate between subspaces, which no client can detect. Such settings are
+    NOT refused, because a client that the others outvote may exceed any bound on lambda_1 without harm.
+    NOT private: the attack `duals/fedpg` computes U_i and Y_i from the messages.
     """
 
     test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}

@@ -1,4 +1,4 @@
-"""FAPS that chooses its inner steps by itself, with SSI as its guard: a rule of this project, no paper's.
+"""FAPS with an automatic number of inner steps, guarded by rounds of SSI; the rule is this project's, not a paper's.
 
 Two ideas. A client's inner iterations end when X_i has moved half as far as Z is away (`inner_rule="reach"`): more of
 them overshoot where clients differ, fewer waste the round. And blocks of FAPS rounds stand between rounds of SSI, which
@@ -41,14 +41,16 @@ class GuardedServer(SubspaceServer):
 
     Attributes:
         block: 0 where the next round is one of SSI, else the number of the block of FAPS rounds it belongs to.
-        blocks: blocks begun so far.
-        left: rounds that the block, or the wait for the next one, still has.
+        blocks: number of blocks begun so far.
+        left: number of rounds left in the current block, or in the wait for the next one.
         wait: SSI rounds before the next first block.
-        length: rounds planned of the block under way, or of the next.      done: those made.
-        seen: residuals of the last rounds of SSI in a row, all of the same survivors.
+        length: number of rounds planned for the current block, or for the next one.
+        done: number of rounds of the current block so far.
+        seen: residuals of the last consecutive rounds of SSI, all with the same survivors.
         relaxed: whether SSI's steps are over-relaxed.
-        entry: residual of the SSI round that the block under way followed; `None` outside blocks.
-        entry_rate: SSI's rate before it.      entry_basis: what that SSI round led to.
+        entry: residual of the SSI round before the current block; `None` outside blocks.
+        entry_rate: rate of SSI before the current block.
+        entry_basis: basis after the SSI round before the current block.
     """
 
     block: int = 0
@@ -80,7 +82,7 @@ class GuardedClient(FAPSClient):
 )
 @dataclass(frozen=True)
 class GuardedFAPS(FAPS):
-    """Rounds of SSI and blocks of rounds of FAPS; the broadcast says which, `block` (0 is SSI).
+    """Alternate rounds of SSI with blocks of rounds of FAPS; `block` in the broadcast is 0 for SSI.
 
     Attributes:
         patience: rounds of SSI before the first block, and rounds of a first block.
@@ -130,7 +132,11 @@ class GuardedFAPS(FAPS):
         return {BASIS: server.basis, BLOCK: np.asarray(server.block, np.int64)}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
-        """Raises `DataError` as for any subspace method, and for a block that is no number from 0."""
+        """Refuse a broadcast that no server sends.
+
+        Raises:
+            DataError: the basis is not orthonormal, or the block is not an integer of at least 0.
+        """
         super().check_broadcast(broadcast, public)
         if int(broadcast[BLOCK]) < 0:
             raise DataError(f"block {int(broadcast[BLOCK])}; blocks are numbered from 0")
@@ -175,7 +181,7 @@ class GuardedFAPS(FAPS):
         return self._guard(server, new, aggregate.total[PRODUCT])
 
     def _guard(self, server: GuardedServer, new: GuardedServer, product: Array) -> GuardedServer:
-        """After a round of SSI: what the next one is."""
+        """Decide after a round of SSI whether the next round is SSI or starts a block of FAPS."""
         residual = float(np.linalg.norm(off(server.basis, product)))
         if server.entry is not None:
             return self._judge(new, residual)
@@ -209,7 +215,7 @@ class GuardedFAPS(FAPS):
         )
 
     def _rounds_left(self, server: GuardedServer, residual: float, rate: float) -> float:
-        """How many rounds the stop rule is away at this rate of the residual (the energy has its square)."""
+        """Return the rounds left until the stop rule holds, at this rate of the residual (squared for the energy)."""
         change = residual if self.stop == "kkt" else server.change
         if not self.threshold or change is None:
             return math.inf
@@ -217,7 +223,7 @@ class GuardedFAPS(FAPS):
 
 
 def _begin(server: GuardedServer, residual: float, rate: float, *, anew: bool = True) -> GuardedServer:
-    """The next round is the first of a block; unless `anew`, clients go on from the X_i of the block before."""
+    """Make the next round the first of a block; unless `anew`, clients continue from the last block's X_i."""
     blocks = server.blocks + anew
     return replace(
         server, block=blocks, blocks=blocks, left=server.length, done=0, entry=residual, entry_rate=rate, seen=()
@@ -233,7 +239,7 @@ def _inside(client: FAPSClient, block: int) -> GuardedClient:
 
 
 def _fell(server: GuardedServer, new: GuardedServer) -> bool:
-    """Whether the captured energy is lower than a round ago, by more than round-off."""
+    """Return whether the captured energy is lower than a round ago, by more than round-off."""
     before, now = server.captured, new.captured
     return before is not None and now is not None and now < before * (1 - ROUND_OFF)
 

@@ -28,7 +28,10 @@ LOCAL_STEPS = "local_steps"
 )
 @dataclass(frozen=True)
 class LocalPower(SSI):
-    """q local products V <- S_i V from V = Z (orth between, not after the last), then Z+ = orth(sum V_i).
+    """Run subspace iteration with several local products a round.
+
+    A client starts at V = Z and computes q products V <- S_i V, orthonormalising between them but not after the last.
+    The server sets Z+ = orth(sum V_i).
 
     Attributes:
         local_steps: q of the first rounds; the last one holds for all later rounds. The default is the schedule
@@ -62,7 +65,7 @@ class LocalPower(SSI):
 
     @property
     def contributes_gram_product(self) -> bool:
-        """Whether `product` itself is S_i Z in every round."""
+        """Return whether `product` itself is S_i Z in every round."""
         return max(self.local_steps) == 1
 
     def broadcast(self, server: SubspaceServer) -> Tensors:
@@ -71,7 +74,11 @@ class LocalPower(SSI):
         return {BASIS: server.basis, LOCAL_STEPS: np.asarray(steps, np.int64)}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
-        """Raises `DataError` as for any subspace method, and for a number of local steps that is not planned."""
+        """Refuse a broadcast that no server sends.
+
+        Raises:
+            DataError: the basis is not orthonormal, or the number of local steps is not in the schedule.
+        """
         super().check_broadcast(broadcast, public)
         if int(broadcast[LOCAL_STEPS]) not in self.local_steps:
             raise DataError(f"{int(broadcast[LOCAL_STEPS])} local steps; the method takes {self.local_steps}")

@@ -21,7 +21,7 @@ SLACK = 1 + 2.0**-40
 """Bounds are met with equality by constant data; this leaves room for the last bits of the arithmetic."""
 
 _ROUNDING = 1e-6
-"""By how much Z^T Z may differ from I: QR in double precision leaves 1e-14; a basis that was single precision, 1e-6."""
+"""Largest difference of Z^T Z from I; it is 1e-14 after QR in double precision, 1e-6 for single-precision bases."""
 _DENSE = 64
 """Below this many rows or features a dense singular value decomposition is cheaper than an iterative one."""
 

@@ -36,7 +36,8 @@ class SelfLearningClient:
 
     Attributes:
         basis: (features, rank), orthonormal.
-        captured, total: the energy of its rows that the basis captures, and all of it.
+        captured: energy of the client's rows that the basis captures.
+        total: energy of the client's rows.
     """
 
     basis: Array = local()
@@ -54,9 +55,9 @@ class SelfLearningClient:
 class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
     """Each client keeps the leading components of its own rows; nothing is learned from the others.
 
-    No basis is ever sent. What a client sends is its part in the paper's average over clients: the share of its
-    energy that its own basis captures, in [0, 1] (1 for rows of zeros). The mean over the round's clients is the
-    output. One round is enough: later ones average over other cohorts, and change nobody's result.
+    No basis is ever sent. A client sends one number: the share of its energy that its own basis captures, in
+    [0, 1] (1 for rows of zeros). The output is the mean over the round's clients, as in the paper. One round is enough:
+    later rounds average over other cohorts, and change no client's result.
     The result of a client is `personal`: its basis. Where a client has fewer rows than `rank`, some of its directions
     are arbitrary.
 

@@ -34,7 +34,7 @@ BASIS = "basis"
 
 Stop = Literal["energy", "kkt"]
 TOLERANCE = {"energy": 1e-10, "kkt": 1e-4}
-"""What `tolerance=None` stands for: the paper's in (27), and the residual at which its printed errors come out."""
+"""Tolerance used for `tolerance=None`: the paper's in (27), and the residual that reproduces its printed errors."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
     @property
     @abstractmethod
     def contributes_gram_product(self) -> bool:
-        """Whether `product` itself is S_i Z in every round."""
+        """Return whether `product` itself is S_i Z in every round."""
 
     @property
     def sends_gram_product(self) -> bool:
-        """Whether contributions carry S_i Z beside their own product, for the stop rule."""
+        """Return whether contributions carry S_i Z beside their own product, for the stop rule."""
         return self.stop == "kkt" and not self.contributes_gram_product
 
     def start(self, public: Public, rng: np.random.Generator) -> SubspaceServer:
@@ -119,7 +119,11 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         return {BASIS: server.basis}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
-        """Raises `DataError` for a basis that is not orthonormal: the bounds of contributions assume that it is."""
+        """Refuse a basis that is not orthonormal, which the bounds of contributions assume.
+
+        Raises:
+            DataError: the basis is not orthonormal.
+        """
         check_orthonormal(broadcast[BASIS])
 
     def combine(self, server: SubspaceServer, aggregate: Aggregate) -> SubspaceServer:

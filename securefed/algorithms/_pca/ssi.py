@@ -54,7 +54,7 @@ class SSI(SubspaceMethod):
 
     @property
     def contributes_gram_product(self) -> bool:
-        """Whether `product` itself is S_i Z in every round."""
+        """Return whether `product` itself is S_i Z in every round."""
         return True
 
     def layout(self, public: Public) -> Layout:

@@ -18,14 +18,16 @@ Weighting = Literal["uniform", "rows"]
 
 @dataclass(frozen=True, kw_only=True)
 class ConsensusADMM(KnownStart):
-    """Clients send dz = z_i^{t+1} - z_i^t of z_i = w_i + pi_i / rho;  server:  w <- w + (1/m) sum dz.
+    """Base of personalised consensus ADMM.
 
-    Invariant: w = (1/m) sum_i z_i over ALL m clients, z_i of the committed states; z_i = w^0 for a client that has
+    With z_i = w_i + pi_i / rho, a client sends dz = z_i^{t+1} - z_i^t, and the server sets w <- w + (1/m) sum dz.
+
+    Invariant: w = (1/m) sum_i z_i over ALL m clients, with z_i of the committed states; z_i = w^0 for a client that has
     never taken part. dz travels in the 64-bit ring: w is a running sum, and in 32 bits rounding would make it drift.
 
     Attributes:
         penalty: rho > 0.
-        weighting: of the clients' losses, `uniform`: a_i = 1/m; `rows`: a_i = n_i / n.
+        weighting: weights a_i of the clients' losses: `uniform`: a_i = 1/m; `rows`: a_i = n_i / n.
     """
 
     penalty: float = 0.01
@@ -39,7 +41,7 @@ class ConsensusADMM(KnownStart):
         check_choice("weighting", self.weighting, ("uniform", "rows"))
 
     def share(self, rows: Size, public: Public) -> Size:
-        """a_i of a client with `rows` rows."""
+        """Return the weight a_i of a client with `rows` rows."""
         return rows / float(np.sum(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0 / public.clients
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:

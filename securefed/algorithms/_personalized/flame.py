@@ -89,7 +89,11 @@ class FLAME(ConsensusADMM, PersonalMethod):
         )
 
     def layout(self, public: Public) -> Layout:
-        """Raises `ConfigError` where there are fewer candidates than places, or more than clients."""
+        """Check the number of candidates.
+
+        Raises:
+            ConfigError: it is smaller than the cohort, or larger than the number of clients.
+        """
         require(
             self.selection == "uniform" or public.cohort <= self.candidates <= public.clients,
             f"candidates must lie between the cohort ({public.cohort}) and the clients ({public.clients}), "

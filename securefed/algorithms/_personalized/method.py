@@ -20,13 +20,13 @@ from securefed.problems._base import known_smoothness
 
 @dataclass(frozen=True, kw_only=True)
 class KnownStart(PassingMethod):
-    """Methods in which a client has a state from the start, before it ever hears of the model.
+    """Base of the methods in which a client has a state before it receives the first broadcast.
 
-    w^0 is a hyper-parameter in effect: every party draws it from `initial_seed`, not from a run's generator. So a
-    client that has never taken part stands in the sums with the state that belongs to w^0, and costs no message.
+    The first model w^0 is in effect a hyper-parameter: every party draws it from `initial_seed`, not from a run's
+    generator. The sums thus include the initial state of a client that has never taken part, without a message.
 
     Attributes:
-        initial_seed: of w^0; it has no effect on a problem that starts at zero.
+        initial_seed: seed of w^0; it has no effect on a problem that starts at zero.
     """
 
     initial_seed: int = 0
@@ -37,14 +37,24 @@ class KnownStart(PassingMethod):
 
     @abstractmethod
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
-        """Of the function that a client's local steps descend, `smoothness` that of its loss."""
+        """Return the curvature of the function that a client's local steps minimise.
+
+        Args:
+            smoothness: smoothness of the client's loss.
+            rows: number of the client's rows.
+            public: public facts of the run.
+        """
 
     def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
         """Return the server's state before the first round."""
         return super().start(public, np.random.default_rng(self.initial_seed))
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ModelClient:
-        """Raises `ConfigError` where the loss's smoothness at the start is known and the step too long for it."""
+        """Check the step size against the loss's smoothness at the start, where that is known.
+
+        Raises:
+            ConfigError: the step is too long.
+        """
         client = super().enroll(data, public, rng)
         smoothness = known_smoothness(self.problem, data, public.classes)
         if smoothness is not None:
@@ -58,19 +68,19 @@ class KnownStart(PassingMethod):
         return client
 
     def initial(self, model: Model) -> Array:
-        """w^0 (parameters,)."""
+        """Return w^0, (parameters,)."""
         return model.flatten(self.problem.initial(model.public, np.random.default_rng(self.initial_seed)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersonalMethod(KnownStart):
-    """Methods that give each client a model of its own: the first vector of its memory.
+    """Base of the methods that give each client a model of its own, the first vector of its memory.
 
     `evaluate` sums its loss (`personal_loss`) and whatever else the problem measures beside the global model's.
     """
 
     def personal(self, client: ModelClient) -> Tensors:
-        """The committed personal model, by the problem's own names; w^0 before the first round."""
+        """Return the committed personal model, under the problem's names; w^0 before the first round."""
         return client.model.name("", client.memory[0])
 
     def evaluation_layout(self, public: Public) -> Layout:

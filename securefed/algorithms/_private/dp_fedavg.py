@@ -1,8 +1,8 @@
 """Record-level privacy for torch clients: local training by opacus' `PrivacyEngine`, accounted over a whole run.
 
 Every local step is DP-SGD (Abadi et al., CCS 2016): rows of a Poisson draw, per-row gradients clipped, Gaussian noise.
-What a client uploads is private towards EVERYBODY by itself, the server included; what the message layer does with it
-afterwards needs no further noise. Needs the extra `records` (opacus).
+A client's upload is private by itself towards every recipient, the server included; the message layer need not add
+noise. Needs the extra `records` (opacus).
 """
 
 from __future__ import annotations
@@ -38,14 +38,18 @@ except ImportError as error:
     raise ConfigError("record-level privacy needs opacus; install securefed[records]") from error
 
 History = tuple[tuple[float, float, int], ...]
-"""What an accountant keeps: (noise multiplier, sampling rate, steps) in order."""
+"""History of an accountant: (noise multiplier, sampling rate, steps) in order."""
 _TAIL = 8.0
-"""Standard deviations within which noise stays but once in 8e14 entries."""
+"""Noise exceeds this many standard deviations once in 8e14 entries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateClient(ModelClient):
-    """A client with what its rows have been used for, counted or not. `spent` is the accountant's own state."""
+    """A client with the privacy cost of all contributions it has computed, whether or not a sum counted them.
+
+    Attributes:
+        spent: the accountant's history.
+    """
 
     spent: History = ()
 
@@ -64,7 +68,7 @@ class PrivateFedAvg(FedAvg):
 
     Neighbours: one row of one client is there, or is not (opacus accounts for Poisson sampling); n_i is public. Rows of
     different clients do not add up, so the run costs the largest of the clients' epsilons.
-    Claimed: epsilon(client), against everybody who sees that client's uploads, all rounds together; rounds that were
+    Claimed: epsilon(client), against every observer of that client's uploads, all rounds together; rounds that were
         void, rolled back or refused count. A run resumed from a checkpoint knows all rounds up to the checkpoint.
     Floating point: every row's clipped gradient is rounded to a grid (a power of two, at most 2^-30 of the noise's
         standard deviation unless the multiplier is below some 2^-22 of the rows), the sum is exact, the noise is a
@@ -104,12 +108,12 @@ class PrivateFedAvg(FedAvg):
         return {"delta": (factor * (1 + room), ring)}
 
     def assumptions(self, public: Public) -> tuple[str, ...]:
-        """Sentences for the plan."""
+        """Return the privacy guarantee and its assumptions, as sentences for the plan."""
         per_round = max(self.per_round(rows) for rows in set(public.rows))
         limit = "" if self.epsilon is None else f" and at most {self.epsilon:g} in the run"
         return (
             f"One row of a client, there or not: epsilon {per_round:.4g} for one round{limit} at delta {self.delta:g}, "
-            "against everybody who sees uploads; rounds add up by opacus' Renyi accountant.",
+            "against every observer of its uploads; rounds add up by opacus' Renyi accountant.",
         )
 
     def rate(self, rows: int) -> float:
@@ -132,7 +136,11 @@ class PrivateFedAvg(FedAvg):
     def contribute(
         self, client: ModelClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[ModelClient, Tensors]:
-        """Raises `BudgetSpent` before any row is touched where the round would exceed `epsilon`."""
+        """Compute one client's contribution.
+
+        Raises:
+            BudgetSpent: the round would exceed `epsilon`; no row has been used.
+        """
         assert isinstance(client, PrivateClient)
         self._afford(client)
         received = self.read(client.model, broadcast)["x"]
@@ -156,20 +164,24 @@ class PrivateFedAvg(FedAvg):
         return out
 
     def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
-        """Raises `ConfigError`: these sums would be exact, and epsilon holds for nothing without noise."""
+        """Refuse to evaluate, since the sums would be exact and epsilon would not hold.
+
+        Raises:
+            ConfigError: always.
+        """
         raise ConfigError(
             "a client of private/fedavg sends no evaluation sums, which would be exact and without noise; score the "
             "released model on public rows"
         )
 
     def spend(self, state: ModelClient, computed: ModelClient) -> ModelClient:
-        """`state` with what `computed` has used its rows for: said as soon as a contribution is computed."""
+        """Return `state` with the privacy cost of `computed`; it counts as soon as a contribution is computed."""
         assert isinstance(state, PrivateClient)
         assert isinstance(computed, PrivateClient)
         return replace(state, spent=computed.spent)
 
     def noised_steps(self, state: ModelClient) -> tuple[float, float, int]:
-        """Noise multiplier, sampling rate and number of the local steps that one contribution takes."""
+        """Return noise multiplier, sampling rate and number of the local steps of one contribution."""
         return self.noise_multiplier, self.rate(state.data.rows), self.local_steps
 
     def _afford(self, client: PrivateClient) -> None:
@@ -186,11 +198,11 @@ class PrivateFedAvg(FedAvg):
         return _renyi(history, self.delta) if history else 0.0
 
     def _randomness(self, rng: np.random.Generator) -> RandomStream:
-        """What a contribution's draws and noise are made of: nothing that `rng`, and so a run's seed, repeats."""
+        """Return the source of a contribution's sampling and noise; it ignores `rng`, which a run's seed repeats."""
         return SecureRandomStream()
 
     def _trained(self, client: PrivateClient, start: Tensors, stream: RandomStream) -> tuple[dict[str, Array], History]:
-        """The parameters after the local steps, and the accountant's state."""
+        """Return the parameters after the local steps, and the accountant's state."""
         problem, data = self.problem, client.data
         assert isinstance(problem, TorchModule)
         with np.errstate(over="ignore"):  # rows beyond the precision have no finite gradient, and add zeros
@@ -215,7 +227,10 @@ class PrivateFedAvg(FedAvg):
     def _engaged(
         self, engine: PrivacyEngine, module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, expected: float
     ) -> tuple[Any, Any, Any]:
-        """Make opacus' module, optimiser and loader. Gradients are sums of rows here, so the rate carries their mean."""
+        """Return the module, optimiser and loader of opacus.
+
+        Gradients are sums over rows here; the division that makes them means is part of the learning rate.
+        """
         penalty = getattr(self.problem, "l2", 0.0) * expected
         trained = [value for value in module.parameters() if value.requires_grad]
         groups = [
@@ -335,7 +350,7 @@ def perceptron(*widths: int) -> torch.nn.Module:
 def private_fedavg(
     problem: TorchModule | None = None, widths: Sequence[int] = (64, 10), **settings: Any
 ) -> PrivateFedAvg:
-    """`PrivateFedAvg` by settings that a command line can give: of `problem`, or of a `perceptron` of such widths."""
+    """Build `PrivateFedAvg` from a command line's settings: of `problem`, or of a `perceptron` of these widths."""
     return PrivateFedAvg(problem=problem or TorchModule(module=partial(perceptron, *widths)), **settings)
 
 

@@ -1,4 +1,4 @@
-"""Messages whose change is bounded when ONE record of a client changes: what record-level privacy is sized for.
+"""Bound the change of a message when ONE record of a client changes; record-level noise is proportional to this bound.
 
 Neighbours: one record of one client is replaced by a record of zeros; how many records each client has is public.
 Records are clipped to a public norm R at enrolment. In the proofs x is the record (features,), ||x|| <= R, and "'"
@@ -14,7 +14,7 @@ marks the neighbour's side, where it is zero; everything else, the broadcast inc
     projects, which brings no two points further apart: eta sqrt(2 d) R^2 / max n after the scaling. With K > 1 the
     same is added K times where the step w - eta grad h(w) brings no two points w >= 0 further apart either: without
     momentum, and with eta at most 2 / L of h on w >= 0 (a client refuses any other broadcast).
-For no other algorithm is a bound derived: inner iterations (FAPS, LocalPower with several local steps) and duals
+No bound is derived for other algorithms: inner iterations (FAPS, LocalPower with several local steps) and duals
 (FedPG, PPGL) carry a record's change on through steps that are no contractions. `record_level` refuses them by name.
 """
 
@@ -47,11 +47,12 @@ _ORTHONORMAL = 1 + 2.0**-42
 
 @dataclass(frozen=True)
 class RecordLevel(Algorithm[Any, Any]):
-    """`algorithm` on records clipped to `norm`, with the sensitivity of every tensor in its layout.
+    """An algorithm on clipped records, with the sensitivity of every tensor to one record in its layout.
 
-    For `chain(records(), gaussian(...) or skellam(...), ...)`. Everything else is the algorithm's own.
+    It is made for `chain(records(), gaussian(...) or skellam(...), ...)`. Everything else is the algorithm's own.
 
     Attributes:
+        algorithm: the algorithm to run.
         norm: R, the largest L2 norm of a record, a public number chosen without looking at data.
 
     Raises:
@@ -90,7 +91,11 @@ class RecordLevel(Algorithm[Any, Any]):
         return self.algorithm.enroll(clip_records(data, self.norm), self._public(public), rng)
 
     def contribute(self, client: Any, broadcast: Tensors, rng: np.random.Generator) -> tuple[Any, Tensors]:
-        """Raises `MalformedError` for a broadcast that the sensitivity does not hold for."""
+        """Refuse a broadcast for which the sensitivity does not hold.
+
+        Raises:
+            MalformedError: the sensitivity does not hold.
+        """
         _check_broadcast(broadcast)
         return self.algorithm.contribute(client, broadcast, rng)
 
@@ -130,12 +135,12 @@ class RecordLevel(Algorithm[Any, Any]):
 
 
 def record_level(algorithm: Algorithm[Any, Any], norm: float) -> RecordLevel:
-    """`algorithm` on records of norm at most `norm`, its messages' sensitivity to one of them declared."""
+    """Clip the records of `algorithm` to `norm`, and declare the sensitivity of its messages to one record."""
     return RecordLevel(algorithm, norm)
 
 
 def clip_records(data: Dataset, norm: float) -> Dataset:
-    """The rows scaled to an L2 norm of at most `norm` each, rounding included; shorter ones as they are."""
+    """Scale each row longer than `norm` to an L2 norm of at most `norm`, rounding included; keep shorter rows."""
     largest = np.abs(data.x).max(axis=1, keepdims=True)
     units = np.divide(data.x, largest, out=np.zeros_like(data.x), where=largest > 0)
     relative = np.linalg.norm(units, axis=1, keepdims=True) * (1 + (data.features + 8) * _EPS)
@@ -192,7 +197,9 @@ def _sensitivities(algorithm: Algorithm[Any, Any], public: Public, norm: float) 
 
 def _check_broadcast(broadcast: Tensors) -> None:
     if BASIS in broadcast and not _spectral(broadcast[BASIS]) <= _ORTHONORMAL:
-        raise MalformedError(SERVER, "its basis is longer than orthonormal, and what a record changes would be too")
+        raise MalformedError(
+            SERVER, "its basis is longer than orthonormal, so a record would change the message by more than declared"
+        )
     if CONSENSUS in broadcast and not broadcast[CONSENSUS].min() >= 0:
         raise MalformedError(SERVER, "its graph has negative weights, where the bound on a record's change fails")
 

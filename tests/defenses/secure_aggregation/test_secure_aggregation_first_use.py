@@ -59,7 +59,7 @@ def test_another_identity_in_a_clients_name_is_refused_by_name(known, tmp_path) 
     assert fingerprint_of(TRUE.public[3]) in str(caught.value)
     assert fingerprint_of(other[3]) in str(caught.value)
     moved = {client: TRUE.public[client] for client in (0, 1)} | {7: TRUE.public[3]}
-    with pytest.raises(IdentityChangedError, match="client 7 is said to have the identity that is pinned for client 3"):
+    with pytest.raises(IdentityChangedError, match="client 7 comes with the identity that is pinned for client 3"):
         known.pin(moved, OWN)
     assert known.pin(TRUE.public, OWN).public == TRUE.public  # a refusal changes nothing
     assert 3 in PinnedIdentities(tmp_path / "of another party").pin(other, OWN).first_use  # control: no memory, no word
