@@ -54,6 +54,27 @@ def description(folder: Path) -> str:
     return (ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "").partition("\n")[0]
 
 
+def module_graph() -> dict[str, set[str]]:
+    """Return, for each module of the package, the modules that it imports at its top."""
+    files = {_dotted(path): path for folder in folders() for path in folder.glob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for module, path in files.items():
+        found = {name for node in ast.parse(path.read_text()).body for name in _imports(node)}
+        graph[module] = {name if name in files else name.rpartition(".")[0] for name in found} & set(files) - {module}
+    return graph
+
+
+def _dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[:-1] if parts[-1] == "__init__" else parts
+    return ".".join(parts if parts[0] == "securefed" else ("securefed", *parts))
+
+
+def _imports(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("securefed"):
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def _inside(folder: Path) -> list[Path]:
     found = [f for f in sorted(folder.rglob("*")) if f.is_dir() and any(f.glob("*.py"))]
     return [f for f in found if "__pycache__" not in f.parts]

@@ -23,7 +23,7 @@ from securefed.algorithms._pca.operators import orth
 from securefed.algorithms._pca.server import BASIS
 from securefed.attacks._base import RoundView, Target, View
 from securefed.attacks._duals.dual_attack import CONSTANT_DIAGONAL
-from securefed.attacks._duals.local_steps import LocalStart, LocalSteps, StartTangents, local_steps_of
+from securefed.attacks._duals.local_steps import ConsensusLocalSteps, LocalStart, StartTangents, local_steps_of
 from securefed.attacks._duals.observed_steps import excess
 from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.joint_attack import JointAttack, JointFitProblem
@@ -80,7 +80,7 @@ class SimulatedConsensusClient:
     rounds: Sequence[RoundView]
     followed: Sequence[Array]
     rho: float
-    motion: LocalSteps
+    motion: ConsensusLocalSteps
     coordinates: SymmetricMatrices
 
     @classmethod

@@ -59,7 +59,7 @@ class StartTangents:
         return cls(none, none, np.zeros((rank, directions, rank)))
 
 
-class LocalSteps(Protocol):
+class ConsensusLocalSteps(Protocol):
     """Local steps of a round as a function of S."""
 
     @property
@@ -180,7 +180,7 @@ class EuclideanSteps:
         return np.asarray(out + right(dU, G + G.T) + left(U, dG + dG.transpose(2, 1, 0)))
 
 
-def local_steps_of(algorithm: FedPG | FedPE) -> LocalSteps:
+def local_steps_of(algorithm: FedPG | FedPE) -> ConsensusLocalSteps:
     """Return the local steps of the algorithm's clients."""
     if isinstance(algorithm, FedPE):
         return EuclideanSteps(algorithm.step_size, algorithm.local_steps, algorithm.rho)

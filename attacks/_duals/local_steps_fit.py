@@ -12,7 +12,7 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from securefed._tensors import Array
-from securefed.attacks._duals.local_steps import LocalStart, LocalSteps, StartTangents
+from securefed.attacks._duals.local_steps import ConsensusLocalSteps, LocalStart, StartTangents
 from securefed.attacks._duals.observed_steps import ObservedStep
 from securefed.attacks._fitting.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
 from securefed.attacks._gram.coordinates import SymmetricMatrices
@@ -52,7 +52,7 @@ class FittedGram:
         return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _HIDDEN
 
 
-def fit_steps(steps: Sequence[ObservedStep], features: int, motion: LocalSteps, jacobians: int) -> FittedGram:
+def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLocalSteps, jacobians: int) -> FittedGram:
     """Fit S to as many local steps as hold three times as many equations as unknowns.
 
     The search starts at zero, and damped steps leave at zero what the messages do not determine, so that a fit that is
@@ -89,7 +89,7 @@ class LocalStepsProblem:
 
     steps: Sequence[ObservedStep]
     coordinates: SymmetricMatrices
-    motion: LocalSteps
+    motion: ConsensusLocalSteps
 
     def residual(self, x: Array) -> Array:
         """Return all differences, (equations,); NaN where the steps diverge."""

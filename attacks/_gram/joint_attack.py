@@ -12,7 +12,7 @@ import numpy as np
 from securefed._public import require
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
-from securefed.attacks._gram.joint_fit import ClientSimulation, fit_jointly
+from securefed.attacks._gram.joint_fit import MemberSimulation, fit_jointly
 from securefed.attacks._requirements import untold
 from securefed.errors import TranscriptError
 
@@ -27,7 +27,7 @@ class JointFitProblem:
         first: parameters of one client to begin with.
     """
 
-    sender: ClientSimulation
+    sender: MemberSimulation
     seen: Array
     first: Array
 

@@ -34,7 +34,7 @@ _TIED = 40
 """Largest number of Jacobians for the fit of equal clients, which is a start and need not be accurate."""
 
 
-class ClientSimulation(Protocol):
+class MemberSimulation(Protocol):
     """The messages of one client, as a function of the parameters of its Gram matrix."""
 
     @property
@@ -87,7 +87,7 @@ class JointFit:
 
 
 def fit_jointly(
-    senders: Sequence[ClientSimulation],
+    senders: Sequence[MemberSimulation],
     seen: Array,
     first: Array,
     *,
@@ -148,7 +148,7 @@ def jacobian_rank(jacobian: Array, largest: int) -> tuple[int, float]:
 class _SumOfClients:
     """The difference of simulated and observed sums, as a function of all clients' parameters."""
 
-    senders: Sequence[ClientSimulation]
+    senders: Sequence[MemberSimulation]
     seen: Array
     scale: float
 
@@ -165,7 +165,7 @@ class _SumOfClients:
         return residual, np.hstack([tangents for _, tangents in pairs]) / self.scale
 
 
-def _equal_clients(senders: Sequence[ClientSimulation], seen: Array, scale: float, first: Array) -> Array:
+def _equal_clients(senders: Sequence[MemberSimulation], seen: Array, scale: float, first: Array) -> Array:
     """Fit one client to the mean of the clients' messages; return `first` where the fit fails."""
     count = len(senders)
     one = _SumOfClients(senders[:1], seen / count, scale / count)

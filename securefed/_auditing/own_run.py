@@ -11,7 +11,7 @@ from securefed._auditing.own_class import broken
 from securefed._auditing.own_function import FunctionAlgorithm
 from securefed._auditing.own_scene import Scene, strangers
 from securefed._auditing.own_subject import Subject
-from securefed._auditing.own_tally import Attempt, Secret, Tally
+from securefed._auditing.own_tally import OwnAttempt, Secret, Tally
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
@@ -144,7 +144,7 @@ class OwnRun:
             return
         mixed = rng.permutation(scores)  # the null: the same scores, dealt out without regard to who was a member
         null = membership_rates(mixed[: len(inside)], mixed[len(inside) :])
-        attempt = Attempt(self.target, found.leakage, null.leakage, tpr=found.tpr)
+        attempt = OwnAttempt(self.target, found.leakage, null.leakage, tpr=found.tpr)
         self.tally.add((replay.observed.view, scorer.name, secret), attempt)
 
     def _records(self, replay: Replay, *, informed: bool) -> tuple[list[CandidateRecord], list[CandidateRecord], Array]:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from securefed._auditing.own_subject import Subject
-from securefed._auditing.own_tally import SECRETS, Attempt, Tally
+from securefed._auditing.own_tally import SECRETS, OwnAttempt, Tally
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
 from securefed.attacks._generic import (
@@ -145,7 +145,7 @@ class Scene:
         for place, item in enumerate(found):
             base, error = self.subject.base(item.secret), self.subject.error(item)
             nothing, fits = min((chance[place] for chance in chances), key=lambda c: c[0], default=(base, None))
-            attempt = Attempt(
+            attempt = OwnAttempt(
                 -1 if self.subject.target is None else self.subject.target,
                 _leak(error, base),
                 _leak(nothing, base),

@@ -124,7 +124,7 @@ class OwnCell:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class OwnAttempt:
     """One attack on one run: leakage of client `target` (-1 for all together), and of the same attack on what says
     nothing about it; whether either estimate explains its messages (`None` where the attack checks nothing)."""
 
@@ -149,10 +149,10 @@ def _told(leak: float, chance: float) -> bool:
 class Tally:
     """Attempts by view, attack and secret."""
 
-    attempts: dict[tuple[str, str, Secret], list[Attempt]] = field(default_factory=dict)
+    attempts: dict[tuple[str, str, Secret], list[OwnAttempt]] = field(default_factory=dict)
     skipped: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, key: tuple[str, str, Secret], attempt: Attempt) -> None:
+    def add(self, key: tuple[str, str, Secret], attempt: OwnAttempt) -> None:
         self.attempts.setdefault(key, []).append(attempt)
 
     def skip(self, where: str, reason: str) -> None:
@@ -166,7 +166,7 @@ class Tally:
     def cells(self, seeds: int) -> tuple[OwnCell, ...]:
         return tuple(self._cell(key, group, seeds) for key, group in self.attempts.items())
 
-    def _cell(self, key: tuple[str, str, Secret], group: list[Attempt], seeds: int) -> OwnCell:
+    def _cell(self, key: tuple[str, str, Secret], group: list[OwnAttempt], seeds: int) -> OwnCell:
         fitted = [a.explained for a in group]
         leaks, chance = offered(
             [a.leak for a in group], [a.null for a in group], fitted, [a.null_explained for a in group]
