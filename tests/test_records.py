@@ -182,7 +182,7 @@ def test_what_was_computed_counts_though_its_message_was_refused() -> None:
     problem = TorchModule(module=network, precision="float64", gradient_bound=1e-12)
     algorithm = private(problem=problem, noise_multiplier=1e-12)
     federation = Federation(algorithm, data(), chain(secure_aggregation()), options=RunOptions(max_void=3))
-    with pytest.raises(RoundVoid, match="some client was out of range"):
+    with pytest.raises(RoundVoid, match="a client sat out"):
         federation.run(1)
     for node in federation.nodes.values():
         assert node.state.committed.spent == ((1e-12, 0.25, 3 * 4),)

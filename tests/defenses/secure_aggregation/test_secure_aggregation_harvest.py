@@ -107,7 +107,7 @@ def test_a_client_never_gives_both_kinds_of_one_secret(net):
             SecureAggregation().client_step(
                 attack.states[client], Message(session.run, 0, "unmask", SERVER, client, sealed), None
             )
-    with pytest.raises(ContradictionError, match="named dead"):
+    with pytest.raises(ContradictionError, match="names this client as dead"):
         attack.ask(VICTIM, (VICTIM,))
 
 
