@@ -36,7 +36,7 @@ test: $(READY)  ## What a change must pass: a sample of all combinations, the no
 test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slow searches and statistics, more examples
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "exhaustive or hypothesis"
 
-test-all: test test-rest  ## Every test and all notebooks (about 20 minutes on 2 cores)
+test-all: test test-rest  ## Every test and all notebooks (about 13 minutes on 2 cores)
 
 lint: $(READY)  ## Style and common mistakes
 	$(BIN)/ruff check .
