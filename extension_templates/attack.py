@@ -31,7 +31,7 @@ class MeanRow:
 
     name: ClassVar[str] = "statistics/mean-row"
     secret: ClassVar[str] = "samples"
-    """The secret that the attack reconstructs: `samples` (rows), `gram` (X^T X), `personal` (models) or `distances` (of rows)."""
+    """The secret: `samples` (rows), `gram` (X^T X), `personal` (models) or `distances` (of rows)."""
 
     def applies(self, target: Target, observed: View) -> str | None:
         """Return `None` if the attack can run on this view, else the reason, in a sentence."""
