@@ -1,4 +1,4 @@
-"""Template of an aggregation: copy this file, rename the classes, and change the lines marked TODO.
+"""Template of an aggregation: copy this file, rename the classes, and change the lines marked EDIT.
 
 An aggregation computes the sum of the clients' contributions. In this one, each client adds a random-looking mask to
 its contribution. The masks come from a key that all clients share and the server does not know, and they add up to
@@ -47,14 +47,14 @@ class ZeroSumServer:
 
 @dataclass(frozen=True)
 class ZeroSumMasks(Aggregation):
-    """Sum integers under masks that cancel. TODO: what yours guarantees, and what it does not.
+    """Sum integers under masks that cancel. EDIT: what yours guarantees, and what it does not.
 
     Attributes:
         key: the key that all clients share, 32 bytes; empty at the server.
     """
 
     key: bytes = field(repr=False)  # repr=False keeps the secret out of reports and errors
-    name: ClassVar[str] = "zero_sum_masks"  # TODO: its name in plans and reports
+    name: ClassVar[str] = "zero_sum_masks"  # EDIT: its name in plans and reports
     exact: ClassVar[bool] = True  # it sums integers, so the chain puts `quantise()` before it
     hides: ClassVar[bool] = True  # the server does not see single contributions
 

@@ -1,6 +1,6 @@
 """Template of an algorithm: the mean of the clients' rows, in one round.
 
-Copy this file, rename the classes, and change the lines marked TODO.
+Copy this file, rename the classes, and change the lines marked EDIT.
 
 The server needs only the SUM of what the clients send. So each client's `contribute` returns named arrays, the package
 adds them up over the clients under the chosen defence, and the server's `combine` receives the sum.
@@ -24,7 +24,7 @@ class MeanServer:
     mean: Array
 
 
-# TODO: the name by which users find it, `family/name`; one line on what it does; where it is published; what clients
+# EDIT: the name by which users find it, `family/name`; one line on what it does; where it is published; what clients
 # send.
 @algorithms.register(
     "statistics/mean", summary="Mean of all rows", source="textbook", transmits="sum of the rows, number of rows"
@@ -39,7 +39,7 @@ class FederatedMean(Algorithm[MeanServer, ClientData]):
 
     scale: float = 1.0
 
-    # TODO: small, quick settings for the published checks (see README.md), and the audit's run of this algorithm. There
+    # EDIT: small, quick settings for the published checks (see README.md), and the audit's run of this algorithm. There
     # `secret` names what attacks try to reconstruct, and `utility` what the quality of the result is called.
     test_settings: ClassVar = {"scale": 2.0}
     audit_case: ClassVar = AuditCase(settings={}, secret="gram", rounds=3, utility="score")

@@ -1,6 +1,6 @@
 """Template of an attack: the clients' mean row, from a message that holds the sum of their rows.
 
-Copy this file, rename the class, and change the line marked TODO.
+Copy this file, rename the class, and change the line marked EDIT.
 
 An attack gets a view. It holds, for each round, what the server broadcast, and the message that contains the attacked
 clients' data: their own message, or the smallest sum with them that the attacker knows (`observed.members` are the
@@ -18,7 +18,7 @@ from securefed.attacks import Reconstruction, Target, View, attacks
 from securefed.errors import TranscriptError
 
 
-# TODO: the name by which users find it; one line on what it does; where it is published; what it reads.
+# EDIT: the name by which users find it; one line on what it does; where it is published; what it reads.
 @attacks.register(
     "statistics/mean-row",
     summary="every row is guessed to be the mean of its clients' rows",

@@ -1,4 +1,4 @@
-"""Template of a transform: copy this file, rename the class, and change the lines marked TODO.
+"""Template of a transform: copy this file, rename the class, and change the lines marked EDIT.
 
 A transform changes each client's contribution before it is summed, or the sum before it is released. This one keeps
 the sign of a contribution and makes all its large entries smaller: x becomes limit * tanh(x / limit).
@@ -22,7 +22,7 @@ from securefed.errors import ConfigError, PlanError
 
 @dataclass(frozen=True)  # parameters are public: server and clients agree on them before the run
 class SoftLimit(Transform):
-    """Move entries smoothly into [-limit, limit]. TODO: what yours does, what it guarantees, and what it does not.
+    """Move entries smoothly into [-limit, limit]. EDIT: what yours does, what it guarantees, and what it does not.
 
     Attributes:
         limit: largest absolute entry after the transform.
@@ -32,8 +32,8 @@ class SoftLimit(Transform):
     """
 
     limit: float
-    name: ClassVar[str] = "soft_limit"  # TODO: its name in plans and reports
-    stage: ClassVar[ChainStage] = ChainStage.SPARSIFY  # TODO: its kind, which sets its place in a chain
+    name: ClassVar[str] = "soft_limit"  # EDIT: its name in plans and reports
+    stage: ClassVar[ChainStage] = ChainStage.SPARSIFY  # EDIT: its kind, which sets its place in a chain
 
     def __post_init__(self) -> None:
         if not self.limit > 0:
@@ -48,7 +48,7 @@ class SoftLimit(Transform):
         """
         if any(
             tensor.bound is None for tensor in plan.tensors
-        ):  # TODO: raise PlanError if you cannot give your guarantee
+        ):  # EDIT: raise PlanError if you cannot give your guarantee
             raise PlanError(f"{self.name}: a tensor declares no bound; declare one in the algorithm's layout")
         tensors = tuple(
             replace(t, bound=min(t.bound or 0.0, self.limit), error=t.error + plan.clients * (t.bound or 0.0))
@@ -63,7 +63,7 @@ class SoftLimit(Transform):
         """
         return {name: self.limit * np.tanh(np.asarray(value) / self.limit) for name, value in contribution.items()}
 
-    # TODO: write `decode(total, plan, count)` if `encode` has to be undone. It receives the SUM of the clients' encoded
+    # EDIT: write `decode(total, plan, count)` if `encode` has to be undone. It receives the SUM of the clients' encoded
     # contributions, so it must be linear. Write `release(total, plan)` to change the decoded sum before it leaves the
     # aggregator, for instance to add central noise. By default, as here, both change nothing.
     #

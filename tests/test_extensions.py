@@ -104,7 +104,7 @@ def test_a_class_of_an_own_module_is_found_by_its_place(tmp_path: Path, monkeypa
 
 @dataclass(frozen=True)
 class Broken(RIDGE.Ridge):
-    """What the cases below change one method of."""
+    """A correct algorithm; each case below breaks one of its methods."""
 
     penalty: float = 1.0
 

@@ -138,7 +138,7 @@ def test_exchanges_without_noise_have_no_finite_epsilon(tmp_path: Path) -> None:
     plan, cost = planned(chain(secure_aggregation()))
     assert cost == PrivacyCost() and plan.epsilon == ()
     seeded = chain(clip(1.0), InsecureGaussian(gaussian(4.0), 1), secure_aggregation())
-    assert planned(seeded)[1] == PrivacyCost()  # whoever knows the seed takes that noise off
+    assert planned(seeded)[1] == PrivacyCost()  # a party that knows the seed can subtract that noise
     assert planned(chain(clip(1.0), gaussian(4.0), secure_aggregation()))[1] == GAUSSIAN
     free = ledger_at(tmp_path / "free")
     free.charge("run", 0, cost)

@@ -156,7 +156,7 @@ def test_a_server_that_does_not_keep_to_the_change_of_survivors_is_refused_by_th
 
 
 def test_absences_in_rotation_keep_to_the_change_of_survivors_and_solve_for_one_client() -> None:
-    """What the rule does not stop: each set differs from the last by two clients, and all of them single one out."""
+    """The rule does not stop this server: each set differs by two clients, and together they single one out."""
     sets = [(0, 1, 2, 3, 4), (2, 3, 4), (0, 1, 2, 3, 4), (0, 3, 4), (0, 1, 2, 3, 4), (1, 3, 4)]
     for previous, alive in itertools.pairwise(sets):
         consistency.check_change(previous, alive, 2)

@@ -1,4 +1,4 @@
-"""What `benchmarks.pages.leakage` measures: the algorithms, their usual setting, and what each curve varies of it."""
+"""Points of the leakage curves: the algorithms, their usual setting, and what each curve varies of it."""
 
 from __future__ import annotations
 

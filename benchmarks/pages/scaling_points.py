@@ -1,4 +1,4 @@
-"""What `benchmarks.pages.scaling` measures: one exchange a point, under secure aggregation or Paillier."""
+"""Points of the scaling page: one exchange each, under secure aggregation or Paillier."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_workers_make_randomness_of_their_own():
 def test_a_worker_that_ended_is_named():
     with randomness_workers.RandomnessWorkers(1) as one:
         one._processes[0].kill()
-        one._processes[0].wait()  # then nobody reads, and what was not flushed is still there when it is closed
+        one._processes[0].wait()  # then no process reads, and unflushed bytes are still there at close
         with pytest.raises(randomness_workers.WorkerError, match="ended early"):
             one.encryptions_of_zero(PUBLIC, 3, "half")
             one.encryptions_of_zero(PUBLIC, 3, "half")

@@ -153,7 +153,7 @@ def test_the_file_is_sealed_and_neither_altered_nor_set_back_nor_removed_unseen(
     clear.path.write_bytes(early[1])
     with pytest.raises(RolledBackError):
         sealed.pin(TRUE.public)
-    clear.pin(TRUE.public)  # control: without an anchor nobody knows
+    clear.pin(TRUE.public)  # control: without an anchor the change is not noticed
     for memory in (sealed, clear):
         memory.path.unlink()
     with pytest.raises(StorageError, match="was written once, and is gone"):

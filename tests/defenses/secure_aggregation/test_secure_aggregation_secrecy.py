@@ -61,7 +61,7 @@ def test_masked_uploads_look_uniform_and_lesser_masks_do_not(net, ring):
 
 
 def spied_keys(monkeypatch):
-    """What tensors are masked with, or their streams keyed with, from now on."""
+    """Record the keys of masks and of their streams from now on."""
     keys, real = [], masks.tensor_key
 
     def spied(*arguments):
