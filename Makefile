@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 audit: $(READY)  ## Attack every algorithm under every defence on real digits; writes audit-report/audit.html
 	$(BIN)/securefed audit --out $(AUDIT_OUT) $(AUDIT_ARGS)
 
-test: $(READY)  ## What a change must pass: a sample of all combinations, the notebooks (about 5 minutes on 2 cores)
+test: $(READY)  ## What a change must pass: a sample of all combinations, the notebooks (about 6 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not exhaustive" --hypothesis-profile quick \
 		--nbmake --nbmake-timeout=300 notebooks tests
 
