@@ -106,6 +106,14 @@ class ContradictionError(MessageRefused):
     """A request contradicts or repeats an earlier one, or asks for data that must stay apart."""
 
 
+class VersionRefused(MessageRefused):
+    """The message belongs to another version of the protocol."""
+
+
+class TermsDiffer(MessageRefused):
+    """The sender agreed to other terms than this party: tensors, bounds, clients, defence or rounds."""
+
+
 class SumRefused(MessageRefused):
     """The sum that the server announced is not the sum of the contributions that it counted."""
 

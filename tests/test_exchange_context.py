@@ -12,7 +12,7 @@ import pytest
 from securefed._messages import SERVER, Message
 from securefed._persistence.packing import nest, unnest
 from securefed._runtime import client as node
-from securefed._runtime import exchange as coordinator
+from securefed._runtime import open_exchange
 from securefed._runtime.counted_clients import CountedClients
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.federation import Federation
@@ -74,7 +74,7 @@ def test_a_sum_over_clients_that_were_told_different_broadcasts_is_noise(name: s
         federation.run(1)
     assert federation.transcript.records == []
 
-    monkeypatch.setattr(coordinator, "exchange_context", lambda *_: b"")  # positive control: without the context
+    monkeypatch.setattr(open_exchange, "exchange_context", lambda *_: b"")  # positive control: without the context
     monkeypatch.setattr(node, "exchange_context", lambda *_: b"")
     opened = Federation(METHOD, DATA, defenses()[name], transport=Deviating).run(1).transcript.records[0]
     told = opened.broadcast["basis"]

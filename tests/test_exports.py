@@ -51,6 +51,9 @@ _NAMES = {
     "securefed.recording": """
         FlowerRecording Recording
     """,
+    "securefed.parties": """
+        SumClient SumHelper SumResult SumServer SumTerms SummedTensor
+    """,
 }
 PINNED = {package: names.split() for package, names in _NAMES.items()}
 """By package, the names that users may import. A change here is a change of the interface: say so in CHANGELOG."""
@@ -58,7 +61,7 @@ PINNED = {package: names.split() for package, names in _NAMES.items()}
 PUBLIC_MODULES = {
     "securefed.algorithms", "securefed.attacks", "securefed.attacks.scores", "securefed.attacks.views",
     "securefed.datasets", "securefed.datasets.partition", "securefed.datasets.scaling", "securefed.defenses",
-    "securefed.detection", "securefed.errors", "securefed.flower", "securefed.problems", "securefed.recording",
+    "securefed.detection", "securefed.errors", "securefed.flower", "securefed.parties", "securefed.problems", "securefed.recording",
     "securefed.testing",
 }  # fmt: skip
 """Modules without an underscore in their path; all others are the package's own business."""

@@ -24,6 +24,7 @@ FLOORS = {
     "defenses": 1,
     "attacks": 2,
     "recording": 2,
+    "parties": 2,
     "_runtime": 2,
     "_transports": 2,
     "_costs": 2,

@@ -22,6 +22,7 @@ from securefed._persistence.packing import unnest
 from securefed._runtime.exchange import Coordinator
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
+from securefed._runtime.open_exchange import ExchangeContent, MessageLog, open_exchange
 from securefed._tensors import Layout, TensorSpec
 from securefed.defenses._base import INDICATOR, Defense, Session, UploadContext, without_indicator
 from securefed.defenses._chain import chain
@@ -167,12 +168,13 @@ def _peak(kind: type[_Together], clients: int) -> float:
     defense, layout = _defense({}), _layout(MEMORY_ENTRIES)
     transcript, cohort = Transcript(secrets.token_hex(16)), tuple(range(clients))
     transport = kind(defense, Session(transcript.run, 0, cohort, defense.plan(layout, clients)))
-    coordinator = Coordinator(transport, defense, {"train": layout}, clients, transcript, keep=False)
+    log = MessageLog(transcript, keep=False)
     tracemalloc.start()
     broadcast = {"model": np.zeros(MEMORY_ENTRIES, np.float32)}
-    summed = coordinator.exchange(
-        0, ExchangeHeader(cohort, "train", 0), broadcast, CountedExchanges.of(cohort, {}, None), (), lambda _: {}
-    )
+    counted = CountedExchanges.of(cohort, {}, None)
+    content = ExchangeContent(ExchangeHeader(cohort, "train", 0), broadcast, counted, lambda _: {})
+    exchange = open_exchange(defense, {"train": layout}, clients, 0, content, log)
+    summed = Coordinator(transport, log).exchange(exchange)
     peak = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
     assert (summed.record.encoded["w"] == sum(cohort)).all()

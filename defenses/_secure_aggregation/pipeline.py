@@ -166,16 +166,16 @@ class PipelinedServer(MaskingServer):
     Attributes:
         next_exchange: the state of the next exchange, in its first two stages.
         next_requests: that exchange's requests for shares, until this one unmasks.
-        next_adverts: keys for that exchange that came with the uploads so far.
+        next_adverts: keys for that exchange that came with the uploads so far, as encoded messages.
         acceptor: accepts that exchange's channels.
         accepted_channels: secrets of the channels accepted so far.
     """
 
     next_exchange: bytes = stored_as("following", default=b"", repr=False)
     next_requests: Mapping[ClientId, Mapping[str, Array]] = stored_as("waiting", default_factory=dict, repr=False)
-    next_adverts: Mapping[ClientId, Message] = local(default_factory=dict, repr=False)
+    next_adverts: Mapping[ClientId, bytes] = field(default_factory=dict, repr=False)
     acceptor: ChannelAcceptor | None = local(default=None, repr=False)
-    accepted_channels: Mapping[ClientId, bytes] = local(default_factory=dict, repr=False)
+    accepted_channels: Mapping[ClientId, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +231,8 @@ def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServ
     assert not isinstance(step, Aggregate)
     new, stage, outgoing = _with_type(step)
     carried_reply = four_stage_server.server_step(
-        replace(_following(state), channels=state.accepted_channels), state.next_adverts
+        replace(_following(state), channels=state.accepted_channels),
+        {client: Message.decode(data, claimed_sender=client) for client, data in state.next_adverts.items()},
     )
     assert not isinstance(carried_reply, Aggregate)
     following, _, bodies = carried_reply
@@ -256,7 +257,7 @@ def absorb(state: PipelinedServer, client: ClientId, reply: Message) -> Pipeline
     accepted_channels = {**state.accepted_channels, client: acceptor.accept(carried)}
     return replace(
         new,
-        next_adverts={**state.next_adverts, client: carried},
+        next_adverts={**state.next_adverts, client: carried.encode()},
         acceptor=acceptor,
         accepted_channels=accepted_channels,
     )

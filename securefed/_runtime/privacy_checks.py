@@ -88,6 +88,11 @@ def check_privacy(
     return isinstance(sampler, FixedSizeSampling)
 
 
+def samples_clients(defense: Defense) -> bool:
+    """Tell whether each client decides by itself, at random, whether it takes part."""
+    return _coins(defense) is not None
+
+
 def _coins(defense: Defense) -> PoissonSampling | None:
     """Return the Poisson sampling that clients do by themselves, if the defence has it."""
     found = [transform.sampler for transform in defense.transforms if isinstance(transform, PoissonCohort)]

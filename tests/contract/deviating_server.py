@@ -18,10 +18,11 @@ import numpy as np
 from securefed._messages import REFUSAL, SERVER, Message, Transcript
 from securefed._persistence.packing import nest
 from securefed._runtime.client import ClientNode
-from securefed._runtime.exchange import Coordinator, ExchangeResult, HelperNode
+from securefed._runtime.exchange import Coordinator, HelperNode
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
 from securefed._runtime.message_schema import MessageSchema
+from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, MessageLog, open_exchange
 from securefed._runtime.terms import Terms
 from securefed._tensors import Tensors
 from securefed.datasets._base import Dataset
@@ -203,19 +204,27 @@ class World:
         if helper is not None:
             nodes[helper.party] = HelperNode(helper, RUN)
         self.wire = Wire(nodes)
-        transcript = Transcript(RUN)
-        self.coordinator = Coordinator(
-            self.wire, terms.defense, terms.schema.layouts, PUBLIC.cohort, transcript, keep=False
-        )
+        self.log, self.prepared = MessageLog(Transcript(RUN), keep=False), None
+        self.coordinator = Coordinator(self.wire, self.log)
 
     def play(
         self, number: int, header: ExchangeHeader, broadcast: Tensors, counted: CountedExchanges, body: Tensors
     ) -> ExchangeResult | None:
         """One exchange to its end; `None` where it was void."""
+        content = ExchangeContent(header, broadcast, counted, lambda client: body)
+        prepared, self.prepared = self.prepared, None
         try:
-            return self.coordinator.exchange(number, header, broadcast, counted, (), lambda client: body)
+            exchange = open_exchange(
+                self.terms.defense, self.terms.schema.layouts, PUBLIC.cohort, number, content, self.log, (), prepared
+            )
         except SecureFedError:
             return None
+        try:
+            return self.coordinator.exchange(exchange)
+        except SecureFedError:
+            return None
+        finally:
+            self.prepared = exchange.prepared
 
     def outside(self, number: int, stage: str, body: Tensors) -> None:
         """A message outside any exchange, to the victim."""

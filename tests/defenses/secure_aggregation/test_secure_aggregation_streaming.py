@@ -13,6 +13,7 @@ from securefed._persistence.packing import pack, unnest
 from securefed._runtime.exchange import Coordinator
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
+from securefed._runtime.open_exchange import ExchangeContent, MessageLog, open_exchange
 from securefed._tensors import Layout, TensorSpec
 from securefed.defenses._base import INDICATOR, Session, UploadContext
 from securefed.defenses._capabilities import SupportsStreaming
@@ -134,13 +135,14 @@ def peak_bytes(kind, clients) -> int:
     layout, cohort = Layout((TensorSpec("w", (ENTRIES,), 8.0),)), tuple(range(clients))
     transport, transcript = kind(defense, "ab" * 16), Transcript("ab" * 16)
     transport.session = Session(transcript.run, 0, cohort, defense.plan(layout, clients))
-    coordinator = Coordinator(transport, defense, {"train": layout}, clients, transcript, keep=False)
+    log = MessageLog(transcript, keep=False)
     broadcast = {"model": np.zeros(ENTRIES, np.float32)}
     tracemalloc.start()
     try:
-        summed = coordinator.exchange(
-            0, ExchangeHeader(cohort, "train", 0), broadcast, CountedExchanges.of(cohort, {}, None), (), lambda _: {}
-        )
+        counted = CountedExchanges.of(cohort, {}, None)
+        content = ExchangeContent(ExchangeHeader(cohort, "train", 0), broadcast, counted, lambda _: {})
+        exchange = open_exchange(defense, {"train": layout}, clients, 0, content, log)
+        summed = Coordinator(transport, log).exchange(exchange)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

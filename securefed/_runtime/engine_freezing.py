@@ -1,0 +1,85 @@
+"""Freeze a `RoundEngine` to bytes, in the middle of an exchange too, and restore it.
+
+    data = freeze_engine(engine, pending, exchange)
+    pending, exchange = thaw_engine(engine, data)             # an engine made anew with the same terms and run
+
+The bytes hold the server's secrets of the exchange and the sum of the uploads so far. What an exchange precomputed for
+the next one is left out: a restored server begins its next exchange with all stages.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from securefed._persistence.packing import nest, pack, restore, unnest
+from securefed._runtime.exchange_header import ExchangeHeader
+from securefed._runtime.open_exchange import OpenExchange
+from securefed._runtime.round_engine import PendingSum, RoundEngine
+from securefed._tensors import Array, decode, encode
+from securefed.errors import DataError, StorageError
+
+VERSION: Final = 1
+
+
+def freeze_engine(engine: RoundEngine, pending: PendingSum | None, exchange: OpenExchange | None) -> bytes:
+    """Write an engine's state to bytes.
+
+    Args:
+        engine: the engine; simulated clients are not part of the bytes.
+        pending: the sum that is being made; `None` between rounds.
+        exchange: its open attempt.
+    """
+    values: dict[str, Any] = {
+        "version": VERSION,
+        "loop": engine.counters(),
+        "tried": [[*place, count] for place, count in engine.tried.items()],
+        "log": [engine.log.up, engine.log.down],
+    }
+    tensors: dict[str, Array] = nest("server", pack(engine.state))
+    for number, announced in engine.announced.items():
+        tensors |= nest(f"announced/{number}", announced)
+    values["announced"] = sorted(engine.announced)
+    if pending is not None:
+        values["pending"] = [pending.kind, pending.cohort, pending.void, pending.was_out]
+    if exchange is not None:
+        values["number"], values["header"] = exchange.session.round, exchange.content.header.to_json()
+        values["exchange"], frozen = exchange.freeze()
+        tensors |= nest("exchange", frozen)
+    return encode(tensors, {"engine": json.dumps(values)})
+
+
+def thaw_engine(engine: RoundEngine, frozen: bytes) -> tuple[PendingSum | None, OpenExchange | None]:
+    """Restore the state that `freeze_engine` wrote, of an algorithm that needs no outcomes.
+
+    Args:
+        engine: made anew with the same terms and run; it is changed.
+        frozen: the bytes.
+
+    Returns:
+        The sum that was being made, and its open attempt.
+
+    Raises:
+        StorageError: not a frozen engine, or of another version.
+    """
+    try:
+        tensors, header = decode(frozen)
+        values = json.loads(header["engine"])
+        if values["version"] != VERSION:
+            raise StorageError(f"a server's state of version {values['version']}; this release reads {VERSION}")
+        engine.state = restore(engine.state, unnest("server", tensors))
+        announced = {number: unnest(f"announced/{number}", tensors) for number in values["announced"]}
+        engine.continue_from(values["loop"], {}, announced)
+        engine.tried = {(place[0], place[1]): place[2] for place in values["tried"]}
+        engine.log.up, engine.log.down = values["log"]
+        if "pending" not in values:
+            return None, None
+        kind, cohort, void, was_out = values["pending"]
+        pending = PendingSum(kind, tuple(cohort), list(void), was_out)
+        if "exchange" not in values:
+            return pending, None
+        exchange = engine.reopen(values["number"], ExchangeHeader.from_json(values["header"]))
+        exchange.thaw(values["exchange"], unnest("exchange", tensors))
+        return pending, exchange
+    except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
+        raise StorageError(f"these bytes are no state of a server, or lack a field: {error!r}") from error

@@ -1,0 +1,390 @@
+"""One exchange at the server, without I/O: requests go out as bytes, replies come in as bytes, one stage at a time.
+
+while (result := None) is None:
+for party, reply in carry(exchange.outgoing):       # any transport
+exchange.receive(party, reply)
+result = exchange.close_stage()                     # who has not replied by now has dropped out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from securefed._messages import (
+    REFUSAL,
+    SERVER,
+    Aggregate,
+    ClientId,
+    Message,
+    PartyId,
+    RoundRecord,
+    SentMessage,
+    Transcript,
+)
+from securefed._persistence.packing import from_bytes, nest, pack, restore, unnest
+from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
+from securefed._runtime.exchange_header import ExchangeHeader
+from securefed._runtime.refusals import read_refusal
+from securefed._tensors import Array, Layout, Tensors
+from securefed.defenses._base import (
+    Defense,
+    Outgoing,
+    Plan,
+    Session,
+    some_client_out,
+    without_indicator,
+    without_indicator_tensor,
+)
+from securefed.defenses._capabilities import (
+    SupportsAuthenticatedRefusals,
+    SupportsPipelining,
+    SupportsStreaming,
+    SupportsVerification,
+)
+from securefed.errors import (
+    ClientOut,
+    DivergenceError,
+    MessageRefused,
+    RangeRefused,
+    SurvivorsTooClose,
+    TooFewSurvivors,
+)
+
+
+@dataclass(frozen=True)
+class ExchangeResult:
+    """One completed exchange.
+
+    Attributes:
+        record: the server's record of the exchange.
+        plan: the defence's plan for the exchange.
+        refusals: by party, the reason for which its message was refused.
+        announced: the sum and its proof for the counted clients to check; empty where they do not check sums.
+    """
+
+    record: RoundRecord
+    plan: Plan
+    refusals: Mapping[PartyId, str]
+    announced: Tensors
+
+
+@dataclass
+class MessageLog:
+    """Records the run's messages in its transcript, and counts their bytes.
+
+    Attributes:
+        transcript: the transcript.
+        keep: whether it keeps the messages and sums; sizes are counted either way.
+        up: bytes received so far, void exchanges included.
+        down: bytes sent so far, likewise.
+    """
+
+    transcript: Transcript
+    keep: bool = True
+    up: int = 0
+    down: int = 0
+
+    def note(self, message: Message, nbytes: int) -> None:
+        """Keep one message that was sent or accepted."""
+        if self.keep:
+            self.transcript.sent.append(SentMessage(message, nbytes))
+
+
+@dataclass(frozen=True)
+class ExchangeContent:
+    """What the requests of an exchange hold beside the protocol's own fields.
+
+    Attributes:
+        header: kind, place in the run, cohort, and the public numbers that the plan is derived from.
+        broadcast: what contributions are computed from.
+        counted: the list of the exchanges that counted the cohort last.
+        commit: function that returns the fields that tell one client about its last counted contribution.
+    """
+
+    header: ExchangeHeader
+    broadcast: Tensors
+    counted: CountedExchanges
+    commit: Callable[[ClientId], Tensors]
+
+
+def open_exchange(
+    defense: Defense,
+    layouts: Mapping[str, Layout],
+    clients: int,
+    number: int,
+    content: ExchangeContent,
+    log: MessageLog,
+    previous: tuple[ClientId, ...] = (),
+    prepared: Any = None,
+) -> OpenExchange:
+    """Open an exchange, bound to everything that its clients receive before they upload.
+
+    Args:
+        defense: protects the contributions in messages.
+        layouts: by kind of exchange, the tensors that a client uploads.
+        clients: the planned cohort size, a constant of the run.
+        number: the exchange's number, never used before in this run.
+        content: what requests hold beside the protocol's fields.
+        log: where messages are recorded.
+        previous: survivors of the last sum that was opened; empty before any.
+        prepared: what the last exchange precomputed for this one.
+    """
+    header = content.header
+    plan = defense.plan(layouts[header.kind], clients, range_doublings=header.doublings, learned=header.learned)
+    session = Session(log.transcript.run, number, header.cohort, plan)
+    context = exchange_context(session, header, tensors_digest(content.broadcast), content.counted)
+    return OpenExchange(defense, replace(session, context=context, previous=previous), content, log, prepared)
+
+
+class Requests(Mapping[PartyId, bytes]):
+    """A stage's requests by receiver, encoded when they are looked up and not kept."""
+
+    def __init__(self, parties: Mapping[PartyId, Any], encode: Callable[[PartyId], bytes]) -> None:
+        self._parties, self._encode = parties, encode
+
+    def __getitem__(self, party: PartyId) -> bytes:
+        if party not in self._parties:
+            raise KeyError(party)
+        return self._encode(party)
+
+    def __iter__(self) -> Iterator[PartyId]:
+        return iter(self._parties)
+
+    def __len__(self) -> int:
+        return len(self._parties)
+
+    def __contains__(self, party: object) -> bool:
+        return party in self._parties
+
+
+@dataclass
+class _Stage:
+    """What happened so far in the stage that is open.
+
+    Attributes:
+        outgoing: the protocol's fields of each request.
+        sent: parties whose request was encoded.
+        replied: parties whose reply came in.
+        accepted: replies for the protocol's next step; uploads that were added to the sum at once are not kept.
+        stop: what ends the run, where contributions travel in the clear: a value out of range, or a divergence.
+    """
+
+    outgoing: Outgoing
+    sent: set[PartyId] = field(default_factory=set)
+    replied: set[PartyId] = field(default_factory=set)
+    accepted: dict[PartyId, Message] = field(default_factory=dict)
+    stop: RangeRefused | DivergenceError | None = None
+
+
+class OpenExchange:
+    """One exchange in progress. Between two calls its whole state is data (`freeze`).
+
+    Args:
+        defense: protects the contributions in messages.
+        session: run, number, cohort and plan, with the exchange's context.
+        content: what requests hold beside the protocol's fields.
+        log: where messages are recorded.
+        prepared: what the last exchange precomputed for this one.
+
+    Attributes:
+        stage: the stage that is open.
+        refusals: by party, the reason for which its message was refused.
+        prepared: after the exchange, what it precomputed for the next one; `None` where the aggregation does not.
+    """
+
+    def __init__(
+        self, defense: Defense, session: Session, content: ExchangeContent, log: MessageLog, prepared: Any = None
+    ) -> None:
+        self.session, self.content, self.log = session, content, log
+        self._defense, self._protocol = defense, defense.aggregation
+        self._introduced: dict[PartyId, str] = {}  # by party, the stage whose request held the exchange's header
+        self.refusals: dict[PartyId, str] = {}
+        self.prepared: Any = None
+        if isinstance(self._protocol, SupportsPipelining):
+            self._state, self.stage, outgoing = self._protocol.server_resume(session, prepared)
+        else:
+            self._state, self.stage, outgoing = self._protocol.server_open(session)
+        self._open = _Stage(outgoing)
+
+    @property
+    def outgoing(self) -> Mapping[PartyId, bytes]:
+        """The requests of this stage to all parties that have not replied."""
+        waiting = {party: own for party, own in self._open.outgoing.items() if party not in self._open.replied}
+        return Requests(waiting, self._encode)
+
+    def receive(self, party: PartyId, data: bytes) -> None:
+        """Take one reply of the stage; what is wrong with it is noted in `refusals`, and it then counts as missing.
+
+        Args:
+            party: the party that the transport names as its sender.
+            data: the reply's bytes.
+        """
+        if party not in self._open.outgoing or party in self._open.replied:
+            why = "it was not asked" if party not in self._open.outgoing else "it has replied already"
+            self.refusals.setdefault(party, f"message from {party} refused: {why}")
+            return
+        self.log.up += len(data)
+        try:
+            reply = Message.decode(data, claimed_sender=party)
+            self._check(party, reply)
+        except MessageRefused as error:
+            self.refusals[party] = str(error)
+            return
+        self._open.replied.add(party)
+        self.log.note(reply, len(data))
+        if reply.stage == REFUSAL:
+            self._refused(party, reply)
+        elif self.stage == self._protocol.upload and isinstance(self._protocol, SupportsStreaming):
+            self._absorb(party, reply, self._protocol)
+        else:
+            self._open.accepted[party] = reply
+
+    def close_stage(self) -> ExchangeResult | None:
+        """End the stage: parties that have not replied have dropped out. Return the result after the last stage.
+
+        Raises:
+            ClientOut: a client sat out, so that the sum is noise.
+            RangeRefused: a client's values lie beyond the planned range, in the clear; nothing was unmasked.
+            DivergenceError: a client's local steps diverged, and its defence hides nothing.
+            TooFewSurvivors: the protocol could not complete.
+        """
+        if self._open.stop is not None and not self._protocol.hides and not self.session.plan.noised:
+            raise self._open.stop  # elsewhere no honest client sends one, and one that does has dropped out
+        replies = dict(sorted(self._open.accepted.items()))
+        step = self._step(replies)
+        if isinstance(step, Aggregate):
+            return self._finish(step, replies)
+        self._state, self.stage, outgoing = step
+        self._open = _Stage(outgoing)
+        return None
+
+    @property
+    def complete_stage(self) -> bool:
+        """True if all parties that were asked have replied."""
+        return self._open.replied >= set(self._open.outgoing)
+
+    def freeze(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the exchange in progress as JSON values and tensors, secrets included; `thaw` restores it."""
+        stage = self._open
+        values = {
+            "stage": self.stage,
+            "introduced": {str(party): stage for party, stage in self._introduced.items()},
+            "sent": sorted(stage.sent),
+            "replied": sorted(stage.replied),
+            "asked": sorted(stage.outgoing),
+            "refusals": {str(party): reason for party, reason in self.refusals.items()},
+        }
+        tensors = nest("protocol", pack(self._state))
+        for party, own in stage.outgoing.items():
+            tensors |= nest(f"outgoing/{party}", own)
+        for party, reply in stage.accepted.items():
+            tensors[f"accepted/{party}"] = from_bytes(reply.encode())
+        return values, tensors
+
+    def thaw(self, values: Mapping[str, Any], tensors: Tensors) -> None:
+        """Replace the state of an exchange that was opened anew, with the same session and content, by a frozen one.
+
+        Raises:
+            KeyError, DataError: a field is missing.
+        """
+        self._state = restore(self._state, unnest("protocol", tensors))
+        self.stage = values["stage"]
+        self._introduced = {int(party): stage for party, stage in values["introduced"].items()}
+        self.refusals = {int(party): reason for party, reason in values["refusals"].items()}
+        self._open = _Stage({party: unnest(f"outgoing/{party}", tensors) for party in values["asked"]})
+        self._open.sent, self._open.replied = set(values["sent"]), set(values["replied"])
+        for party in values["asked"]:
+            if (data := tensors.get(f"accepted/{party}")) is not None:
+                self._open.accepted[party] = Message.decode(data.tobytes(), claimed_sender=party)
+
+    def _encode(self, party: PartyId) -> bytes:
+        """Encode one party's request. A repeated look-up gives the same bytes, and counts them once."""
+        own = self._open.outgoing[party]
+        message = Message(self.session.run, self.session.round, self.stage, SERVER, party, self._body(party, own))
+        data = message.encode()
+        if party not in self._open.sent:
+            self._open.sent.add(party)
+            self.log.down += len(data)
+            self.log.note(message, len(data))
+        return data
+
+    def _body(self, party: PartyId, own: Tensors) -> Mapping[str, Array]:
+        if party < 0:  # a helper, not a client
+            return own
+        content, out = self.content, nest("protocol", own)
+        if self._introduced.setdefault(party, self.stage) == self.stage:
+            out |= content.header.body()
+        if self.stage == self._protocol.upload:
+            out |= nest("broadcast", content.broadcast) | content.counted.body() | dict(content.commit(party))
+        return out
+
+    def _check(self, party: PartyId, reply: Message) -> None:
+        """Raise `MessageRefused` unless a reply belongs to this stage, and a refusal is authentic."""
+        expected = REFUSAL if reply.stage == REFUSAL else self.stage
+        reply.check(run=self.session.run, round=self.session.round, stage=expected, sender=party, receiver=SERVER)
+        if reply.stage == REFUSAL and isinstance(self._protocol, SupportsAuthenticatedRefusals):
+            self._protocol.server_refusal(self._state, reply)
+
+    def _refused(self, party: PartyId, reply: Message) -> None:
+        refusal = read_refusal(reply)
+        self.refusals[party] = str(refusal)
+        if isinstance(refusal, RangeRefused | DivergenceError):
+            self._open.stop = refusal
+
+    def _absorb(self, party: PartyId, reply: Message, protocol: SupportsStreaming) -> None:
+        """Add one upload to the server's state, so that no upload is kept; a refused one leaves the state unchanged."""
+        try:
+            self._state = protocol.server_absorb(self._state, reply)
+        except MessageRefused as error:
+            if error.sender != party:
+                raise
+            self.refusals[party] = str(error)
+
+    def _step(self, replies: dict[PartyId, Message]) -> tuple[Any, str, Outgoing] | Aggregate:
+        """Make the server's step; a refused reply is dropped and the step is repeated from the same state."""
+        while True:
+            try:
+                return self._protocol.server_step(self._state, replies)
+            except MessageRefused as error:
+                if error.sender not in replies:
+                    raise
+                self.refusals[error.sender] = str(error)
+                del replies[error.sender]
+            except SurvivorsTooClose:
+                raise
+            except TooFewSurvivors as error:
+                if not self.refusals:
+                    raise
+                party, reason = next(iter(self.refusals.items()))
+                more = f" (and {len(self.refusals) - 1} more)" if len(self.refusals) > 1 else ""
+                raise TooFewSurvivors(f"{error}; party {party}: {reason}{more}") from error
+
+    def _finish(self, aggregate: Aggregate, replies: Mapping[PartyId, Message]) -> ExchangeResult:
+        protocol, plan = self._protocol, self.session.plan
+        if isinstance(protocol, SupportsPipelining):
+            self.prepared = protocol.server_carry(self._state, replies)
+        if some_client_out(aggregate.total, plan):
+            raise ClientOut(aggregate.survivors)
+        announced = protocol.announce(aggregate) if isinstance(protocol, SupportsVerification) else {}
+        return ExchangeResult(self._record(aggregate), plan, self.refusals, announced)
+
+    def _record(self, aggregate: Aggregate) -> RoundRecord:
+        session, content, defense = self.session, self.content, self._defense
+        total = defense.decode(aggregate.total, session.plan, aggregate.count)
+        record = RoundRecord(
+            session.round,
+            content.header.kind,
+            content.broadcast,
+            session.cohort,
+            aggregate.survivors,
+            without_indicator_tensor(aggregate.total),
+            without_indicator(session.plan).steps,
+            total,
+            defense.release(total, session.plan),
+            defense.distortion(session.plan, aggregate.count),
+        )
+        if self.log.keep:
+            self.log.transcript.records.append(record)
+        return record

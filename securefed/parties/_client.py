@@ -1,0 +1,286 @@
+"""The client's side of a sum: each request of the server is answered with bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+
+from securefed._messages import SERVER, ClientId, Message
+from securefed._persistence import container
+from securefed._persistence.packing import from_bytes
+from securefed._persistence.sealing import Seal
+from securefed._runtime.client import ClientNode
+from securefed._runtime.client_freezing import freeze, thaw
+from securefed._runtime.client_state import ClientNodeState, PendingUpload
+from securefed._runtime.ledger import Ledger, Limits
+from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
+from securefed._tensors import Array, Tensors, decode, encode
+from securefed.datasets._base import Dataset
+from securefed.errors import ConfigError, ContradictionError, DataError, StorageError
+from securefed.parties._envelope import unwrap, wrap
+from securefed.parties._external import BASE, no_model
+from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
+from securefed.parties._update import is_local, model_digest, read_update
+
+Update = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+"""Arrays or tensors by name, or a function that computes them when they are due."""
+_KIND: Final = "client's state of a sum"
+_NO_DATA: Final = Dataset(np.zeros((1, 1)))
+
+
+class SumClient:
+    """One client of a sum. It answers each request of the server, and each exchange at most once.
+
+    Args:
+        terms: what all parties agreed on.
+        party: this client's number, 0 to N - 1.
+        identity: this client's private identity (`new_identity`), where the terms pin identities.
+        ledger: counts the use of this client's data over all runs. Without one, `terms.epsilon` limits this run only.
+        file: where the state is kept: written before anything is computed and after every answer, so that the client
+            may be another process for every message. An existing file is continued.
+        seal: encrypts the file, which holds secrets; without one only its owner may read it.
+
+    The client belongs to the run of the first request that it receives, and refuses messages of other runs. Make a new
+    one for every run.
+
+    Guarantees: those of the defence (`terms.plan`). Whether it answers, and what it refuses, does not depend on the
+    update's values: an update that is not finite or beyond its bound, or a function that fails, makes the client sit
+    out, and the round is repeated without the server learning which client it was (under a defence that hides uploads).
+    Not guaranteed: that another client's update is honest. That a state which answered a request is not used again,
+    where the caller restores an old copy of it: one upload may then be masked twice alike.
+
+    Raises:
+        ConfigError: a number outside the terms, or an identity that does not fit them.
+        StorageError: the file is of another client, run or terms, or cannot be read.
+    """
+
+    def __init__(
+        self,
+        terms: SumTerms,
+        party: ClientId,
+        *,
+        identity: bytes | None = None,
+        ledger: Ledger | None = None,
+        file: Path | str | None = None,
+        seal: Seal | None = None,
+    ) -> None:
+        if type(party) is not int or not 0 <= party < terms.clients:
+            raise ConfigError(f"party must be a whole number from 0 to {terms.clients - 1}; got {party!r}")
+        self.terms, self.party = terms, party
+        self._defense = terms.for_party(party, identity)
+        self._file, self._seal = None if file is None else Path(file), seal
+        self._own_ledger = ledger is None and terms.epsilon is not None
+        self._ledger = self._limited(None) if self._own_ledger else ledger
+        self._node: ClientNode | None = None
+        self._base: bytes | None = None
+        if self._file is not None and self._file.exists():
+            _, tensors = container.load(self._file, _KIND, seal)
+            self._restore(tensors["state"].tobytes())
+
+    @property
+    def run(self) -> str | None:
+        """The run that this client belongs to; `None` before the first request."""
+        return None if self._node is None else self._node.run
+
+    @property
+    def spent(self) -> DataUsage | None:
+        """Exchanges answered, and epsilon spent, as the ledger counts them; `None` without a ledger."""
+        return None if self._ledger is None else self._ledger.spent
+
+    def wants_update(self, request: bytes) -> bool:
+        """Tell whether a request asks for the contribution, so that `receive` needs the update.
+
+        Raises:
+            MessageRefused: as `receive`.
+        """
+        return self._read(request).stage == self._defense.aggregation.upload
+
+    def receive(
+        self,
+        request: bytes,
+        update: Update | None = None,
+        *,
+        weight: float = 1.0,
+        metrics: Mapping[str, float] | None = None,
+        base: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """Answer one request.
+
+        Args:
+            request: the bytes from the server.
+            update: arrays or tensors by name, or a function that computes them, called only when they are due. Further
+                tensors that the terms keep local may be among them. Not looked at by requests that do not need it.
+            weight: the update's weight, at least 0 (number of rows).
+            metrics: by name, this client's metrics; all that the terms name.
+            base: the model that the update was computed from, where the terms bind one.
+
+        Returns:
+            The reply for the server.
+
+        Raises:
+            MalformedError: the bytes are no message of this protocol.
+            VersionRefused, TermsDiffer: the server speaks another version, or has other terms.
+            ConfigError, DataError: the request needs the update, and it is missing, or of other names, shapes or types
+                than the terms. Nothing was answered; call again with the right one.
+            StorageError: the state cannot be written. Nothing was answered.
+        """
+        message = self._read(request)
+        node = self._node = self._node or self._enrol(message.run)
+        if message.stage != self._defense.aggregation.upload:
+            reply = node.handle(message)
+        else:
+            reply = self._contribute(node, message, update, weight, dict(metrics or {}), base)
+        self._save()
+        return wrap(self.terms.digest, reply.encode())
+
+    def prepare(self) -> None:
+        """Compute the masks of the next upload now, while the update is being computed or the client waits."""
+        if self._node is not None:
+            self._node.prepare()
+
+    def freeze(self) -> bytes:
+        """Return the whole state, secrets included; empty before the first request. Inverse: `thaw`.
+
+        Keep only the newest, where only this client can read it: a state that answered a request must not be used
+        again.
+        """
+        if self._node is None:
+            return b""
+        values = {"run": self._node.run, "book": ""}
+        if self._own_ledger and self._ledger is not None:
+            values["book"] = json.dumps(self._ledger.book.to_json())
+        return encode({"node": from_bytes(freeze(self._node))}, values)
+
+    @classmethod
+    def thaw(
+        cls, terms: SumTerms, party: ClientId, frozen: bytes, *, identity: bytes | None = None,
+        ledger: Ledger | None = None,
+    ) -> Self:  # fmt: skip
+        """Restore a client from `freeze`, with the same terms, number, identity and ledger.
+
+        Raises:
+            StorageError: these bytes are no state of this client.
+        """
+        client = cls(terms, party, identity=identity, ledger=ledger)
+        if frozen:
+            client._restore(frozen)
+        return client
+
+    def _read(self, request: bytes) -> Message:
+        return Message.decode(unwrap(self.terms.digest, request, SERVER), claimed_sender=SERVER)
+
+    def _contribute(
+        self, node: ClientNode, message: Message, update: Update | None, weight: float, metrics: Mapping[str, float],
+        base: Mapping[str, Any] | None,
+    ) -> Message:  # fmt: skip
+        if update is None:
+            raise ConfigError("this request asks for the contribution; give the update: receive(request, update, ...)")
+        model = self._model(base)
+        self._base = None if model is None else model_digest(model)
+        self._check_metrics(metrics)
+        if not callable(update):
+            update = self._structure(update)
+        begun = node.begin(message)
+        if isinstance(begun, Message):
+            return begun
+        return node.finish(begun, self._computed(node, begun, update, weight, metrics, model))
+
+    def _computed(
+        self, node: ClientNode, pending: PendingUpload, update: Update, weight: float, metrics: Mapping[str, float],
+        base: Mapping[str, Array] | None,
+    ) -> tuple[Any, Tensors] | Exception:  # fmt: skip
+        """Build the contribution; an exception stands for a client that has none, and sits out."""
+        if pending.fault is not None:
+            return pending.fault
+        try:
+            given = self._structure(update() if callable(update) else update)
+            if not (np.isfinite(weight) and weight >= 0):
+                raise DataError(f"weight must be finite and at least 0; got {weight!r}")
+            relative = weight / self.terms.largest_weight if self.terms.weighted else 1.0
+            out: dict[str, Array] = {}
+            for name, value in given.items():
+                entries = np.asarray(value, np.float64)
+                entries = entries - base[name] if self.terms.differences and base is not None else entries
+                out[f"{UPDATE}{name}"] = entries * relative
+            out |= {f"{METRIC}{name}": np.asarray(float(metrics[name])) for name, _ in self.terms.metrics}
+            if self.terms.weighted:
+                out[WEIGHT] = np.asarray(relative)
+            return node.state.committed, out
+        except Exception as error:
+            return error
+
+    def _structure(self, update: Mapping[str, Any]) -> dict[str, Array]:
+        """Read an update; raise `DataError` where names, shapes or types are not those of the terms."""
+        arrays = read_update(update, self.terms.shapes, "the update")
+        for name in update:
+            if name not in arrays and not is_local(name, self.terms.local):
+                raise DataError(f"the update holds {name!r}, which the terms neither sum nor keep local")
+        return arrays
+
+    def _model(self, base: Mapping[str, Any] | None) -> dict[str, Array] | None:
+        if base is None:
+            if self.terms.base:
+                raise ConfigError(
+                    "these terms bind each round to the model that the update was computed from; give it as base=..., "
+                    "or make the terms with base=False"
+                )
+            return None
+        if not self.terms.base:
+            raise ConfigError("a base is given, and the terms bind none; make them with base=True, or leave it out")
+        return read_update(base, self.terms.shapes, "the base")
+
+    def _check_metrics(self, metrics: Mapping[str, float]) -> None:
+        wanted = {name for name, _ in self.terms.metrics}
+        if set(metrics) != wanted:
+            raise ConfigError(f"the terms name the metrics {sorted(wanted)}; got {sorted(metrics)}")
+
+    def _enrol(self, run: str) -> ClientNode:
+        core = self.terms.core
+        return _BaseCheckingNode(
+            self.party, run, core.schema, _NO_DATA, self._defense, core.seed, keep=False, exchanges=core.exchanges,
+            ledger=self._ledger, persist=lambda node: self._save(), base=lambda: self._base,
+        )  # fmt: skip
+
+    def _save(self) -> None:
+        if self._file is not None:
+            container.save(self._file, _KIND, {}, {"state": from_bytes(self.freeze())}, self._seal)
+
+    def _restore(self, frozen: bytes) -> None:
+        try:
+            tensors, values = decode(frozen)
+            if self._own_ledger and values["book"]:
+                self._ledger = self._limited(LedgerEntries.from_json(json.loads(values["book"])))
+            node = self._enrol(values["run"])
+            thaw(node, tensors["node"].tobytes())
+        except (KeyError, ValueError, TypeError, DataError) as error:
+            raise StorageError(f"these bytes are no state of client {self.party}: {error!r}") from error
+        self._node = node
+
+    def _limited(self, book: LedgerEntries | None) -> Ledger:
+        unit = self.terms.plan.privacy.unit if self.terms.plan.privacy is not None else "client"
+        return Ledger.in_memory(Limits(epsilon=self.terms.epsilon, unit=unit), book)
+
+
+class _BaseCheckingNode(ClientNode):
+    """A client that refuses a request whose model is not the one that its update was computed from."""
+
+    def __init__(self, *args: Any, base: Callable[[], bytes | None], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._own_base = base
+
+    def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
+        pending = super()._accept(state, message)
+        header, named = pending.state.header, pending.broadcast[BASE].tobytes()
+        assert header is not None
+        own = self._own_base() or no_model(header.round)
+        if own != named:
+            raise ContradictionError(
+                SERVER,
+                f"the round is bound to the model {named.hex()[:16]}, and this client computed its update from "
+                f"{own.hex()[:16]}: it was given another model",
+            )
+        return pending

@@ -1,0 +1,100 @@
+"""Write a defence as JSON values and read it back, so that terms travel as a file.
+
+Only the public part is written: of identities the public ones, of encryption the parameters. A chain with a link of
+another class (a user's own transform, threshold keys) is refused by name; such parties build their terms in code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from typing import Any, Final
+
+from securefed.defenses._base import Aggregation, Defense
+from securefed.defenses._secure_aggregation.identities import Identities
+from securefed.defenses._transform import Transform
+from securefed.errors import ConfigError, DataError
+
+_PRIVACY: Final = "securefed.defenses._differential_privacy"
+_CLASSES: Final = {
+    "AdaptiveClip": f"{_PRIVACY}.adaptive",
+    "CKKS": "securefed.defenses._homomorphic.lattice",
+    "CentralGaussian": f"{_PRIVACY}.gaussian",
+    "Clip": f"{_PRIVACY}.clip",
+    "ClipEach": f"{_PRIVACY}.clip",
+    "DistributedNoise": f"{_PRIVACY}.distributed",
+    "FixedSizeSampling": f"{_PRIVACY}.accountant",
+    "Paillier": "securefed.defenses._homomorphic.paillier_protocol",
+    "Plain": "securefed.defenses._plain",
+    "PoissonCohort": f"{_PRIVACY}.poisson_sampling",
+    "PoissonSampling": f"{_PRIVACY}.accountant",
+    "Quantise": "securefed.defenses._fixed_point",
+    "RecordPrivacy": f"{_PRIVACY}.record_privacy",
+    "SecureAggregation": "securefed.defenses._secure_aggregation.double_masking",
+}
+_LEFT_OUT: Final = {"Paillier": {"public", "pool"}}
+"""Fields that one party holds for itself: a key that it was given, and randomness computed ahead."""
+
+
+def defense_to_json(defense: Defense) -> list[Any]:
+    """Return the links of a chain as JSON values.
+
+    Raises:
+        ConfigError: a link cannot be written.
+    """
+    return [_to_json(link) for link in (*defense.transforms, defense.aggregation)]
+
+
+def defense_from_json(values: list[Any]) -> Defense:
+    """Read what `defense_to_json` wrote.
+
+    Raises:
+        DataError: not the links of a chain.
+        ConfigError: a link whose parameters are refused.
+    """
+    links = [_from_json(value) for value in values]
+    if not links or not isinstance(links[-1], Aggregation) or not all(isinstance(x, Transform) for x in links[:-1]):
+        raise DataError("the defence of these terms is no chain of transforms ended by one aggregation")
+    return Defense(tuple(links[:-1]), links[-1])
+
+
+def _to_json(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [_to_json(item) for item in value]
+    if isinstance(value, Identities):
+        return {
+            "class": "Identities",
+            "public": {str(client): key.hex() for client, key in sorted(value.public.items())},
+        }
+    kind = type(value).__name__
+    if not is_dataclass(value) or _CLASSES.get(kind) != type(value).__module__:
+        raise ConfigError(
+            f"{value!r} of class {kind} cannot be written to a file of terms; build the terms in code at every party, "
+            "or use a defence of securefed.defenses"
+        )
+    left_out = _LEFT_OUT.get(kind, set())
+    return {"class": kind} | {
+        field.name: _to_json(getattr(value, field.name)) for field in fields(value) if field.name not in left_out
+    }
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_from_json(item) for item in value)
+    if not isinstance(value, Mapping):
+        return value
+    kind = value.get("class")
+    if kind == "Identities":
+        return Identities({int(client): bytes.fromhex(key) for client, key in value["public"].items()})
+    if kind not in _CLASSES:
+        raise DataError(
+            f"these terms name a link {kind!r}, which this release does not know; use one release everywhere"
+        )
+    settings = {name: _from_json(item) for name, item in value.items() if name != "class"}
+    try:
+        return getattr(import_module(_CLASSES[kind]), kind)(**settings)
+    except TypeError as error:
+        raise DataError(f"these terms hold a {kind} with other fields than this release: {error}") from error

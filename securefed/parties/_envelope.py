@@ -1,0 +1,51 @@
+"""The first bytes of every message between parties: the protocol's mark and version, and the digest of the terms.
+
+16 bytes "securefed sum" and zeros, 2 bytes version (little-endian), 32 bytes digest of the terms; then the message.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from securefed.errors import MalformedError, TermsDiffer, VersionRefused
+
+PROTOCOL_VERSION: Final = 1
+_MARK: Final = b"securefed sum"
+_HEADER: Final = struct.Struct("<16sH32s")
+
+
+def wrap(digest: bytes, message: bytes) -> bytes:
+    """Put the header before an encoded message."""
+    return _HEADER.pack(_MARK, PROTOCOL_VERSION, digest) + message
+
+
+def unwrap(digest: bytes, data: bytes, sender: int) -> bytes:
+    """Check the header and return the message behind it.
+
+    Args:
+        digest: digest of this party's terms.
+        data: the bytes that arrived.
+        sender: the party that the transport names as their sender.
+
+    Raises:
+        MalformedError: the bytes are no message of this protocol.
+        VersionRefused: the sender speaks another version of the protocol.
+        TermsDiffer: the sender has other terms.
+    """
+    if len(data) < _HEADER.size or not data.startswith(_MARK):
+        raise MalformedError(sender, "these bytes are no message of securefed.parties; pass requests and replies whole")
+    _, version, theirs = _HEADER.unpack_from(data)
+    if version != PROTOCOL_VERSION:
+        raise VersionRefused(
+            sender,
+            f"it speaks version {version} of the protocol and this party version {PROTOCOL_VERSION}; install the same "
+            "release of securefed at all parties",
+        )
+    if theirs != digest:
+        raise TermsDiffer(
+            sender,
+            f"its terms have the digest {theirs.hex()[:16]}, and this party's {digest.hex()[:16]}: tensors, bounds, "
+            "clients, defence or rounds differ; give all parties the same SumTerms (SumTerms.to_bytes)",
+        )
+    return data[_HEADER.size :]

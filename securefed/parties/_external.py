@@ -1,0 +1,86 @@
+"""The algorithm behind `SumClient` and `SumServer`: the contribution comes from outside, and the sum is the result."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from securefed._messages import Aggregate
+from securefed._public import Public
+from securefed._tensors import Array, Layout, Tensors, TensorSpec
+from securefed.algorithms._base import Algorithm
+from securefed.datasets._base import Dataset
+from securefed.errors import ConfigError
+
+BASE: Final = "base"
+DIGEST_BYTES: Final = 32
+
+
+def no_model(round: int) -> bytes:
+    """Return what stands for the model's digest in a round that no model is bound to.
+
+    It differs from round to round: a contribution to one broadcast enters sums over one set of survivors only, and
+    without a model each round sums something else.
+    """
+    return hashlib.sha256(f"securefed no model\0{round}".encode()).digest()
+
+
+def base_array(digest: bytes) -> Array:
+    """Return the digest of a model as the tensor that requests hold."""
+    return np.frombuffer(digest, np.uint8).copy()
+
+
+@dataclass(frozen=True)
+class ExternalServer:
+    """State of the server.
+
+    Attributes:
+        base: digest of the model that the next updates are computed from, uint8 (32,).
+    """
+
+    base: Array = field(default_factory=lambda: base_array(bytes(DIGEST_BYTES)))
+
+
+@dataclass(frozen=True)
+class ExternalClient:
+    """State of a client: empty, as the training loop keeps everything outside."""
+
+
+@dataclass(frozen=True)
+class ExternalSum(Algorithm[ExternalServer, ExternalClient]):
+    """Sums contributions that the caller's own code computes.
+
+    Attributes:
+        specs: the tensors of one contribution.
+    """
+
+    specs: tuple[TensorSpec, ...]
+
+    def layout(self, public: Public) -> Layout:
+        """Return the layout of the terms."""
+        return Layout(self.specs)
+
+    def start(self, public: Public, rng: np.random.Generator) -> ExternalServer:
+        """Return a state without a model."""
+        return ExternalServer()
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ExternalClient:
+        """Return the empty state."""
+        return ExternalClient()
+
+    def broadcast(self, server: ExternalServer) -> dict[str, Array]:
+        """Return the digest of the model; the model itself travels as the caller likes."""
+        return {BASE: server.base}
+
+    def contribute(
+        self, client: ExternalClient, broadcast: Tensors, rng: np.random.Generator
+    ) -> tuple[ExternalClient, Tensors]:
+        """Raise `ConfigError`: contributions come from outside (`SumClient.receive`)."""
+        raise ConfigError("the contribution of an ExternalSum comes from SumClient.receive(request, update)")
+
+    def combine(self, server: ExternalServer, aggregate: Aggregate) -> ExternalServer:
+        """Return the state without a model: each round names its own."""
+        return ExternalServer()

@@ -1,0 +1,65 @@
+"""The key holder of a sum: the party that opens encrypted sums, where the defence has one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from securefed._messages import SERVER, Message
+from securefed._persistence.packing import from_bytes
+from securefed._tensors import decode, encode
+from securefed.defenses._base import Helper
+from securefed.errors import BindingError, ConfigError, StorageError
+from securefed.parties._envelope import unwrap, wrap
+from securefed.parties._terms import SumTerms
+
+
+class SumHelper:
+    """The key holder of Paillier and CKKS. It must not collude with the server, which holds the uploads.
+
+    Args:
+        terms: what all parties agreed on.
+        frozen: what `freeze` returned, to go on in another process.
+
+    Raises:
+        ConfigError: the defence needs no key holder.
+        StorageError: `frozen` is no state of a key holder.
+    """
+
+    def __init__(self, terms: SumTerms, frozen: bytes | None = None) -> None:
+        self.terms, self.run = terms, ""
+        state = None
+        if frozen is not None:
+            try:
+                tensors, values = decode(frozen)
+                state, self.run = tensors["helper"].tobytes(), str(values["run"])
+            except (KeyError, ValueError) as error:
+                raise StorageError(f"these bytes are no state of a key holder: {error!r}") from error
+        helper: Helper | None = terms.defense.aggregation.helper(terms.cohort, state)
+        if helper is None:
+            raise ConfigError(f"{terms.defense.name} has no key holder; only Paillier and CKKS need a SumHelper")
+        self._helper = helper
+        self.party = helper.party
+        """The number under which the server addresses it."""
+
+    def receive(self, request: bytes) -> bytes:
+        """Answer one request of the server.
+
+        Raises:
+            MessageRefused: a request that it must not answer, or of another run than its first one.
+        """
+        message = Message.decode(unwrap(self.terms.digest, request, SERVER), claimed_sender=SERVER)
+        if self.run not in ("", message.run):
+            raise BindingError(
+                SERVER, f"this key holder belongs to run {self.run}, and the request is of {message.run}"
+            )
+        message.check(run=message.run, round=message.round, stage=message.stage, sender=SERVER, receiver=self.party)
+        body = self._helper.handle(message)
+        self.run = message.run
+        return wrap(
+            self.terms.digest, Message(self.run, message.round, message.stage, self.party, SERVER, body).encode()
+        )
+
+    def freeze(self) -> bytes:
+        """Return the whole state, private key included. Keep it where only the key holder can read it."""
+        values: dict[str, Any] = {"run": self.run}
+        return encode({"helper": from_bytes(self._helper.freeze())}, values)

@@ -1,0 +1,287 @@
+"""The server's side of a sum: it makes requests, takes replies, and opens the sum of each round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from securefed._messages import ClientId, PartyId, Transcript
+from securefed._persistence import container
+from securefed._persistence.packing import from_bytes
+from securefed._persistence.sealing import Seal
+from securefed._runtime.client_sampling import uniform
+from securefed._runtime.engine_freezing import freeze_engine, thaw_engine
+from securefed._runtime.exchange_header import TRAIN
+from securefed._runtime.history import RoundHistory
+from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
+from securefed._runtime.privacy_checks import sampler_of, samples_clients
+from securefed._runtime.round_engine import VOIDING, PendingSum, RoundEngine
+from securefed._runtime.run_options import RunOptions
+from securefed._tensors import Array, decode, encode
+from securefed.errors import ConfigError, DataError, MessageRefused, SecureFedError, StorageError
+from securefed.parties._envelope import unwrap, wrap
+from securefed.parties._external import ExternalServer, base_array, no_model
+from securefed.parties._result import SumResult, result_of
+from securefed.parties._terms import SumTerms
+from securefed.parties._update import model_digest, read_update
+
+_KIND: Final = "server's state of a sum"
+
+
+class SumServer:
+    """The server of a sum, round after round.
+
+        server.open(base=model)
+        while server.result is None:
+            server.receive(carry(server.outgoing))
+
+    Args:
+        terms: what all parties agreed on.
+        run: identifier of the run; a fresh one by default.
+        keep_transcript: keep all messages in `transcript`, for an audit. It grows with rounds x clients x tensors.
+        file: where the state is kept, written at every new stage, so that a server that was killed goes on. An existing
+            file is continued.
+        seal: encrypts the file; without one only its owner may read it.
+
+    Raises:
+        ConfigError: a budget that does not belong to the defence's noise, or cohorts not drawn as its accountant
+            assumes.
+        StorageError: the file is of another run or terms, or cannot be read.
+    """
+
+    def __init__(
+        self,
+        terms: SumTerms,
+        *,
+        run: str | None = None,
+        keep_transcript: bool = False,
+        file: Path | str | None = None,
+        seal: Seal | None = None,
+    ) -> None:
+        self.terms = terms
+        self._keep = keep_transcript
+        self._invited: tuple[ClientId, ...] | None = None
+        self._file, self._seal = None if file is None else Path(file), seal
+        self._engine = self._make(run)
+        self._pending: PendingSum | None = None
+        self._exchange: OpenExchange | None = None
+        self._base: dict[str, Array] | None = None
+        self._up = self._down = 0
+        self.result: SumResult | None = None
+        """The result of the round; `None` while it is being made."""
+        if self._file is not None and self._file.exists():
+            _, tensors = container.load(self._file, _KIND, seal)
+            self._restore(tensors["state"].tobytes())
+
+    @property
+    def run(self) -> str:
+        """The run's identifier."""
+        return self._engine.transcript.run
+
+    @property
+    def round(self) -> int:
+        """Number of completed rounds."""
+        return len(self._engine.history)
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of all exchanges so far, void ones included; infinite after one without noise, 0 before any."""
+        return self.terms.epsilon_after(self._engine.sums)
+
+    @property
+    def transcript(self) -> Transcript:
+        """What the server has; with `keep_transcript` all messages and sums."""
+        return self._engine.transcript
+
+    def open(
+        self, base: Mapping[str, Any] | None = None, *, cohort: Sequence[ClientId] | None = None
+    ) -> Mapping[PartyId, bytes]:
+        """Begin the next round, and return its first requests.
+
+        Args:
+            base: the model that this round's updates are computed from, where the terms bind one. Send it to the
+                clients as you like: they refuse the round if theirs is another.
+            cohort: numbers of the clients to invite; a uniform draw of `terms.cohort` clients by default.
+
+        Raises:
+            ConfigError: a round is open; a base is missing or not expected; a cohort that is none, or that the
+                accountant does not allow.
+            DataError: the base lacks a tensor of the terms, or holds one of another shape.
+            BudgetSpent: the privacy budget allows no further exchange; the state is saved, and nothing was sent.
+        """
+        if self._exchange is not None:
+            raise ConfigError("a round is open; receive its replies until `result` is there, or `abandon` it")
+        if (base is None) == self.terms.base:
+            raise ConfigError(
+                "these terms bind each round to a model; give it: open(base=model)"
+                if base is None
+                else "these terms bind no model to a round; leave the base out"
+            )
+        if self.terms.rounds is not None and self.round >= self.terms.rounds:
+            raise ConfigError(f"the terms have {self.terms.rounds} rounds, and all of them are complete")
+        self._base = None if base is None else read_update(base, self.terms.shapes, "the base")
+        digest = no_model(self.round) if self._base is None else model_digest(self._base)
+        engine = self._engine
+        engine.state = ExternalServer(base_array(digest))
+        self._invited, self.result = self._checked(cohort), None
+        self._up, self._down = engine.log.up, engine.log.down
+        self._pending = PendingSum(TRAIN, engine.choose_cohort(TRAIN))
+        try:
+            self._exchange = engine.attempt(self._pending)
+        finally:
+            self._save()
+        return self.outgoing
+
+    @property
+    def outgoing(self) -> Mapping[PartyId, bytes]:
+        """The requests to all parties that have not replied yet, by number; negative numbers are helpers."""
+        if self._exchange is None:
+            return {}
+        return {party: wrap(self.terms.digest, data) for party, data in self._exchange.outgoing.items()}
+
+    def receive(self, replies: Mapping[PartyId, bytes], *, more: bool = False) -> SumResult | None:
+        """Take replies; then end the stage, so that `outgoing` holds the next stage's requests or `result` is there.
+
+        A reply that is refused counts as missing, and its reason stands in `SumResult.refusals`.
+
+        Args:
+            replies: by party, the reply as it arrived. Parties that are missing have dropped out.
+            more: further replies of this stage are to come, so that it ends only when all parties have replied.
+
+        Returns:
+            The round's result, or `None` while it is being made.
+
+        Raises:
+            ConfigError: no round is open.
+            RoundVoid: the round was void `terms.max_void` times. Open it again, with the clients that are there.
+            RangeRefused: a client's values stay out of range however often the range is doubled.
+            DivergenceError: a client's values are not finite, and the defence hides nothing.
+            BudgetSpent: the round has to be repeated, and the privacy budget does not allow it.
+        """
+        exchange = self._exchange
+        if exchange is None:
+            raise ConfigError("no round is open; call open(...) first")
+        for party, data in replies.items():
+            try:
+                exchange.receive(party, unwrap(self.terms.digest, data, party))
+            except MessageRefused as error:
+                exchange.refusals[party] = str(error)
+        if more and not exchange.complete_stage:
+            return None
+        return self._close_stage(exchange)
+
+    def abandon(self) -> None:
+        """Give up the round that is open; its exchange numbers are not used again."""
+        self._exchange = self._pending = None
+        self._save()
+
+    def freeze(self) -> bytes:
+        """Return the whole state, in the middle of a round too, secrets included. Inverse: `thaw`."""
+        base = self._base or {}
+        values = {
+            "terms": self.terms.digest.hex(),
+            "run": self.run,
+            "invited": json.dumps(self._invited),
+            "base": json.dumps(None if self._base is None else sorted(base)),
+            "traffic": json.dumps([self._up, self._down]),
+        }
+        tensors = {"engine": from_bytes(freeze_engine(self._engine, self._pending, self._exchange))}
+        return encode(tensors | {f"base/{name}": value for name, value in base.items()}, values)
+
+    @classmethod
+    def thaw(cls, terms: SumTerms, frozen: bytes, *, keep_transcript: bool = False) -> Self:
+        """Restore a server from `freeze`, with the same terms.
+
+        Replies that arrived after `freeze` are lost: their senders answer no request twice, so they count as dropped
+        out of the attempt, which is repeated if too few are left.
+
+        Raises:
+            StorageError: these bytes are no state of a server of these terms.
+        """
+        server = cls(terms, keep_transcript=keep_transcript)
+        server._restore(frozen)
+        return server
+
+    def _make(self, run: str | None) -> RoundEngine:
+        free = sampler_of(self.terms.defense) == "full" and not samples_clients(self.terms.defense)
+        options = RunOptions(
+            schedule=(lambda round: self._draw()) if free else None,
+            max_void=self.terms.max_void,
+            budget=self.terms.budget(),
+        ).with_defaults(checkpoint_every=1, keep_transcript=self._keep)
+        return RoundEngine(self.terms.core, run, options, {})
+
+    def _draw(self) -> tuple[ClientId, ...]:
+        if self._invited is not None:
+            return self._invited
+        return uniform(range(self.terms.clients), self.terms.cohort, 0, self.round)
+
+    def _checked(self, cohort: Sequence[ClientId] | None) -> tuple[ClientId, ...] | None:
+        """Check a cohort that the caller chose."""
+        if cohort is None:
+            return None
+        chosen = tuple(sorted(set(cohort)))
+        if len(chosen) != len(cohort) or not 0 < len(chosen) <= self.terms.cohort:
+            raise ConfigError(f"a cohort holds 1 to {self.terms.cohort} different clients; got {list(cohort)}")
+        if not set(chosen) <= set(range(self.terms.clients)):
+            raise ConfigError(f"clients are numbered 0 to {self.terms.clients - 1}; got {list(cohort)}")
+        if sampler_of(self.terms.defense) != "full" or samples_clients(self.terms.defense):
+            raise ConfigError(f"{self.terms.defense.name} accounts for a secret random cohort; leave `cohort` out")
+        return chosen
+
+    def _close_stage(self, exchange: OpenExchange) -> SumResult | None:
+        pending, engine = self._pending, self._engine
+        assert pending is not None
+        try:
+            summed = exchange.close_stage()
+        except VOIDING as error:
+            self._exchange = None
+            try:
+                engine.failed(pending, exchange, error)
+                self._exchange = engine.attempt(pending)
+            finally:
+                self._pending = pending if self._exchange is not None else None
+                self._save()
+            return None
+        except SecureFedError:
+            self.abandon()
+            raise
+        if summed is not None:
+            engine.completed(exchange, summed)
+            self._complete(summed, tuple(pending.void))
+        self._save()
+        return self.result
+
+    def _complete(self, summed: ExchangeResult, void: tuple[str, ...]) -> None:
+        engine, record, round = self._engine, summed.record, self.round
+        engine.combine(summed)
+        released = {name: value for name, value in record.released.items() if name not in summed.plan.added}
+        refusals = dict(summed.refusals)
+        entry = RoundHistory(
+            round=round, exchange=record.round, survivors=record.survivors, seconds=0.0,
+            up=engine.log.up - self._up, down=engine.log.down - self._down, void=void, refusals=refusals,
+        )  # fmt: skip
+        engine.history.append(entry)
+        self.result = result_of(self.terms, released, self._base, record.survivors, round, summed.plan, void, refusals)
+        self._exchange = self._pending = None
+
+    def _save(self) -> None:
+        if self._file is not None:
+            container.save(self._file, _KIND, {}, {"state": from_bytes(self.freeze())}, self._seal)
+
+    def _restore(self, frozen: bytes) -> None:
+        try:
+            tensors, values = decode(frozen)
+            if values["terms"] != self.terms.digest.hex():
+                raise StorageError("this state belongs to other terms; give the terms that it was written with")
+            self._engine = self._make(values["run"])
+            names, invited = json.loads(values["base"]), json.loads(values["invited"])
+            self._base = None if names is None else {name: tensors[f"base/{name}"] for name in names}
+            self._invited = None if invited is None else tuple(invited)
+            self._up, self._down = json.loads(values["traffic"])
+            engine = tensors["engine"].tobytes()
+        except (KeyError, TypeError, ValueError, DataError) as error:
+            raise StorageError(f"these bytes are no state of a server: {error!r}") from error
+        self._pending, self._exchange = thaw_engine(self._engine, engine)

@@ -1,0 +1,311 @@
+"""The terms of a sum: what all parties agree on before it, and derive every plan from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Final, Self
+
+from securefed._messages import PartyId
+from securefed._public import Public
+from securefed._runtime.exchange_header import TRAIN
+from securefed._runtime.exchange_schedule import MAX_VOID
+from securefed._runtime.privacy_cost import cost_of
+from securefed._runtime.terms import Terms
+from securefed._tensors import Ring, TensorSpec, real_array
+from securefed.defenses._base import Defense, Plan
+from securefed.defenses._chain import Link, as_defense
+from securefed.defenses._differential_privacy import Budget, CentralGaussian
+from securefed.defenses._differential_privacy.distributed import DistributedNoise
+from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
+from securefed.defenses._transform import ChainStage
+from securefed.errors import ConfigError, DataError
+from securefed.parties._defense_json import defense_from_json, defense_to_json
+from securefed.parties._external import ExternalSum
+from securefed.parties._update import is_local
+
+UPDATE, WEIGHT, METRIC = "update.", "weight", "metric."
+_FORMAT: Final = 1
+_LARGEST_ENTRY: Final = 2.0**20
+"""Bound of an entry, a weight or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the
+rounding error of an entry is then 6e-11; at half the bound it is half as large."""
+
+
+@dataclass(frozen=True)
+class SummedTensor:
+    """One tensor of an update.
+
+    Attributes:
+        name: its key in the update.
+        shape: its shape.
+        bound: largest absolute entry of one client's update (of its difference from the base, where these are summed).
+        integer: whether it holds integers or booleans, whose mean is rounded to nearest.
+        ring: width in bits of the integers that it is summed in under an exact defence.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bound: float
+    integer: bool = False
+    ring: Ring = 64
+
+
+@dataclass(frozen=True)
+class SumTerms:
+    """What all parties agree on before they sum; public, and the same bytes at every party.
+
+    Attributes:
+        tensors: the tensors that are summed.
+        clients: N, the number of clients; their numbers are 0 to N - 1.
+        cohort: S, the number of clients planned for one round.
+        defense: how the sum is made.
+        metrics: by name, the largest absolute value of one client's metric; their sums are part of the result.
+        largest_weight: largest weight of one client (its number of rows), rounded up to a power of two.
+        weighted: whether updates are weighted; never under noise, whose size must not depend on a weight.
+        base: whether every round begins with a model that all parties hold (`open(base=...)`,
+            `receive(..., base=...)`): clients that were given different models are then never summed.
+        differences: whether the update minus the base is summed; the mean is then added to the base.
+        local: shell patterns of tensors that stay with their client, such as `*running_mean`.
+        rounds: rounds at most; clients refuse further ones. `None` for any number.
+        epsilon: privacy budget: server and clients stop before a round would exceed it. `None` for no limit.
+        max_void: attempts at one sum.
+    """
+
+    tensors: tuple[SummedTensor, ...]
+    clients: int
+    cohort: int
+    defense: Defense
+    metrics: tuple[tuple[str, float], ...] = ()
+    largest_weight: float = _LARGEST_ENTRY
+    weighted: bool = True
+    base: bool = True
+    differences: bool = False
+    local: tuple[str, ...] = ()
+    rounds: int | None = None
+    epsilon: float | None = None
+    max_void: int = MAX_VOID
+
+    def __post_init__(self) -> None:
+        if not self.tensors:
+            raise ConfigError("terms need at least one tensor; `local` keeps all of them with the clients")
+        if not (0 < self.largest_weight < math.inf):
+            raise ConfigError(f"largest_weight must be positive and finite; got {self.largest_weight!r}")
+        if self.differences and not self.base:
+            raise ConfigError("differences are taken from a base; leave base=True")
+        if self.epsilon is not None and not self.plan.noised:
+            raise ConfigError(f"epsilon={self.epsilon:g} limits noise, and {self.defense.name} adds none")
+        if self.plan.privacy is not None:
+            self._check_private()
+
+    def _check_private(self) -> None:
+        """Raise `ConfigError` unless a clip bounds all that a client contributes."""
+        if self.weighted or self.metrics:
+            raise ConfigError(
+                f"{self.defense.name} bounds what one client contributes, so weights and metrics cannot travel beside "
+                "the update; leave out `metrics`, and `weighted` is False"
+            )
+        if integers := [tensor.name for tensor in self.tensors if tensor.integer]:
+            raise ConfigError(
+                f"{self.defense.name} clips the whole update, and {integers[0]!r} holds integers; keep such tensors "
+                f"with the clients: local=({integers[0]!r}, ...)"
+            )
+
+    @classmethod
+    def like(
+        cls,
+        example: Mapping[str, Any],
+        *,
+        clients: int,
+        defense: Link | None = None,
+        cohort: int | None = None,
+        bounds: float | Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | Iterable[str] = (),
+        largest_weight: float = _LARGEST_ENTRY,
+        base: bool = True,
+        differences: bool | None = None,
+        local: Sequence[str] = (),
+        rounds: int | None = None,
+        epsilon: float | None = None,
+        ring: Ring = 64,
+        pipelined: bool = True,
+        max_void: int = MAX_VOID,
+    ) -> Self:
+        """Make terms for updates like an example, such as a `state_dict`.
+
+        Args:
+            example: arrays or tensors by name; only names, shapes and whether they hold integers are read.
+            clients: number of clients.
+            defense: how the sum is made; in the clear without one.
+            cohort: clients planned for one round; all by default.
+            bounds: largest absolute entry of one client's update, one number or by name (others keep the default,
+                2^20). Never clipped: a client beyond it sits out, and the round is repeated with the bound doubled.
+            metrics: names of the metrics, or names with the largest absolute value of one client's (default 2^20).
+            largest_weight: largest weight of one client.
+            base: whether rounds begin with a model that all parties hold.
+            differences: whether update minus base is summed; by default where the defence clips.
+            local: patterns of tensors that stay with their client.
+            rounds: rounds at most.
+            epsilon: privacy budget.
+            ring: width in bits of the sums: 64, or 32 for half the bytes where bounds are declared.
+            pipelined: under secure aggregation, let each round agree the keys of the next, which then takes two
+                exchanges instead of four.
+            max_void: attempts at one sum.
+
+        Raises:
+            ConfigError: parameters that do not fit together.
+            DataError: a tensor that holds no real numbers.
+            PlanError: the defence cannot keep its promise for these tensors.
+        """
+        chosen = _pipelined(as_defense(defense)) if pipelined else as_defense(defense)
+        arrays = {name: real_array(value, repr(name)) for name, value in example.items() if not is_local(name, local)}
+        declared = dict(bounds) if isinstance(bounds, Mapping) else dict.fromkeys(arrays, bounds or _LARGEST_ENTRY)
+        if unknown := sorted(set(declared) - set(arrays)):
+            raise ConfigError(f"bounds name {unknown}, which are no summed tensors; these are {sorted(arrays)}")
+        tensors = tuple(
+            SummedTensor(
+                name, value.shape, float(declared.get(name, _LARGEST_ENTRY)), value.dtype.kind in "biu",
+                64 if value.dtype.kind in "biu" else ring,
+            )
+            for name, value in arrays.items()
+        )  # fmt: skip
+        clips = _clips(chosen)
+        sums = metrics if isinstance(metrics, Mapping) else dict.fromkeys(metrics, _LARGEST_ENTRY)
+        return cls(
+            tensors, clients, clients if cohort is None else cohort, chosen, tuple(sorted(sums.items())),
+            2.0 ** math.ceil(math.log2(largest_weight)) if 0 < largest_weight < math.inf else largest_weight,
+            not clips, base, (clips and base) if differences is None else differences, tuple(local), rounds, epsilon,
+            max_void,
+        )  # fmt: skip
+
+    @cached_property
+    def core(self) -> Terms:
+        """The terms as the message layer reads them: an `ExternalSum` over these tensors."""
+        specs = [TensorSpec(f"{UPDATE}{t.name}", t.shape, t.bound, t.ring) for t in self.tensors]
+        specs += [TensorSpec(f"{METRIC}{name}", (), bound, 64) for name, bound in self.metrics]
+        if self.weighted:
+            specs.append(TensorSpec(WEIGHT, (), 1.0, 64))
+        public = Public(self.clients, self.cohort, 1, (1,) * self.clients, 0, 1.0)
+        if not 1 <= self.cohort <= self.clients:
+            raise ConfigError(f"cohort must lie in 1..{self.clients} (the number of clients), not {self.cohort}")
+        return Terms.of(ExternalSum(tuple(specs)), public, self.defense, rounds=self.rounds, max_void=self.max_void)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the defence does for one round: tensors with their errors, stages, bytes, threshold, assumptions."""
+        plan = self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort)
+        if self.base:
+            return plan
+        return plan.assume("No model is bound to a sum: a server that hands out different models is not noticed.")
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of all of these terms, 32 bytes; it stands in every message."""
+        text = json.dumps([_FORMAT, self._facts(), repr(self.defense)], sort_keys=True)
+        return hashlib.sha256(text.encode()).digest()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the summed tensors, by name."""
+        return {tensor.name: tensor.shape for tensor in self.tensors}
+
+    def to_bytes(self) -> bytes:
+        """Return these terms as JSON, public, for a file or a message to the other parties. Inverse: `from_bytes`.
+
+        Raises:
+            ConfigError: a link of the defence cannot be written.
+        """
+        facts = self._facts() | {"defense": defense_to_json(self.defense)}
+        return json.dumps({"format": _FORMAT, "terms": facts}, indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read terms that `to_bytes` wrote.
+
+        Raises:
+            DataError: these bytes are no terms, or of another format.
+            ConfigError, PlanError: as the terms themselves.
+        """
+        try:
+            content = json.loads(data)
+            if content["format"] != _FORMAT:
+                raise DataError(f"terms of format {content['format']}, and this release reads {_FORMAT}")
+            facts = dict(content["terms"])
+            facts["tensors"] = tuple(SummedTensor(**_tuples(item)) for item in facts["tensors"])
+            facts["defense"] = defense_from_json(facts["defense"])
+            return cls(**_tuples(facts))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, ConfigError | DataError):
+                raise
+            raise DataError(f"these bytes are no terms of a sum: {error!r}") from error
+
+    def _facts(self) -> dict[str, Any]:
+        """Return all fields but the defence, as JSON values."""
+        facts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "defense"}
+        return facts | {"tensors": [asdict(tensor) for tensor in self.tensors]}
+
+    def for_party(self, party: PartyId, identity: bytes | None) -> Defense:
+        """Return the defence as one party uses it: with its private identity, if it has one.
+
+        Raises:
+            ConfigError: an identity without public identities in the terms, none where they are, or one that is not
+                that of the party.
+        """
+        aggregation = self.defense.aggregation
+        known = aggregation.identities if isinstance(aggregation, SecureAggregation) else None
+        if known is None:
+            if identity is not None:
+                raise ConfigError(
+                    "an identity is given, and these terms hold no public identities; make them with "
+                    "secure_aggregation(identities=Identities({0: ..., 1: ...}))"
+                )
+            return self.defense
+        if identity is None:
+            if party in known.own:
+                return self.defense
+            raise ConfigError(f"these terms pin identities; give client {party} its private identity (identity=...)")
+        assert isinstance(aggregation, SecureAggregation)
+        return replace(self.defense, aggregation=replace(aggregation, identities=replace(known, own={party: identity})))
+
+    def budget(self) -> Budget | None:
+        """Return the server's privacy budget; `None` without a limit on epsilon."""
+        if self.epsilon is None:
+            return None
+        for transform in self.defense.transforms:
+            if isinstance(transform, CentralGaussian):
+                return transform.budget(self.epsilon)
+            if isinstance(transform, DistributedNoise):
+                return transform.budget(self.epsilon, self.plan)
+        raise ConfigError(f"epsilon={self.epsilon:g} limits noise, and {self.defense.name} adds none")
+
+    def epsilon_after(self, exchanges: int) -> float:
+        """Compute epsilon of this number of exchanges, void ones included; infinite without noise, 0 before any."""
+        if exchanges == 0:
+            return 0.0
+        cost = cost_of(self.defense, self.plan)
+        unit = self.plan.privacy.unit if self.plan.privacy is not None else "client"
+        return cost.epsilon(exchanges, unit=unit) if self.plan.noised else math.inf
+
+
+def _pipelined(defense: Defense) -> Defense:
+    aggregation = defense.aggregation
+    if not isinstance(aggregation, SecureAggregation):
+        return defense
+    return replace(defense, aggregation=replace(aggregation, pipelined=True))
+
+
+def _clips(defense: Defense) -> bool:
+    """Tell whether a defence bounds the whole contribution, which excludes weights beside it."""
+    return any(transform.stage == ChainStage.CLIP for transform in defense.transforms)
+
+
+def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn JSON's lists into tuples."""
+
+    def convert(value: Any) -> Any:
+        return tuple(convert(item) for item in value) if isinstance(value, list) else value
+
+    return {name: convert(value) for name, value in facts.items()}

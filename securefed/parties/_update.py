@@ -1,0 +1,67 @@
+"""Read an update (arrays or tensors by name) into NumPy arrays, and write a mean back in the update's own types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+import numpy as np
+
+from securefed._runtime.exchange_context import tensors_digest
+from securefed._tensors import Array, is_torch, real_array
+from securefed.errors import DataError
+
+T = TypeVar("T")
+
+
+def is_local(name: str, patterns: Sequence[str]) -> bool:
+    """Tell whether a tensor stays with its client: its name matches a shell pattern such as `*running_mean`."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def read_update(update: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], what: str) -> dict[str, Array]:
+    """Return the summed tensors of an update as NumPy arrays, in the order of the terms.
+
+    Args:
+        update: arrays or tensors by name, on any device; further names are left out if the terms keep them local.
+        shapes: by name, the shape that the terms state.
+        what: what the mapping is, for errors.
+
+    Raises:
+        DataError: no mapping, a tensor is missing, of another shape, or holds no real numbers.
+    """
+    if not isinstance(update, Mapping):
+        raise DataError(
+            f"{what} must hold arrays or tensors by name, such as a state_dict; got {type(update).__name__}"
+        )
+    if missing := [name for name in shapes if name not in update]:
+        raise DataError(
+            f"{what} lacks {missing[0]!r} ({len(missing)} of {len(shapes)} tensors of the terms are missing)"
+        )
+    out = {}
+    for name, shape in shapes.items():
+        value = real_array(update[name], f"{what}: {name!r}")
+        if value.shape != shape:
+            raise DataError(f"{what}: {name!r} has shape {value.shape}, and the terms say {shape}")
+        out[name] = value
+    return out
+
+
+def model_digest(model: Mapping[str, Array]) -> bytes:
+    """Compute SHA-256 of names, types, shapes and entries of a model, 32 bytes."""
+    return tensors_digest(model)
+
+
+def like(value: Array, example: T) -> T:
+    """Convert an array to the type, dtype and device of `example`; integers and booleans are rounded to nearest."""
+    if is_torch(example):
+        import torch  # noqa: PLC0415 - only where the caller uses it
+
+        tensor: Any = example
+        given = torch.from_numpy(np.asarray(value))
+        out: Any = (given if tensor.is_floating_point() else given.round()).to(tensor.dtype).to(tensor.device)
+        return out  # type: ignore[no-any-return]
+    dtype = np.asarray(example).dtype
+    rounded: Any = np.asarray(value if np.issubdtype(dtype, np.floating) else np.rint(value)).astype(dtype)
+    return rounded  # type: ignore[no-any-return]

@@ -1,0 +1,423 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from securefed import Seal, chain
+from securefed.defenses import Identities, ckks, clip, new_identity, public_identity, secure_aggregation, skellam
+from securefed.defenses._homomorphic import InsecurePaillier
+from securefed.errors import (
+    BudgetSpent,
+    ConfigError,
+    DataError,
+    MalformedError,
+    MessageRefused,
+    RoundVoid,
+    StorageError,
+    TermsDiffer,
+    VersionRefused,
+)
+from securefed.parties import SumClient, SumHelper, SumServer, SumTerms, _envelope
+from securefed.parties._external import base_array
+from securefed.parties._update import model_digest
+from tests.parties.helpers import play
+
+CLIENTS = 5
+RNG = np.random.default_rng(0)
+BASE = {"w": RNG.normal(size=(3, 2)), "b": RNG.normal(size=2), "seen": np.array(3)}
+UPDATES = {i: {"w": RNG.normal(size=(3, 2)), "b": RNG.normal(size=2), "seen": np.array(10 + i)} for i in range(CLIENTS)}
+WEIGHTS = dict(enumerate((600, 1, 20, 77, 300)))
+IDENTITIES = Identities.generate(CLIENTS)
+DEFENSES = {
+    "plain": None,
+    "masks": secure_aggregation(),
+    "masks, verified": secure_aggregation(verify=True),
+    "masks, active": secure_aggregation(identities=IDENTITIES),
+    "paillier": InsecurePaillier(bits=512),
+    "ckks": ckks(),
+}
+
+
+def parties(terms: SumTerms) -> dict[int, Any]:
+    members: dict[int, Any] = {i: SumClient(terms, i) for i in range(terms.clients)}
+    for party in terms.defense.aggregation.beside:
+        members[party] = SumHelper(terms)
+    return members
+
+
+def given(updates: Any = UPDATES, **more: Any) -> dict[int, dict[str, Any]]:
+    return {i: {"update": u, "weight": WEIGHTS[i], "metrics": {"loss": 1.5 * i}, "base": BASE} | more
+            for i, u in updates.items()}  # fmt: skip
+
+
+def mean_of(clients: Any) -> dict[str, np.ndarray]:
+    weights = [WEIGHTS[i] for i in clients]
+    return {name: np.average([UPDATES[i][name] for i in clients], axis=0, weights=weights) for name in BASE}
+
+
+def check(result: Any, clients: Any, atol: float = 1e-7) -> None:
+    expected = mean_of(clients)
+    assert result.survivors == tuple(clients)
+    for name in ("w", "b"):
+        np.testing.assert_allclose(result.mean[name], expected[name], atol=atol)
+    assert result.mean["seen"] == np.rint(expected["seen"])
+    assert result.weight == pytest.approx(sum(WEIGHTS[i] for i in clients), abs=atol * 2**20)
+    assert result.metrics["loss"] == pytest.approx(1.5 * sum(clients), abs=atol * 2**20)
+
+
+def terms_of(defense: Any = None, **more: Any) -> SumTerms:
+    return SumTerms.like(BASE, clients=CLIENTS, defense=defense, metrics=("loss",), **more)
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_three_rounds_give_the_weighted_means_and_sums(name: str) -> None:
+    bounds = {"bounds": 32.0, "largest_weight": 1024} if name == "ckks" else {}
+    terms = terms_of(DEFENSES[name], **bounds)
+    members, server = parties(terms), SumServer(terms)
+    for number in range(3):
+        result = play(server, members, given(), base=BASE)
+        check(result, range(CLIENTS), 1e-2 if name == "ckks" else 1e-7)
+        assert result.round == number
+
+
+def test_later_rounds_take_two_exchanges_instead_of_four() -> None:
+    terms = terms_of(secure_aggregation())
+    members, server = parties(terms), SumServer(terms)
+    stages = []
+    for _ in range(2):
+        server.open(BASE)
+        count = 0
+        while server.result is None:
+            server.receive({i: members[i].receive(r, **given()[i]) for i, r in server.outgoing.items()})
+            count += 1
+        stages.append(count)
+    assert stages == [4, 2]
+
+
+@pytest.mark.parametrize("name", ["plain", "masks", "masks, active", "paillier"])
+def test_both_sides_freeze_between_any_two_messages(name: str) -> None:
+    terms = terms_of(DEFENSES[name])
+    terms_again = terms if name == "paillier" else SumTerms.from_bytes(terms.to_bytes())
+    assert terms_again.digest == terms.digest
+    members, server = parties(terms), SumServer(terms)
+    for _ in range(2):
+        server.open(BASE)
+        while server.result is None:
+            for party, request in server.outgoing.items():
+                reply = members[party].receive(request, **(given()[party] if party >= 0 else {}))
+                if party >= 0:
+                    members[party] = SumClient.thaw(terms, party, members[party].freeze())
+                else:
+                    members[party] = SumHelper(terms, members[party].freeze())
+                asked = len(server.outgoing)
+                server.receive({party: reply}, more=True)
+                if server.result is None:
+                    server = SumServer.thaw(terms, server.freeze())
+                    assert len(server.outgoing) in (asked - 1, CLIENTS, CLIENTS + 1, 1)
+        check(server.result, range(CLIENTS))
+
+
+@pytest.mark.parametrize("name", ["masks", "masks, active"])
+@pytest.mark.parametrize("stage", range(4))
+def test_a_client_that_is_lost_at_any_stage_is_not_in_the_sum(name: str, stage: int) -> None:
+    terms = terms_of(DEFENSES[name])
+    members, server = parties(terms), SumServer(terms)
+    result = play(server, members, given(), lost=lambda at, party: at >= stage and party == 1, base=BASE)
+    uploaded = stage > 2
+    check(result, [i for i in range(CLIENTS) if uploaded or i != 1])
+    model = {name: value + 1 for name, value in BASE.items()}  # it is back in the next round
+    check(play(server, members, given(base=model), base=model), range(CLIENTS))
+
+
+@pytest.mark.parametrize("identities", [None, IDENTITIES])
+def test_clients_come_and_go_between_rounds(identities: Any) -> None:
+    """Without a model too, where each round is a sum of its own."""
+    terms = terms_of(secure_aggregation(threshold=3, identities=identities), base=False)
+    members, server = parties(terms), SumServer(terms)
+    for cohort in ((0, 1, 2), (1, 2, 3, 4), (0, 1, 2, 3, 4)):
+        check(play(server, members, given(base=None), cohort=cohort), cohort)
+
+
+@pytest.mark.parametrize("name", ["plain", "masks"])
+def test_a_client_that_was_given_another_model_refuses_the_round(name: str) -> None:
+    terms = terms_of(DEFENSES[name])
+    members, server, mine = parties(terms), SumServer(terms), given()
+    mine[2]["base"] = BASE | {"w": BASE["w"] + 1e-12}
+    result = play(server, members, mine, base=BASE)
+    check(result, [0, 1, 3, 4])
+    assert "it was given another model" in result.refusals[2]
+
+
+def test_clients_that_were_bound_to_different_models_are_never_summed() -> None:
+    """The server shows client 1 the digest of the model that it gave it, so that client 1 agrees to the round."""
+    terms = terms_of(secure_aggregation())
+    members, server, mine = parties(terms), SumServer(terms), given()
+    lie = {name: value + 1 for name, value in BASE.items()}
+    mine[1]["base"] = lie
+    server.open(BASE)
+    while server.result is None:
+        requests, exchange = dict(server.outgoing), server._exchange
+        assert exchange is not None
+        if exchange.stage == "upload":
+            honest = exchange.content
+            exchange.content = replace(honest, broadcast={"base": base_array(model_digest(lie))})
+            requests[1] = server.outgoing[1]
+            exchange.content = honest
+        server.receive({i: members[i].receive(request, **mine[i]) for i, request in requests.items()})
+    check(server.result, [0, 2, 3, 4])
+    assert 1 in server.result.refusals
+
+
+@pytest.mark.parametrize("name", ["masks", "paillier"])
+def test_a_client_beyond_its_bound_is_summed_after_the_bound_was_doubled(name: str) -> None:
+    terms = terms_of(DEFENSES[name], bounds={"b": 1e-4})
+    result = play(SumServer(terms), parties(terms), given(), base=BASE)
+    check(result, range(CLIENTS))
+    assert result.void
+    assert "doubled" in result.void[0]
+
+
+def test_a_function_computes_the_update_only_when_it_is_due_and_its_failure_sits_out() -> None:
+    terms = terms_of(secure_aggregation(), max_void=2)
+    members, server = parties(terms), SumServer(terms)
+    calls: list[int] = []
+
+    def update(i: int) -> Any:
+        calls.append(i)
+        if i == 3:
+            raise RuntimeError("out of memory")
+        return UPDATES[i]
+
+    mine = {i: given()[i] | {"update": lambda i=i: update(i)} for i in range(CLIENTS)}
+    with pytest.raises(RoundVoid):
+        play(server, members, mine, base=BASE)
+    assert sorted(calls) == sorted([*range(CLIENTS)] * 2)
+
+
+def test_a_request_is_answered_once() -> None:
+    terms = terms_of(secure_aggregation())
+    members, server = parties(terms), SumServer(terms)
+    server.open(BASE)
+    while server.result is None:
+        requests = dict(server.outgoing)
+        replies = {i: members[i].receive(request, **given()[i]) for i, request in requests.items()}
+        again = members[0].receive(requests[0], **given()[0])
+        assert b"refusal" in again
+        assert again != replies[0]
+        server.receive(replies)
+
+
+def test_messages_of_other_versions_terms_and_runs_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = terms_of(secure_aggregation())
+    client, server = SumClient(terms, 0), SumServer(terms)
+    request = server.open(BASE)[0]
+    with pytest.raises(MalformedError, match="no message of securefed"):
+        client.receive(b"hello")
+    with pytest.raises(TermsDiffer, match="give all parties the same SumTerms"):
+        SumClient(terms_of(secure_aggregation(), rounds=3), 0).receive(request)
+    monkeypatch.setattr(_envelope, "PROTOCOL_VERSION", 2)
+    with pytest.raises(VersionRefused, match="speaks version 1"):
+        client.receive(request)
+    server.receive({0: request}, more=True)
+    assert "speaks version 1" in server._exchange.refusals[0]  # type: ignore[union-attr]
+    monkeypatch.undo()
+    client.receive(request)  # positive control, and the client now belongs to this run
+    assert b"refusal" in client.receive(SumServer(terms).open(BASE)[0])
+
+
+def test_identities_are_given_by_the_site_and_rotate_between_runs() -> None:
+    keys = {i: new_identity() for i in range(CLIENTS)}
+    public = Identities({i: public_identity(key) for i, key in keys.items()})
+    terms = terms_of(secure_aggregation(identities=public))
+    members = {i: SumClient(terms, i, identity=key) for i, key in keys.items()}
+    check(play(SumServer(SumTerms.from_bytes(terms.to_bytes())), members, given(), base=BASE), range(CLIENTS))
+    with pytest.raises(ConfigError, match="give client 0 its private identity"):
+        SumClient(terms, 0)
+    with pytest.raises(ConfigError, match="not that of its public identity"):
+        SumClient(terms, 0, identity=keys[1])
+    with pytest.raises(ConfigError, match="no public identities"):
+        SumClient(terms_of(secure_aggregation()), 0, identity=keys[0])
+    keys[0] = new_identity()  # a new run with new terms
+    rotated = terms_of(secure_aggregation(identities=Identities({i: public_identity(k) for i, k in keys.items()})))
+    assert rotated.digest != terms.digest
+    members = {i: SumClient(rotated, i, identity=key) for i, key in keys.items()}
+    check(play(SumServer(rotated), members, given(), base=BASE), range(CLIENTS))
+
+
+def test_a_torch_loop_with_batch_norm_adam_and_short_floats_keeps_its_types() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3))
+    model[2].weight = torch.nn.Parameter(model[2].weight.to(torch.bfloat16))  # type: ignore[assignment]
+    model[2].bias = torch.nn.Parameter(model[2].bias.half())  # type: ignore[assignment]
+    model[0].bias.requires_grad_(False)
+    state = model.state_dict()
+    state["tied"] = state["0.weight"]
+    terms = SumTerms.like(state, clients=3, defense=secure_aggregation(), local=("*.running_*",))
+    members, server = parties(terms), SumServer(terms)
+    ups = {i: {n: v + i if v.dtype != torch.int64 else v + 2 * i for n, v in state.items()} for i in range(3)}
+    result = play(server, members, {i: {"update": u, "weight": 10, "base": state} for i, u in ups.items()}, base=state)
+    found = result.like(state)
+    assert {n: v.dtype for n, v in found.items()} == {n: v.dtype for n, v in state.items()}
+    torch.testing.assert_close(found["0.weight"], state["0.weight"] + 1)
+    torch.testing.assert_close(found["2.weight"], state["2.weight"] + 1)
+    assert int(found["1.num_batches_tracked"]) == 2
+    assert found["1.running_mean"] is state["1.running_mean"]  # stays with its client
+    found.pop("tied")
+    model.load_state_dict(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"update": {"w": BASE["w"], "b": BASE["b"]}}, DataError, "lacks 'seen'"),
+        ({"update": BASE | {"w": BASE["w"].T}}, DataError, r"has shape \(2, 3\)"),
+        ({"update": BASE | {"more": BASE["w"]}}, DataError, "neither sum nor keep local"),
+        ({"update": BASE | {"w": BASE["w"] * 1j}}, DataError, "complex"),
+        ({"update": [BASE["w"]]}, DataError, "by name"),
+        ({"update": None}, ConfigError, "give the update"),
+        ({"base": None}, ConfigError, "bind each round to the model"),
+        ({"metrics": {}}, ConfigError, "name the metrics"),
+    ],
+)
+def test_a_mistake_of_the_caller_is_named_and_nothing_is_used_up(change: Any, error: Any, words: str) -> None:
+    terms = terms_of(secure_aggregation())
+    members, server = parties(terms), SumServer(terms)
+    server.open(BASE)
+    for _ in range(2):
+        server.receive({i: members[i].receive(request) for i, request in server.outgoing.items()})
+    requests = dict(server.outgoing)
+    assert members[0].wants_update(requests[0])
+    with pytest.raises(error, match=words):
+        members[0].receive(requests[0], **(given()[0] | change))
+    server.receive({i: members[i].receive(request, **given()[i]) for i, request in requests.items()})
+    server.receive({i: members[i].receive(request) for i, request in server.outgoing.items()})
+    check(server.result, range(CLIENTS))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"largest_weight": 0}, "largest_weight"),
+        ({"bounds": {"x": 1.0}}, "no summed tensors"),
+        ({"local": ("*",)}, "at least one tensor"),
+        ({"cohort": 9}, "cohort"),
+        ({"base": False, "differences": True}, "differences"),
+        ({"epsilon": 1.0}, "adds none"),
+        ({"defense": chain(clip(1.0), skellam(1.0), secure_aggregation())}, "leave out `metrics`"),
+    ],
+)
+def test_terms_that_do_not_fit_together_are_refused(settings: Any, words: str) -> None:
+    settings = {"defense": secure_aggregation()} | settings
+    with pytest.raises((ConfigError, DataError), match=words):
+        terms_of(**settings).plan  # noqa: B018
+
+
+def private_terms(**more: Any) -> SumTerms:
+    defense = chain(clip(1.0), skellam(1.0), secure_aggregation())
+    return SumTerms.like(BASE, clients=CLIENTS, defense=defense, local=("seen",), **more)
+
+
+def test_under_noise_the_mean_difference_has_a_fixed_divisor_and_both_sides_count_epsilon() -> None:
+    terms = private_terms(rounds=3)
+    members, server = parties(terms), SumServer(terms)
+    mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)}
+    result = play(server, members, mine, base=BASE, lost=lambda stage, party: stage == 0 and party == 0)
+    assert result.survivors == (1, 2, 3, 4)
+    assert result.weight == CLIENTS
+    assert np.abs(result.mean["w"] - BASE["w"]).max() < 3  # a mean of differences of norm 1 at most, and noise
+    assert server.epsilon == pytest.approx(dict(terms.plan.epsilon)[1])
+    twice = play(server, members, mine, base=BASE)
+    assert twice.round == 1
+    assert server.epsilon > dict(terms.plan.epsilon)[1]
+
+
+def test_a_budget_stops_the_run_on_both_sides_and_survives_a_restart(tmp_path) -> None:
+    once = dict(private_terms().plan.epsilon)[1]
+    terms = private_terms(epsilon=1.8 * once)
+    members, server = parties(terms), SumServer(terms, file=tmp_path / "server")
+    mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)}
+    rounds = 0
+    while True:
+        try:
+            play(server, members, mine, base=BASE)
+        except BudgetSpent:
+            break
+        rounds += 1
+        members = {i: SumClient.thaw(terms, i, client.freeze()) for i, client in members.items()}
+        server = SumServer(terms, file=tmp_path / "server")
+    assert rounds >= 1
+    assert server.epsilon <= 1.8 * once < terms.epsilon_after(rounds + 1)
+    fresh = SumServer(replace(terms, epsilon=None), run=server.run)  # a server without the budget's scruples
+    assert fresh.terms.digest != terms.digest  # and clients refuse its terms
+    assert members[0].spent.epsilon == pytest.approx(terms.epsilon_after(rounds))
+
+
+def test_a_server_that_is_killed_at_a_random_moment_gives_the_same_sum_or_a_named_void(tmp_path) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        terms = terms_of(secure_aggregation())
+        file = tmp_path / f"server-{seed}"
+        members, server = parties(terms), SumServer(terms, file=file)
+        server.open(BASE)
+        killed, dies = False, int(rng.integers(1, 4 * CLIENTS))
+        messages, result = 0, None
+        try:
+            while result is None:
+                for party, request in list(server.outgoing.items()):
+                    messages += 1
+                    if messages == dies and not killed:
+                        killed = True
+                        server = SumServer(terms, file=file)  # nothing of the old process is left
+                        break
+                    result = server.receive({party: members[party].receive(request, **given()[party])}, more=True)
+                else:
+                    result = result or (server.receive({}) if server._exchange is not None else server.result)
+        except RoundVoid:
+            continue
+        assert killed
+        assert len(result.survivors) >= 3
+        check(result, result.survivors)
+
+
+def test_state_files_are_sealed_and_belong_to_one_client(tmp_path) -> None:
+    terms = terms_of(secure_aggregation())
+    seal = Seal.from_file(tmp_path / "key")
+    client = SumClient(terms, 0, file=tmp_path / "state", seal=seal)
+    client.receive(SumServer(terms).open(BASE)[0])
+    assert SumClient(terms, 0, file=tmp_path / "state", seal=seal).run == client.run
+    with pytest.raises(StorageError):
+        SumClient(terms, 0, file=tmp_path / "state")
+    with pytest.raises(StorageError):
+        SumClient(terms, 1, file=tmp_path / "state", seal=seal)
+
+
+def test_replies_in_another_party_s_name_do_not_count() -> None:
+    terms = terms_of(secure_aggregation())
+    members, server = parties(terms), SumServer(terms)
+    server.open(BASE)
+    for _ in range(2):
+        server.receive({i: members[i].receive(request) for i, request in server.outgoing.items()})
+    replies = {i: members[i].receive(request, **given()[i]) for i, request in server.outgoing.items()}
+    replies[1] = replies[2]
+    server.receive(replies)
+    server.receive({i: members[i].receive(request) for i, request in server.outgoing.items()})
+    check(server.result, [0, 2, 3, 4])
+    assert isinstance(server.result.refusals[1], str)
+
+
+def test_the_plan_says_what_no_model_means() -> None:
+    assert "different models is not noticed" in str(terms_of(secure_aggregation(), base=False).plan)
+    assert "different models is not noticed" not in str(terms_of(secure_aggregation()).plan)
+
+
+def test_an_update_that_is_not_finite_never_reaches_the_sum() -> None:
+    terms = terms_of(secure_aggregation(), max_void=2)
+    bad = given()
+    bad[4]["update"] = UPDATES[4] | {"w": UPDATES[4]["w"] * np.nan}
+    with pytest.raises(RoundVoid):
+        play(SumServer(terms), parties(terms), bad, base=BASE)
+    with pytest.raises(MessageRefused):
+        SumHelper(terms_of(InsecurePaillier(bits=512))).receive(b"x" * 60)
