@@ -61,8 +61,8 @@ PINNED = {package: names.split() for package, names in _NAMES.items()}
 PUBLIC_MODULES = {
     "securefed.algorithms", "securefed.attacks", "securefed.attacks.scores", "securefed.attacks.views",
     "securefed.datasets", "securefed.datasets.partition", "securefed.datasets.scaling", "securefed.defenses",
-    "securefed.detection", "securefed.errors", "securefed.flower", "securefed.parties", "securefed.problems", "securefed.recording",
-    "securefed.testing",
+    "securefed.detection", "securefed.errors", "securefed.flower", "securefed.parties", "securefed.problems",
+    "securefed.recording", "securefed.testing",
 }  # fmt: skip
 """Modules without an underscore in their path; all others are the package's own business."""
 

@@ -16,7 +16,7 @@ from securefed._persistence.packing import nest, pack, restore, unnest
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.open_exchange import OpenExchange
 from securefed._runtime.round_engine import PendingSum, RoundEngine
-from securefed._tensors import Array, decode, encode
+from securefed._tensors import Array, Tensors, decode, encode
 from securefed.errors import DataError, StorageError
 
 VERSION: Final = 1
@@ -68,7 +68,9 @@ def thaw_engine(engine: RoundEngine, frozen: bytes) -> tuple[PendingSum | None, 
         if values["version"] != VERSION:
             raise StorageError(f"a server's state of version {values['version']}; this release reads {VERSION}")
         engine.state = restore(engine.state, unnest("server", tensors))
-        announced = {number: unnest(f"announced/{number}", tensors) for number in values["announced"]}
+        announced: dict[int, Tensors] = {
+            number: unnest(f"announced/{number}", tensors) for number in values["announced"]
+        }
         engine.continue_from(values["loop"], {}, announced)
         engine.tried = {(place[0], place[1]): place[2] for place in values["tried"]}
         engine.log.up, engine.log.down = values["log"]

@@ -138,7 +138,7 @@ class Server(RoundEngine):
         """Tell simulated clients the schedule of exchanges; for others check that the terms allow it."""
         if self.nodes:
             for node in self.nodes.values():
-                most = self._options.max_void + max(self._tried.values(), default=0)  # asked anew, after all those
+                most = self._options.max_void + max(self.tried.values(), default=0)  # asked anew, after all those
                 node.exchanges = ExchangeSchedule(None, evaluate_every, most)
         elif self._options.max_void > self._terms.exchanges.max_void:
             raise ConfigError(
