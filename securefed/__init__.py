@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from securefed._runtime.terms import Terms
     from securefed._tensors import Array, Layout, Tensors, TensorSpec
     from securefed._transports.in_process import InProcessTransport, LossyTransport
-    from securefed._wrap import secure_mean
+    from securefed._wrap import secure_mean, secure_sum
     from securefed.algorithms._base import Algorithm
     from securefed.datasets._base import Dataset
     from securefed.defenses._chain import chain, identity
@@ -81,6 +81,7 @@ __all__ = [
     "identity",
     "local",
     "secure_mean",
+    "secure_sum",
 ]
 
 EXPORTS = {
@@ -90,6 +91,7 @@ EXPORTS = {
     "audit_records": ("securefed._auditing.epsilon_records", "Measure whether record-level privacy keeps its epsilon."),
     "audit_transcript": ("securefed._auditing.imported", "Attack a recorded run, of this or another framework."),
     "secure_mean": ("securefed._wrap", "Average updates of an existing training loop under a defence (simulation)."),
+    "secure_sum": ("securefed._wrap", "Add updates under a defence (simulation)."),
     "Federation": (
         "securefed._runtime.federation",
         "Simulate a federation: server and clients in one process.",

@@ -1,6 +1,6 @@
-"""Average updates securely in existing training code: `secure_mean` replaces the averaging line of a federated loop.
+"""Average or add updates securely where all of them are in one process: the simulation of `securefed.parties`.
 
-new = secure_mean([client.state_dict() for client in clients], weights=sizes, defense=chain(secure_aggregation()))
+new = secure_mean([client.state_dict() for client in clients], weights=sizes, defense=secure_aggregation())
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from securefed._tensors import Array, Layout, Ring, TensorSpec, is_torch, real_array
+from securefed._messages import PartyId
+from securefed._tensors import Array, Layout, Ring, real_array
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
-from securefed.defenses._simulation import sum_once
-from securefed.defenses._transform import ChainStage
-from securefed.errors import ConfigError, DataError
+from securefed.errors import ConfigError, DataError, RangeRefused
+from securefed.parties._client import SumClient
+from securefed.parties._helper import SumHelper
+from securefed.parties._result import SumResult
+from securefed.parties._server import SumServer
+from securefed.parties._terms import SumTerms
+from securefed.parties._update import like
 
 T = TypeVar("T")
-_WEIGHT = "weight"
 _LARGEST = 1e300
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
@@ -32,14 +36,14 @@ def secure_mean(
     bound: float | Mapping[str, float] | None = None,
     ring: Ring = 64,
 ) -> dict[str, T]:
-    """Compute the weighted mean of the clients' updates, each sent through the defence as a real client's would be.
+    """Simulate a secure weighted mean: this process plays all clients and the server (`securefed.parties`).
 
     Args:
         updates: one mapping for each client, of NumPy arrays or torch tensors (bfloat16 and float16 too): same names
             and shapes.
         weights: one number >= 0 for each client (sample counts); all equal by default. They are summed inside the
-            defence: the server learns their total only.
-        defense: how the sum is made, for instance `chain(secure_aggregation())`; in the clear without one.
+            defence: the server learns their total only. A defence that clips or adds noise allows none.
+        defense: how the sum is made, for instance `secure_aggregation()`; in the clear without one.
         bound: largest absolute entry of a tensor in any update, a public fact of your training (a clipping norm): by
             the tensors' names, or one number for all. Exact defences round each tensor by its own bound, so that
             weights beside a large counter keep their precision if each has its own. By default the largest entry of
@@ -49,48 +53,95 @@ def secure_mean(
 
     Returns:
         The mean, in the updates' own types, dtypes and devices; integer tensors (counters) rounded to nearest.
-        In the clear exact to float64 rounding; under an exact defence within `TensorPlan.error` of that.
+        In the clear exact to float64 rounding; under an exact defence within `TensorPlan.error` of that. Under a clip
+        or noise, the sum of the clipped updates and the noise over the number of clients.
 
     Raises:
         DataError: no updates, other names or shapes, entries that are not finite, complex numbers, or other types than
             real numbers.
-        ConfigError: weights of a wrong number, negative, or all zero; bounds of other names than the tensors', or not
-            positive; a ring of another width; a defence that sparsifies, clips or adds noise, or what is no defence.
+        ConfigError: weights of a wrong number, negative, or all zero; weights or integers under a clip; bounds of other
+            names than the tensors', or not positive; a ring of another width; or what is no defence.
         RangeRefused: an entry beyond its bound.
-        TooFewSurvivors: fewer updates than the defence needs.
+        RoundVoid: fewer updates than the defence needs.
         PlanError: the defence cannot keep its promise for these updates.
     """
+    return _like(_simulate("secure_mean", updates, weights, defense, bound, ring).mean, updates[0])
+
+
+def secure_sum(
+    updates: Sequence[Mapping[str, T]],
+    defense: Link | None = None,
+    *,
+    bound: float | Mapping[str, float] | None = None,
+    ring: Ring = 64,
+) -> dict[str, T]:
+    """Simulate a secure sum: this process plays all clients and the server (`securefed.parties`).
+
+    Args:
+        updates: as `secure_mean`.
+        defense: as `secure_mean`.
+        bound: as `secure_mean`.
+        ring: as `secure_mean`.
+
+    Returns:
+        The sum, in the updates' own types, dtypes and devices.
+
+    Raises:
+        DataError, ConfigError, RangeRefused, RoundVoid, PlanError: as `secure_mean`.
+    """
+    result = _simulate("secure_sum", updates, None, defense, bound, ring)
+    return _like({name: np.asarray(total) for name, total in result.total.items()}, updates[0])
+
+
+def _simulate(
+    caller: str, updates: Sequence[Mapping[str, Any]], weights: Sequence[float] | None, defense: Link | None,
+    bound: float | Mapping[str, float] | None, ring: Ring,
+) -> SumResult:  # fmt: skip
+    """Run one round of a `SumServer` with one `SumClient` for each update."""
     if not updates:
-        raise DataError("secure_mean needs at least one update")
+        raise DataError(f"{caller} needs at least one update")
     chosen = as_defense(defense)
-    check_ring(ring, "secure_mean")
-    if any(transform.stage < ChainStage.ENCODE for transform in chosen.transforms):
-        raise ConfigError(
-            f"{chosen.name} would sparsify, clip or noise the weights too; do that to the updates before, or use "
-            "Federation"
-        )
-    try:
-        arrays = [
-            {name: np.asarray(real_array(v, f"update {index}: {name!r}"), np.float64) for name, v in update.items()}
-            for index, update in enumerate(updates)
-        ]
-        given = np.ones(len(arrays)) if weights is None else np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"updates and weights must be numbers: {error}") from error
-    if given.shape != (len(arrays),) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
-        raise ConfigError(f"{len(arrays)} updates need as many finite weights >= 0, not all zero; got {weights!r}")
+    check_ring(ring, caller)
+    arrays = [_arrays(index, update) for index, update in enumerate(updates)]
     for index, update in enumerate(arrays):
         Layout.of(arrays[0]).check(update, where=f"update {index}")
-    relative = given / given.max()  # in [0, 1], so that a weighted entry obeys the same bound as the entry
-    limits = _bounds(arrays, bound)
-    specs = [TensorSpec(f"update.{name}", value.shape, limits[name], ring) for name, value in arrays[0].items()]
-    layout = Layout((*specs, TensorSpec(_WEIGHT, (), 1.0, ring)))
-    contributions = {
-        index: {f"update.{name}": w * value for name, value in update.items()} | {_WEIGHT: np.asarray(w)}
-        for index, (update, w) in enumerate(zip(arrays, relative, strict=True))
-    }
-    total = sum_once(chosen, layout, contributions).total
-    return {name: _like(total[f"update.{name}"] / total[_WEIGHT], value) for name, value in updates[0].items()}
+    given = _weights(weights, len(arrays))
+    terms = SumTerms.like(
+        arrays[0], clients=len(arrays), defense=chosen, bounds=_bounds(arrays, bound), largest_weight=given.max(),
+        base=False, ring=ring, pipelined=False, rounds=1, max_void=1,
+    )  # fmt: skip
+    if not terms.weighted and weights is not None and len(set(given.tolist())) > 1:
+        raise ConfigError(f"{chosen.name} clips or noises every update alike; leave the weights out")
+    members: dict[PartyId, Any] = {index: SumClient(terms, index) for index in range(len(arrays))}
+    members |= {party: SumHelper(terms) for party in chosen.aggregation.beside}
+    server = SumServer(terms)
+    server.open()
+    while server.result is None:
+        replies = {}
+        for party, request in server.outgoing.items():
+            more = {"update": arrays[party], "weight": float(given[party])} if party >= 0 else {}
+            replies[party] = members[party].receive(request, **more)
+        server.receive(replies)
+    return server.result
+
+
+def _arrays(index: int, update: Mapping[str, Any]) -> dict[str, Array]:
+    try:
+        return {name: real_array(value, f"update {index}: {name!r}") for name, value in update.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"update {index} must hold numbers by name: {error}") from error
+
+
+def _weights(weights: Sequence[float] | None, count: int) -> Array:
+    try:
+        given = np.ones(count) if weights is None else np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"weights must be numbers: {error}") from error
+    if given.shape != (count,) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
+        raise ConfigError(f"{count} updates need as many finite weights >= 0, not all zero; got {weights!r}")
+    return given
 
 
 def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, float] | None) -> dict[str, float]:
@@ -106,18 +157,13 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
         raise ConfigError(f"bounds are needed for exactly the tensors {sorted(largest)}; these differ: {odd}")
     if wrong := [name for name, value in bounds.items() if not 0 < value < math.inf]:
         raise ConfigError(f"a bound must be positive and finite; that of {wrong[0]!r} is {bounds[wrong[0]]!r}")
+    for name, value in largest.items():
+        if value > bounds[name]:
+            raise RangeRefused(
+                f"{name!r} reaches {value:.3g}, beyond its bound {bounds[name]:.3g}; declare a larger one"
+            )
     return bounds
 
 
-def _like(mean: Array, example: T) -> T:
-    """Convert `mean` to the type, dtype and device of `example`."""
-    if is_torch(example):
-        import torch  # noqa: PLC0415 - only where the caller uses it
-
-        tensor: Any = example
-        value = torch.from_numpy(np.asarray(mean))
-        out: Any = (value if tensor.is_floating_point() else value.round()).to(tensor.dtype).to(tensor.device)
-        return out  # type: ignore[no-any-return]
-    dtype = np.asarray(example).dtype
-    rounded: Any = np.asarray(mean if np.issubdtype(dtype, np.floating) else np.rint(mean)).astype(dtype)
-    return rounded  # type: ignore[no-any-return]
+def _like(values: Mapping[str, Array], example: Mapping[str, T]) -> dict[str, T]:
+    return {name: like(values[name], value) for name, value in example.items()}

@@ -368,7 +368,7 @@ class OpenExchange:
         if some_client_out(aggregate.total, plan):
             raise ClientOut(aggregate.survivors)
         announced = protocol.announce(aggregate) if isinstance(protocol, SupportsVerification) else {}
-        return ExchangeResult(self._record(aggregate), plan, self.refusals, announced)
+        return ExchangeResult(self._record(aggregate), replace(plan, exchange=None), self.refusals, announced)
 
     def _record(self, aggregate: Aggregate) -> RoundRecord:
         session, content, defense = self.session, self.content, self._defense

@@ -41,7 +41,7 @@ class ExternalServer:
         base: digest of the model that the next updates are computed from, uint8 (32,).
     """
 
-    base: Array = field(default_factory=lambda: base_array(bytes(DIGEST_BYTES)))
+    base: Array = field(default_factory=lambda: base_array(no_model(0)))
 
 
 @dataclass(frozen=True)

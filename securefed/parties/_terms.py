@@ -98,19 +98,19 @@ class SumTerms:
             raise ConfigError("differences are taken from a base; leave base=True")
         if self.epsilon is not None and not self.plan.noised:
             raise ConfigError(f"epsilon={self.epsilon:g} limits noise, and {self.defense.name} adds none")
-        if self.plan.privacy is not None:
-            self._check_private()
+        if _changes_updates(self.defense):
+            self._check_alone()
 
-    def _check_private(self) -> None:
-        """Raise `ConfigError` unless a clip bounds all that a client contributes."""
+    def _check_alone(self) -> None:
+        """Raise `ConfigError` where weights, metrics or integers travel beside an update that the defence changes."""
         if self.weighted or self.metrics:
             raise ConfigError(
-                f"{self.defense.name} bounds what one client contributes, so weights and metrics cannot travel beside "
-                "the update; leave out `metrics`, and `weighted` is False"
+                f"{self.defense.name} sparsifies, clips or noises all that a client contributes, so that weights and "
+                "metrics cannot travel beside the update; leave them out"
             )
         if integers := [tensor.name for tensor in self.tensors if tensor.integer]:
             raise ConfigError(
-                f"{self.defense.name} clips the whole update, and {integers[0]!r} holds integers; keep such tensors "
+                f"{self.defense.name} changes the whole update, and {integers[0]!r} holds integers; keep such tensors "
                 f"with the clients: local=({integers[0]!r}, ...)"
             )
 
@@ -172,13 +172,12 @@ class SumTerms:
             )
             for name, value in arrays.items()
         )  # fmt: skip
-        clips = _clips(chosen)
         sums = metrics if isinstance(metrics, Mapping) else dict.fromkeys(metrics, _LARGEST_ENTRY)
         return cls(
             tensors, clients, clients if cohort is None else cohort, chosen, tuple(sorted(sums.items())),
             2.0 ** math.ceil(math.log2(largest_weight)) if 0 < largest_weight < math.inf else largest_weight,
-            not clips, base, (clips and base) if differences is None else differences, tuple(local), rounds, epsilon,
-            max_void,
+            not _changes_updates(chosen), base, (_clips(chosen) and base) if differences is None else differences,
+            tuple(local), rounds, epsilon, max_void,
         )  # fmt: skip
 
     @cached_property
@@ -297,8 +296,12 @@ def _pipelined(defense: Defense) -> Defense:
     return replace(defense, aggregation=replace(aggregation, pipelined=True))
 
 
+def _changes_updates(defense: Defense) -> bool:
+    """Tell whether a defence sparsifies, clips or noises the whole contribution, which excludes weights beside it."""
+    return any(transform.stage < ChainStage.ENCODE for transform in defense.transforms)
+
+
 def _clips(defense: Defense) -> bool:
-    """Tell whether a defence bounds the whole contribution, which excludes weights beside it."""
     return any(transform.stage == ChainStage.CLIP for transform in defense.transforms)
 
 

@@ -306,7 +306,7 @@ def test_a_mistake_of_the_caller_is_named_and_nothing_is_used_up(change: Any, er
         ({"cohort": 9}, "cohort"),
         ({"base": False, "differences": True}, "differences"),
         ({"epsilon": 1.0}, "adds none"),
-        ({"defense": chain(clip(1.0), skellam(1.0), secure_aggregation())}, "leave out `metrics`"),
+        ({"defense": chain(clip(1.0), skellam(1.0), secure_aggregation())}, "leave them out"),
     ],
 )
 def test_terms_that_do_not_fit_together_are_refused(settings: Any, words: str) -> None:

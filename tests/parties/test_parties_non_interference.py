@@ -1,0 +1,111 @@
+"""What a server sees of a `SumClient`, apart from its protected upload, does not depend on the client's update.
+
+The battery of `tests/contract/test_non_interference.py`, played against `SumClient` through its bytes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefed._messages import SERVER, Message
+from securefed._runtime.client import ClientNode
+from securefed.datasets._base import Dataset
+from securefed.defenses import Identities, chain, clip, paillier, secure_aggregation, skellam
+from securefed.defenses._homomorphic import InsecurePaillier
+from securefed.parties import SumClient, SumTerms
+from securefed.parties._client import _BaseCheckingNode
+from securefed.parties._envelope import unwrap, wrap
+from tests.contract import test_non_interference as battery
+from tests.contract.deviations import CLIENTS, DATA
+
+EXAMPLE = {"w": np.zeros((3, 2)), "b": np.zeros(2)}
+DEFENSES: dict[str, Any] = {
+    "masks": secure_aggregation(),
+    "masks, active": secure_aggregation(identities=Identities.generate(CLIENTS), verify=True),
+    "paillier": InsecurePaillier(bits=512),
+    "noise": chain(clip(1.0), skellam(1.0), secure_aggregation()),
+}
+
+
+@cache
+def sum_terms(name: str) -> SumTerms:
+    private = name == "noise"
+    metrics = () if private else ("loss",)
+    return SumTerms.like(EXAMPLE, clients=CLIENTS, defense=DEFENSES[name], bounds=1.0, metrics=metrics, base=False)
+
+
+def update_of(data: Dataset) -> dict[str, Any]:
+    """A contribution that depends on the data in every way that one may go wrong."""
+    which = next(name for name, other in DATA.items() if other is data)
+    value = {"w": data.x[:3, :2], "b": data.x[4, :2]}
+    spoiled: dict[str, dict[str, Any]] = {
+        "zeros": {"update": {name: entry * np.nan for name, entry in value.items()}},
+        "ones": {"update": {name: entry * 1e30 for name, entry in value.items()}, "weight": 5.0},
+        "one class": {"update": lambda: 1 / 0},
+        "other labels": {"update": lambda: {"w": np.zeros(7)}},
+        "tiny": {"update": value, "weight": 2.0**40},
+        "one row": {"update": value, "weight": float("nan")},
+    }
+    return spoiled.get(which, {"update": lambda: value})
+
+
+class PartyNode(ClientNode):
+    """A `SumClient` as an endpoint."""
+
+    node: type[ClientNode] | None = None
+
+    def __init__(self, client: int, run: str, schema: Any, data: Dataset, defense: Any, *args: Any, **settings: Any):
+        name = next(name for name in DEFENSES if sum_terms(name).core.defense == defense)
+        self.terms_of_sum, self.data = sum_terms(name), data
+        self.inner = SumClient(self.terms_of_sum, client)
+        if self.node is not None:
+            self.inner._node = self.node(client, run, schema, data, defense, *args, **settings)
+
+    def handle(self, message: Message) -> Message:
+        digest, more = self.terms_of_sum.digest, {}
+        if self.terms_of_sum.metrics:
+            more["metrics"] = {"loss": float(self.data.x.sum()) * 1e9}
+        reply = self.inner.receive(wrap(digest, message.encode()), **update_of(self.data), **more)
+        return Message.decode(unwrap(digest, reply, SERVER), claimed_sender=self.inner.party)
+
+
+class _RefusesByName(_BaseCheckingNode):
+    """The control: a client that says by name what is wrong with its update."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, base=lambda: None, **settings)
+
+    def _without(self, state: Any, error: Exception) -> Any:
+        raise battery.SecureFedError(f"{error!r}")
+
+
+class Talkative(PartyNode):
+    node = _RefusesByName
+
+
+def play(name: str, examples: int, node: type[ClientNode], monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(battery, "terms", lambda *_: sum_terms(name).core)
+    return battery.play("parties", name, examples, node)
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("name", DEFENSES)
+def test_what_a_server_sees_of_a_party_does_not_depend_on_its_update(name: str, monkeypatch: Any) -> None:
+    met = play(name, battery.EXAMPLES, PartyNode, monkeypatch)
+    assert sum(met.values()) >= battery.EXAMPLES
+
+
+@pytest.mark.parametrize("name", ["masks", "paillier"])
+def test_the_battery_finds_a_party_that_refuses_by_name(name: str, monkeypatch: Any) -> None:
+    with pytest.raises(AssertionError):
+        play(name, 200, Talkative, monkeypatch)
+
+
+def test_honest_schedules_reach_the_upload(monkeypatch: Any) -> None:
+    met = play("masks", 60, PartyNode, monkeypatch)
+    assert met["upload"] > 0
+    assert paillier().upload == "upload"
