@@ -11,15 +11,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from securefed._messages import PartyId
 from securefed._tensors import Array, Layout, Ring, real_array
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
 from securefed.errors import ConfigError, DataError, RangeRefused
-from securefed.parties._client import SumClient
-from securefed.parties._helper import SumHelper
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
+from securefed.parties._simulation import play_round
 from securefed.parties._terms import SumTerms
 from securefed.parties._update import like
 
@@ -112,17 +110,8 @@ def _simulate(
     )  # fmt: skip
     if not terms.weighted and weights is not None and len(set(given.tolist())) > 1:
         raise ConfigError(f"{chosen.name} clips or noises every update alike; leave the weights out")
-    members: dict[PartyId, Any] = {index: SumClient(terms, index) for index in range(len(arrays))}
-    members |= {party: SumHelper(terms) for party in chosen.aggregation.beside}
-    server = SumServer(terms)
-    server.open()
-    while server.result is None:
-        replies = {}
-        for party, request in server.outgoing.items():
-            more = {"update": arrays[party], "weight": float(given[party])} if party >= 0 else {}
-            replies[party] = members[party].receive(request, **more)
-        server.receive(replies)
-    return server.result
+    contributions = [{"update": u, "weight": float(w)} for u, w in zip(arrays, given, strict=True)]
+    return play_round(SumServer(terms), contributions)
 
 
 def _arrays(index: int, update: Mapping[str, Any]) -> dict[str, Array]:

@@ -25,6 +25,7 @@ FLOORS = {
     "attacks": 2,
     "recording": 2,
     "parties": 2,
+    "statistics": 2,
     "_runtime": 2,
     "_transports": 2,
     "_costs": 2,

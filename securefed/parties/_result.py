@@ -9,7 +9,8 @@ from typing import TypeVar
 import numpy as np
 
 from securefed._messages import ClientId
-from securefed._tensors import Array, Tensors
+from securefed._runtime.open_exchange import ExchangeResult
+from securefed._tensors import Array
 from securefed.defenses._base import Plan
 from securefed.defenses._differential_privacy import PoissonCohort
 from securefed.errors import DataError
@@ -30,6 +31,7 @@ class SumResult:
         total: by name, the sum of weight times update (of the differences, where these are summed).
         weight: total weight of the survivors; under noise the fixed divisor.
         metrics: by name, the sum of the survivors' metrics.
+        noise: by name, standard deviation of the noise in an entry of `total`; empty without noise.
         survivors: clients in the sum.
         round: number of the round, from 0.
         plan: the defence's plan; `TensorPlan.error` bounds the rounding error of the sums.
@@ -41,6 +43,7 @@ class SumResult:
     total: Mapping[str, Array]
     weight: float
     metrics: Mapping[str, float]
+    noise: Mapping[str, float]
     survivors: tuple[ClientId, ...]
     round: int
     plan: Plan
@@ -71,21 +74,18 @@ class SumResult:
 
 
 def result_of(
-    terms: SumTerms, released: Tensors, base: Mapping[str, Array] | None, survivors: tuple[ClientId, ...], round: int,
-    plan: Plan, void: tuple[str, ...], refusals: Mapping[int, str],
-) -> SumResult:  # fmt: skip
+    terms: SumTerms, summed: ExchangeResult, base: Mapping[str, Array] | None, round: int, void: tuple[str, ...]
+) -> SumResult:
     """Compute means from the released sums.
 
     Args:
         terms: the terms.
-        released: the sums by name, with the prefixes of the terms' layout.
+        summed: the completed exchange.
         base: the model that the updates were computed from; `None` without one.
-        survivors: clients in the sum.
         round: number of the round.
-        plan: the plan of the exchange.
         void: why earlier attempts were void.
-        refusals: by party, why its message was refused.
     """
+    released, survivors = summed.record.released, summed.record.survivors
     scale = terms.largest_weight if terms.weighted else 1.0
     weight = float(released[WEIGHT]) * scale if terms.weighted else _divisor(terms, len(survivors))
     total = {t.name: np.asarray(released[f"{UPDATE}{t.name}"]) * scale for t in terms.tensors}
@@ -97,7 +97,11 @@ def result_of(
         if tensor.integer:
             mean[tensor.name] = np.rint(mean[tensor.name])
     metrics = {name: float(released[f"{METRIC}{name}"]) for name, _ in terms.metrics}
-    return SumResult(mean, total, weight, metrics, survivors, round, plan, void, refusals, terms.local)
+    deviations = summed.record.distortion.released
+    noise = {t.name: deviations[f"{UPDATE}{t.name}"] for t in terms.tensors if f"{UPDATE}{t.name}" in deviations}
+    return SumResult(
+        mean, total, weight, metrics, noise, survivors, round, summed.plan, void, dict(summed.refusals), terms.local
+    )
 
 
 def _divisor(terms: SumTerms, survivors: int) -> float:

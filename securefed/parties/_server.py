@@ -257,14 +257,12 @@ class SumServer:
     def _complete(self, summed: ExchangeResult, void: tuple[str, ...]) -> None:
         engine, record, round = self._engine, summed.record, self.round
         engine.combine(summed)
-        released = {name: value for name, value in record.released.items() if name not in summed.plan.added}
-        refusals = dict(summed.refusals)
         entry = RoundHistory(
             round=round, exchange=record.round, survivors=record.survivors, seconds=0.0,
-            up=engine.log.up - self._up, down=engine.log.down - self._down, void=void, refusals=refusals,
+            up=engine.log.up - self._up, down=engine.log.down - self._down, void=void, refusals=dict(summed.refusals),
         )  # fmt: skip
         engine.history.append(entry)
-        self.result = result_of(self.terms, released, self._base, record.survivors, round, summed.plan, void, refusals)
+        self.result = result_of(self.terms, summed, self._base, round, void)
         self._exchange = self._pending = None
 
     def _save(self) -> None:

@@ -45,6 +45,8 @@ class SummedTensor:
         bound: largest absolute entry of one client's update (of its difference from the base, where these are summed).
         integer: whether it holds integers or booleans, whose mean is rounded to nearest.
         ring: width in bits of the integers that it is summed in under an exact defence.
+        sensitivity: largest L2 distance by which one row of a client moves the tensor, where noise hides single rows
+            (`records()`); `None` where no such bound is known.
     """
 
     name: str
@@ -52,6 +54,7 @@ class SummedTensor:
     bound: float
     integer: bool = False
     ring: Ring = 64
+    sensitivity: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class SumTerms:
     @cached_property
     def core(self) -> Terms:
         """The terms as the message layer reads them: an `ExternalSum` over these tensors."""
-        specs = [TensorSpec(f"{UPDATE}{t.name}", t.shape, t.bound, t.ring) for t in self.tensors]
+        specs = [TensorSpec(f"{UPDATE}{t.name}", t.shape, t.bound, t.ring, t.sensitivity) for t in self.tensors]
         specs += [TensorSpec(f"{METRIC}{name}", (), bound, 64) for name, bound in self.metrics]
         if self.weighted:
             specs.append(TensorSpec(WEIGHT, (), 1.0, 64))

@@ -1,0 +1,158 @@
+"""The base class of a statistic: what each party adds to the sum, and what follows from the sum."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._tensors import Array, real_array
+from securefed.defenses._base import Plan
+from securefed.defenses._chain import Link, as_defense
+from securefed.errors import ConfigError, DataError
+from securefed.parties._result import SumResult
+from securefed.parties._server import SumServer
+from securefed.parties._simulation import play_round
+from securefed.parties._terms import SummedTensor, SumTerms
+
+Rows = Any
+"""One party's rows: an array (rows, features), or what `np.asarray` turns into one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """The value of a statistic.
+
+    Attributes:
+        value: the statistic; its shape is stated by its class.
+        error: bound on the error by fixed point, of the shape of `value`; zeros where sums are made in the clear.
+            It does not count noise.
+        noise: standard deviation of the noise in an entry of each sum that the value is computed from, by name; empty
+            without differential privacy.
+        count: number of rows of the parties in the sum, as the sum says it (with noise: an estimate).
+        survivors: parties in the sum.
+        plan: the defence's plan.
+        detail: further values that the class states, by name.
+    """
+
+    value: Array
+    error: Array
+    noise: Mapping[str, float]
+    count: float
+    survivors: tuple[ClientId, ...]
+    plan: Plan
+    detail: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums of one round, as a statistic reads them.
+
+    Attributes:
+        total: by name, the sum over all parties.
+        error: by name, the bound on its error by fixed point.
+        noised: whether noise was added.
+    """
+
+    total: Mapping[str, Array]
+    error: Mapping[str, float]
+    noised: bool
+
+
+class Statistic(ABC):
+    """A statistic that follows from one sum over all parties' rows. Write `tensors`, `_summand` and `_value`."""
+
+    @abstractmethod
+    def tensors(self) -> tuple[SummedTensor, ...]:
+        """Return the tensors that each party adds to the sum, the first of them `count`, with public bounds."""
+
+    @abstractmethod
+    def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
+        """Compute one party's tensors from its rows, which are known to keep to the bounds."""
+
+    @abstractmethod
+    def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
+        """Return value, bound on its fixed-point error, and details, from the sums."""
+
+    @abstractmethod
+    def _check(self, x: Array, y: Array | None) -> None:
+        """Raise `DataError` where rows do not keep to what was declared."""
+
+    def terms(
+        self, *, clients: int, defense: Link | None = None, cohort: int | None = None, epsilon: float | None = None
+    ) -> SumTerms:
+        """Make the terms of the sum, for `securefed.parties`.
+
+        Args:
+            clients: number of parties.
+            defense: how the sum is made. With `chain(records(), gaussian(z), secure_aggregation())` single rows are
+                private, with `chain(clip(norm), ...)` whole parties.
+            cohort: parties planned for the round; all by default.
+            epsilon: privacy budget over all rounds with these terms.
+
+        Raises:
+            ConfigError, PlanError: as `SumTerms`.
+        """
+        return SumTerms(
+            self.tensors(), clients, clients if cohort is None else cohort, as_defense(defense), largest_weight=1.0,
+            weighted=False, base=False, epsilon=epsilon,
+        )  # fmt: skip
+
+    def summand(self, x: Rows, y: Rows | None = None) -> dict[str, Array]:
+        """Compute one party's part of the sum: the update for `SumClient.receive`.
+
+        Give it as a function, `receive(request, lambda: statistic.summand(x))`: a party whose rows are beyond the
+        declared bound then sits out, and the server does not learn which party did. A plain call raises instead.
+
+        Args:
+            x: rows, (rows, features).
+            y: targets, (rows,), for statistics that have them.
+
+        Raises:
+            DataError: not finite, of another number of columns, beyond the bound, or more rows than declared.
+        """
+        rows = np.atleast_1d(np.asarray(real_array(x, "x"), np.float64))
+        rows = rows[:, None] if rows.ndim == 1 else rows
+        target = None if y is None else np.asarray(real_array(y, "y"), np.float64)
+        if not np.isfinite(rows).all() or (target is not None and not np.isfinite(target).all()):
+            raise DataError("x and y must be finite; drop or impute missing values before, alike at all parties")
+        self._check(rows, target)
+        return self._summand(rows, target)
+
+    def estimate(self, result: SumResult) -> Estimate:
+        """Compute the statistic from the result of the sum.
+
+        Raises:
+            DataError: the sum holds too few rows for the statistic.
+        """
+        planned = {tensor.name.removeprefix("update."): tensor for tensor in result.plan.tensors}
+        noised = result.plan.noised
+        error = {name: planned[name].error for name in result.total}
+        total = dict(result.total)
+        if not noised and error["count"] < 0.5:  # whole rows: rounding is exact
+            total["count"], error["count"] = np.rint(total["count"]), 0.0
+        if not noised and total["count"] < 1:
+            raise DataError("no party in the sum has any rows")
+        value, bound, detail = self._value(Sums(total, error, noised))
+        return Estimate(value, bound, dict(result.noise), float(total["count"]), result.survivors, result.plan, detail)
+
+    def simulate(self, parties: Sequence[Rows], defense: Link | None = None) -> Estimate:
+        """Compute the statistic where all parties' rows are in this process.
+
+        Args:
+            parties: one array of rows for each party, or one pair (x, y).
+            defense: how the sum is made; in the clear without one.
+
+        Raises:
+            DataError, ConfigError, PlanError: as `summand` and `terms`.
+            RoundVoid: fewer parties than the defence needs.
+        """
+        summands = [self.summand(*party) if isinstance(party, tuple) else self.summand(party) for party in parties]
+        if not summands:
+            raise ConfigError("a statistic needs at least one party's rows")
+        terms = self.terms(clients=len(summands), defense=defense)
+        return self.estimate(play_round(SumServer(terms), [{"update": summand} for summand in summands]))

@@ -1,0 +1,178 @@
+"""Count, mean, variance and covariance from sums of powers of the rows.
+
+With n the number of rows x_i, s = sum x_i and S = sum x_i x_i^T over all parties:
+
+    mean m = s / n        covariance C = (S / n - m m^T) n / (n - ddof)        variance = diag(C)
+
+Subtracting m m^T loses digits where the mean is large against the standard deviation; `shift`, a public guess of the
+mean, is subtracted from all rows before and keeps them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.errors import ConfigError, DataError
+from securefed.parties._terms import SummedTensor
+from securefed.statistics._base import Statistic, Sums
+
+
+@dataclass(frozen=True)
+class _Moments(Statistic):
+    """A statistic of columns with a public bound.
+
+    Attributes:
+        features: number of columns.
+        bound: largest absolute entry of a row, after the shift.
+        rows: most rows of one party.
+        shift: subtracted from every row: one number, or one for each column.
+
+    Raises:
+        ConfigError: a number outside its domain.
+    """
+
+    features: int = 1
+    bound: float = 1.0
+    rows: int = 2**20
+    shift: float | tuple[float, ...] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.features < 1 or self.rows < 1:
+            raise ConfigError(f"features and rows must be at least 1; got {self.features} and {self.rows}")
+        if not 0 < self.bound < math.inf:
+            raise ConfigError(f"bound must be positive and finite; got {self.bound!r}")
+        if isinstance(self.shift, tuple) and len(self.shift) != self.features:
+            raise ConfigError(f"shift must be one number or {self.features}; got {len(self.shift)}")
+
+    def tensors(self) -> tuple[SummedTensor, ...]:
+        """Return count, sum, and what the statistic needs besides."""
+        rows, root = float(self.rows), math.sqrt(self.features)
+        return (
+            SummedTensor("count", (), rows, sensitivity=1.0),
+            SummedTensor("sum", (self.features,), rows * self.bound, sensitivity=root * self.bound),
+        )
+
+    def _shifted(self, x: Array) -> Array:
+        return x - np.asarray(self.shift)
+
+    def _check(self, x: Array, y: Array | None) -> None:
+        if x.ndim != 2 or x.shape[1] != self.features:
+            raise DataError(f"x must have {self.features} columns; got shape {x.shape}")
+        if len(x) > self.rows:
+            raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
+        if len(x) and (largest := float(np.abs(self._shifted(x)).max())) > self.bound:
+            raise DataError(f"an entry is {largest:.6g} from the shift, beyond the declared bound {self.bound:g}")
+
+    def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
+        return {"count": np.asarray(float(len(x))), "sum": self._shifted(x).sum(0)}
+
+    def _mean(self, sums: Sums) -> tuple[Array, Array]:
+        """Return the mean of the shifted rows, and the bound on its error."""
+        count, error = _at_least_one(sums), sums.error["count"]
+        mean = sums.total["sum"] / count
+        return mean, (sums.error["sum"] + np.abs(mean) * error) / max(count - error, 1.0)
+
+
+@dataclass(frozen=True)
+class Count(_Moments):
+    """Number of rows of all parties; the value has shape ()."""
+
+    def tensors(self) -> tuple[SummedTensor, ...]:
+        """Return the count."""
+        return super().tensors()[:1]
+
+    def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
+        return {"count": np.asarray(float(len(x)))}
+
+    def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
+        return sums.total["count"], np.asarray(sums.error["count"]), {}
+
+
+@dataclass(frozen=True)
+class Mean(_Moments):
+    """Mean of each column; the value has shape (features,)."""
+
+    def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
+        mean, error = self._mean(sums)
+        return mean + np.asarray(self.shift), error, {}
+
+
+@dataclass(frozen=True)
+class Variance(_Moments):
+    """Variance of each column; the value has shape (features,). `detail["mean"]` is the mean.
+
+    Attributes:
+        ddof: the divisor is n - ddof.
+    """
+
+    ddof: int = 1
+
+    def tensors(self) -> tuple[SummedTensor, ...]:
+        """Return count, sum and sum of squares."""
+        square = self.bound**2
+        moment = SummedTensor(
+            "squares", (self.features,), self.rows * square, sensitivity=math.sqrt(self.features) * square
+        )
+        return (*super().tensors(), moment)
+
+    def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
+        return super()._summand(x, y) | {"squares": (self._shifted(x) ** 2).sum(0)}
+
+    def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
+        mean, error = self._mean(sums)
+        count = _at_least_one(sums)
+        scale = count / _degrees(count, self.ddof)
+        value = (sums.total["squares"] / count - mean**2) * scale
+        bound = (sums.error["squares"] / count + 2 * np.abs(mean) * error + error**2) * scale
+        return value, bound, {"mean": mean + np.asarray(self.shift)}
+
+
+@dataclass(frozen=True)
+class Covariance(_Moments):
+    """Covariance matrix of the columns; the value has shape (features, features). `detail["mean"]` is the mean.
+
+    Attributes:
+        ddof: the divisor is n - ddof.
+    """
+
+    ddof: int = 1
+
+    def tensors(self) -> tuple[SummedTensor, ...]:
+        """Return count, sum and the upper triangle of the sum of outer products."""
+        square, entries = self.bound**2, self.features * (self.features + 1) // 2
+        moment = SummedTensor("products", (entries,), self.rows * square, sensitivity=self.features * square)
+        return (*super().tensors(), moment)
+
+    def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
+        shifted = self._shifted(x)
+        return super()._summand(x, y) | {"products": (shifted.T @ shifted)[np.triu_indices(self.features)]}
+
+    def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
+        mean, error = self._mean(sums)
+        count = _at_least_one(sums)
+        scale = count / _degrees(count, self.ddof)
+        value = (symmetric(sums.total["products"], self.features) / count - np.outer(mean, mean)) * scale
+        cross = np.outer(np.abs(mean), error)
+        bound = (sums.error["products"] / count + cross + cross.T + np.outer(error, error)) * scale
+        return value, bound, {"mean": mean + np.asarray(self.shift)}
+
+
+def symmetric(triangle: Array, size: int) -> Array:
+    """Return the symmetric matrix with this upper triangle, row by row."""
+    out = np.zeros((size, size))
+    out[np.triu_indices(size)] = triangle
+    return out + np.triu(out, 1).T
+
+
+def _at_least_one(sums: Sums) -> float:
+    return max(float(sums.total["count"]), 1.0)
+
+
+def _degrees(count: float, ddof: int) -> float:
+    if count <= ddof:
+        raise DataError(f"{count:g} rows, and more than ddof={ddof} are needed")
+    return count - ddof

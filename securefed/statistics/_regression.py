@@ -1,0 +1,105 @@
+"""Linear and ridge regression from sums: least squares by the normal equations.
+
+With rows z = (1, x) (or x without an intercept), A = sum z z^T and b = sum z y over all parties, the coefficients are
+
+    w = (A + ridge D)^-1 b        D = identity with 0 for the intercept
+
+A sum with errors A + dA, b + db moves w, to first order and beyond (Golub and Van Loan, Matrix Computations, 2.6), by
+
+    |dw| <= kappa (|db| + |dA| |w|) / (1 - kappa |dA|)        kappa = |(A + ridge D)^-1|, spectral norms
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.errors import ConfigError, DataError
+from securefed.parties._terms import SummedTensor
+from securefed.statistics._base import Statistic, Sums
+from securefed.statistics._moments import symmetric
+
+
+@dataclass(frozen=True)
+class LinearRegression(Statistic):
+    """Least squares; the value has shape (features,), and `detail["intercept"]` shape ().
+
+    Attributes:
+        features: number of columns of x.
+        bound: largest absolute entry of x.
+        target_bound: largest absolute entry of y.
+        rows: most rows of one party.
+        ridge: added to the diagonal of the sum of outer products, but for the intercept's entry.
+        intercept: whether the model has an intercept.
+
+    Raises:
+        ConfigError: a number outside its domain.
+    """
+
+    features: int
+    bound: float = 1.0
+    target_bound: float = 1.0
+    rows: int = 2**20
+    ridge: float = 0.0
+    intercept: bool = True
+
+    def __post_init__(self) -> None:
+        if self.features < 1 or self.rows < 1:
+            raise ConfigError(f"features and rows must be at least 1; got {self.features} and {self.rows}")
+        if not (0 < self.bound < math.inf and 0 < self.target_bound < math.inf and 0 <= self.ridge < math.inf):
+            raise ConfigError("bound and target_bound must be positive and finite, and ridge at least 0")
+
+    @property
+    def _width(self) -> int:
+        return self.features + int(self.intercept)
+
+    def tensors(self) -> tuple[SummedTensor, ...]:
+        """Return count, the upper triangle of A, and b."""
+        largest, width = max(self.bound, 1.0) if self.intercept else self.bound, self._width
+        square = self.features * self.bound**2 + int(self.intercept)  # largest squared norm of a row z
+        return (
+            SummedTensor("count", (), float(self.rows), sensitivity=1.0),
+            SummedTensor("products", (width * (width + 1) // 2,), self.rows * largest**2, sensitivity=square),
+            SummedTensor(
+                "targets", (width,), self.rows * largest * self.target_bound,
+                sensitivity=math.sqrt(square) * self.target_bound,
+            ),
+        )  # fmt: skip
+
+    def _check(self, x: Array, y: Array | None) -> None:
+        if x.ndim != 2 or x.shape[1] != self.features:
+            raise DataError(f"x must have {self.features} columns; got shape {x.shape}")
+        if y is None or y.shape != (len(x),):
+            raise DataError(f"y must hold one target for each of {len(x)} rows; got {None if y is None else y.shape}")
+        if len(x) > self.rows:
+            raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
+        if len(x) and (np.abs(x).max() > self.bound or np.abs(y).max() > self.target_bound):
+            raise DataError(f"an entry exceeds the bounds {self.bound:g} for x and {self.target_bound:g} for y")
+
+    def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
+        z = np.column_stack([np.ones(len(x)), x]) if self.intercept else x
+        return {
+            "count": np.asarray(float(len(x))),
+            "products": (z.T @ z)[np.triu_indices(self._width)],
+            "targets": z.T @ np.asarray(y),
+        }
+
+    def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
+        matrix = symmetric(sums.total["products"], self._width)
+        penalty = np.full(self._width, self.ridge)
+        if self.intercept:
+            penalty[0] = 0.0
+        matrix = matrix + np.diag(penalty)
+        smallest = float(np.abs(np.linalg.eigvalsh(matrix)).min())
+        moved = sums.error["products"] * self._width  # spectral norm of dA, at most its Frobenius norm
+        if smallest <= max(moved, 1e-12 * float(np.abs(matrix).max())):
+            raise DataError("the columns are (nearly) linearly dependent over all parties; drop some, or give a ridge")
+        weights = np.linalg.solve(matrix, sums.total["targets"])
+        right = sums.error["targets"] * math.sqrt(self._width)
+        bound = (right + moved * float(np.linalg.norm(weights))) / (smallest - moved)
+        first = int(self.intercept)
+        detail = {"intercept": np.asarray(weights[0] if self.intercept else 0.0)}
+        return weights[first:], np.full(self.features, bound), detail

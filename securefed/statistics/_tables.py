@@ -1,0 +1,111 @@
+"""Histograms and contingency tables: numbers of rows, counted exactly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.errors import ConfigError, DataError
+from securefed.parties._terms import SummedTensor
+from securefed.statistics._base import Statistic, Sums
+
+
+@dataclass(frozen=True)
+class Histogram(Statistic):
+    """Number of rows in each bin, of each column; the value has shape (features, bins).
+
+    Attributes:
+        edges: ascending edges of the bins, the same for each column. Bins are closed below and open above, the last one
+            closed; entries outside are not counted in any bin.
+        features: number of columns.
+        rows: most rows of one party.
+
+    Raises:
+        ConfigError: edges that do not ascend, or a number outside its domain.
+    """
+
+    edges: tuple[float, ...]
+    features: int = 1
+    rows: int = 2**20
+
+    def __post_init__(self) -> None:
+        if len(self.edges) < 2 or not all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False)):
+            raise ConfigError(f"edges must be at least two ascending numbers; got {self.edges}")
+        if self.features < 1 or self.rows < 1:
+            raise ConfigError(f"features and rows must be at least 1; got {self.features} and {self.rows}")
+
+    def tensors(self) -> tuple[SummedTensor, ...]:
+        """Return the count and the bins of each column; one row is in one bin of each column."""
+        shape, rows = (self.features, len(self.edges) - 1), float(self.rows)
+        return (
+            SummedTensor("count", (), rows, sensitivity=1.0),
+            SummedTensor("bins", shape, rows, sensitivity=math.sqrt(self.features)),
+        )
+
+    def _check(self, x: Array, y: Array | None) -> None:
+        if x.ndim != 2 or x.shape[1] != self.features:
+            raise DataError(f"x must have {self.features} columns; got shape {x.shape}")
+        if len(x) > self.rows:
+            raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
+
+    def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
+        bins = np.stack([np.histogram(column, self.edges)[0] for column in x.T]).astype(np.float64)
+        return {"count": np.asarray(float(len(x))), "bins": bins}
+
+    def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
+        return _counts(sums, "bins")
+
+
+@dataclass(frozen=True)
+class ContingencyTable(Statistic):
+    """Number of rows with each combination of codes; the value has the shape `levels`.
+
+    Attributes:
+        levels: number of codes of each column; codes are 0, 1, ... A 2 x 3 table has levels=(2, 3).
+        rows: most rows of one party.
+
+    Raises:
+        ConfigError: a number outside its domain.
+    """
+
+    levels: tuple[int, ...]
+    rows: int = 2**20
+
+    def __post_init__(self) -> None:
+        if not self.levels or min(self.levels) < 1 or self.rows < 1:
+            raise ConfigError(f"levels and rows must be at least 1; got {self.levels} and {self.rows}")
+
+    def tensors(self) -> tuple[SummedTensor, ...]:
+        """Return the count and the cells; one row is in one cell."""
+        rows = float(self.rows)
+        return (
+            SummedTensor("count", (), rows, sensitivity=1.0),
+            SummedTensor("cells", self.levels, rows, sensitivity=1.0),
+        )
+
+    def _check(self, x: Array, y: Array | None) -> None:
+        if x.ndim != 2 or x.shape[1] != len(self.levels):
+            raise DataError(f"x must have {len(self.levels)} columns of codes; got shape {x.shape}")
+        if len(x) > self.rows:
+            raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
+        if (x != np.rint(x)).any() or (x < 0).any() or (x >= np.asarray(self.levels)).any():
+            raise DataError(f"codes must be whole numbers from 0 to below {self.levels}, column by column")
+
+    def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
+        cells = np.ravel_multi_index(tuple(x.astype(np.int64).T), self.levels)
+        table = np.bincount(cells, minlength=math.prod(self.levels)).reshape(self.levels)
+        return {"count": np.asarray(float(len(x))), "cells": table.astype(np.float64)}
+
+    def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
+        return _counts(sums, "cells")
+
+
+def _counts(sums: Sums, name: str) -> tuple[Array, Array, dict[str, Array]]:
+    """Round counts to whole numbers where the error of fixed point is below one half: then they are exact."""
+    value, error = sums.total[name], sums.error[name]
+    if not sums.noised and error < 0.5:
+        value, error = np.rint(value), 0.0
+    return value, np.full(value.shape, error), {}

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from securefed import chain
+from securefed.defenses import ckks, gaussian, records, secure_aggregation, skellam
+from securefed.defenses._homomorphic import InsecurePaillier
+from securefed.errors import ConfigError, DataError, RoundVoid
+from securefed.parties import SumClient, SumServer
+from securefed.statistics import ContingencyTable, Count, Covariance, Histogram, LinearRegression, Mean, Variance
+from tests.parties.helpers import play
+
+RNG = np.random.default_rng(0)
+PARTIES = [RNG.uniform(-3, 3, (rows, 4)) + np.array([1, 0, 0, 2]) for rows in (50, 1, 20)]
+CODES = [RNG.integers(0, [2, 3], (rows, 2)) for rows in (50, 1, 20)]
+TARGETS = [x @ [1.0, -2.0, 0.5, 0.0] + 0.3 for x in PARTIES]
+ALL, Y = np.concatenate(PARTIES), np.concatenate(TARGETS)
+DEFENSES: dict[str, Any] = {
+    "plain": None,
+    "masks": secure_aggregation(),
+    "paillier": InsecurePaillier(bits=512),
+}
+MOMENTS: dict[str, Any] = {"features": 4, "bound": 8.0, "rows": 100}
+CASES: dict[str, tuple[Any, list[Any], np.ndarray]] = {
+    "count": (Count(**MOMENTS), PARTIES, np.asarray(71.0)),
+    "mean": (Mean(**MOMENTS), PARTIES, ALL.mean(0)),
+    "mean, shifted": (Mean(shift=(1.0, 0.0, 0.0, 2.0), **MOMENTS), PARTIES, ALL.mean(0)),
+    "variance": (Variance(**MOMENTS), PARTIES, ALL.var(0, ddof=1)),
+    "covariance": (Covariance(**MOMENTS), PARTIES, np.cov(ALL.T)),
+    "covariance, ddof": (Covariance(ddof=0, **MOMENTS), PARTIES, np.cov(ALL.T, ddof=0)),
+    "histogram": (
+        Histogram((-2.0, 0.0, 1.0, 5.0), features=4, rows=100), PARTIES,
+        np.stack([np.histogram(column, (-2.0, 0.0, 1.0, 5.0))[0] for column in ALL.T]),
+    ),
+    "table": (
+        ContingencyTable((2, 3), rows=100), CODES,
+        np.histogram2d(*np.concatenate(CODES).T, bins=(2, 3), range=((0, 2), (0, 3)))[0],
+    ),
+    "least squares": (
+        LinearRegression(4, bound=8.0, target_bound=64.0, rows=100), list(zip(PARTIES, TARGETS, strict=True)),
+        np.array([1.0, -2.0, 0.5, 0.0]),
+    ),
+    "ridge without intercept": (
+        LinearRegression(4, bound=8.0, target_bound=64.0, rows=100, ridge=2.0, intercept=False),
+        list(zip(PARTIES, TARGETS, strict=True)),
+        np.linalg.solve(ALL.T @ ALL + 2 * np.eye(4), ALL.T @ Y),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("defense", DEFENSES)
+@pytest.mark.parametrize("name", CASES)
+def test_each_statistic_is_that_of_all_rows_within_its_error(name: str, defense: str) -> None:
+    statistic, parties, expected = CASES[name]
+    found = statistic.simulate(parties, DEFENSES[defense])
+    assert found.value.shape == expected.shape == found.error.shape
+    assert (np.abs(found.value - expected) <= found.error + 1e-12 * (1 + np.abs(expected))).all()
+    assert found.error.max() < 1e-9
+    assert found.count == 71
+    assert found.noise == {}
+    if name in ("count", "histogram", "table"):
+        assert (found.value == expected).all()
+        assert found.error.max() == 0
+    if name == "least squares":
+        assert found.detail["intercept"] == pytest.approx(0.3, abs=1e-9)
+
+
+def test_ckks_counts_are_within_its_error() -> None:
+    found = Covariance(**MOMENTS).simulate(PARTIES, ckks())
+    assert (np.abs(found.value - np.cov(ALL.T)) <= found.error).all()
+
+
+@given(st.integers(1, 5), st.integers(3, 6), st.integers(0, 2**32 - 1))
+def test_any_shapes(features: int, parties: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = [rng.uniform(-1, 1, (rng.integers(0, 9) + (i == 0) * 2, features)) for i in range(parties)]
+    found = Covariance(features=features, rows=20).simulate(rows, secure_aggregation())
+    everything = np.concatenate(rows)
+    assert (np.abs(found.value - np.cov(everything.T).reshape(features, features)) <= found.error + 1e-12).all()
+    np.testing.assert_allclose(found.detail["mean"], everything.mean(0), atol=1e-9)
+
+
+def test_a_shift_keeps_the_digits_of_a_variance_far_from_zero() -> None:
+    rows = [1e6 + RNG.normal(size=(40, 1)) for _ in range(3)]
+    expected = np.concatenate(rows).var(ddof=1)
+    near = Variance(bound=10.0, rows=40, shift=1e6).simulate(rows, secure_aggregation())
+    far = Variance(bound=2e6, rows=40).simulate(rows, secure_aggregation())
+    assert abs(near.value[0] - expected) <= near.error[0] < 1e-9
+    assert abs(far.value[0] - expected) <= far.error[0]  # the control: the bound says what is lost
+    assert far.error[0] > 1e-6
+
+
+@pytest.mark.parametrize("noise", [gaussian(0.5), skellam(0.5)])
+def test_noise_hides_single_rows_and_is_stated(noise: Any) -> None:
+    """1000 rows a party: the mean moves by a few deviations of .5 sensitivities over 3000 rows."""
+    rows = [RNG.uniform(-1, 1, (1000, 2)) for _ in range(3)]
+    found = Mean(features=2, rows=1000).simulate(rows, chain(records(), noise, secure_aggregation()))
+    assert found.plan.privacy is not None
+    assert found.plan.privacy.unit == "record"
+    assert 0 < found.noise["sum"] / 3000 < 1e-2
+    np.testing.assert_allclose(found.value, np.concatenate(rows).mean(0), atol=8 * found.noise["sum"] / 3000)
+    assert (found.value != np.concatenate(rows).mean(0)).all()
+
+
+def test_separate_parties_and_rows_beyond_the_bound_that_nobody_learns_of() -> None:
+    statistic = Mean(features=4, bound=8.0, rows=100)
+    terms = statistic.terms(clients=3, defense=secure_aggregation())
+    clients = {i: SumClient(terms, i) for i in range(3)}
+    good = {i: {"update": lambda i=i: statistic.summand(PARTIES[i])} for i in range(3)}
+    found = statistic.estimate(play(SumServer(terms), clients, good))
+    np.testing.assert_allclose(found.value, ALL.mean(0), atol=1e-9)
+    bad = good | {1: {"update": lambda: statistic.summand(PARTIES[1] + 100)}}
+    with pytest.raises(RoundVoid):
+        play(SumServer(terms), {i: SumClient(terms, i) for i in range(3)}, bad)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: Mean(features=3).simulate(PARTIES), DataError, "must have 3 columns"),
+        (lambda: Mean(features=4, rows=9, bound=8.0).simulate(PARTIES), DataError, "9 are declared"),
+        (lambda: Mean(features=4).simulate(PARTIES), DataError, "beyond the declared bound 1"),
+        (lambda: Mean(features=4).simulate([PARTIES[0] * np.nan]), DataError, "finite"),
+        (lambda: Mean(features=4, bound=8.0).simulate([]), ConfigError, "at least one party"),
+        (lambda: Mean(features=4).simulate([np.zeros((0, 4))] * 3), DataError, "any rows"),
+        (lambda: Variance(features=1).simulate([np.zeros((1, 1))]), DataError, "more than ddof=1"),
+        (lambda: Mean(features=0), ConfigError, "at least 1"),
+        (lambda: Mean(bound=0.0), ConfigError, "positive"),
+        (lambda: Mean(features=2, shift=(1.0,)), ConfigError, "shift"),
+        (lambda: Histogram((1.0, 0.0)), ConfigError, "ascending"),
+        (lambda: ContingencyTable((2, 3)).simulate([np.array([[2, 0]])]), DataError, "whole numbers"),
+        (lambda: ContingencyTable(()), ConfigError, "levels"),
+        (lambda: LinearRegression(4, bound=8.0).simulate(PARTIES), DataError, "one target for each"),
+        (lambda: LinearRegression(1).simulate([(np.ones((3, 1)), np.ones(3))]), DataError, "dependent"),
+        (lambda: Mean().simulate([np.zeros((2, 1))] * 2, secure_aggregation()), ConfigError, "at least 3"),
+    ],
+)
+def test_misuse_is_named(call: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()
