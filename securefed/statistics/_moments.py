@@ -57,7 +57,7 @@ class _Moments(Statistic):
         )
 
     def _shifted(self, x: Array) -> Array:
-        return x - np.asarray(self.shift)
+        return np.asarray(x - np.asarray(self.shift))
 
     def _check(self, x: Array, y: Array | None) -> None:
         if x.ndim != 2 or x.shape[1] != self.features:
