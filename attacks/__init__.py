@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from securefed._lazy import lazy_exports
+from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
     from securefed.attacks._aggregates.disaggregation import disaggregate
@@ -90,128 +90,35 @@ __all__ = [
 ]
 
 EXPORTS = {
-    "Attack": (
-        "securefed.attacks._base",
-        "Reconstruct a secret from a view; an attack is a frozen dataclass of settings.",
-    ),
-    "View": ("securefed.attacks._base", "An attacker's view of a run, for one target."),
-    "RoundView": ("securefed.attacks._base", "One round in an attacker's view."),
-    "Target": ("securefed.attacks._base", "Facts that an attacker knows in addition to the view."),
-    "Reconstruction": ("securefed.attacks._base", "Result of an attack."),
-    "attacks": ("securefed.attacks._base", "All registered attacks by name."),
-    "ESTIMATORS": ("securefed.attacks._gram.linear", "Names of the estimators of PowerGram."),
-    "PowerGram": (
-        "securefed.attacks._gram.subspace_iteration",
-        "Stack the Z_k and Y_k of the rounds that show one set of clients, and solve S Z = Y.",
-    ),
-    "LocalPowerGram": (
-        "securefed.attacks._gram.local_power",
-        "Solve for S^q from rounds with the same number q > 1 of local steps, take the root, and fit it to all rounds.",
-    ),
-    "ConsensusGram": (
-        "securefed.attacks._gram.faps.consensus_attack",
-        "Estimate S near consensus, on every view; then, on single clients, solve for it exactly.",
-    ),
-    "DifferenceGram": (
-        "securefed.attacks._gram.survivor_differences",
-        "Fit one Gram matrix to every group of clients that always come together, jointly to all rounds.",
-    ),
-    "JointGram": ("securefed.attacks._gram.faps.summed_clients", "Fit all clients of FAPS' sums at once."),
-    "FedPGDuals": (
-        "securefed.attacks._duals.fedpg",
-        "Compute U_i and Y_i round by round, and solve the Riemannian steps between them for S_i.",
-    ),
-    "FedPEDuals": (
-        "securefed.attacks._duals.fedpe",
-        "Compute U_i, Y_i and T_i round by round, and solve the Euclidean steps between them for S_i.",
-    ),
-    "JointDuals": (
-        "securefed.attacks._duals.joint_fit",
-        "Fit the Gram matrices of all clients of a sum, for FedPG and FedPE with any number of local steps.",
-    ),
-    "PooledDuals": (
-        "securefed.attacks._duals.pooled_client",
-        "Compute the mean U and Y of all clients round by round, and solve the steps between them for the mean of S_i.",
-    ),
-    "DistanceFit": (
-        "securefed.attacks._distances.distance_fit",
-        "Fit z_i / N_i of every member by Levenberg-Marquardt through all steps of all rounds, few rounds first.",
-    ),
-    "DLG": ("securefed.attacks._gradient_inversion.dlg", "Recover rows by deep leakage from gradients."),
-    "NaiveDescent": (
-        "securefed.attacks._gradient_inversion.naive_descent",
-        "Minimise ||g(x', y') - g||^2 over rows x' and labels y' by gradient descent, with one round's update as g.",
-    ),
-    "TelescopingFit": (
-        "securefed.attacks._gradient_inversion.telescoping_fit",
-        "Fit rows to the stored gradients, which are running sums of the messages.",
-    ),
-    "SampleFit": (
-        "securefed.attacks._gradient_inversion.sample_fit",
-        "Fit all rows to several simulated rounds by Levenberg-Marquardt, labels unknown, in the messages' row space.",
-    ),
-    "NetworkInversion": (
-        "securefed.attacks._networks.view_inversion",
-        "Reconstruct rows and labels from the members' first round: closed forms, then a fit of local steps.",
-    ),
-    "invert": ("securefed.attacks._networks.module_inversion", "Reconstruct the rows behind one message."),
-    "LocalSteps": (
-        "securefed.attacks._networks.client_simulations",
-        "The update (end minus start) of gradient descent on the client's rows.",
-    ),
-    "InversionEffort": ("securefed.attacks._networks.staged_inversion", "Limits on the searches of an inversion."),
-    "RecoveredRows": ("securefed.attacks._networks.staged_inversion", "The rows that explain a message best."),
-    "psnr": (
-        "securefed.attacks._networks.reconstruction_quality",
-        "Return the PSNR (m,) of each true image in dB, at most 200, after Hungarian matching.",
-    ),
-    "tabular_accuracy": (
-        "securefed.attacks._networks.reconstruction_quality",
-        "Return the share of rows in which each feature is right, and the share of rows that are right as a whole.",
-    ),
-    "ADMMRecursion": (
-        "securefed.attacks._personal.admm_recursion",
-        "Compute the personal model theta_i after the last round.",
-    ),
-    "PersonalModelReplay": (
-        "securefed.attacks._personal.personal_model_replay",
-        "Fit the rows by gradient_inversion/fit and train the personal model on them.",
-    ),
-    "FLAMERowFit": (
-        "securefed.attacks._personal.flame_row_fit",
-        "Fit rows to the steps between the personal models that personal/recursion computes.",
-    ),
-    "FLAMENetworkInversion": (
-        "securefed.attacks._personal.flame_network_inversion",
-        "Recover one client's rows from its personal models.",
-    ),
-    "disaggregate": (
-        "securefed.attacks._aggregates.disaggregation",
-        "Fit all clients' messages jointly to all sums, and return the target's.",
-    ),
-    "isolate": (
-        "securefed.attacks._aggregates.dropout_isolation",
-        "Run one exchange in which all clients but the victim (and company others) drop out.",
-    ),
-    "ParticipationMatrix": (
-        "securefed.attacks._aggregates.participation",
-        "Matrix of the clients that contributed to the sum of each round.",
-    ),
-    "MembershipAttack": (
-        "securefed.attacks._membership.likelihood_ratio",
-        "An attack that scores candidate records; a higher score means membership is more likely.",
-    ),
-    "ShadowMembership": (
-        "securefed.attacks._membership.likelihood_ratio",
-        "Score by the likelihood ratio of shadow runs with and without the candidate.",
-    ),
-    "ConfirmationAttack": (
-        "securefed.attacks._membership.likelihood_ratio",
-        "Compare the observed messages with those that the known rows and the candidate would send.",
-    ),
-    "membership_rates": (
-        "securefed.attacks._membership.membership_rates",
-        "Compute the error rates of the scores of members and of non-members.",
-    ),
+    "securefed.attacks._base": "Attack View RoundView Target Reconstruction attacks",
+    "securefed.attacks._gram.linear": "ESTIMATORS",
+    "securefed.attacks._gram.subspace_iteration": "PowerGram",
+    "securefed.attacks._gram.local_power": "LocalPowerGram",
+    "securefed.attacks._gram.faps.consensus_attack": "ConsensusGram",
+    "securefed.attacks._gram.survivor_differences": "DifferenceGram",
+    "securefed.attacks._gram.faps.summed_clients": "JointGram",
+    "securefed.attacks._duals.fedpg": "FedPGDuals",
+    "securefed.attacks._duals.fedpe": "FedPEDuals",
+    "securefed.attacks._duals.joint_fit": "JointDuals",
+    "securefed.attacks._duals.pooled_client": "PooledDuals",
+    "securefed.attacks._distances.distance_fit": "DistanceFit",
+    "securefed.attacks._gradient_inversion.dlg": "DLG",
+    "securefed.attacks._gradient_inversion.naive_descent": "NaiveDescent",
+    "securefed.attacks._gradient_inversion.telescoping_fit": "TelescopingFit",
+    "securefed.attacks._gradient_inversion.sample_fit": "SampleFit",
+    "securefed.attacks._networks.view_inversion": "NetworkInversion",
+    "securefed.attacks._networks.module_inversion": "invert",
+    "securefed.attacks._networks.client_simulations": "LocalSteps",
+    "securefed.attacks._networks.staged_inversion": "InversionEffort RecoveredRows",
+    "securefed.attacks._networks.reconstruction_quality": "psnr tabular_accuracy",
+    "securefed.attacks._personal.admm_recursion": "ADMMRecursion",
+    "securefed.attacks._personal.personal_model_replay": "PersonalModelReplay",
+    "securefed.attacks._personal.flame_row_fit": "FLAMERowFit",
+    "securefed.attacks._personal.flame_network_inversion": "FLAMENetworkInversion",
+    "securefed.attacks._aggregates.disaggregation": "disaggregate",
+    "securefed.attacks._aggregates.dropout_isolation": "isolate",
+    "securefed.attacks._aggregates.participation": "ParticipationMatrix",
+    "securefed.attacks._membership.likelihood_ratio": "MembershipAttack ShadowMembership ConfirmationAttack",
+    "securefed.attacks._membership.membership_rates": "membership_rates",
 }
-__getattr__, __dir__ = lazy_exports(__name__, EXPORTS)
+export_lazily(__name__, EXPORTS)

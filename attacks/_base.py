@@ -137,3 +137,4 @@ class Attack(Protocol):
 
 
 attacks: Registry[Attack] = Registry("attack", built_in="securefed._catalogue")
+"""All registered attacks by name."""

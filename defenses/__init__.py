@@ -10,9 +10,9 @@ A defence is a chain of transforms, ended by one aggregation:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from securefed._lazy import lazy_exports
+from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
     from securefed.defenses._base import Aggregation, Defense, Session, UploadContext, expect_stage
@@ -87,59 +87,28 @@ __all__ = [
     "threshold_paillier",
 ]
 
-_BASE: Final = "securefed.defenses._base"
-_COMPOSE: Final = "securefed.defenses._chain"
-_ENCRYPTION: Final = "securefed.defenses._homomorphic"
-_FIXED_POINT: Final = "securefed.defenses._fixed_point"
-_MASKING: Final = "securefed.defenses._secure_aggregation"
-_PLAIN: Final = "securefed.defenses._plain"
-_PLAN: Final = "securefed.defenses._plan"
-_PRIVACY: Final = "securefed.defenses._differential_privacy"
-_SIMULATE: Final = "securefed.defenses._simulation"
-_TRANSFORM: Final = "securefed.defenses._transform"
-_EXPORTS: Final = {
-    "chain": (_COMPOSE, "Compose a defence from transforms and one aggregation."),
-    "identity": (_COMPOSE, "Compose the defence that changes nothing: sums in the clear."),
-    "Defense": (_BASE, "A chain of transforms, ended by one aggregation."),
-    "Transform": (_TRANSFORM, "Base class of a transform: one link of a chain before the aggregation."),
-    "AdaptiveTransform": (_TRANSFORM, "Base class of a transform that learns public numbers from each release."),
-    "ChainStage": (_TRANSFORM, "The kinds of transforms, in the order in which a chain applies them."),
-    "Aggregation": (_BASE, "Base class of an aggregation: how the sum of the contributions is made."),
-    "Session": (_BASE, "The identity of one exchange, which every message is checked against."),
-    "UploadContext": (_BASE, "Fingerprints of what the server sent a client before its upload."),
-    "Plan": (_PLAN, "What a defence will do for one layout and number of clients, stated before the run."),
-    "TensorPlan": (_PLAN, "The part of a plan about one tensor: bound, ring, step, error."),
-    "MaskingPlan": (_PLAN, "The part of a plan about secure aggregation by masks."),
-    "PrivacyPlan": (_PLAN, "The part of a plan about differential privacy: clip, noise, epsilon."),
-    "expect_stage": (_BASE, "Check, in an aggregation, that a request asks for the stage that comes next."),
-    "sum_once": (_SIMULATE, "Run one exchange in this process, without a network, and return the sum."),
-    "Plain": (_PLAIN, "Aggregation without protection: the server sees every contribution."),
-    "quantise": (_FIXED_POINT, "Encode contributions in fixed point, for exact sums."),
-    "secure_aggregation": (_MASKING, "Aggregate by pairwise masks that cancel in the sum; clients may drop out."),
-    "Identities": (_MASKING, "Public identities of the clients, against a server that deviates from the protocol."),
-    "new_identity": (_MASKING, "Draw a client's private identity key."),
-    "public_identity": (_MASKING, "Derive the public identity of a private key."),
-    "paillier": (_ENCRYPTION, "Aggregate under Paillier encryption, opened by a key holder."),
-    "threshold_paillier": (_ENCRYPTION, "Aggregate under Paillier encryption, opened by t of N clients together."),
-    "ckks": (_ENCRYPTION, "Aggregate under CKKS lattice encryption, opened by a key holder; approximate."),
-    "KeyHolder": (_ENCRYPTION, "The party that holds the private key and opens sums."),
-    "KeySet": (_ENCRYPTION, "Keys of threshold decryption: the shared key and the secrets of some clients."),
-    "deal": (_ENCRYPTION, "Draw the keys of threshold decryption."),
-    "clip": (_PRIVACY, "Limit the L2 norm of each client's contribution."),
-    "clip_each": (_PRIVACY, "Limit the L2 norm of each tensor of a contribution by itself."),
-    "adaptive_clip": (_PRIVACY, "Clip at a quantile of the clients' norms, learned privately during the run."),
-    "records": (_PRIVACY, "Size the noise for one record of a client instead of the whole client."),
-    "poisson": (_PRIVACY, "Let each client take part with a fixed probability (Poisson sampling)."),
-    "gaussian": (_PRIVACY, "Add central Gaussian noise to the sum."),
-    "skellam": (_PRIVACY, "Add distributed Skellam noise, a share at each client."),
-    "discrete_gaussian": (_PRIVACY, "Add distributed discrete Gaussian noise, a share at each client."),
-    "local_gaussian": (_PRIVACY, "Add discrete Gaussian noise that protects each upload by itself."),
-    "local_laplace": (_PRIVACY, "Add discrete Laplace noise that protects each upload by itself."),
-    "Budget": (_PRIVACY, "A limit on epsilon over a run."),
-    "PoissonSampling": (_PRIVACY, "Poisson sampling, for the accountant: each client with a fixed probability."),
-    "FixedSizeSampling": (_PRIVACY, "Sampling of cohorts of a fixed size, for the accountant."),
-    "calibrate": (_PRIVACY, "Find the noise multiplier for a wanted epsilon."),
-    "epsilon_of": (_PRIVACY, "Compute epsilon of the Gaussian mechanism over a number of rounds."),
-    "sensitivity": (_PRIVACY, "Compute the L2 sensitivity of a planned sum, rounding included."),
+EXPORTS = {
+    "securefed.defenses._chain": "chain identity",
+    "securefed.defenses._base": "Defense Aggregation Session UploadContext expect_stage",
+    "securefed.defenses._transform": "Transform AdaptiveTransform ChainStage",
+    "securefed.defenses._plan": "Plan TensorPlan MaskingPlan PrivacyPlan",
+    "securefed.defenses._simulation": "sum_once",
+    "securefed.defenses._plain": "Plain",
+    "securefed.defenses._fixed_point": "quantise",
+    "securefed.defenses._secure_aggregation.double_masking": "secure_aggregation",
+    "securefed.defenses._secure_aggregation.identities": "Identities new_identity public_identity",
+    "securefed.defenses._homomorphic.paillier_protocol": "paillier",
+    "securefed.defenses._homomorphic.threshold": "threshold_paillier",
+    "securefed.defenses._homomorphic.lattice": "ckks",
+    "securefed.defenses._homomorphic.key_holder": "KeyHolder",
+    "securefed.defenses._homomorphic.key_set": "KeySet deal",
+    "securefed.defenses._differential_privacy.clip": "clip clip_each",
+    "securefed.defenses._differential_privacy.adaptive": "adaptive_clip",
+    "securefed.defenses._differential_privacy.record_privacy": "records",
+    "securefed.defenses._differential_privacy.poisson_sampling": "poisson",
+    "securefed.defenses._differential_privacy.gaussian": "gaussian sensitivity",
+    "securefed.defenses._differential_privacy.distributed": "skellam discrete_gaussian local_gaussian local_laplace",
+    "securefed.defenses._differential_privacy.budget": "Budget",
+    "securefed.defenses._differential_privacy.accountant": "PoissonSampling FixedSizeSampling calibrate epsilon_of",
 }
-__getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)
+export_lazily(__name__, EXPORTS)

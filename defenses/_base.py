@@ -112,7 +112,7 @@ class Aggregation(ABC):
     reply and calls again with the same state.
 
     What an aggregation may offer beyond this stands in `capabilities`. A commented example stands in
-    `extension_templates/aggregation.py`, and `check_aggregation` of `securefed.testing` tests yours.
+    `extension_templates/aggregation.py`, and `securefed.testing.parametrize_with_checks` tests yours.
 
     Attributes:
         name: the aggregation's name, used in messages and in the name of the defence.

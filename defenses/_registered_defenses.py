@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from securefed.defenses._base import Defense, defenses
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from securefed.defenses._base import Aggregation, Defense, defenses
 from securefed.defenses._chain import chain, identity
 from securefed.defenses._differential_privacy import AdaptiveClip, Clip, adaptive_clip, clip, gaussian, skellam
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import ckks, paillier, threshold_paillier
 from securefed.defenses._plain import Plain
 from securefed.defenses._secure_aggregation import secure_aggregation
+
+
+def _alone(make: Callable[..., Aggregation]) -> Callable[..., Defense]:
+    """Return a function of the same settings that makes the chain of the aggregation alone."""
+
+    @wraps(make)  # so that errors can list the settings
+    def defense(**settings: Any) -> Defense:
+        return chain(make(**settings))
+
+    return defense
 
 
 def _clip(norm: float, quantile: float | None) -> Clip | AdaptiveClip:
@@ -45,7 +59,7 @@ defenses.register(
 )
 defenses.register(
     "secure_aggregation",
-    lambda **kwargs: chain(secure_aggregation(**kwargs)),
+    _alone(secure_aggregation),
     summary="pairwise and self masks that cancel in the sum; dropouts survived at every stage",
     source="Bonawitz et al., CCS 2017",
     hides="single contributions from the server",
@@ -53,7 +67,7 @@ defenses.register(
 )
 defenses.register(
     "paillier",
-    lambda **kwargs: chain(paillier(**kwargs)),
+    _alone(paillier),
     summary="additively homomorphic encryption, many values in one ciphertext; a key holder decrypts the sums",
     source="Paillier, EUROCRYPT 1999; encryption randomness of Damgard, Jurik, Nielsen 2010",
     hides="single contributions from the server, unless it colludes with the key holder",
@@ -61,7 +75,7 @@ defenses.register(
 )
 defenses.register(
     "paillier_threshold",
-    lambda **kwargs: chain(threshold_paillier(**kwargs)),
+    _alone(threshold_paillier),
     summary="the same encryption without a key holder: t of N clients together decrypt sums of signed uploads",
     source="Paillier, EUROCRYPT 1999; shared roots and proofs of Shoup, EUROCRYPT 2000",
     hides="single contributions from the server and from fewer than t clients",
@@ -69,7 +83,7 @@ defenses.register(
 )
 defenses.register(
     "ckks",
-    lambda **kwargs: chain(ckks(**kwargs)),
+    _alone(ckks),
     summary="lattice encryption: faster than Paillier, approximate, larger; needs the extra 'lattice'",
     source="Cheon, Kim, Kim, Song, ASIACRYPT 2017; noise flooding against the attack of Li, Micciancio, EUROCRYPT 2021",
     hides="single contributions from the server, unless it colludes with the key holder",

@@ -2,7 +2,7 @@
 
 A transform changes each client's contribution before it is summed, or the sum before it is released. Write a class of
 your own with `name`, `stage` and `plan`; everything else has a default that changes nothing. A commented example
-stands in `extension_templates/transform.py`, and `check_transform` of `securefed.testing` tests yours.
+stands in `extension_templates/transform.py`, and `securefed.testing.parametrize_with_checks` tests yours.
 """
 
 from __future__ import annotations

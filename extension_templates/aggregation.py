@@ -9,7 +9,7 @@ answer, and a single client that colludes with the server reveals all contributi
 The methods are pure: they take a state and return a new one, without I/O. States are frozen dataclasses of arrays,
 numbers, texts and bytes, so that they can be stored between processes; a field marked `local()` is not stored.
 
-Test yours with `check_aggregation(YourAggregation())` from `securefed.testing._aggregation_checks`.
+Test yours with `securefed.testing.parametrize_with_checks([YourAggregation()])`; see README.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A transform changes each client's contribution before it is summed, or the sum before it is released. This one keeps
 the sign of a contribution and makes all its large entries smaller: x becomes limit * tanh(x / limit).
 
-Test yours with `check_transform(YourTransform())` from `securefed.testing._transform_checks`, and use it in a chain:
+Test yours with `securefed.testing.parametrize_with_checks([YourTransform()])`, see README.md, and use it in a chain:
 
     chain(SoftLimit(1.0), secure_aggregation())
 """
@@ -46,9 +46,8 @@ class SoftLimit(Transform):
         and shapes of tensors must not change. A transform that adds a tensor lists it in `tensors`, `wanted_rings` and
         `added`.
         """
-        if any(
-            tensor.bound is None for tensor in plan.tensors
-        ):  # EDIT: raise PlanError if you cannot give your guarantee
+        # EDIT: raise PlanError if you cannot give your guarantee
+        if any(tensor.bound is None for tensor in plan.tensors):
             raise PlanError(f"{self.name}: a tensor declares no bound; declare one in the algorithm's layout")
         tensors = tuple(
             replace(t, bound=min(t.bound or 0.0, self.limit), error=t.error + plan.clients * (t.bound or 0.0))

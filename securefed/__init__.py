@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from securefed._lazy import lazy_exports
+from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
     from securefed._auditing.epsilon_noise import audit_noise
@@ -85,45 +85,26 @@ __all__ = [
 ]
 
 EXPORTS = {
-    "audit": ("securefed._auditing.matrix", "Attack registered algorithms under every defence, and report what leaks."),
-    "audit_algorithm": ("securefed._auditing.own", "Attack an algorithm or client function of your own."),
-    "audit_noise": ("securefed._auditing.epsilon_noise", "Measure whether a defence with noise keeps its epsilon."),
-    "audit_records": ("securefed._auditing.epsilon_records", "Measure whether record-level privacy keeps its epsilon."),
-    "audit_transcript": ("securefed._auditing.imported", "Attack a recorded run, of this or another framework."),
-    "secure_mean": ("securefed._wrap", "Average updates of an existing training loop under a defence (simulation)."),
-    "secure_sum": ("securefed._wrap", "Add updates under a defence (simulation)."),
-    "Federation": (
-        "securefed._runtime.federation",
-        "Simulate a federation: server and clients in one process.",
-    ),
-    "Server": ("securefed._runtime.server", "Run an algorithm over clients that a transport reaches."),
-    "Terms": ("securefed._runtime.terms", "The terms of a run, which all parties agree on before it."),
-    "RunOptions": ("securefed._runtime.run_options", "Options of the server: checkpoint, transcript, retries, budget."),
-    "Result": ("securefed._runtime.server", "The result of a run: model, history, plan and transcript."),
-    "Dataset": ("securefed.datasets._base", "One client's rows, with labels where the task has them."),
-    "Public": ("securefed._public", "Public facts of a run: number of clients, rows, features, declared bounds."),
-    "Algorithm": ("securefed.algorithms._base", "Base class of a federated algorithm; six methods to write."),
-    "Layout": ("securefed._tensors", "Names, shapes and bounds of a message's tensors."),
-    "TensorSpec": ("securefed._tensors", "Name, shape and bound of one tensor."),
-    "Aggregate": ("securefed._messages", "The sum of one exchange, and the clients in it."),
-    "Message": ("securefed._messages", "One message, bound to run, exchange, stage, sender and receiver."),
-    "Transcript": ("securefed._messages", "Everything that the server of a run saw; attacks and audits read it."),
-    "InProcessTransport": (
-        "securefed._transports.in_process",
-        "Transport between parties in one process; the default.",
-    ),
-    "LossyTransport": ("securefed._transports.in_process", "Transport that loses chosen messages, for tests."),
-    "Tensors": ("securefed._tensors", "Type of named arrays: the only numbers that cross the wire."),
-    "Array": ("securefed._tensors", "Type of a NumPy array of any number type."),
-    "ClientId": ("securefed._messages", "Type of a client's number, from 0."),
-    "PartyId": ("securefed._messages", "Type of a party's number: a client, the server or a helper."),
-    "SERVER": ("securefed._messages", "The server's number among the parties."),
-    "local": ("securefed._persistence.packing", "Mark a state's field that stays with its owner and is not saved."),
-    "chain": ("securefed.defenses._chain", "Compose a defence from transforms and an aggregation protocol."),
-    "identity": ("securefed.defenses._chain", "The defence that sums contributions in the clear."),
-    "Ledger": ("securefed._runtime.ledger", "Count the use of a client's data over all runs, on disk."),
-    "Limits": ("securefed._runtime.ledger", "Limits of a ledger: exchanges and epsilon."),
-    "DataUsage": ("securefed._runtime.ledger_entries", "Exchanges and epsilon that a client's data were used for."),
-    "Seal": ("securefed._persistence.sealing", "Encrypt checkpoints and states at rest."),
+    "securefed._auditing.matrix": "audit",
+    "securefed._auditing.own": "audit_algorithm",
+    "securefed._auditing.epsilon_noise": "audit_noise",
+    "securefed._auditing.epsilon_records": "audit_records",
+    "securefed._auditing.imported": "audit_transcript",
+    "securefed._wrap": "secure_mean secure_sum",
+    "securefed._runtime.federation": "Federation",
+    "securefed._runtime.server": "Server Result",
+    "securefed._runtime.terms": "Terms",
+    "securefed._runtime.run_options": "RunOptions",
+    "securefed.datasets._base": "Dataset",
+    "securefed._public": "Public",
+    "securefed.algorithms._base": "Algorithm",
+    "securefed._tensors": "Layout TensorSpec Tensors Array",
+    "securefed._messages": "Aggregate Message Transcript ClientId PartyId SERVER",
+    "securefed._transports.in_process": "InProcessTransport LossyTransport",
+    "securefed._persistence.packing": "local",
+    "securefed.defenses._chain": "chain identity",
+    "securefed._runtime.ledger": "Ledger Limits",
+    "securefed._runtime.ledger_entries": "DataUsage",
+    "securefed._persistence.sealing": "Seal",
 }
-__getattr__, __dir__ = lazy_exports(__name__, EXPORTS)
+export_lazily(__name__, EXPORTS)

@@ -45,14 +45,19 @@ def load_installed() -> None:
     """Register the algorithms of installed packages, which these name in the entry-point group `securefed.algorithms`.
 
     An entry point names a class or a module, `ridge = "my_package.ridge:Ridge"`; importing it registers what is
-    decorated with `@algorithms.register(...)`. One that cannot be loaded is left out with a warning.
+    decorated with `@algorithms.register(...)`. One that cannot be loaded, or whose class is not registered by that, is
+    left out with a warning.
     """
     for point in entry_points(group="securefed.algorithms"):
+        where = f"entry point {point.name!r} of group securefed.algorithms"
         try:
-            point.load()
+            loaded = point.load()
         except Exception as error:  # a package's import may fail in any way, and the others shall work
-            message = f"entry point {point.name!r} of group securefed.algorithms cannot be loaded: {error!r}"
-            warnings.warn(message, stacklevel=2)
+            warnings.warn(f"{where} cannot be loaded: {error!r}", stacklevel=2)
+            continue
+        if isinstance(loaded, type) and algorithms.entry_of(loaded) is None:
+            advice = "decorate the class with @algorithms.register(name, summary=..., source=...)"
+            warnings.warn(f"{where}: {loaded.__name__} is not registered; {advice}", stacklevel=2)
 
 
 load_installed()

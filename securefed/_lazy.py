@@ -1,50 +1,84 @@
-"""Export the public names of a package without importing the modules that define them.
+"""Import a package's public names when they are first used, so that importing the package stays quick.
 
-A package's `__init__.py` lists its public names, each with its module and a one-line summary:
+A package's `__init__.py` lists, by module, the names that it exports, and hands the list to `export_lazily`:
 
-    EXPORTS = {
-        "clip": ("securefed.defenses._differential_privacy", "Limit the L2 norm of each client's contribution."),
-    }
-    __getattr__, __dir__ = lazy_exports(__name__, EXPORTS)
+    EXPORTS = {"securefed.algorithms._base": "Algorithm algorithms", "securefed.algorithms._pca.ssi": "SSI"}
+    export_lazily(__name__, EXPORTS)
 
-A name is imported when it is first used, so that importing the package stays quick. The summaries are appended to the
-package's docstring, where `help(package)` shows them. For type checkers the package also imports the names under
+`help(package)` lists the names, each with the first line of its docstring; the lines are read from the source files,
+because importing every module for `help` would load torch. For type checkers the package also imports the names under
 `if TYPE_CHECKING:` and lists them in `__all__`; `tests/test_exports.py` compares the three.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-Exports = Mapping[str, tuple[str, str]]
-"""By public name, the module that defines it and a one-line summary."""
 
-
-def lazy_exports(package: str, exports: Exports) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def export_lazily(package: str, exports: Mapping[str, str]) -> None:
     """Make a package import its public names when they are first used.
 
     Args:
         package: the package's `__name__`; the package is being imported.
-        exports: its public names, in the order in which `help` shows them.
-
-    Returns:
-        The package's `__getattr__` and `__dir__`.
+        exports: by module, the names that it defines, with spaces between them; `help` shows them in this order.
     """
     module = sys.modules[package]
-    lines = (f"    {name}: {summary}" for name, (_, summary) in exports.items())
-    module.__doc__ = "\n".join([(module.__doc__ or "").rstrip(), "", "Public names:", "", *lines, ""])
+    module.__dict__["_module_of"] = {name: path for path, names in exports.items() for name in names.split()}
+    module.__class__ = _LazyPackage
 
-    def load(name: str) -> Any:
-        if name not in exports:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}; see help({package})")
-        value = getattr(import_module(exports[name][0]), name)
-        module.__dict__[name] = value
+
+class _LazyPackage(ModuleType):
+    """A package that imports its public names when they are first used, and lists them in its `__doc__`."""
+
+    _module_of: dict[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._module_of:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}; see help({self.__name__})")
+        value = getattr(import_module(self._module_of[name]), name)
+        self.__dict__[name] = value
         return value
 
-    def names() -> list[str]:
-        return sorted(exports)
+    def __dir__(self) -> list[str]:
+        return sorted(self._module_of)
 
-    return load, names
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        described = (f"    {name}: {_summaries(path).get(name, '')}" for name, path in self._module_of.items())
+        return "\n".join([(self.__dict__["__doc__"] or "").rstrip(), "", "Public names:", "", *described, ""])
+
+
+@cache
+def _summaries(module: str) -> dict[str, str]:
+    """Return the first docstring line of what a module defines at its top, by name, without importing the module."""
+    body = ast.parse(_source(module)).body
+    found: dict[str, str] = {}
+    for statement, following in zip(body, [*body[1:], None], strict=True):
+        match statement, following:
+            case (ast.ClassDef(name=name) | ast.FunctionDef(name=name)) as definition, _:
+                found[name] = ast.get_docstring(definition) or ""
+            case (
+                ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = text
+    return {name: text.partition("\n")[0] for name, text in found.items()}
+
+
+def _source(module: str) -> str:
+    """Return the source text of a module; the empty text where none is installed."""
+    path, spec = None, None
+    for end in [i for i, letter in enumerate(f"{module}.") if letter == "."]:
+        specs = (finder.find_spec(module[:end], path) for finder in sys.meta_path)
+        spec = next((one for one in specs if one is not None), None)
+        if spec is None:
+            return ""
+        path = spec.submodule_search_locations
+    loader: Any = spec.loader if spec else None
+    return (loader.get_source(module) if hasattr(loader, "get_source") else None) or ""

@@ -21,8 +21,11 @@ from securefed._tensors import Tensors, decode, encode
 from securefed.errors import BindingError, DataError, MalformedError, StorageError
 
 PartyId = int
+"""Number of a party: a client, the server or a helper."""
 ClientId = int
+"""Number of a client, from 0."""
 SERVER: Final[PartyId] = -1
+"""The server's number among the parties."""
 KEY_HOLDER: Final[PartyId] = -2
 REFUSAL: Final = "refusal"
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, check_number
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
 
@@ -70,7 +71,11 @@ class Public:
             ConfigError: the cohort is larger than the number of clients.
         """
         if not clients:
-            raise DataError("a federation needs at least one client")
+            raise DataError("a federation needs at least one client; got an empty list")
+        for index, data in enumerate(clients):
+            if not hasattr(data, "features"):
+                kind = type(data).__name__
+                raise DataError(f"client {index} must be a data set; got {kind}. Write securefed.Dataset(x, y).")
         widths = {data.features for data in clients}
         if len(widths) != 1:
             first = clients[0].features
@@ -79,12 +84,16 @@ class Public:
                 f"client {odd} has {clients[odd].features} features, client 0 has {first}; align the columns"
             )
         size = len(clients) if cohort is None else cohort
-        if not 1 <= size <= len(clients):
-            raise ConfigError(f"cohort must lie in 1..{len(clients)} (the number of clients), not {size}")
+        check_integer("cohort", size, 1, len(clients), note="(the number of clients)")
+        if feature_bound is not None:
+            check_number("feature_bound", feature_bound, 0)
         bound = max(float(np.abs(data.x).max()) for data in clients) if feature_bound is None else feature_bound
         for index, data in enumerate(clients):
-            if np.abs(data.x).max() > bound:
-                raise DataError(f"client {index} has an entry beyond the declared feature_bound {bound}")
+            largest = float(np.abs(data.x).max())
+            if largest > bound:
+                raise DataError(
+                    f"client {index} has an entry of {largest:g}, beyond the declared feature_bound {bound}"
+                )
         classes = max(data.classes for data in clients)
         rows = tuple(data.rows for data in clients)
         return cls(len(clients), size, clients[0].features, rows, classes, bound or 1.0)

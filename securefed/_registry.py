@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 from securefed.errors import ConfigError, UnknownNameError
 
 T = TypeVar("T")
-Kind = TypeVar("Kind", bound=type)
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """One registered thing.
+    """One registered algorithm, defence, attack or problem.
 
     Attributes:
         name: its name for users; `family/name` where two families use the same name.
@@ -39,7 +39,7 @@ class Entry(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """Entries by name, in the order in which they were registered.
+    """The algorithms, defences, attacks or problems that users choose by name, in the order of registration.
 
     Args:
         kind: the word for one entry in errors, such as "algorithm".
@@ -60,32 +60,6 @@ class Registry(Generic[T]):
             import_module(module)
         return self._registered
 
-    @overload
-    def register(
-        self,
-        name: str,
-        make: None = None,
-        *,
-        summary: str,
-        source: str,
-        test_settings: None = None,
-        audit_case: None = None,
-        **details: str,
-    ) -> Callable[[Kind], Kind]: ...
-
-    @overload
-    def register(
-        self,
-        name: str,
-        make: Callable[..., T],
-        *,
-        summary: str,
-        source: str,
-        test_settings: Mapping[str, Any] | None = None,
-        audit_case: Any = None,
-        **details: str,
-    ) -> None: ...
-
     def register(
         self,
         name: str,
@@ -94,35 +68,42 @@ class Registry(Generic[T]):
         summary: str,
         source: str,
         test_settings: Mapping[str, Any] | None = None,
-        audit_case: Any = None,
         **details: str,
-    ) -> Any:
-        """Add an entry: as a decorator of a class, or by a call with a function that builds the thing.
+    ) -> Callable[[Kind], Kind]:
+        """Add an entry: the class that this decorates, or `make`, which is then added at once.
 
-        A class brings its test settings and its audit case as class attributes `test_settings` and `audit_case`, and is
-        built by its `from_settings` where it has one.
+        A class is built by its method `from_settings` where it has one, and may bring its test settings and its audit
+        case as class attributes `test_settings` and `audit_case`.
 
         Args:
             name: its name for users.
             make: builds it from keyword arguments; left out where this decorates a class.
             summary: one line.
             source: paper and equations.
-            test_settings: small, quick settings for the published checks.
-            audit_case: how the audit runs it.
+            test_settings: small, quick settings for the published checks, where the class does not bring them.
             **details: further public facts that `securefed list` shows.
+
+        Returns:
+            The decorator.
 
         Raises:
             ConfigError: the name is taken.
         """
-        if make is None:
 
-            def decorate(kind: Any) -> Any:
-                self._add(_entry(name, kind, summary, source, details))
-                return kind
+        def add(kind: Any) -> Any:
+            if name in self._registered:
+                raise ConfigError(f"{self.kind} {name!r} is registered already; choose another name")
+            self._registered[name] = _entry(name, kind, summary, source, details, test_settings)
+            return kind
 
-            return decorate
-        self._add(Entry(name, make, summary, source, details, test_settings or {}, audit_case))
-        return None
+        if make is not None:
+            add(make)
+        return add
+
+    def entry_of(self, kind: Any) -> Entry[T] | None:
+        """Return the entry under which a class is registered; `None` where it is not."""
+        makers = (kind, getattr(kind, "from_settings", kind))
+        return next((entry for entry in self if entry.make in makers), None)
 
     def __getitem__(self, name: str) -> Entry[T]:
         """Return the entry of a name.
@@ -132,8 +113,10 @@ class Registry(Generic[T]):
 
         Raises:
             UnknownNameError: there is no such entry, or there are several.
-            ConfigError: the module of `module:Class` cannot be imported, or lacks the class.
+            ConfigError: `name` is no text, or the module of `module:Class` cannot be imported, or lacks the class.
         """
+        if not isinstance(name, str):
+            raise ConfigError(f"the name of the {self.kind} must be a text, such as {self.names[0]!r}; got {name!r}.")
         if name in self._entries:
             return self._entries[name]
         matches = [entry for key, entry in self._entries.items() if key.rsplit("/", 1)[-1] == name]
@@ -160,38 +143,40 @@ class Registry(Generic[T]):
         """Build the entry called `name`."""
         return self[name].make(**kwargs)
 
-    def _add(self, entry: Entry[T]) -> None:
-        if entry.name in self._registered:
-            raise ConfigError(f"{self.kind} {entry.name!r} is registered already")
-        self._registered[entry.name] = entry
-
     def _of_class(self, name: str) -> Entry[T]:
         """Make the entry of a class, under its name `module:Class`, by which other processes find it too."""
         kind = _imported(self.kind, name)
-        registered = [entry for entry in self if entry.make in (kind, getattr(kind, "from_settings", kind))]
-        if registered:
-            return replace(registered[0], name=name)
+        if (registered := self.entry_of(kind)) is not None:
+            return replace(registered, name=name)
         summary = (kind.__doc__ or "").strip().split("\n")[0]
         return _entry(name, kind, summary, f"module {kind.__module__}", {})
 
 
-def _entry(name: str, kind: Any, summary: str, source: str, details: dict[str, str]) -> Entry[Any]:
-    settings, case = getattr(kind, "test_settings", {}), getattr(kind, "audit_case", None)
-    return Entry(name, getattr(kind, "from_settings", kind), summary, source, details, settings, case)
+def _entry(
+    name: str, kind: Any, summary: str, source: str, details: dict[str, str], settings: Mapping[str, Any] | None = None
+) -> Entry[Any]:
+    """Make the entry of a class, with what the class brings, or of a function that builds the thing."""
+    make, own, case = (getattr(kind, key, None) for key in ("from_settings", "test_settings", "audit_case"))
+    return Entry(name, make or kind, summary, source, details, settings or own or {}, case)
 
 
 def _imported(kind: str, name: str) -> Any:
-    """Import the class `module:Class`; modules of the working directory are found too."""
+    """Import the class `module:Class`; modules of the working directory are found too.
+
+    Args:
+        kind: the word for the class in errors, such as "algorithm".
+        name: `module:Class`.
+    """
     module, _, attribute = name.partition(":")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
-        found = import_module(module)
+        value = getattr(import_module(module), attribute, None)
     except ImportError as error:
         raise ConfigError(
             f"{kind} {name!r}: module {module!r} cannot be imported ({error}); write module:Class, with a module that "
             "is installed or lies in the working directory"
         ) from error
-    if not isinstance(getattr(found, attribute, None), type):
-        raise ConfigError(f"{kind} {name!r}: module {module!r} has no class {attribute!r}")
-    return getattr(found, attribute)
+    if not isinstance(value, type):
+        raise ConfigError(f"{kind} {name!r}: module {module!r} has no class {attribute!r}; write module:Class")
+    return value

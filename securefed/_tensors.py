@@ -23,7 +23,9 @@ from safetensors.numpy import save as _safetensors_save
 from securefed.errors import DataError
 
 Array = NDArray[Any]
+"""A NumPy array of any number type."""
 Tensors = Mapping[str, Array]
+"""Arrays by name: the only numbers that cross the wire."""
 Ring = Literal[32, 64]
 
 

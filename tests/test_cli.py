@@ -295,7 +295,7 @@ def test_the_version_is_printed_and_a_defence_names_the_option_of_its_settings()
     assert refused.exit_code == 2 and "defense 'dp': it has no setting clap" in _joined(refused.output)
     keyed = Registry[float]("defense")
     keyed.register("keyed", lambda x, y: x + y, summary="a sum", source="this test")
-    with pytest.raises(ConfigError, match="it needs x and y; on the command line each is given as --defense-set"):
+    with pytest.raises(ConfigError, match="it needs x and y; write --defense-set x=VALUE --defense-set y=VALUE"):
         build(keyed, "keyed", {})
     with pytest.raises(ConfigError, match="unsupported operand"):  # other errors in their own words
         build(keyed, "keyed", {"x": 1, "y": ""})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from securefed.attacks._base import attacks
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.testing import checks_for, parametrize_with_checks
-from securefed.testing._algorithm_checks import check_algorithm, labelled_clients
+from securefed.testing._algorithm_checks import labelled_clients
 from securefed.testing._attack_checks import check_description, check_views_of
 
 ROOT = Path(__file__).parents[1]
@@ -155,7 +157,7 @@ class Lacking:
     ("algorithm", "words"),
     [
         (RIDGE.Ridge, r"got the class Ridge. Write Ridge\(penalty=0.5\)"),
-        ("pca/ssi", r"got the name 'pca/ssi'. Write securefed.algorithms.algorithms.make"),
+        ("pca/ssi", r"got the text 'pca/ssi'. Write .* securefed.algorithms.algorithms.make"),
         (None, "got None"),
         (Lacking(), "Lacking lacks `broadcast`, `combine`, `commit`, `contribute`"),
         (NoLayout(), "NoLayout.layout must return a securefed.Layout.*got dict"),
@@ -240,10 +242,55 @@ class Larger(Broken):
 def test_the_checks_find_what_is_wrong(algorithm: Any, words: str) -> None:
     """Positive control."""
     with pytest.raises(AssertionError, match=words):
-        check_algorithm(algorithm)
+        for check in checks_for(algorithm):
+            check(algorithm)
 
 
 def test_what_has_no_checks_is_refused() -> None:
     for value, words in ((RIDGE.Ridge, "got the class Ridge"), (3, "int is none of algorithm, attack")):
         with pytest.raises(ConfigError, match=words):
             checks_for(value)
+
+
+def run_beside(folder: Path, *command: str) -> str:
+    """What a Python prints, errors included, to which the packages in `folder` look installed."""
+    known = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "securefed", *command],
+        env={**os.environ, "PYTHONPATH": known, "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout + done.stderr
+
+
+def install(folder: Path, name: str, source: str, point: str) -> None:
+    """Write a module and the metadata that pip would write for its entry point."""
+    (folder / f"{name}.py").write_text(source)
+    (folder / f"{name}-1.0.dist-info").mkdir()
+    (folder / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (folder / f"{name}-1.0.dist-info" / "entry_points.txt").write_text(f"[securefed.algorithms]\n{name} = {point}\n")
+
+
+def test_an_installed_package_brings_its_algorithm_by_an_entry_point(tmp_path: Path) -> None:
+    """The list shows it, and the audit runs it in other processes too; without the entry point neither knows it."""
+    template = (ROOT / "extension_templates" / "algorithm.py").read_text()
+    source = template.replace('"statistics/mean"', '"installed/mean"')
+    assert "installed/mean" not in run_beside(tmp_path, "list", "algorithms")
+    install(tmp_path, "mean_package", source, "mean_package:FederatedMean")
+    assert "installed/mean" in run_beside(tmp_path, "list", "algorithms")
+    options = ["--defenses", "plain", "--clients", "3", "--seeds", "2", "--workers", "2"]
+    run_beside(tmp_path, "audit", "--algorithms", "installed/mean", "--out", str(tmp_path / "report"), *options)
+    assert "installed/mean" in (tmp_path / "report" / "audit.json").read_text()
+
+
+def test_entry_points_that_bring_nothing_are_named(tmp_path: Path) -> None:
+    """The other algorithms stay available."""
+    install(tmp_path, "broken_package", "raise RuntimeError('out of order')", "broken_package")
+    install(tmp_path, "forgetful_package", "class Unregistered: ...", "forgetful_package:Unregistered")
+    shown = run_beside(tmp_path, "list", "algorithms")
+    assert "'broken_package' of group securefed.algorithms cannot be loaded: RuntimeError('out of order')" in shown
+    assert "Unregistered is not registered; decorate the class with @algorithms.register(" in shown
+    assert "pca/ssi" in shown

@@ -67,7 +67,7 @@ def test_a_rank_above_the_features_and_a_cohort_above_the_clients_are_refused() 
     for seed in (-1, 0.5, "a", None):
         with pytest.raises(ConfigError, match="seed is a whole number"):
             Federation(SSI(rank=2), data(), seed=seed)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"cohort must lie"):
+    with pytest.raises(ConfigError, match=r"cohort must be an integer between"):
         Federation(SSI(rank=2), data(), cohort=5)
     with pytest.raises(ConfigError, match=r"threshold|clients"):
         Federation(SSI(rank=2), data(2), chain(secure_aggregation()))

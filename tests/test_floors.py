@@ -13,6 +13,7 @@ FLOORS = {
     "_messages": 0,
     "_registry": 0,
     "_public": 0,
+    "_hyperparameters": 0,
     "_lazy": 0,
     "_persistence": 0,
     "_sampling": 0,

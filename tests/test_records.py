@@ -210,7 +210,7 @@ def test_by_name_it_is_a_perceptron_of_the_given_widths_or_any_module() -> None:
         "2.bias": (3,),
     }
     assert catalogue.algorithms.make("private/fedavg", problem=PROBLEM, batch_size=5).problem is PROBLEM
-    with pytest.raises(ConfigError, match="widths are features"):
+    with pytest.raises(ConfigError, match="widths must be two or more"):
         catalogue.algorithms.make("private/fedavg", widths=(4,))
 
 

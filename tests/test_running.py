@@ -59,11 +59,11 @@ def test_a_killed_run_resumes_from_its_checkpoint(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["ssi"], "it needs rank; on the command line each is given as --set name=value"),
+        (["ssi"], "it needs rank; write --set rank=VALUE"),
         (["ssi", "--set", "rnk=5"], "it has no setting rnk"),
         (["ssi", "--set", "rank=900"], "rank must be an integer between 1 and 64"),
         (["ssi", "--set", "rank"], "name=value"),
-        (["optimization/fedavg", "--cohort", "9"], "cohort must lie in 1..8"),
+        (["optimization/fedavg", "--cohort", "9"], "cohort must be an integer between 1 and 8"),
         (["optimization/fedavg", "--partition", "shuffled"], "unknown partition 'shuffled'"),
         (["optimization/fedavg", "--partition", "dirichlet=a"], "dirichlet=0.3"),
         (["optimization/fedavg", "--partition", "by_group=subject"], "no groups 'subject'"),

@@ -17,6 +17,7 @@ from securefed._tensors import Array
 
 Estimator = Literal["minimum-norm", "symmetric", "psd"]
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
+"""Names of the estimators of `PowerGram`."""
 TAU = 1e-13
 """Singular values of the probes below this share of the largest are round-off of double precision."""
 _FACTORS = (1.0, 1.25, 1.6, 2.0, 3.0)

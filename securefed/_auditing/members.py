@@ -26,7 +26,7 @@ from securefed._auditing.task_results import Task
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
 from securefed._tensors import Array, Tensors
-from securefed.algorithms._pca import SSI
+from securefed.algorithms._pca.ssi import SSI
 from securefed.algorithms._private.record_level import record_level
 from securefed.attacks import views
 from securefed.attacks._base import Target, View

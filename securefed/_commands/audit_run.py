@@ -1,4 +1,4 @@
-"""Functions behind the audit commands, without parsing and printing."""
+"""Run what `securefed audit`, `attack` and `plan` ask for; parsing and printing are elsewhere."""
 
 from __future__ import annotations
 
@@ -56,19 +56,25 @@ def plan_for(
     settings: Mapping[str, Any],
     defense_settings: Mapping[str, Any] | None = None,
 ) -> tuple[Defense, Plan]:
-    """A defence, and its plan for one algorithm on a data set: with the audit's settings, or with `settings` if any."""
-    entry, defended, own = catalogue.algorithms[algorithm], catalogue.defenses[defense].name, defense_settings or {}
-    audited = entry.audit_case is not None and not settings
-    if not audited:
-        made = federation(NamedRun(entry.name, settings, defended, own, data=data, clients=clients))
+    """Return a defence, and its plan for one algorithm on a data set.
+
+    Args:
+        algorithm: name of the algorithm.
+        defense: name of the defence.
+        clients: number of clients in a round.
+        data: name of the data set.
+        settings: settings of the algorithm; those of its audit case where there are none.
+        defense_settings: settings of the defence.
+    """
+    entry, name, own = catalogue.algorithms[algorithm], catalogue.defenses[defense].name, defense_settings or {}
+    if entry.audit_case is None or settings:
+        made = federation(NamedRun(entry.name, settings, name, own, data=data, clients=clients))
         return made.defense, made.plan
-    what = case(entry.name)
-    prepared = what.prepare(load(data), clients, 0)
-    protected: Defense = build(
-        catalogue.defenses, defended, {"clip_norm": what.clip, **own} if defended == "dp" else own
-    )
-    plan = protected.plan(what.build().layout(prepared.public), clients)
-    return protected, with_disclosures(plan, what.build(), prepared.public)
+    audited = case(entry.name)
+    public = audited.prepare(load(data), clients, 0).public
+    made_defense: Defense = build(catalogue.defenses, name, {"clip_norm": audited.clip, **own} if name == "dp" else own)
+    plan = made_defense.plan(audited.build().layout(public), clients)
+    return made_defense, with_disclosures(plan, audited.build(), public)
 
 
 def attack_file(
@@ -80,11 +86,21 @@ def attack_file(
     rows: Path | None = None,
     **arguments: Any,
 ) -> TranscriptAudit:
-    """`audit_transcript` of a file. `candidates` are settings beside `settings`, one algorithm each.
+    """Attack a recorded run that is stored in a file.
+
+    Args:
+        path: the transcript.
+        algorithm: name of the algorithm that ran.
+        settings: its known settings.
+        candidates: guesses of the other settings; each makes one algorithm that is tried.
+        rows: file of the clients' rows, to score the attacks against.
+        **arguments: further arguments of `audit_transcript`.
 
     Raises:
-        StorageError: the file is no transcript.      DataError: `rows` does not hold the clients' rows.
-        ConfigError: a setting is both given and tried; and as `audit_transcript`.      TranscriptError: likewise.
+        StorageError: the file is no transcript.
+        DataError: `rows` does not hold the clients' rows.
+        ConfigError: a setting is both given and tried; or as in `audit_transcript`.
+        TranscriptError: as in `audit_transcript`.
     """
     twice = [name for name in settings if any(name in one for one in candidates)]
     if twice:
@@ -97,11 +113,11 @@ def attack_file(
 def _clients(path: Path) -> list[Dataset]:
     """Return the clients' rows: `x`, `client` (number of the row's client, from 0) and, if there are labels, `y`."""
     try:
-        with np.load(path, allow_pickle=False) as held:
-            x, owner, y = held["x"], held["client"], held.get("y")
+        with np.load(path, allow_pickle=False) as file:
+            x, owner, y = file["x"], file["client"], file.get("y")
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path} must be an .npz with x, client and maybe y: {error}") from error
     if owner.shape != (len(x),) or owner.dtype.kind not in "iu":
         raise DataError(f"{path}: `client` must hold one whole number for each of the {len(x)} rows of `x`")
-    own = [owner == client for client in range(int(owner.max(initial=-1)) + 1)]
-    return [Dataset(x[mine], None if y is None else y[mine]) for mine in own]
+    masks = [owner == client for client in range(int(owner.max(initial=-1)) + 1)]
+    return [Dataset(x[mask], None if y is None else y[mask]) for mask in masks]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,8 +167,8 @@ def attack(
 @app.command(
     epilog="Examples:\n\nsecurefed compare before/audit.json after/audit.json\n\n"
     "securefed compare before/audit.json after/audit.json --out compared   (also as a page, comparison.html)\n\n"
-    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, or went "
-    "can no longer be measured)"
+    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, or can "
+    "no longer be measured)"
 )
 def compare(
     before: Annotated[Path, typer.Argument(help="audit.json of the earlier audit.")],
@@ -213,13 +213,10 @@ def compare(
 def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
     from securefed._auditing.growth import growth, unjudged  # noqa: PLC0415 - heavy, and not needed for --help
 
-    found = growth(before, after)
-    for reason in found:
-        said = f"[bold red]{reason.kind}[/]: {escape(reason.where)}: {escape(reason.said)}"
-        errors.print(said, highlight=False, soft_wrap=True)
-    for said in unjudged(before, after):
-        errors.print(f"not judged: {escape(said)}", highlight=False, soft_wrap=True)
-    return EXIT_LEAK if found else 0
+    code = _refuse((reason.kind, reason.where, reason.said) for reason in growth(before, after))
+    for sentence in unjudged(before, after):
+        errors.print(f"not judged: {escape(sentence)}", highlight=False, soft_wrap=True)
+    return code
 
 
 def _gate(report: Report, limit: float | None) -> int:
@@ -227,12 +224,17 @@ def _gate(report: Report, limit: float | None) -> int:
         return 0
     from securefed._auditing.gate import reasons  # noqa: PLC0415 - heavy, and not needed for --help
 
-    found = reasons(report, limit)
-    for reason in found:
-        kind = f"above {limit:g}" if reason.kind == "above" else reason.kind
-        said = f"[bold red]{kind}[/]: {escape(reason.where)}: {escape(reason.said)}"
-        errors.print(said, highlight=False, soft_wrap=True)
-    return EXIT_LEAK if found else 0
+    above = f"above {limit:g}"
+    return _refuse((above if r.kind == "above" else r.kind, r.where, r.said) for r in reasons(report, limit))
+
+
+def _refuse(reasons: Iterable[tuple[str, str, str]]) -> int:
+    """Print the reasons (kind, where, sentence) why a gate fails; return the exit code, 0 where there are none."""
+    code = 0
+    for kind, where, sentence in reasons:
+        errors.print(f"[bold red]{kind}[/]: {escape(where)}: {escape(sentence)}", highlight=False, soft_wrap=True)
+        code = EXIT_LEAK
+    return code
 
 
 def _self_check() -> int:

@@ -103,17 +103,19 @@ def _gaps(report: Report) -> tuple[dict[tuple[str, str, str], list[int]], list[s
 
 
 def _cut(reason: str) -> str:
+    """Shorten a reason to `_LONGEST_REASON` characters."""
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}... (audit.json says it all)"
 
 
 def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int]]:
-    """Algorithms and defences in the order of the report's cells, those without a cell last."""
+    """Return the sort key that puts algorithms and defences in the order of the report, those without a cell last."""
     algorithms = list(dict.fromkeys([*report.algorithms, *(item.algorithm for item in report.missing)]))
     defenses = list(dict.fromkeys([*(cell.defense for cell in report.cells), *(m.defense for m in report.missing)]))
     return lambda key: (algorithms.index(key[0]), defenses.index(key[1]))
 
 
 def _leakage(cell: Cell) -> str:
+    """Return a cell's leakage and its interval, in the colour of its verdict."""
     from securefed._auditing.report_text import leak_text  # noqa: PLC0415
 
     leak = cell.leakage

@@ -33,6 +33,7 @@ from securefed.errors import ConfigError, StorageError
 
 T = TypeVar("T")
 _DATA_STREAM = 0xDA7A
+"""Mixed with the seed for the draws of the data split, so that they are independent of the run's other draws."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class NamedRun:
         data: a set's name, or the path of an `.npz` file.
         clients: N.
         cohort: S, all by default.
-        partition: how rows are split over clients, as `datasets.named_partitions.PARTITIONS` reads it.
+        partition: how rows are split over clients: a name, or `name=value`, of `securefed.datasets.partitioned`.
         held_out: share of the rows kept for scoring the result (the official test rows where there are some); 0: none.
         rounds: largest number of rounds.
         evaluate_every: rounds between two evaluations by the clients; 0: none.
@@ -139,8 +140,8 @@ def prepare(run: NamedRun) -> tuple[LoadedDataset, list[Dataset], Dataset | None
     source = load(run.data)
     test = source.test if run.held_out else None
     if run.held_out and test is None:
-        rest, held = partition.split_rows(source.data.rows, run.held_out, rng)
-        test = source.data.take(held)
+        rest, held_out = partition.split_rows(source.data.rows, run.held_out, rng)
+        test = source.data.take(held_out)
         groups = {name: values[rest] for name, values in source.groups.items()}
         source = replace(source, data=source.data.take(rest), groups=groups)
     return source, partitioned(source, run.partition, run.clients, rng), test
@@ -159,17 +160,23 @@ def build(kind: Registry[T], name: str, settings: Mapping[str, Any]) -> T:
         ) from error
 
 
-def _argument_error(kind: str, said: str, known: Sequence[str]) -> str:
-    """Word Python's error on missing or unknown arguments for the command line."""
+def _argument_error(kind: str, message: str, known: Sequence[str]) -> str:
+    """Turn Python's error on missing or unknown arguments into a sentence for the command line.
+
+    Args:
+        kind: `algorithm` or `defense`.
+        message: Python's message.
+        known: names of the settings.
+    """
     option = "--defense-set" if kind == "defense" else "--set"
-    if (lacks := re.search(r"missing \d+ required [\w -]*arguments?: (.+)", said)) is not None:
-        names = lacks[1].replace("'", "")
-        return f"it needs {names}; on the command line each is given as {option} name=value"
-    if (unknown := re.search(r"unexpected keyword argument '(\w+)'", said)) is not None:
+    if (missing := re.search(r"missing \d+ required [\w -]*arguments?: (.+)", message)) is not None:
+        names = missing[1].replace("'", "")
+        return f"it needs {names}; write {' '.join(f'{option} {name}=VALUE' for name in re.split(', | and ', names))}"
+    if (unknown := re.search(r"unexpected keyword argument '(\w+)'", message)) is not None:
         near = get_close_matches(unknown[1], known, n=1)
         hint = f"; the nearest one is {near[0]}" if near else ""
         return f"it has no setting {unknown[1]}{hint}. Its settings: {', '.join(known) or 'none'}"
-    return said
+    return message
 
 
 def federation(

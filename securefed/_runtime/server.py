@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId, Transcript
 from securefed._runtime.client import COMMIT, REVEAL, ClientNode
 from securefed._runtime.client_sampling import by_revealed, selecting, uniform
@@ -92,8 +93,8 @@ class Server(RoundEngine):
             RangeRefused: a client's values stay out of range however often it is doubled.
             BudgetSpent: the privacy budget allows no further exchange; likewise.
         """
-        if rounds < 0 or evaluate_every < 0:
-            raise ConfigError(f"rounds and evaluate_every must be at least 0, not {rounds} and {evaluate_every}")
+        check_integer("rounds", rounds, 0)
+        check_integer("evaluate_every", evaluate_every, 0, note="(0: never)")
         if evaluate_every:
             check_evaluation(self.plan, self.algorithm)
         self._agree(evaluate_every)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -43,3 +43,19 @@ class AuditCase:
     absent_split: str = ""
     default: bool = False
     traced: int = 3
+
+
+ROWS_CASE = AuditCase(settings={"problem": "softmax"}, secret="samples", split="rows_each=1", utility="accuracy")
+"""Base of the gradient methods' cases: every client has one row."""
+
+PERSONAL_CASE = replace(
+    ROWS_CASE,
+    also=("personal",),
+    split_words="one row for every client; utility of the global model on held-out rows",
+)
+"""Base of the cases of methods with a personal model, which attacks try to reconstruct too."""
+
+GRAM_CASE = AuditCase(
+    settings={"rank": 5}, secret="gram", split="one_small=8", rounds=10, clip=300.0, utility="captured_variance"
+)
+"""Base of the PCA methods' cases: the target, client 0, has 8 rows, and the others share the rest evenly."""

@@ -27,18 +27,21 @@ def check_object(algorithm: Any) -> None:
     """Raise `ConfigError` unless `algorithm` is an object with all methods of an algorithm."""
     if isinstance(algorithm, type):
         raise ConfigError(f"algorithm must be an object; got the class {algorithm.__name__}. Write {_call(algorithm)}.")
-    if algorithm is None:
-        raise ConfigError("algorithm must be an object, such as securefed.algorithms._pca.SSI(rank=2); got None.")
     if isinstance(algorithm, str):
         raise ConfigError(
-            f"algorithm must be an object; got the name {algorithm!r}. Write "
-            f"securefed.algorithms.algorithms.make({algorithm!r}, ...) with its settings."
+            f"algorithm must be an object; got the text {algorithm!r}. Write SSI(rank=2) with a class from "
+            f"securefed.algorithms, or securefed.algorithms.algorithms.make({algorithm!r}, ...) with its settings."
         )
     lacks = missing_methods(algorithm)
+    if len(lacks) == len(METHODS):
+        raise ConfigError(
+            "algorithm must be an algorithm, such as securefed.algorithms.SSI(rank=2); got "
+            f"{'None' if algorithm is None else f'an object of type {type(algorithm).__name__}'}."
+        )
     if lacks:
         raise ConfigError(
             f"{type(algorithm).__name__} lacks {', '.join(f'`{name}`' for name in lacks)}; derive it from "
-            "securefed.algorithms._base.Algorithm and write those of its six methods that are missing."
+            "securefed.Algorithm and write those of its six methods that are missing."
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from securefed._lazy import lazy_exports
+from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
     from securefed.datasets._anomalies import DetectionSplit
@@ -35,33 +35,13 @@ __all__ = [
 ]
 
 EXPORTS = {
-    "Dataset": ("securefed.datasets._base", "The rows of one client; a row is a sample, as in scikit-learn."),
-    "load": ("securefed.datasets._loaders", "Load a data set by its name, or any .npz file by its path."),
-    "LoadedDataset": (
-        "securefed.datasets._loaded_dataset",
-        "A loaded data set with its official test rows, declared range and groups.",
-    ),
-    "DetectionSplit": ("securefed.datasets._anomalies", "Training and test rows of an anomaly detection task."),
-    "related_graphs": (
-        "securefed.datasets._graphs",
-        "Draw an RBF graph; each client keeps a share of its edges and adds random ones up to the old number.",
-    ),
-    "smooth_signals": (
-        "securefed.datasets._graphs",
-        "Draw rows signals from N(0, L^+ + noise^2 I), L the Laplacian of graph (ppgl eq. 26).",
-    ),
-    "spectral": (
-        "securefed.datasets._spectral_matrices",
-        "Draw a matrix with singular values values (n,), client i holding sizes[i] of its m = sum(sizes) columns.",
-    ),
-    "linear_rules": (
-        "securefed.datasets._synthetic",
-        "Draw Synthetic(alpha, beta): client k labels rows by a rule of its own, y = argmax(W_k^T x + b_k).",
-    ),
-    "low_rank": (
-        "securefed.datasets._synthetic",
-        "Draw readings y_j = <X_G, D_j> + N(0, noise), entries of D_j ~ N(mean, 1), X_G = diag(1, ..., 0) of rank.",
-    ),
-    "partitioned": ("securefed.datasets._named_partitions", "Split the rows of a data set over clients."),
+    "securefed.datasets._base": "Dataset",
+    "securefed.datasets._loaders": "load",
+    "securefed.datasets._loaded_dataset": "LoadedDataset",
+    "securefed.datasets._anomalies": "DetectionSplit",
+    "securefed.datasets._graphs": "related_graphs smooth_signals",
+    "securefed.datasets._spectral_matrices": "spectral",
+    "securefed.datasets._synthetic": "linear_rules low_rank",
+    "securefed.datasets._named_partitions": "partitioned",
 }
-__getattr__, __dir__ = lazy_exports(__name__, EXPORTS)
+export_lazily(__name__, EXPORTS)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._optimization.fedavg import FedAvg
 from securefed.problems import problems
 
 SHALLOW_AUTOENCODER, SHALLOW_BIGAN, DEEP = (32,), (16,), (32, 16, 8)

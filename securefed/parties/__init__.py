@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from securefed._lazy import lazy_exports
+from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
     from securefed.parties._client import SumClient
@@ -37,11 +37,10 @@ __all__ = [
 ]
 
 EXPORTS: Final = {
-    "SumTerms": ("securefed.parties._terms", "What all parties agree on before they sum: tensors, bounds, defence."),
-    "SumClient": ("securefed.parties._client", "One client: answers each request of the server with bytes."),
-    "SumServer": ("securefed.parties._server", "The server: makes requests and opens the sum, round after round."),
-    "SumHelper": ("securefed.parties._helper", "The key holder of a defence that needs one (Paillier, CKKS)."),
-    "SumResult": ("securefed.parties._result", "Mean, sum, total weight, metrics and survivors of one round."),
-    "SummedTensor": ("securefed.parties._terms", "One tensor of the terms: name, shape, bound and ring."),
+    "securefed.parties._terms": "SumTerms SummedTensor",
+    "securefed.parties._client": "SumClient",
+    "securefed.parties._server": "SumServer",
+    "securefed.parties._helper": "SumHelper",
+    "securefed.parties._result": "SumResult",
 }
-__getattr__, __dir__ = lazy_exports(__name__, EXPORTS)
+export_lazily(__name__, EXPORTS)

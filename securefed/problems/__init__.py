@@ -61,57 +61,50 @@ def _network(kind: str, **fixed: Any) -> Callable[..., Problem]:
     return make
 
 
-problems.register(
-    LogisticRegression.name,
-    LogisticRegression,
-    summary="Binary logistic regression, labels 0 and 1",
-    source="textbook",
-)
-problems.register(
-    SoftmaxRegression.name,
-    SoftmaxRegression,
-    summary="Multinomial logistic (softmax) regression",
-    source="textbook",
-)
-problems.register(
-    SupportVectorMachine.name,
-    SupportVectorMachine,
-    summary="Linear support vector machine of several classes",
-    source="Weston and Watkins 1999; FLAME (Zhu et al.), Table I: 610 parameters",
-)
-problems.register(
-    LowRankMatrix.name,
-    LowRankMatrix,
-    summary="Matrix from noisy linear observations",
-    source="LoSAC (Liu et al.), (20)-(21); Negahban and Wainwright 2010",
-)
-problems.register(
-    "2nn",
-    _network("DenseNetwork", hidden=(200, 200)),
-    summary="Network of two hidden layers of 200 ReLU",
-    source="McMahan et al. 2017, sec. 3; LoSAC (Liu et al.), sec. 5.1.1",
-)
-problems.register(
-    "mlp",
-    _network("DenseNetwork", hidden=(100,), start="uniform"),
-    summary="Network of one hidden layer of 100 ReLU",
-    source="FLAME (Zhu et al.), Table I: 79,510 parameters on Fashion-MNIST",
-)
-problems.register(
-    "cnn",
-    _network("ConvolutionalNetwork"),
-    summary="Two convolutions with pooling and two linear layers",
-    source="FLAME (Zhu et al.), Table I: 206,678 parameters on Medical MNIST",
-)
-problems.register(
-    "autoencoder",
-    _network("Autoencoder"),
-    summary="Autoencoder, needs no labels",
-    source="Federated PCA on Grassmann Manifold (Nguyen et al.), sec. V-A2: FedAE, FedAE-2",
-)
-problems.register(
-    "bigan",
-    _network("BiGAN"),
-    summary="Bidirectional GAN, needs no labels",
-    source="Donahue et al. 2017, (2)-(3); Federated PCA on Grassmann Manifold (Nguyen et al.), sec. V-A2: FedBiGAN",
-)
+for _name, _make, _summary, _source in (
+    (LogisticRegression.name, LogisticRegression, "Binary logistic regression, labels 0 and 1", "textbook"),
+    (SoftmaxRegression.name, SoftmaxRegression, "Multinomial logistic (softmax) regression", "textbook"),
+    (
+        SupportVectorMachine.name,
+        SupportVectorMachine,
+        "Linear support vector machine of several classes",
+        "Weston and Watkins 1999; FLAME (Zhu et al.), Table I: 610 parameters",
+    ),
+    (
+        LowRankMatrix.name,
+        LowRankMatrix,
+        "Matrix from noisy linear observations",
+        "LoSAC (Liu et al.), (20)-(21); Negahban and Wainwright 2010",
+    ),
+    (
+        "2nn",
+        _network("DenseNetwork", hidden=(200, 200)),
+        "Network of two hidden layers of 200 ReLU",
+        "McMahan et al. 2017, sec. 3; LoSAC (Liu et al.), sec. 5.1.1",
+    ),
+    (
+        "mlp",
+        _network("DenseNetwork", hidden=(100,), start="uniform"),
+        "Network of one hidden layer of 100 ReLU",
+        "FLAME (Zhu et al.), Table I: 79,510 parameters on Fashion-MNIST",
+    ),
+    (
+        "cnn",
+        _network("ConvolutionalNetwork"),
+        "Two convolutions with pooling and two linear layers",
+        "FLAME (Zhu et al.), Table I: 206,678 parameters on Medical MNIST",
+    ),
+    (
+        "autoencoder",
+        _network("Autoencoder"),
+        "Autoencoder, needs no labels",
+        "Federated PCA on Grassmann Manifold (Nguyen et al.), sec. V-A2: FedAE, FedAE-2",
+    ),
+    (
+        "bigan",
+        _network("BiGAN"),
+        "Bidirectional GAN, needs no labels",
+        "Donahue et al. 2017, (2)-(3); Federated PCA on Grassmann Manifold (Nguyen et al.), sec. V-A2: FedBiGAN",
+    ),
+):
+    problems.register(_name, _make, summary=_summary, source=_source)

@@ -12,11 +12,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from securefed._hyperparameters import check_choice, checked_integers
 from securefed._public import Public
 from securefed._tensors import Array, Tensors
 from securefed.datasets._base import Dataset
-from securefed.problems._base import checked_widths
-from securefed.problems._initial_weights import InitialWeights, check_start, draw_weights
+from securefed.problems._initial_weights import STARTS, InitialWeights, draw_weights
 from securefed.problems._layers import layer_shapes, run_layers
 from securefed.problems._torch_problem import TorchProblem, TorchTensors, tensor
 
@@ -38,8 +38,8 @@ class ReconstructionNetwork(TorchProblem):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        object.__setattr__(self, "layers", checked_widths("layers", self.layers))
-        check_start(self.start)
+        object.__setattr__(self, "layers", checked_integers("layers", self.layers))
+        check_choice("start", self.start, STARTS)
 
     @abstractmethod
     def reconstruction(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from scipy.linalg import eigh
@@ -15,6 +15,7 @@ from securefed.datasets._base import Dataset
 from securefed.problems._weight_products import WeightProducts
 
 Precision = Literal["float32", "float64"]
+PRECISIONS = get_args(Precision)
 PRACTICAL_LOSS = 100.0
 """Largest mean loss of a row that evaluation sums are planned for; beyond, clients refuse and the range doubles."""
 
@@ -206,34 +207,13 @@ class Classifier(BaseProblem):
         return super().measure(parameters, x, y) | {"correct": correct}
 
 
-def check_precision(precision: str) -> None:
-    """Raise `ConfigError` unless `precision` is one of `Precision`."""
-    require(precision in ("float32", "float64"), f"precision must be float32 or float64; got {precision!r}")
-
-
-def check_nonnegative(name: str, value: Any) -> None:
-    """Raise `ConfigError` unless the setting `name` is a finite number of at least 0."""
-    fits = isinstance(value, int | float | np.integer | np.floating) and bool(np.isfinite(value) and value >= 0)
-    require(fits, f"{name} must be a finite number of at least 0; got {value!r}")
-
-
-def checked_widths(name: str, value: Any, count: int | None = None) -> tuple[int, ...]:
-    """Return `value` as a tuple of integers of at least 1.
-
-    Args:
-        name: the setting, for errors.
-        value: what was given.
-        count: how many integers are needed; any number from 1 on by default.
-
-    Raises:
-        ConfigError: another value.
-    """
-    fits = isinstance(value, list | tuple) and len(value) == (count or len(value)) > 0
-    fits = fits and all(isinstance(width, int | np.integer) and width >= 1 for width in value)
-    many = "at least one integer" if count is None else f"{count} integers"
-    example = ", ".join(["32"] * (count or 2))
-    require(fits, f"{name} must be a list of {many} of at least 1; got {value!r}. Write {name}=({example}).")
-    return tuple(value)
+def check_classes(public: Public) -> None:
+    """Raise `ConfigError` unless the data has labels of at least two classes."""
+    require(
+        public.classes >= 2,
+        f"a classifier needs at least 2 classes, the data declares {public.classes}; labels are integers from 0: "
+        "write Dataset(x, y.astype(int)) where they are floats",
+    )
 
 
 problems: Registry[Problem] = Registry("problem", built_in="securefed.problems")

@@ -8,10 +8,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from securefed._hyperparameters import check_choice, check_integer, checked_integers
 from securefed._public import Public, require
 from securefed._tensors import Array, Tensors
-from securefed.problems._base import BaseProblem, checked_widths
-from securefed.problems._initial_weights import InitialWeights, check_start, draw_weights
+from securefed.problems._base import BaseProblem, check_classes
+from securefed.problems._initial_weights import STARTS, InitialWeights, draw_weights
 from securefed.problems._torch_classifier import TorchClassifier
 from securefed.problems._torch_problem import TorchTensors
 
@@ -47,19 +48,19 @@ class ConvolutionalNetwork(TorchClassifier):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        object.__setattr__(self, "image_shape", checked_widths("image_shape", self.image_shape, 3))
-        object.__setattr__(self, "channels", checked_widths("channels", self.channels, 2))
+        object.__setattr__(self, "image_shape", checked_integers("image_shape", self.image_shape, 3))
+        object.__setattr__(self, "channels", checked_integers("channels", self.channels, 2))
         shape = self.image_shape
         require(
             min(shape[1:]) >= SMALLEST_SIDE,
             f"image_shape must be (channels, height, width) with sides of at least {SMALLEST_SIDE}; got {shape}",
         )
-        checked_widths("hidden", (self.hidden,))
-        check_start(self.start)
+        check_integer("hidden", self.hidden, 1)
+        check_choice("start", self.start, STARTS)
 
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
         """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
-        require(public.classes >= 2, f"a classifier needs at least 2 classes, the data declares {public.classes}")
+        check_classes(public)
         pixels = int(np.prod(self.image_shape))
         require(
             pixels == public.features,

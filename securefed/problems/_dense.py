@@ -1,22 +1,25 @@
 """Train fully connected classifiers with ReLU between the layers; `2nn` and `mlp` by name.
 
-z_k = W_k a_{k-1} + b_k,   a_k = max(0, z_k),   a_0 = x,   loss = cross entropy of the last z
+A row x passes layers k = 1, 2, ... with weights W_k and biases b_k:
+
+    a_0 = x,   z_k = W_k a_{k-1} + b_k,   a_k = max(0, z_k),   loss = cross entropy of the last z
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 import torch
 
-from securefed._public import Public, require
+from securefed._hyperparameters import check_choice, checked_integers
+from securefed._public import Public
 from securefed._tensors import Array, Tensors
-from securefed.problems._base import checked_widths
+from securefed.problems._base import check_classes
 from securefed.problems._cross_entropy import slope_of
-from securefed.problems._initial_weights import InitialWeights, check_start, draw_weights
+from securefed.problems._initial_weights import STARTS, InitialWeights, draw_weights
+from securefed.problems._layers import layer_shapes
 from securefed.problems._torch_classifier import TorchClassifier
 from securefed.problems._torch_problem import TorchTensors
 from securefed.problems._weight_products import DenseWeightProducts, WeightProducts
@@ -43,17 +46,13 @@ class DenseNetwork(TorchClassifier):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        object.__setattr__(self, "hidden", checked_widths("hidden", self.hidden))
-        check_start(self.start)
+        object.__setattr__(self, "hidden", checked_integers("hidden", self.hidden))
+        check_choice("start", self.start, STARTS)
 
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
         """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
-        require(public.classes >= 2, f"a classifier needs at least 2 classes, the data declares {public.classes}")
-        widths = (public.features, *self.hidden, public.classes)
-        out: dict[str, tuple[int, ...]] = {}
-        for k, (inner, outer) in enumerate(pairwise(widths), 1):
-            out |= {f"weight{k}": (outer, inner), f"bias{k}": (outer,)}
-        return out
+        check_classes(public)
+        return layer_shapes("", (public.features, *self.hidden, public.classes))
 
     def initial(self, public: Public, rng: np.random.Generator) -> dict[str, Array]:
         """Return the parameters before the first round."""

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from securefed._public import require
 from securefed._tensors import Array
 
 InitialWeights = Literal["glorot", "uniform"]
-STARTS = ("glorot", "uniform")
-
-
-def check_start(start: str) -> None:
-    """Raise `ConfigError` unless `start` is one of `STARTS`."""
-    require(start in STARTS, f"start must be 'glorot' or 'uniform'; got {start!r}")
+STARTS = get_args(InitialWeights)
 
 
 def draw_weights(

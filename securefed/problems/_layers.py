@@ -14,12 +14,13 @@ def layer_shapes(part: str, widths: Sequence[int]) -> dict[str, tuple[int, ...]]
     """Return the shapes of a chain of linear layers' parameters, by name.
 
     Args:
-        part: prefix of the names: `part.weight1`, `part.bias1`, `part.weight2`, ...
+        part: prefix of the names, as in `encoder.weight1`, `encoder.bias1`, `encoder.weight2`, ...; empty for none.
         widths: width of the input, then of the output of each layer; `weight1` is (widths[1], widths[0]).
     """
     out: dict[str, tuple[int, ...]] = {}
+    prefix = f"{part}." if part else ""
     for k, (inner, outer) in enumerate(pairwise(widths), 1):
-        out |= {f"{part}.weight{k}": (outer, inner), f"{part}.bias{k}": (outer,)}
+        out |= {f"{prefix}weight{k}": (outer, inner), f"{prefix}bias{k}": (outer,)}
     return out
 
 

@@ -1,7 +1,10 @@
-"""Train linear classifiers: binary logistic and softmax regression, NumPy only.
+"""Train linear classifiers: binary logistic regression and softmax regression, NumPy only.
 
-z = W x + b,   loss = mean_k l(z_k, y_k) + l2/2 ||W||^2        (the bias is not penalised)
-dl/dz = p(z) - [y],   dl/dW = (dl/dz) x^T + l2 W,   dl/db = dl/dz
+A row x with label y has the logits z = W x + b, W and b being the parameters. With p(z) the predicted probabilities and
+[y] the one-hot vector of the label,
+
+    loss = mean over rows of l(z, y) + l2/2 ||W||^2        (the bias is not penalised)
+    dl/dz = p(z) - [y],   dl/dW = (dl/dz) x^T + l2 W,   dl/db = dl/dz
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import expit, logsumexp, softmax
 
+from securefed._hyperparameters import check_choice, check_number
 from securefed._public import Public, require
 from securefed._tensors import Array, Tensors
-from securefed.problems._base import Classifier, Precision, check_nonnegative, check_precision, largest_eigenvalue
+from securefed.problems._base import PRECISIONS, Classifier, Precision, check_classes, largest_eigenvalue
 from securefed.problems._cross_entropy import slope_of
 
 PRACTICAL_WEIGHT = 10.0
@@ -43,9 +47,9 @@ class LinearProblem(Classifier):
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        check_precision(self.precision)
-        check_nonnegative("l2", self.l2)
-        check_nonnegative("initial_scale", self.initial_scale)
+        check_choice("precision", self.precision, PRECISIONS)
+        check_number("l2", self.l2, 0)
+        check_number("initial_scale", self.initial_scale, 0)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -53,11 +57,11 @@ class LinearProblem(Classifier):
         return np.dtype(self.precision)
 
     def gradient_bounds(self, public: Public) -> dict[str, float]:
-        """|dl/dz| <= 1, so |dl/dW| <= feature_bound + l2 |W| with |W| <= `PRACTICAL_WEIGHT`, and |dl/db| <= 1."""
+        """Bound the gradient: |dl/dz| <= 1, so |dl/dW| <= feature_bound + l2 |W| with |W| <= `PRACTICAL_WEIGHT`."""
         return self._bounds(public, 1.0)
 
     def _bounds(self, public: Public, steepest: float) -> dict[str, float]:
-        """For |dl/dz| <= `steepest`."""
+        """Return the gradient's bounds where every |dl/dz| is at most `steepest`."""
         bounds = {"weight": steepest * public.feature_bound + self.l2 * PRACTICAL_WEIGHT}
         return bounds | {"bias": steepest} if self.bias else bounds
 
@@ -131,35 +135,31 @@ class LogisticRegression(LinearProblem):
 
 
 @dataclass(frozen=True)
-class SoftmaxRegression(LinearProblem):
-    """Softmax regression, labels 0..classes-1; parameters `weight` (classes, features) and `bias` (classes,)."""
-
-    name: ClassVar[str] = "softmax"
+class MulticlassProblem(LinearProblem):
+    """Base class of losses of C logits; parameters `weight` (classes, features) and `bias` (classes,)."""
 
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
         """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
-        require(
-            public.classes >= 2,
-            f"softmax regression needs at least 2 classes, the data declares {public.classes}; labels are integers "
-            "from 0: write Dataset(x, y.astype(int)) where they are floats",
-        )
+        check_classes(public)
         return {"weight": (public.classes, public.features)} | ({"bias": (public.classes,)} if self.bias else {})
 
-    def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
-        """Compute the mean loss of the rows `x`, regulariser included."""
-        z = self.logits(parameters, x)
-        return float(np.mean(logsumexp(z, axis=1) - z[np.arange(len(y)), y])) + self.penalty(parameters)
+    @abstractmethod
+    def slope(self, z: Array, y: Array) -> Array:
+        """Compute d (mean loss of the rows) / dz for logits z (rows, classes) and labels y (rows,)."""
+
+    @abstractmethod
+    def slopes(self, z: Array, y: Array, weights: Array) -> Array:
+        """Compute `slope` for several clients, z (clients, widest, classes), with `weights` in place of 1 / rows.
+
+        z may be overwritten.
+        """
 
     def gradient(self, parameters: Tensors, x: Array, y: Array) -> dict[str, Array]:
         """Compute the gradient of `loss`."""
         x = np.asarray(x, self.dtype)
-        slope = softmax(self.logits(parameters, x), axis=1)
-        slope[np.arange(len(y)), y] -= 1.0
-        slope /= len(x)
+        slope = self.slope(self.logits(parameters, x), y)
         out: dict[str, Array] = {"weight": slope.T @ x + self.l2 * parameters["weight"]}
-        if self.bias:
-            out["bias"] = slope.sum(axis=0)
-        return out
+        return out | {"bias": slope.sum(axis=0)} if self.bias else out
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
         """Compute the gradients of several clients at once, as in `Problem.gradients`."""
@@ -167,21 +167,40 @@ class SoftmaxRegression(LinearProblem):
         z = x @ W.transpose(0, 2, 1)
         if self.bias:
             z += parameters["bias"][:, None, :]
-        slope = slope_of(z, y, weights)
+        slope = self.slopes(z, y, weights)
         out: dict[str, Array] = {"weight": slope.transpose(0, 2, 1) @ x + self.l2 * W}
-        if self.bias:
-            out["bias"] = slope.sum(axis=1)
-        return out
+        return out | {"bias": slope.sum(axis=1)} if self.bias else out
 
     def predict(self, parameters: Tensors, x: Array) -> Array:
         """Predict the (rows,) int64 labels."""
         return np.asarray(self.logits(parameters, x).argmax(axis=1), dtype=np.int64)
 
+
+@dataclass(frozen=True)
+class SoftmaxRegression(MulticlassProblem):
+    """Softmax regression: l(z, y) = log(sum_j exp z_j) - z_y, labels 0..classes-1."""
+
+    name: ClassVar[str] = "softmax"
+
+    def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
+        """Compute the mean loss of the rows `x`, regulariser included."""
+        z = self.logits(parameters, x)
+        return float(np.mean(logsumexp(z, axis=1) - z[np.arange(len(y)), y])) + self.penalty(parameters)
+
+    def slope(self, z: Array, y: Array) -> Array:
+        """Compute (softmax(z) - [y]) / rows."""
+        slope: Array = softmax(z, axis=1)
+        slope[np.arange(len(y)), y] -= 1.0
+        slope /= len(z)
+        return slope
+
+    def slopes(self, z: Array, y: Array, weights: Array) -> Array:
+        """Compute weight (softmax(z) - [y])."""
+        return slope_of(z, y, weights)
+
     def smoothness(self, x: Array, classes: int) -> float | None:
         """Return the constant at zero weights, where diag(p) - p p^T has the eigenvalue 1 / classes.
 
-        It is unknown for other weights.
-
-        Elsewhere the Hessian reaches up to classes / 2 times that.
+        It is unknown for other weights, where the Hessian reaches up to classes / 2 times that.
         """
         return None if self.initial_scale else largest_eigenvalue(x, bias=self.bias, scale=1.0 / classes, l2=self.l2)

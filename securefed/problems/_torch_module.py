@@ -6,23 +6,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import nn
 
+from securefed._hyperparameters import check_choice
 from securefed._public import Public, require
 from securefed._tensors import Array, Tensors
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
+from securefed.problems._base import check_classes
 from securefed.problems._torch_problem import TorchProblem, TorchTensors, tensor
 
 Build = Callable[[], nn.Module]
 RowLosses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Criterion = Literal["cross_entropy", "squared_error"]
 Target = Literal["labels", "responses", "rows"]
-TARGETS = ("labels", "responses", "rows")
+TARGETS = get_args(Target)
 ESCAPED = {"%": "%25", "/": "%2F", ":": "%3A"}
 """Packing reserves '/' and ':'; torch reserves '.' alone."""
 REMEDY = "use GroupNorm or LayerNorm"
@@ -68,7 +70,7 @@ class TorchModule(TorchProblem):
             callable(self.criterion) or self.criterion in _CRITERIA,
             f"criterion must be one of {known}; got {self.criterion!r}",
         )
-        require(self.compared_with in TARGETS, f"compared_with must be one of {TARGETS}; got {self.compared_with!r}")
+        check_choice("compared_with", self.compared_with, TARGETS)
         labelled = self.criterion != "cross_entropy" or self.compared_with == "labels"
         require(labelled, f"cross entropy compares with labels, not {self.compared_with}; choose another criterion")
         _check(self._stand_in)
@@ -109,7 +111,7 @@ class TorchModule(TorchProblem):
         module = self._stand_in
         output = self._tried(module, public)
         if self.criterion == "cross_entropy":
-            require(public.classes >= 2, f"a classifier needs at least 2 classes, the data declares {public.classes}")
+            check_classes(public)
             require(
                 output.ndim == 2 and output.shape[1] >= public.classes,
                 f"{public.classes} classes need as many logits a row, the module gives {tuple(output.shape[1:])}",

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from securefed._public import Public, require
+from securefed._hyperparameters import check_choice, check_number, check_positive
+from securefed._public import Public
 from securefed._tensors import Array, Tensors
-from securefed.problems._base import BaseProblem, Precision, check_nonnegative, check_precision
+from securefed.problems._base import PRECISIONS, BaseProblem, Precision
 
 TorchTensors = Mapping[str, torch.Tensor]
 
@@ -39,10 +40,9 @@ class TorchProblem(BaseProblem):
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        check_precision(self.precision)
-        bound = self.gradient_bound
-        require(np.isfinite(bound) and bound > 0, f"gradient_bound must be positive and finite, not {bound}")
-        check_nonnegative("l2", self.l2)
+        check_choice("precision", self.precision, PRECISIONS)
+        check_positive("gradient_bound", self.gradient_bound)
+        check_number("l2", self.l2, 0)
 
     @abstractmethod
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:

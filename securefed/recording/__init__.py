@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from securefed._lazy import lazy_exports
+from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
     from securefed.recording._flower import FlowerRecording
@@ -16,13 +16,7 @@ __all__ = [
 ]
 
 EXPORTS = {
-    "Recording": (
-        "securefed.recording._recording",
-        "Build a Transcript that views and attacks read like that of a run of this package.",
-    ),
-    "FlowerRecording": (
-        "securefed.recording._flower",
-        "Collect the models of each round; finish turns them into contributions like those of our algorithms.",
-    ),
+    "securefed.recording._recording": "Recording",
+    "securefed.recording._flower": "FlowerRecording",
 }
-__getattr__, __dir__ = lazy_exports(__name__, EXPORTS)
+export_lazily(__name__, EXPORTS)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from securefed._lazy import lazy_exports
+from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
     from securefed.statistics._base import Estimate, Statistic
@@ -34,14 +34,9 @@ __all__ = [
 ]
 
 EXPORTS: Final = {
-    "Count": ("securefed.statistics._moments", "Number of rows."),
-    "Mean": ("securefed.statistics._moments", "Mean of each column."),
-    "Variance": ("securefed.statistics._moments", "Variance of each column."),
-    "Covariance": ("securefed.statistics._moments", "Covariance matrix of the columns."),
-    "Histogram": ("securefed.statistics._tables", "Number of rows in each bin, of each column."),
-    "ContingencyTable": ("securefed.statistics._tables", "Number of rows with each combination of codes."),
-    "LinearRegression": ("securefed.statistics._regression", "Least squares and ridge regression."),
-    "Estimate": ("securefed.statistics._base", "The value of a statistic, its error bound and its noise."),
-    "Statistic": ("securefed.statistics._base", "Base class of a statistic that follows from one sum."),
+    "securefed.statistics._moments": "Count Mean Variance Covariance",
+    "securefed.statistics._tables": "Histogram ContingencyTable",
+    "securefed.statistics._regression": "LinearRegression",
+    "securefed.statistics._base": "Estimate Statistic",
 }
-__getattr__, __dir__ = lazy_exports(__name__, EXPORTS)
+export_lazily(__name__, EXPORTS)

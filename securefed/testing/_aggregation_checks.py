@@ -1,7 +1,7 @@
-"""Checks that every aggregation must pass, for aggregations of the project and of its users.
+"""Checks that every aggregation must pass: it sums the contributions of five clients, some of which drop out.
 
-`check_aggregation(aggregation)` runs them all; `CHECKS` holds them one by one. A check raises
-`AssertionError` with what the aggregation does and what it should do, or the aggregation's own named error.
+Each check is a function of an aggregation. It raises `AssertionError` with what the aggregation does and what it should
+do, or the aggregation's own named error. `securefed.testing.parametrize_with_checks` runs them all.
 """
 
 from __future__ import annotations
@@ -28,17 +28,6 @@ _CONTEXT: Final = bytes(32)
 _LOST: Final[ClientId] = 2
 _ROUNDING: Final = 1e-9
 """Rounding in float64 that is allowed on top of the plan's error."""
-
-
-def check_aggregation(aggregation: Aggregation) -> None:
-    """Run all checks on an aggregation.
-
-    Raises:
-        AssertionError: the aggregation does not do what its contract says; the error names the broken rule.
-        SecureFedError: the aggregation refuses to be composed, planned or run, by a named error.
-    """
-    for check in CHECKS:
-        check(aggregation)
 
 
 def check_plan_is_complete(aggregation: Aggregation) -> None:

@@ -1,7 +1,8 @@
-"""Checks that every algorithm must pass. Each check takes an algorithm with small, quick settings.
+"""Checks that every algorithm must pass: it runs on five small clients, in the clear and under secure aggregation.
 
-An algorithm runs on five clients of 4 to 8 rows and 6 features, with three classes as labels, or with real responses
-if it refuses labels.
+Each check is a function of an algorithm with small, quick settings. The clients have 4 to 8 rows of 6 features, with
+three classes as labels, or with real responses if the algorithm refuses labels. A check raises `AssertionError` with
+the broken rule, or an error of this package. `securefed.testing.parametrize_with_checks` runs them all.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from securefed.errors import DataError, SecureFedError
 CLIENTS, FEATURES, CLASSES = 5, 6, 3
 ROUNDS = 3
 Method = Algorithm[Any, Any]
-Rounds = Sequence[tuple[str, tuple[int, ...]]]
+Losses = Sequence[tuple[str, tuple[int, ...]]]
 """For each exchange, the stage at which clients are lost, and these clients."""
 
 
@@ -54,17 +55,6 @@ def example_clients(algorithm: Method) -> list[Dataset]:
     except DataError:
         return [Dataset(data.x, data.labels() - 1.0) for data in clients]
     return clients
-
-
-def check_algorithm(algorithm: Method) -> None:
-    """Run all checks on an algorithm.
-
-    Raises:
-        AssertionError: a check fails; the error names the broken rule.
-        SecureFedError: the algorithm breaks the contract in a way that a run refuses by name.
-    """
-    for check in CHECKS:
-        check(algorithm)
 
 
 def check_methods(algorithm: Method) -> None:
@@ -186,7 +176,7 @@ def check_lost_clients(algorithm: Method) -> None:
     """Check that a run in which clients drop out at any stage equals the run of the other clients."""
     clients = example_clients(algorithm)
     stages = _SECURE.plan(algorithm.layout(Public.of(clients)), CLIENTS).stages
-    losses: Rounds = [(stage, lost) for stage in stages for lost in ((0,), (1, 3))]
+    losses: Losses = [(stage, lost) for stage in stages for lost in ((0,), (1, 3))]
     for lose in ("requests", "replies"):
         run_with_losses(algorithm, clients, losses, lose)
 
@@ -262,7 +252,7 @@ def assert_same_run(ours: Result, theirs: Result) -> None:
         np.testing.assert_array_equal(ours.output[name], theirs.output[name])
 
 
-def run_with_losses(algorithm: Method, clients: Sequence[Dataset], losses: Rounds, lose: str) -> Result:
+def run_with_losses(algorithm: Method, clients: Sequence[Dataset], losses: Losses, lose: str) -> Result:
     """Run under secure aggregation while clients are lost, and compare with a plain run of the same survivors.
 
     Args:
@@ -278,31 +268,28 @@ def run_with_losses(algorithm: Method, clients: Sequence[Dataset], losses: Round
     def lossy(drop: Callable[[Message], bool], way: str, endpoints: Any) -> LossyTransport:
         return LossyTransport(InProcessTransport(endpoints), **{way: drop})
 
-    met = partial(lossy, partial(is_lost, losses), lose)
-    settings: dict[str, Any] = {
-        "seed": 5,
-        "batched": False,
-        "options": RunOptions(max_void=500),
-    }  # who is batched depends on the losses
-    ours = Federation(algorithm, clients, _SECURE, transport=met, **settings)
+    with_losses = partial(lossy, partial(is_lost, losses), lose)
+    # not batched: the batches would depend on the losses
+    settings: dict[str, Any] = {"seed": 5, "batched": False, "options": RunOptions(max_void=500)}
+    ours = Federation(algorithm, clients, _SECURE, transport=with_losses, **settings)
     completed = 0
 
-    def until_all_are_met(entry: Any) -> None:
+    def until_all_losses_are_met(entry: Any) -> None:
         nonlocal completed
         completed = entry.round + 1
         if entry.exchange + 1 >= len(losses):
             raise _AllLossesMet
 
     with suppress(_AllLossesMet):  # one run: the end of a run takes an exchange number of its own
-        ours.run(len(losses), progress=until_all_are_met)
+        ours.run(len(losses), progress=until_all_losses_are_met)
     result = ours.run(completed)
     survivors = {record.round: record.survivors for record in result.transcript.records}
 
     def left_out(message: Message) -> bool:
         return message.stage == "upload" and message.sender not in survivors.get(message.round, ())
 
-    same = partial(lossy, left_out, "replies")
-    assert_same_run(result, Federation(algorithm, clients, _QUANTISED, transport=same, **settings).run(completed))
+    without = partial(lossy, left_out, "replies")
+    assert_same_run(result, Federation(algorithm, clients, _QUANTISED, transport=without, **settings).run(completed))
     return result
 
 
@@ -342,7 +329,7 @@ def _rounds(algorithm: Method) -> Iterator[_Round]:
         states = [algorithm.commit(tentative, RoundOutcome(True, followed)) for tentative, _ in computed]
 
 
-def is_lost(losses: Rounds, message: Message) -> bool:
+def is_lost(losses: Losses, message: Message) -> bool:
     """Return whether a message is lost, from the stage of its exchange and the client that sends or receives it."""
     party = message.receiver if message.sender == SERVER else message.sender
     if message.round >= len(losses):

@@ -11,6 +11,7 @@ from typing import Any
 
 from securefed._auditing.own import GATED, SECRETS, VIEWS, Clients, OwnAudit, Secret, audit_algorithm
 from securefed._auditing.own_gate import blind, leaks
+from securefed._hyperparameters import check_number
 from securefed.errors import ConfigError
 
 __all__ = ["assert_leakage_below"]
@@ -46,31 +47,31 @@ def assert_leakage_below(
             a secret, or the one that was does not explain the messages. The message holds the whole table.
         ConfigError: the limit is outside (0, 1), a view or secret is unknown, or nothing was audited.
     """
-    if not 0 < limit < 1:
-        raise ConfigError(f"the limit lies between 0 and 1, not {limit}")
-    looks, sought = _names(views, VIEWS, "views"), _names(secrets, SECRETS, "secrets")
-    found = algorithm if isinstance(algorithm, OwnAudit) else _audit(algorithm, clients, looks, audit)
-    cells = [cell for cell in found.cells if cell.view in looks and cell.secret in sought]
-    if not cells:
-        raise ConfigError(f"no attack on {', '.join(sought)} ran: {'; '.join(found.skipped) or 'no such view'}")
-    above = leaks(found, limit, looks, sought)
-    if above:
-        raise AssertionError(f"leakage is not below {limit:g}: {'; '.join(above)}\n{found}")
-    weak = blind(found, limit, looks, sought)
-    if weak:
-        raise AssertionError(f"the audit is too weak for {limit:g}: {'; '.join(weak)}\n{found}")
-    return found
+    check_number("limit", limit, below=1, positive=True)
+    checked_views, checked_secrets = _names(views, VIEWS, "views"), _names(secrets, SECRETS, "secrets")
+    result = algorithm if isinstance(algorithm, OwnAudit) else _audit(algorithm, clients, checked_views, audit)
+    if not any(cell.view in checked_views and cell.secret in checked_secrets for cell in result.cells):
+        reasons = "; ".join(result.skipped) or "no such view"
+        raise ConfigError(f"no attack on {', '.join(checked_secrets)} ran: {reasons}")
+    if above := leaks(result, limit, checked_views, checked_secrets):
+        raise AssertionError(f"leakage is not below {limit:g}: {'; '.join(above)}\n{result}")
+    if weak := blind(result, limit, checked_views, checked_secrets):
+        raise AssertionError(f"the audit is too weak for {limit:g}: {'; '.join(weak)}\n{result}")
+    return result
 
 
 def _names(given: Sequence[str], known: Sequence[str], what: str) -> tuple[Any, ...]:
+    """Return one name or several as a tuple; raise `ConfigError` for none, or one that is not known."""
     names = (given,) if isinstance(given, str) else tuple(given)
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise ConfigError(f"{what} are {', '.join(known)}; not {', '.join(map(repr, unknown)) or 'none at all'}")
+        raise ConfigError(f"{what} must be of {', '.join(known)}; got {', '.join(map(repr, unknown)) or 'none'}.")
     return names
 
 
 def _audit(algorithm: Any, clients: Clients | None, views: Sequence[str], audit: dict[str, Any]) -> OwnAudit:
     if clients is None:
-        raise ConfigError("give the clients' rows, or a finished audit")
+        raise ConfigError(
+            "clients must be the clients' rows, one securefed.Dataset each; got None. Give them, or a finished audit."
+        )
     return audit_algorithm(algorithm, clients, view=views, **audit)

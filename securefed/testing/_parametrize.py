@@ -25,7 +25,8 @@ def checks_for(instance: Any) -> tuple[Check, ...]:
         ConfigError: it is a class, or none of these.
     """
     if isinstance(instance, type):
-        raise ConfigError(f"the checks need an object; got the class {instance.__name__}. Write {instance.__name__}().")
+        name = instance.__name__
+        raise ConfigError(f"the checks need an object; got the class {name}. Write {name}(...) with its settings.")
     for method, _, module in _KINDS:
         if callable(getattr(instance, method, None)):
             checks: tuple[Check, ...] = import_module(module).CHECKS
@@ -42,6 +43,8 @@ def parametrize_with_checks(instances: Iterable[Any]) -> Any:
     Args:
         instances: algorithms, attacks, transforms or aggregations, with small, quick settings.
     """
+    if not isinstance(instances, Iterable):
+        raise ConfigError(f"instances must be a list of objects; got one {type(instances).__name__}. Write [...].")
     import pytest  # noqa: PLC0415 - needed in test suites only
 
     pairs = [

@@ -1,7 +1,7 @@
-"""Checks that every transform must pass, for transforms of the project and of its users.
+"""Checks that every transform must pass: it plans, encodes and decodes the contributions of five clients.
 
-`check_transform(transform)` runs them all; `CHECKS` holds them one by one. A check raises `AssertionError`
-with what the transform does and what it should do, or the named error of the transform itself.
+Each check is a function of a transform. It raises `AssertionError` with what the transform does and what it should do,
+or the transform's own named error. `securefed.testing.parametrize_with_checks` runs them all.
 """
 
 from __future__ import annotations
@@ -32,17 +32,6 @@ _NORM: Final = 100.0
 """Clip of the chains that the checks compose for transforms that need one; no contribution of theirs is as long."""
 _ROUNDING: Final = 1e-9
 """Rounding in float64 that is allowed on top of the plan's error, relative to the tensor's bound."""
-
-
-def check_transform(transform: Transform) -> None:
-    """Run all checks on a transform.
-
-    Raises:
-        AssertionError: the transform does not do what its contract says; the error names the broken rule.
-        SecureFedError: the transform refuses to be composed, planned or run, by a named error.
-    """
-    for check in CHECKS:
-        check(transform)
 
 
 def check_description(transform: Transform) -> None:
@@ -97,8 +86,8 @@ def check_encode_keeps_names_and_shapes(transform: Transform) -> None:
         )
         decoded = defense.release(defense.decode(encoded, plan, 1), plan)
         shapes = {name: np.shape(value) for name, value in decoded.items()}
-        wanted = {tensor.name: tensor.shape for tensor in plan.tensors}
-        assert shapes == wanted, f"{transform}: `decode` and `release` return {shapes}; they must return {wanted}"
+        expected = {tensor.name: tensor.shape for tensor in plan.tensors}
+        assert shapes == expected, f"{transform}: `decode` and `release` return {shapes}; they must return {expected}"
 
 
 def check_decode_is_linear(transform: Transform) -> None:

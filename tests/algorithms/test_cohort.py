@@ -23,7 +23,7 @@ from securefed.algorithms._optimization.local_steps import BatchDraw
 from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model
 from securefed.algorithms._optimization.proximal import L1
-from securefed.algorithms._optimization.stacked_rows import StackedRows, side_by_side
+from securefed.algorithms._optimization.stacked_rows import StackedRows, joined
 from securefed.datasets._base import Dataset
 from securefed.errors import DivergenceError
 from securefed.problems import DenseNetwork, SoftmaxRegression
@@ -119,7 +119,7 @@ def test_the_battery_is_not_empty() -> None:
     assert {"optimization/fedavg", "optimization/losac", "personalized/flame"} <= set(GRADIENT_METHODS)
 
 
-@pytest.mark.parametrize("limit", ["GROUP_BYTES", "FRAME_BYTES", "BATCH_BYTES"])
+@pytest.mark.parametrize("limit", ["GROUP_BYTES", "FACTORED_BYTES", "BATCH_BYTES"])
 def test_any_grouping_gives_the_same(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cohorts, limit, 2000)
     for problem in PROBLEMS.values():
@@ -266,12 +266,12 @@ def test_stacks_of_one_array_lie_side_by_side_without_a_copy() -> None:
         for part, k in zip(parts, (0, 2), strict=True)
     ]
     apart = [StackedRows.of(clients, [rows.y for rows in clients], part, whole.dtype, ArrayPool()) for part in parts]
-    assert np.shares_memory(side_by_side(near), whole)
+    assert np.shares_memory(joined(near), whole)
     for stacks in (near, near[::-1], apart):
-        together = side_by_side(stacks)
+        together = joined(stacks)
         assert np.array_equal(together, np.concatenate([stack.x for stack in stacks], axis=1))
         assert np.shares_memory(together, whole) == (stacks is near)
-    np.testing.assert_array_equal(side_by_side(near)[0], clients[0].x[:5])
+    np.testing.assert_array_equal(joined(near)[0], clients[0].x[:5])
 
 
 def test_a_frame_is_taken_where_it_pays() -> None:

@@ -183,13 +183,19 @@ def test_a_total_that_is_not_finite_is_refused_and_a_noised_one_is_not() -> None
         (lambda: LoSAC(blocks=0), "blocks must be an integer of at least 1"),
         (lambda: LoSAC(local_steps=-1), "local_steps must be an integer of at least 1"),
         (lambda: LoSAC(block_scale="mean"), "block_scale must be one of"),
-        (lambda: LoSAC(blocks=9).layout(Public.of(make_clients(2))), "9 blocks need as many rows"),
-        (lambda: FedSaga(blocks=9).layout(Public.of(make_clients(2))), "9 blocks need as many rows"),
+        (
+            lambda: LoSAC(blocks=9).layout(Public.of(make_clients(2))),
+            "rows of the smallest client.; got 9",
+        ),
+        (
+            lambda: FedSaga(blocks=9).layout(Public.of(make_clients(2))),
+            "rows of the smallest client.; got 9",
+        ),
         (lambda: FedSaga(average="all"), "average must be one of 'participants', 'clients'"),
         (lambda: FedProx(mu=-0.1), "mu must be a finite number of at least 0"),
         (lambda: FedProx(mu=20.0, learning_rate=0.1), "learning_rate \\* mu must be at most 1"),
-        (lambda: FedCM(alpha=0.0), r"alpha must lie in \(0, 1\]"),
-        (lambda: FedCM(alpha=1.1), r"alpha must lie in \(0, 1\]"),
+        (lambda: FedCM(alpha=0.0), "alpha must be a positive, finite number of at most 1"),
+        (lambda: FedCM(alpha=1.1), "alpha must be a positive, finite number of at most 1"),
         (lambda: FedCM(server_rate=0.0), "server_rate must be a positive"),
         (lambda: MimeSVRG(local_steps=0), "local_steps must be an integer of at least 1"),
         (lambda: CompositeFedADMM(rho=0.0), "rho must be a positive"),
@@ -200,7 +206,7 @@ def test_a_total_that_is_not_finite_is_refused_and_a_noised_one_is_not() -> None
             lambda: CompositeFedADMM(server_steps=5, server_rate=1.0).layout(Public.of(make_clients(2))),
             r"must be below 2 or \(81\) diverges",
         ),
-        (lambda: Public.of(make_clients(2), cohort=3), r"cohort must lie in 1\.\.2"),
+        (lambda: Public.of(make_clients(2), cohort=3), "cohort must be an integer between 1 and 2"),
     ],
 )
 def test_hyper_parameters_outside_their_domain_are_refused_in_words(make, says: str) -> None:

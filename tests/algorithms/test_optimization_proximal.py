@@ -120,5 +120,5 @@ def test_a_nuclear_norm_without_a_matrix_is_refused(method) -> None:
 @pytest.mark.parametrize("make", [L1, Nuclear])
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan")])
 def test_weights_outside_their_domain_are_refused(make, weight: float) -> None:
-    with pytest.raises(ConfigError, match="weight must be positive and finite"):
+    with pytest.raises(ConfigError, match="weight must be a positive, finite number"):
         make(weight)

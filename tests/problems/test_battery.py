@@ -224,12 +224,12 @@ def test_low_rank_needs_one_real_response_a_row(y: Array | None) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "says"),
     [
-        ("svm", {"power": 3}, "power is 1"),
+        ("svm", {"power": 3}, "power must be one of 1, 2; got 3"),
         ("svm", {"l2": -1.0}, "l2 must be"),
         ("2nn", {"hidden": ()}, "at least one integer"),
         ("2nn", {"hidden": (0,)}, "at least one integer"),
         ("2nn", {"start": "zero"}, "start must be"),
-        ("2nn", {"precision": "float16"}, "float32 or float64"),
+        ("2nn", {"precision": "float16"}, "one of 'float32', 'float64'"),
         ("mlp", {"gradient_bound": 0.0}, "gradient_bound must be"),
         ("mlp", {"l2": float("nan")}, "l2 must be"),
         ("cnn", {"image_shape": (28, 28)}, "list of 3 integers"),

@@ -153,7 +153,7 @@ def test_a_frozen_parameter_stays_as_built() -> None:
         ({"criterion": "hinge"}, "criterion must be one of"),
         ({"compared_with": "images"}, "compared_with must be one of"),
         ({"compared_with": "rows"}, "choose another criterion"),
-        ({"precision": "float8"}, "float32 or float64"),
+        ({"precision": "float8"}, "one of 'float32', 'float64'"),
     ],
 )
 def test_modules_that_cannot_be_shared_are_refused(settings: dict, says: str) -> None:

@@ -65,5 +65,5 @@ def test_a_federation_in_float32_follows_the_one_in_float64():
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(ConfigError, match="float32 or float64"):
+    with pytest.raises(ConfigError, match="one of 'float32', 'float64'"):
         SoftmaxRegression(precision="float16")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-# In the order of `securefed list` and of the audit's report.
+# Importing a module registers its algorithms, in the order of `securefed list` and of the audit's report.
+# ruff: noqa: F401
 # isort: off
 from securefed.algorithms._graph.ppgl import PPGL
 from securefed.algorithms._graph.igl import IGL
@@ -11,5 +12,3 @@ from securefed.algorithms._graph.fedprox import GraphFedProx
 from securefed.algorithms._graph.mrmtl import MRMTL
 from securefed.algorithms._graph.ditto import GraphDitto
 # isort: on
-
-__all__ = ["IGL", "MRMTL", "PPGL", "GraphDitto", "GraphFedAvg", "GraphFedProx"]

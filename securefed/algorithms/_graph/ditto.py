@@ -1,16 +1,19 @@
-"""Ditto on graphs: a global graph by FedAvg, and personal graphs pulled towards it (Li et al. 2021, Algorithm 1)."""
+"""Ditto on graphs: clients train a global graph by FedAvg, and beside it personal graphs that are pulled towards it.
+
+Source: Li et al. 2021, Algorithm 1.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from securefed._hyperparameters import check_number
 from securefed._tensors import Array
 from securefed.algorithms._base import algorithms
 from securefed.algorithms._graph.edges import Edges
 from securefed.algorithms._graph.fedavg import GraphFedAvg
 from securefed.algorithms._graph.method import GRAPH, GraphMethod, LocalGraphData, Memory
-from securefed.algorithms._hyperparameters import check_number
 
 
 @algorithms.register(

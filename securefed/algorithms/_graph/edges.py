@@ -1,4 +1,7 @@
-"""Graphs on d vertices as vectors of edge weights, and the degree operator S by index arrays."""
+"""Store a graph on d vertices as the vector w of its d (d - 1) / 2 edge weights, and compute degrees S w from it.
+
+S is the (vertices, edges) matrix with S_ve = 1 where edge e ends at vertex v; it is never formed.
+"""
 
 from __future__ import annotations
 
@@ -30,41 +33,41 @@ class Edges:
 
     @property
     def count(self) -> int:
-        """Number of possible edges, p = d (d - 1) / 2."""
+        """Number of possible edges, d (d - 1) / 2."""
         return self.vertices * (self.vertices - 1) // 2
 
     @cached_property
     def ends(self) -> tuple[Array, Array]:
-        """(edges,) each: the two vertices of an edge, the smaller first."""
+        """The two vertices of each edge, (edges,) each; the smaller first."""
         heads, tails = np.triu_indices(self.vertices, 1)
         return heads, tails
 
     @cached_property
     def incident(self) -> Array:
-        """(vertices, vertices - 1): the edges at each vertex."""
+        """The positions of the edges at each vertex, (vertices, vertices - 1)."""
         heads, tails = self.ends
         number = np.zeros((self.vertices, self.vertices), np.int64)
         number[heads, tails] = number[tails, heads] = np.arange(self.count)
         return number[~np.eye(self.vertices, dtype=bool)].reshape(self.vertices, -1)
 
     def degrees(self, graph: Array) -> Array:
-        """S w, (..., vertices): the sum of the weights at each vertex."""
+        """Compute the degrees S w, (..., vertices): the sum of the weights of the edges at each vertex."""
         return np.asarray(graph[..., self.incident].sum(axis=-1))
 
     def spread(self, values: Array) -> Array:
-        """S^T v, (..., edges): at each edge the sum of its ends' values."""
+        """Compute S^T v, (..., edges): for each edge the sum of the values at its two vertices."""
         heads, tails = self.ends
         return np.asarray(values[..., heads] + values[..., tails])
 
     def adjacency(self, graph: Array) -> Array:
-        """(..., vertices, vertices), symmetric with zero diagonal."""
+        """Return the adjacency matrix, (..., vertices, vertices), symmetric with zero diagonal."""
         heads, tails = self.ends
         out = np.zeros((*graph.shape[:-1], self.vertices, self.vertices), graph.dtype)
         out[..., heads, tails] = out[..., tails, heads] = graph
         return out
 
     def vector(self, adjacency: Array) -> Array:
-        """Inverse of `adjacency`. Raises `DataError` where the matrix is no adjacency matrix on these vertices."""
+        """Return the edge weights of an adjacency matrix; raise `DataError` for any other matrix."""
         matrix = np.asarray(adjacency, np.float64)
         if matrix.shape[-2:] != (self.vertices, self.vertices):
             raise DataError(f"an adjacency matrix of {self.vertices} vertices is needed, not of shape {matrix.shape}")
@@ -73,7 +76,7 @@ class Edges:
         return np.asarray(matrix[(..., *self.ends)])
 
     def distances(self, signals: Array) -> Array:
-        """z, (edges,): squared distances between the vertices' signals, the columns of `signals` (rows, vertices)."""
+        """Compute z, (edges,): squared distances between the vertices' signals, the columns of (rows, vertices)."""
         if signals.shape[1] != self.vertices:
             raise DataError(f"signals on {self.vertices} vertices have as many columns, not {signals.shape[1]}")
         signals = np.asarray(signals, np.float64)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from securefed._hyperparameters import check_number
 from securefed.algorithms._base import algorithms
 from securefed.algorithms._graph.fedavg import GraphFedAvg
-from securefed.algorithms._hyperparameters import check_number
 
 
 @algorithms.register(

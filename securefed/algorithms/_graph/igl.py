@@ -64,6 +64,6 @@ class IGL(GraphMethod):
         """Return the mean of the survivors' objectives."""
         return np.asarray(total[OBJECTIVE] / len(survivors))
 
-    def usual(self, public: Public) -> float:
+    def broadcast_bound(self, public: Public) -> float:
         """Bound the entries of a broadcast."""
         return self.largest_objective(public)

@@ -1,6 +1,10 @@
-"""Base class of the graph methods: states, messages and batches. A method adds its pull and its server step.
+"""The base class of all methods that learn graphs: each client has signals on the vertices of an unknown graph.
 
-Rows of the data are signals, columns are the vertices. Everything is float64.
+Rows of a client's data are signals, columns are vertices. A graph is a vector w (edges,) of non-negative weights, one
+for each pair of vertices. A client's objective g_i(w), `SmoothGraph`, needs of the data only z_i / N_i: for each pair
+the mean squared difference of its signals over the N_i rows. In a round a client takes K steps of projected gradient
+descent on g_i from its own graph or the server's. A method adds what these steps are pulled towards, what is sent
+(`specs`, `steps`), and how the server combines the sum (`update`). Everything is float64.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._hyperparameters import check_positive
 from securefed._messages import Aggregate
 from securefed._persistence.packing import local
 from securefed._public import Public, require
@@ -22,21 +27,20 @@ from securefed.algorithms._audit_case import AuditCase
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._graph.edges import Edges
 from securefed.algorithms._graph.smooth import MomentumDescent, SmoothGraph
-from securefed.algorithms._hyperparameters import check_positive
 from securefed.datasets._base import Dataset
 from securefed.errors import DataError, DivergenceError
 
-CONSENSUS = "consensus"
-GRAPH = "graph"
-OBJECTIVE = "objective"
+CONSENSUS, GRAPH, OBJECTIVE = "consensus", "graph", "objective"
+"""Names of tensors: the graph that the server broadcasts, a client's graph, the value of g_i."""
 BLOWN_UP = 10
-"""An objective that rises by so many times its size at the start counts as divergence."""
+"""A client has diverged when g_i rises by more than so many times |g_i| + alpha d of the start; descent lowers it."""
 FAR = 1e3
-"""So does a broadcast so many times beyond its public bound."""
+"""A run has diverged when an entry of a broadcast exceeds its public bound so many times."""
 
 REMEDY = "lower step_size or momentum, raise start_weight or zeta, or scale the data down"
 
 Memory = tuple[Array, ...]
+"""The vectors that a client keeps from round to round; the first is its graph, where it has one."""
 edges_of = lru_cache(maxsize=8)(Edges)
 
 
@@ -60,11 +64,12 @@ class GraphClient:
     """State of one client.
 
     Attributes:
-        memory: the method's own vectors.
+        memory: vectors that the client keeps from round to round.
         counted: number of its contributions that a sum has counted.
         distances: z_i / N_i, (edges,): all that a method uses of the data.
-        ceiling: g_i beyond it counts as divergence.
         share: N_i / (largest N_j), from public facts.
+        ceiling: largest value of g_i; a client beyond it has diverged.
+        public: public facts of the run.
     """
 
     memory: Memory
@@ -168,7 +173,10 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         strength: Array | float = 0.0,
         anchor: Array | float = 0.0,
     ) -> tuple[Array, Array]:
-        """Run the descent; NaN for a client that diverges, so that those computed with it go on."""
+        """Make K steps on g_i(w) + strength / 2 ||w - anchor||^2 and return the last two iterates.
+
+        The graph of a client that diverges is NaN, so that clients computed together with it go on.
+        """
         graph, previous = self.descent().run(own.problem, graph, previous, own.distances, strength, anchor)
         fine = own.problem.objective(graph, own.distances)[..., None] <= own.ceiling
         return np.where(fine, graph, np.nan), previous
@@ -178,7 +186,7 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         return SmoothGraph(edges_of(public.features), self.alpha, self.beta, self.zeta)
 
     def refuse_oscillation(self, strength: float) -> None:
-        """No curvature is below 4 beta + strength, so that beyond 2 / eta every step overshoots by more."""
+        """Raise `ConfigError` where every step overshoots; g_i with the pull has curvatures >= 4 beta + strength."""
         least = 4 * self.beta + strength
         require(
             self.step_size * least <= 2,
@@ -186,14 +194,15 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         )
 
     def largest_weight(self, public: Public) -> float:
-        """Bound on a weight in a message: twice the largest of any minimiser, or twice the start.
+        """Bound the weights in a message: twice the largest weight of any minimiser, or twice the start.
 
-        No theorem for iterates. Beyond it a client refuses (`RangeRefused`) and the federation doubles the bound.
+        That iterates stay below is not proven: a client beyond the bound refuses (`RangeRefused`), and the federation
+        doubles it.
         """
         return 2 * max(self.start_weight, self.problem(public).largest_weight)
 
     def largest_objective(self, public: Public) -> float:
-        """Bound on |g_i| at weights within `largest_weight`; entries of z / N are at most (2 feature_bound)^2."""
+        """Bound |g_i| at weights within `largest_weight`; entries of z / N are at most (2 feature_bound)^2."""
         weight, edges = self.largest_weight(public), edges_of(public.features)
         logarithm = max(-math.log(self.zeta), math.log((edges.vertices - 1) * weight + self.zeta), 1.0)
         smooth = edges.count * weight * (2 * public.feature_bound) ** 2
@@ -225,7 +234,7 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         Raises:
             DataError: an entry is too large.
         """
-        largest, limit = float(np.abs(self.read(broadcast)).max(initial=0.0)), FAR * self.usual(public)
+        largest, limit = float(np.abs(self.read(broadcast)).max(initial=0.0)), FAR * self.broadcast_bound(public)
         if not largest <= limit:
             raise DataError(f"the broadcast reaches {largest:.3g}; one that has not blown up stays within {limit:.3g}")
 
@@ -237,7 +246,7 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         Raises:
             DivergenceError: the local steps overflow, or leave the domain of the objective.
         """
-        own = self._own([client], lambda values: values[0])
+        own = self._local_data([client], lambda values: values[0])
         with np.errstate(over="ignore", invalid="ignore"):
             sent, memory = self.steps(self.read(broadcast), client.memory, own)
         return self._contribution(client, sent, memory)
@@ -246,7 +255,7 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         self, clients: Sequence[GraphClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> list[tuple[GraphClient, Tensors] | DivergenceError]:
         """Return for each client the result of `contribute`, or the error that it raises; clients are batched."""
-        own = self._own(clients, np.stack)
+        own = self._local_data(clients, np.stack)
         memory = tuple(np.stack(part) for part in zip(*(client.memory for client in clients), strict=True))
         with np.errstate(over="ignore", invalid="ignore"):
             sent, fresh = self.steps(self.read(broadcast), memory, own)
@@ -271,12 +280,12 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         """
         with np.errstate(over="ignore", invalid="ignore"):
             consensus = self.update(aggregate.total, aggregate.survivors, server.public)
-        if not (np.abs(consensus) <= FAR * self.usual(server.public)).all():  # NaN fails the comparison
+        if not (np.abs(consensus) <= FAR * self.broadcast_bound(server.public)).all():  # NaN fails the comparison
             raise DivergenceError(f"round {server.round}: the broadcast has blown up: {REMEDY}")
         return replace(server, consensus=consensus, round=server.round + 1)
 
-    def usual(self, public: Public) -> float:
-        """Bound on the entries of a broadcast."""
+    def broadcast_bound(self, public: Public) -> float:
+        """Bound the entries of a broadcast."""
         return self.largest_weight(public)
 
     def evaluation_layout(self, public: Public) -> Layout:
@@ -284,7 +293,7 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         return Layout((TensorSpec(OBJECTIVE, (), self.largest_objective(public), 64),))
 
     def evaluate(self, client: GraphClient, broadcast: Tensors) -> Tensors:
-        """`objective`: g_i at the client's own graph, or at the consensus where it has none."""
+        """Return `objective`, g_i at the client's own graph, or at the consensus where it has none."""
         graph = client.memory[0] if self.result else self.read(broadcast)
         return {OBJECTIVE: self.problem(client.public).objective(graph, client.distances)}
 
@@ -302,7 +311,9 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         out = {spec.name: np.asarray(sent[spec.name]).reshape(spec.shape) for spec in specs}
         return replace(client, memory=memory, counted=client.counted + 1), out
 
-    def _own(self, clients: Sequence[GraphClient], join: Callable[[list[Array]], Array]) -> LocalGraphData:
+    def _local_data(self, clients: Sequence[GraphClient], join: Callable[[list[Array]], Array]) -> LocalGraphData:
+        """Return the inputs of the local steps; `join` stacks the clients' arrays, or takes the only one."""
+
         def column(values: Iterable[float]) -> Array:
             return join([np.asarray([value]) for value in values])
 
@@ -317,6 +328,6 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
 
 
 def mean_of_shares(total: Array, survivors: Sequence[int], public: Public) -> Array:
-    """The mean of graphs weighted by N_i, from the sum of (N_i / largest N) w_i over the survivors."""
+    """Return the mean of the graphs w_i, weighted by N_i, from the sum of (N_i / largest N) w_i over the survivors."""
     rows = np.asarray(public.rows, np.float64)
     return np.asarray(total / (rows[list(survivors)].sum() / rows.max()))

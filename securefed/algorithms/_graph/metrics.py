@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._hyperparameters import check_number
 from securefed._tensors import Array
-from securefed.algorithms._hyperparameters import check_number
 from securefed.errors import DataError
 
 
@@ -53,13 +53,14 @@ def edge_scores(learned: Array, truth: Array, threshold: float = 0.2) -> EdgeSco
         ConfigError: a negative threshold.
     """
     check_number("threshold", threshold, 0)
+    learned, truth = np.asarray(learned), np.asarray(truth)
     if learned.shape != truth.shape or truth.ndim != 1:
         raise DataError(f"two graphs on the same vertices are compared, not {learned.shape} with {truth.shape}")
     if not (truth > 0).any():
         raise DataError("the true graph has no edges, so recall and relative error are undefined; leave it out")
-    found, there = learned > threshold, truth > 0
-    hits, edges = int((found & there).sum()), int(found.sum())
-    precision, recall = hits / max(edges, 1), hits / int(there.sum())
+    learned_edges, true_edges = learned > threshold, truth > 0
+    hits = int((learned_edges & true_edges).sum())
+    precision, recall = hits / max(int(learned_edges.sum()), 1), hits / int(true_edges.sum())
     f_score = 2 * precision * recall / (precision + recall) if hits else 0.0
     return EdgeScores(precision, recall, f_score, float(np.linalg.norm(learned - truth) / np.linalg.norm(truth)))
 

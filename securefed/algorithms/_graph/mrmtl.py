@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._hyperparameters import check_number
 from securefed._public import Public
 from securefed._tensors import Array, Tensors, TensorSpec
 from securefed.algorithms._base import algorithms
 from securefed.algorithms._graph.method import GRAPH, GraphMethod, LocalGraphData, Memory, edges_of
-from securefed.algorithms._hyperparameters import check_number
 
 
 @algorithms.register(

@@ -11,15 +11,16 @@ from typing import Literal
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice, check_positive
 from securefed._public import Public
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
 from securefed.algorithms._base import algorithms
 from securefed.algorithms._graph.edges import Edges
 from securefed.algorithms._graph.method import GRAPH, GraphClient, GraphMethod, LocalGraphData, Memory, edges_of
-from securefed.algorithms._hyperparameters import check_choice, check_positive
 from securefed.errors import DivergenceError
 
 WEIGHTED, WEIGHT, PENALTY = "weighted", "weight", "penalty"
+"""Names of tensors: gamma_i w_i, gamma_i, and the distance from w_i to the consensus as `PPGL.penalty` measures it."""
 Weights = Literal["automatic", "equal"]
 
 
@@ -95,7 +96,7 @@ class PPGL(GraphMethod):
         return {WEIGHTED: gamma * graph, WEIGHT: gamma}, (graph, previous, gamma)
 
     def contribution_weights(self, graph: Array, consensus: Array, own: LocalGraphData) -> Array:
-        """gamma_i, (..., 1)."""
+        """Compute the weights gamma_i, (..., 1)."""
         equal = np.full(own.first.shape, 1 / own.clients)
         if self.weights == "equal":
             return equal
@@ -117,7 +118,7 @@ class PPGL(GraphMethod):
         return np.asarray(distance - floor * np.log1p(distance / floor))
 
     def objective(self, graphs: Array, consensus: Array, distances: Array, public: Public) -> float:
-        """Problem (8), its norm softened as in `penalty`. `graphs` and `distances` = z_i / N_i are (clients, edges)."""
+        """Compute (8), its norm softened as in `penalty`; `graphs` and `distances` = z_i / N_i are (clients, edges)."""
         fit = self.problem(public).objective(graphs, distances).sum()
         pull = self.rho * self.penalty(graphs, consensus).sum()
         return float(fit + pull + self.sparsity * np.abs(consensus).sum())
@@ -128,10 +129,10 @@ class PPGL(GraphMethod):
         return Layout((*super().evaluation_layout(public), TensorSpec(PENALTY, (), float(farthest), 64)))
 
     def evaluate(self, client: GraphClient, broadcast: Tensors) -> Tensors:
-        """`objective` and `penalty`: their sum over clients, rho times the latter, plus lambda ||w_con||_1 is (8)."""
+        """Return `objective` and `penalty`; with their sums, objective + rho penalty + lambda ||w_con||_1 is (8)."""
         penalty = self.penalty(client.memory[0], self.read(broadcast))
         return {**super().evaluate(client, broadcast), PENALTY: penalty}
 
     def personal(self, client: GraphClient) -> Tensors:
-        """`graph` w_i, and `weight` gamma_i as last used."""
+        """Return the client's `graph` w_i, and its `weight` gamma_i as last used."""
         return {GRAPH: client.memory[0], WEIGHT: client.memory[2].reshape(())}

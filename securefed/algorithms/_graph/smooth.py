@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._tensors import Array
 from securefed.algorithms._graph.edges import Edges
-from securefed.algorithms._hyperparameters import check_integer, check_number, check_positive
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ class MomentumDescent:
     steps: int
 
     def __post_init__(self) -> None:
-        rate = self.step_size
-        check_positive("step_size", rate)
+        check_positive("step_size", self.step_size)
         check_number("momentum", self.momentum, 0, 1)
         check_integer("local_steps", self.steps, 1)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-# In the order of `securefed list` and of the audit's report.
+# Importing a module registers its algorithms, in the order of `securefed list` and of the audit's report.
+# ruff: noqa: F401
 # isort: off
 from securefed.algorithms._optimization.proximal import L1, NoRegulariser, Nuclear, Regulariser
 from securefed.algorithms._optimization.method import GradientMethod
@@ -18,22 +19,3 @@ from securefed.algorithms._optimization.fedadmm import CompositeFedADMM
 from securefed.algorithms._optimization.losac_prox import LoSACProx
 from securefed.algorithms._optimization.scaffold_prox import ScaffoldProx
 # isort: on
-
-__all__ = [
-    "DSGD",
-    "L1",
-    "CompositeFedADMM",
-    "FedAvg",
-    "FedCM",
-    "FedProx",
-    "FedSaga",
-    "GradientMethod",
-    "LoSAC",
-    "LoSACProx",
-    "MimeSVRG",
-    "NoRegulariser",
-    "Nuclear",
-    "Regulariser",
-    "Scaffold",
-    "ScaffoldProx",
-]

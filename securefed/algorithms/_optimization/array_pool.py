@@ -40,8 +40,7 @@ class ArrayPool:
 
     def _idle(self, size: int) -> Array:
         """Return an idle block of at least `size` bytes, or a new one in place of slightly smaller idle blocks."""
-        held = _references(self._blocks)
-        idle = [k for k, count in enumerate(held) if count == _OURS]
+        idle = [k for k, count in enumerate(_references(self._blocks)) if count == _OURS]
         fitting = [k for k in idle if size <= len(self._blocks[k]) <= ROOMY * size]
         if fitting:
             return self._blocks[min(fitting, key=lambda k: len(self._blocks[k]))]
@@ -52,6 +51,7 @@ class ArrayPool:
 
 
 def _references(blocks: Sequence[Array]) -> list[int]:
+    """Return the interpreter's reference count of each array."""
     return [sys.getrefcount(block) for block in blocks]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from securefed._public import Public, require
-from securefed.algorithms._hyperparameters import check_integer
+from securefed._hyperparameters import check_integer
+from securefed._public import Public
 from securefed.algorithms._optimization.local_steps import BatchDraw, Memory
 from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model
@@ -26,6 +27,8 @@ class BlockMethod(GradientMethod):
     local_steps: int = 5
     blocks: int = 1
 
+    test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_integer("local_steps", self.local_steps, 1)
@@ -42,10 +45,5 @@ class BlockMethod(GradientMethod):
         return BatchDraw.of([blocks[j] if self.blocks > 1 else slice(None) for j in drawn], drawn)
 
     def enough_rows(self, public: Public) -> None:
-        """Check that every client has at least as many rows as blocks.
-
-        Raises:
-            ConfigError: a client has fewer rows.
-        """
-        fewest = min(public.rows)
-        require(self.blocks <= fewest, f"{self.blocks} blocks need as many rows of every client; one has {fewest}")
+        """Raise `ConfigError` unless every client has at least as many rows as blocks."""
+        check_integer("blocks", self.blocks, 1, min(public.rows), note="(the rows of the smallest client)")

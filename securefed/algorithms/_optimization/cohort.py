@@ -1,7 +1,8 @@
-"""Several clients' local steps as one batched computation.
+"""Compute the local steps of several simulated clients as one batched computation.
 
-Clients are grouped so that all of a group make equally many steps on batches of about equal size, and so that a group's
-vectors and rows stay in the processor's cache as far as they can.
+`groups` divides the clients: those of a group make equally many steps on batches of about equal size, and their vectors
+and rows fit the processor's cache as far as they can. `together` stacks the rows of a group, and returns the inputs of
+its local steps, whose gradients are computed for all its clients in one call.
 """
 
 from __future__ import annotations
@@ -21,46 +22,49 @@ from securefed.datasets._base import Dataset
 from securefed.problems._base import LinearInput
 
 GROUP_BYTES = 2 * 2**20
-"""Of one vector of a group, (clients, parameters): beyond a core's own cache a round takes up to 4 times as long."""
-FRAME_BYTES = 24 * 2**20
-"""As `GROUP_BYTES`, for groups that form their largest weight once a round: many clients share a product, and few
-groups wait for the interpreter's lock."""
+"""Largest size of one vector of a group, (clients, parameters). Beyond a core's own cache a round takes up to 4 times
+as long."""
+FACTORED_BYTES = 24 * 2**20
+"""The same for groups computed by `FactoredCohort`, which form their largest weight only once a round: larger groups
+share a matrix product, and wait less for the interpreter's lock."""
 BATCH_BYTES = 6 * 2**20
-"""Of the rows of one step of a group: larger stacks take twice the time a client, in memory traffic."""
+"""Largest size of the rows of one step of a group. Larger stacks take twice the time per client, in memory traffic."""
 MOVED = 128
 """Multiplications that cost as much as moving one entry of a vector through a local step (measured: 100 to 200)."""
 
 
 def groups(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw]) -> list[list[int]]:
-    """Positions of clients to compute together. Batches are padded to the largest: to less than twice their rows."""
+    """Return the positions of the clients of each group.
+
+    Batches are padded to the largest of the group, which has less than twice the rows of the smallest.
+    """
     kinds: dict[tuple[int, int], list[int]] = {}
     for position, (data, draw) in enumerate(zip(datasets, draws, strict=True)):
         widest = max(draw.sizes(data.rows), default=0)
         kinds.setdefault((len(draw.parts), widest.bit_length()), []).append(position)
     entry, out = model.problem.dtype.itemsize, []
     for (_, bits), members in kinds.items():
-        room = _room(model, datasets, draws, members)
+        vector_bytes = FACTORED_BYTES if _factored(model, datasets, draws, members) else GROUP_BYTES
         row = datasets[members[0]].features * entry
-        most = max(1, min(room // (model.layout.size * entry), BATCH_BYTES // (2**bits * row)))
+        most = max(1, min(vector_bytes // (model.layout.size * entry), BATCH_BYTES // (2**bits * row)))
         out += _evenly(members, most)
     return out
 
 
 def _evenly(members: list[int], most: int) -> list[list[int]]:
-    """Groups of about equal size; all in one where they fit, else an even number, or two threads end by waiting."""
+    """Cut positions into groups of about equal size and at most `most`: one, or an even number for two threads."""
     count = -(-len(members) // most)
     if count > 1:
         count = min(len(members), count + count % 2)
     return [[int(i) for i in part] for part in np.array_split(members, count)]
 
 
-def _room(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> int:
-    """Bytes of one vector of a group."""
-    return FRAME_BYTES if _factored(model, datasets, draws, members) else GROUP_BYTES
-
-
 def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], pool: ArrayPool) -> LocalTraining:
-    """The work of a group: its gradient takes (clients, parameters) or (parameters,), gives (clients, parameters)."""
+    """Return the inputs of a group's local steps.
+
+    Its gradient takes a point (parameters,) common to all clients, or (clients, parameters) with one for each, and
+    returns (clients, parameters).
+    """
     group = _Group(model, datasets, draws, pool)
     dtype = model.problem.dtype
 
@@ -86,31 +90,32 @@ class _Group:
         self._model, self._datasets, self._draws, self._pool = model, datasets, draws, pool
         self._targets = [model.problem.targets(data) for data in datasets]
         self._stacks: dict[int | None, StackedRows] = {}
-        self._frame: FactoredCohort | None = None
+        self._factored: FactoredCohort | None = None
         if isinstance(model.problem, LinearInput) and _factored(model, datasets, draws, range(len(datasets))):
             inner = _unformed(model, model.problem, datasets, draws, range(len(datasets)))
-            self._frame = FactoredCohort(model, model.problem, len(datasets), inner, pool)
+            self._factored = FactoredCohort(model, model.problem, len(datasets), inner, pool)
 
     def step(self, step: int) -> StackedRows:
-        """The rows of a local step; kept where a frame needs them again."""
+        """Return the rows of a local step; they are kept where a `FactoredCohort` needs them again."""
         parts = [draw.parts[step] for draw in self._draws]
         if all(isinstance(part, slice) for part in parts):
             return self.whole()
-        if self._frame is None:
+        if self._factored is None:
             return self._stacked(parts)
         if step not in self._stacks:
             self._stack_round()
         return self._stacks[step]
 
     def whole(self) -> StackedRows:
-        """All rows."""
+        """Return all rows of every client."""
         if None not in self._stacks:
             self._stacks[None] = self._stacked([slice(None)] * len(self._datasets))
         return self._stacks[None]
 
     def gradient(self, point: Array, stack: StackedRows) -> Any:
-        if self._frame is not None:
-            return self._frame.gradient(point, stack)
+        """Return the mean gradients over the rows, (clients, parameters)."""
+        if self._factored is not None:
+            return self._factored.gradient(point, stack)
         points = np.broadcast_to(point, (len(stack.x), self._model.layout.size))
         return self._model.gradients(points, stack.x, stack.y, stack.weights)
 
@@ -118,7 +123,7 @@ class _Group:
         return StackedRows.of(self._datasets, self._targets, parts, self._model.problem.dtype, self._pool, whole, start)
 
     def _stack_round(self) -> None:
-        """The rows of all steps, side by side in one array, as a frame's first and last product want them."""
+        """Copy the rows of all steps side by side into one array, which a `FactoredCohort` multiplies as a whole."""
         sizes = [draw.sizes(data.rows) for data, draw in zip(self._datasets, self._draws, strict=True)]
         ends = np.cumsum([0, *np.max(sizes, axis=0)])
         whole = self._pool.empty((len(sizes), int(ends[-1]), self._datasets[0].features), self._model.problem.dtype)
@@ -158,9 +163,10 @@ def _unformed(
 
 
 def _widest(datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> int:
-    """Rows of the largest step."""
+    """Return the number of rows of the largest step of these clients."""
     return max(max(draws[i].sizes(datasets[i].rows), default=0) for i in members)
 
 
 def _block(blocks: Sequence[int]) -> Block:
+    """Return the index of the block that a step uses: one number where it is the same for all clients."""
     return blocks[0] if len(set(blocks)) == 1 else np.asarray(blocks)

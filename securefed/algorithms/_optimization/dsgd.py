@@ -6,16 +6,16 @@ from Gradients, sec. 3.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer
 from securefed._public import Public
 from securefed._tensors import Array, Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_integer
 from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors, batches
 from securefed.algorithms._optimization.method import GradientMethod
 
@@ -40,13 +40,7 @@ class DSGD(GradientMethod):
     """
 
     test_settings: ClassVar = {"learning_rate": 0.05}
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.1},
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
-        default=True,
-    )
+    audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.1}, default=True)
 
     batch_size: int | None = None
 
@@ -54,9 +48,8 @@ class DSGD(GradientMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size = self.batch_size
-        if size is not None:
-            check_integer("batch_size", size, 1, note="(or None for all rows)")
+        if self.batch_size is not None:
+            check_integer("batch_size", self.batch_size, 1, note="(or None for all rows)")
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         """Bound each contributed vector in units of the gradient's largest entry."""

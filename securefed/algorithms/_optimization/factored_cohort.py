@@ -1,14 +1,17 @@
-"""Compute several clients' local steps without forming the gradients of weights that enter only by a product.
+"""Compute several clients' local steps without forming the gradients of large weight matrices in every step.
 
-Where rows enter a model as z = x W^T alone, the gradient in W over rows X is D^T X, D = d loss / dz. Local steps
-combine vectors linearly, so that W is at any time a combination of vectors received or remembered and of such products:
+Where the rows X of a step enter a model only as z = X W^T, the gradient of the loss in W is D^T X, with D = d loss / dz
+(the slopes). Local steps only add and scale vectors. So W is at any time a combination of vectors W_j that the client
+received or remembered and of the gradients D_s^T X_s of earlier steps s, with numbers a_j and c_s:
 
-    X W^T = sum_j a_j X W_j^T + sum_s c_s (X X_s^T) D_s
+    W = sum_j a_j W_j + sum_s c_s D_s^T X_s,    hence    X W^T = sum_j a_j X W_j^T + sum_s c_s (X X_s^T) D_s
 
-This takes the small X X_s^T instead of a gradient of W's size in every step; W itself is formed once, for what is sent.
-The same holds of an inner weight, between what enters its layer and the slopes behind it, which come back as D W.
-The update lines of a method run unchanged: they get a `FactoredVector` where they would get a vector, and must
-not write into vectors.
+This needs the small matrices X X_s^T instead of a gradient of W's size in every step; W itself is formed once a round,
+for what is sent. The same holds for an inner weight of a network, with the inputs of its layer in the place of X; for
+back-propagation it is also multiplied from the other side, D W.
+
+A method's update lines run unchanged: where they would get a vector of numbers they get a `FactoredVector`, which keeps
+the a_j and c_s. They must not write into vectors.
 """
 
 from __future__ import annotations
@@ -25,22 +28,24 @@ from securefed.algorithms._optimization.array_pool import ArrayPool
 from securefed.algorithms._optimization.factored_gradients import Coefficient, Coefficients, FactoredGradients
 from securefed.algorithms._optimization.lazy_sums import MANY, LazySum, unscaled
 from securefed.algorithms._optimization.model import Model
-from securefed.algorithms._optimization.stacked_rows import StackedRows, side_by_side
+from securefed.algorithms._optimization.stacked_rows import StackedRows, joined
 from securefed.problems._base import LinearInput
 from securefed.problems._weight_products import DenseWeightProducts, times, turned
 
 
 @dataclass(eq=False)
 class FactoredCohort:
-    """A group of clients whose vectors are kept as combinations of received vectors and factored gradients.
+    """A group of clients whose vectors are kept as combinations of stored vectors and of gradients in factors.
 
     Attributes:
-        model: its problem is a `LinearInput`, whose input weight comes first in the vector.
-        count: clients.
-        inner: the problem's inner weights that are not formed either.
+        model: the model; its problem is a `LinearInput`, whose input weight comes first in a vector.
+        problem: that problem.
+        count: number of clients.
+        inner: names of the problem's inner weights that are not formed in every step either.
         pool: where large arrays come from.
-        vectors: (parameters,) or (clients, parameters) received or remembered vectors, by identity.
-        taken: the rows and slopes D (clients, widest, outputs) of each gradient so far.
+        vectors: received or remembered vectors, (parameters,) or (clients, parameters), by `id`.
+        taken: the rows X_s and slopes D_s (clients, widest, outputs) of each gradient computed so far.
+        factors: by name of an inner weight, its gradients in factors.
     """
 
     model: Model
@@ -65,25 +70,25 @@ class FactoredCohort:
 
     @property
     def input(self) -> TensorSpec:
-        """The input weight."""
+        """The weight W by which the rows enter."""
         return self.model.layout.specs[0]
 
     @property
     def others(self) -> list[TensorSpec]:
-        """The parameters that are formed in every step."""
+        """The parameters that are formed in every step: all but W and the inner weights `inner`."""
         return [spec for spec in self.model.layout.specs[1:] if spec.name not in self.factors]
 
     @property
     def formed(self) -> tuple[int, int]:
-        """Shape of the numbers of a combination's `rest`."""
+        """Shape of the numbers of `others`, (clients, entries)."""
         return self.count, sum(spec.size for spec in self.others)
 
     def part(self, vector: Array, name: str) -> Array:
-        """A parameter's entries (..., size) of a vector."""
+        """Return the entries (..., size) of one parameter in a vector."""
         return vector[..., self._places[name]]
 
     def of(self, vector: Array | FactoredVector) -> FactoredVector:
-        """A vector as a combination of itself."""
+        """Return a stored vector as a `FactoredVector`, one times itself."""
         if isinstance(vector, FactoredVector):
             return vector
         if id(vector) not in self._rests:
@@ -92,7 +97,7 @@ class FactoredCohort:
         return FactoredVector(self, {id(vector): 1.0}, {}, self._rests[id(vector)])
 
     def gradient(self, point: Array | FactoredVector, rows: StackedRows) -> FactoredVector:
-        """Mean gradients, each at the client's own point, or all at the same."""
+        """Compute the clients' mean gradients over `rows`, each at the client's own point, or all at the same."""
         own, others = self.of(point), self.others
         rest = own.rest.numbers(self.formed, self.model.problem.dtype)
         known = self.model.split(np.broadcast_to(rest, self.formed), others)
@@ -113,7 +118,7 @@ class FactoredCohort:
         return gradient
 
     def numbers(self, own: FactoredVector) -> Array:
-        """(clients, parameters)."""
+        """Compute the entries of a vector, (clients, parameters)."""
         out = self.pool.empty((self.count, self.model.layout.size), self.model.problem.dtype)
         for columns, places in self._columns():
             own.rest.write(out[:, places], columns)
@@ -122,7 +127,7 @@ class FactoredCohort:
         return out
 
     def _form(self, own: FactoredVector, spec: TensorSpec, out: Array) -> None:
-        """A weight's entries (clients, size)."""
+        """Write a weight's entries into `out`, (clients, size)."""
         if own.steps and spec is self.input:
             slopes, rows = self._gathered(own.steps)
             np.matmul(turned(slopes), rows, out=out.reshape(self.count, *spec.shape))
@@ -149,13 +154,13 @@ class FactoredCohort:
         return [(1.0, common.reshape(spec.shape)), *out]
 
     def _rest(self, vector: Array) -> Array:
-        """The entries of all parameters that are formed; a view where they lie together."""
+        """Return the entries of `others` in a stored vector; a view where they lie together."""
         if not self.factors:
             return vector[..., self.input.size :]
         return np.concatenate([self.part(vector, spec.name) for spec in self.others], axis=-1)
 
     def _columns(self) -> list[tuple[slice, slice]]:
-        """Columns of the numbers of a `rest`, and where in a vector they belong."""
+        """Return the columns of the numbers of `others`, and for each its place in a vector."""
         if not self.factors:
             return [(slice(None), slice(self.input.size, None))]
         out, start = [], 0
@@ -165,7 +170,7 @@ class FactoredCohort:
         return out
 
     def _entered(self, own: FactoredVector, rows: StackedRows) -> Array:
-        """X W^T (clients, widest, outputs)."""
+        """Compute X W^T, (clients, widest, outputs)."""
         terms = [self._kernel(rows, earlier) @ slope for earlier, slope in self._sums(own.steps)]
         for identity, coefficient in own.vectors.items():
             product = self._product(identity, rows)
@@ -176,7 +181,7 @@ class FactoredCohort:
         return _summed(terms or [np.zeros((*rows.x.shape[:2], self.input.shape[0]), rows.x.dtype)])
 
     def _product(self, identity: int, rows: StackedRows) -> Array:
-        """X W_j^T, kept for the whole round."""
+        """Compute X W_j^T for a stored vector; it is kept for the whole round."""
         key = (identity, id(rows.whole))
         if key not in self._products:
             vector = self.part(self.vectors[identity], self.input.name)
@@ -185,21 +190,21 @@ class FactoredCohort:
         return self._products[key][:, rows.start : rows.start + rows.x.shape[1]]
 
     def _kernel(self, rows: StackedRows, earlier: StackedRows) -> Array:
-        """X X_s^T (clients, widest, widest of step s), kept."""
+        """Compute X X_s^T, (clients, widest, widest of step s); it is kept for the whole round."""
         key = (id(rows), id(earlier))
         if key not in self._products:
             self._products[key] = rows.x @ earlier.x.swapaxes(1, 2)
         return self._products[key]
 
     def _sums(self, steps: Coefficients) -> list[tuple[StackedRows, Array]]:
-        """The steps' slopes, those on the same rows added up."""
+        """Return rows X_s and slopes c_s D_s of the steps; those of steps on the same rows are added up."""
         by_rows: dict[int, dict[int, Coefficient]] = {}
         for step, coefficient in steps.items():
             by_rows.setdefault(id(self.taken[step][0]), {})[step] = coefficient
         return [(self.taken[next(iter(own))][0], self._sum(key, own)) for key, own in by_rows.items()]
 
     def _sum(self, key: int, steps: dict[int, Coefficient]) -> Array:
-        """Slopes of steps on the same rows, added to the last sum where that was of some of them."""
+        """Return sum_s c_s D_s for steps on the same rows; the last such sum is extended where it can be."""
         known, last = self._added.get(key, ({}, None))
         if last is None or any(steps.get(step) is not coefficient for step, coefficient in known.items()):
             known, last = {}, None
@@ -211,16 +216,22 @@ class FactoredCohort:
         return total
 
     def _gathered(self, steps: Coefficients) -> tuple[Array, Array]:
-        """Slopes and rows of all steps side by side."""
+        """Return the slopes and the rows of all steps, each side by side in one array."""
         sums = self._sums(steps)
         if len(sums) == 1:
             return sums[0][1], sums[0][0].x
-        return np.concatenate([slope for _, slope in sums], axis=1), side_by_side([rows for rows, _ in sums])
+        return np.concatenate([slope for _, slope in sums], axis=1), joined([rows for rows, _ in sums])
 
 
 @dataclass(frozen=True, eq=False)
 class _Products:
-    """Products with the weights of one point: of `formed` as they are, of inner ones by their factors."""
+    """Products with the weights of one point, which the problem asks for by the weights' names.
+
+    Attributes:
+        frame: the group of clients.
+        own: the point.
+        formed: products with the weights that are formed; those with the others go by their factors.
+    """
 
     frame: FactoredCohort
     own: FactoredVector
@@ -253,9 +264,15 @@ class _Products:
 
 
 class FactoredVector(NDArrayOperatorsMixin):
-    """A combination of a frame's vectors and gradients, (clients, parameters); `rest` holds all parameters but W.
+    """A vector (clients, parameters) as a combination of stored vectors and of gradients, for NumPy's operators.
 
     Sums and multiples stay combinations; for every other operation of NumPy the numbers are computed first.
+
+    Attributes:
+        frame: the group of clients.
+        vectors: the a_j, by `id` of the stored vector.
+        steps: the c_s, by number of the step.
+        rest: the entries of all parameters that are formed in every step, as a sum.
     """
 
     def __init__(self, frame: FactoredCohort, vectors: Coefficients, steps: Coefficients, rest: LazySum) -> None:
@@ -304,7 +321,7 @@ class FactoredVector(NDArrayOperatorsMixin):
         return getattr(ufunc, method)(*numbers, **rest)
 
     def _linear(self, ufunc: np.ufunc, inputs: tuple[Any, ...]) -> FactoredVector | None:
-        """The sum or multiple, or `None` where it is neither."""
+        """Return the result of a sum or of a product with a number; `None` for other operations."""
         of = self.frame.of
         match ufunc, inputs:
             case np.negative, _:
@@ -326,6 +343,7 @@ class FactoredVector(NDArrayOperatorsMixin):
 
 
 def _coefficient(item: Any) -> bool:
+    """Return whether an operand is a number for all clients, or (clients, 1) with one for each."""
     return np.ndim(item) == 0 or (isinstance(item, np.ndarray) and item.ndim == 2 and item.shape[1] == 1)
 
 
@@ -334,6 +352,7 @@ def _scaled(coefficients: Coefficients, factor: Coefficient) -> Coefficients:
 
 
 def _joined(left: Coefficients, right: Coefficients, sign: float) -> Coefficients:
+    """Return the coefficients of left + sign * right, without those that are 0."""
     out = dict(left)
     for key, value in right.items():
         out[key] = out[key] + sign * value if key in out else sign * value
@@ -343,10 +362,12 @@ def _joined(left: Coefficients, right: Coefficients, sign: float) -> Coefficient
 
 
 def _cube(coefficient: Coefficient) -> Coefficient:
+    """Return a coefficient that multiplies arrays (clients, rows, entries)."""
     return coefficient if np.ndim(coefficient) == 0 else coefficient[:, :, None]
 
 
 def _summed(terms: Sequence[Array]) -> Array:
+    """Add arrays, into the first of them."""
     out = terms[0]
     for term in terms[1:]:
         out += term

@@ -6,20 +6,20 @@ Source: Liu et al., LoSAC, appendix E, (74)-(84), Algorithm 3, after Zhou and Li
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice, check_integer, check_positive
 from securefed._public import Public, require
 from securefed._tensors import Array, Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_choice, check_integer, check_positive
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.algorithms._optimization.method import ModelServer
 from securefed.algorithms._optimization.model import Model
-from securefed.algorithms._optimization.proximal import L1, NoRegulariser, Regulariser, reach
+from securefed.algorithms._optimization.proximal import L1, NoRegulariser, Regulariser, check_regulariser, reach
 from securefed.algorithms._optimization.stepping import SteppingMethod
 
 DualSteps = Literal["each", "last"]
@@ -54,19 +54,15 @@ class CompositeFedADMM(SteppingMethod):
     1.6 rho. `dual_steps="last"` is the remedy.
 
     Attributes:
-        rho: > 0.      regulariser: Psi.
+        rho: penalty of the distance between X_i and Z, positive.
+        regulariser: Psi.
         dual_steps: `each`: (84) after every local step, as Algorithm 3 prints it; `last`: once, after the T-th.
         server_steps: 0 solves (82) in closed form; else so many proximal steps (81) from the old Z, the paper's M.
         server_rate: eta_g of those steps, with eta_g rho N < 2.
     """
 
     test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "regulariser": L1(0.05)}
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 1},
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
-    )
+    audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 1})
 
     learning_rate: float = 1e-4
     local_steps: int = 1
@@ -82,6 +78,7 @@ class CompositeFedADMM(SteppingMethod):
         super().__post_init__()
         for name, value in (("rho", self.rho), ("server_rate", self.server_rate)):
             check_positive(name, value)
+        check_regulariser(self.regulariser)
         check_choice("dual_steps", self.dual_steps, ("each", "last"))
         check_integer("server_steps", self.server_steps, 0, note="(0: closed form)")
 
@@ -109,8 +106,8 @@ class CompositeFedADMM(SteppingMethod):
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
         """Run the local steps of one round."""
-        z, (kept, dual, joined) = received["x"], memory
-        point = joined * kept + (1.0 - joined) * z
+        z, (stored, dual, joined) = received["x"], memory
+        point = joined * stored + (1.0 - joined) * z
         before, eta = dual + self.rho * point, self.learning_rate
         shrink = 1.0 / (1.0 + self.rho * eta)
         for step in range(self.local_steps):
@@ -123,14 +120,14 @@ class CompositeFedADMM(SteppingMethod):
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
         """Compute the server's next vectors from the sum."""
         heard = vectors["heard"].copy()
-        joining = len(survivors) - heard[survivors].sum()
+        joining = len(survivors) - heard[survivors].sum()  # clients heard for the first time
         heard[survivors] = 1.0
         z = vectors["x"].astype(self.problem.dtype)  # as the clients have it
         summed = vectors["sum"] + total["dv"] + joining * self.rho * z
         return {"x": self._solve(vectors["x"], summed, heard.sum(), public), "sum": summed, "heard": heard}
 
     def _solve(self, z: Array, summed: Array, heard: float, public: Public) -> Array:
-        """(82), or (81) `server_steps` times."""
+        """Return the next Z by (82), or by `server_steps` steps (81)."""
         layout, prox = Model(self.problem, public).layout, self.regulariser.prox
         if not self.server_steps:
             return prox(summed / (self.rho * heard), 1.0 / (self.rho * heard), layout)

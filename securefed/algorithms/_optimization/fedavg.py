@@ -1,20 +1,20 @@
-"""Federated averaging.
+"""FedAvg: federated averaging of models that clients train by local gradient steps.
 
 Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, Algorithm 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice
 from securefed._public import Public
 from securefed._tensors import Array, Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_choice
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Size, Vectors
 from securefed.algorithms._optimization.stepping import PassingMethod
 
@@ -39,13 +39,8 @@ class FedAvg(PassingMethod):
         weighting: `rows`: w_i = n_i over the mean of all n_i (public); `uniform`: w_i = 1.
     """
 
-    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5},
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
-        default=True,
+    audit_case: ClassVar = replace(
+        ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5}, default=True
     )
 
     weighting: Weighting = "rows"

@@ -5,14 +5,14 @@ Source: Xu et al., FedCM: Federated Learning with Client-level Momentum (arXiv:2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from securefed._public import Public, require
+from securefed._hyperparameters import check_number, check_positive
+from securefed._public import Public
 from securefed._tensors import Array, Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_positive
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.algorithms._optimization.stepping import SteppingMethod
 
@@ -40,13 +40,7 @@ class FedCM(SteppingMethod):
         server_rate: eta_g > 0; `None` is eta T, which moves x by the mean of the local updates.
     """
 
-    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5},
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
-    )
+    audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5})
 
     alpha: float = 0.1
     server_rate: float | None = None
@@ -56,7 +50,7 @@ class FedCM(SteppingMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 < self.alpha <= 1, f"alpha must lie in (0, 1], not {self.alpha}")
+        check_number("alpha", self.alpha, most=1, positive=True)
         if self.server_rate is not None:  # `None` stands for learning_rate * local_steps
             check_positive("server_rate", self.server_rate)
 

@@ -5,14 +5,14 @@ Source: Li et al., Federated Optimization in Heterogeneous Networks (MLSys 2020)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from securefed._hyperparameters import check_number
 from securefed._public import require
 from securefed._tensors import Array
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_number
 from securefed.algorithms._optimization.fedavg import FedAvg
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors
 
@@ -41,13 +41,7 @@ class FedProx(FedAvg):
             declared bound would not hold.
     """
 
-    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5},
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
-    )
+    audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5})
 
     mu: float = 0.1
 

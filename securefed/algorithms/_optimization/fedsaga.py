@@ -6,14 +6,14 @@ equations (7)-(9), Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from securefed._hyperparameters import check_choice
 from securefed._public import Public
 from securefed._tensors import Array, Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_choice
 from securefed.algorithms._optimization.blocks import BlockMethod
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors, pick, put
 
@@ -45,12 +45,8 @@ class FedSaga(BlockMethod):
             `clients`: x <- x + (1/N) sum dx, as line 6 of Algorithm 1 prints it, S/N of the former.
     """
 
-    test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2}
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 2, "blocks": 1},
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
+    audit_case: ClassVar = replace(
+        ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 2, "blocks": 1}
     )
 
     average: Average = "participants"
@@ -59,8 +55,7 @@ class FedSaga(BlockMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = ("participants", "clients")
-        check_choice("average", self.average, known)
+        check_choice("average", self.average, ("participants", "clients"))
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         """Bound each contributed vector in units of the gradient's largest entry."""

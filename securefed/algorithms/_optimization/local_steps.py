@@ -1,7 +1,9 @@
-"""Local steps of one round, fed by a gradient oracle.
+"""The inputs of a client's local steps in one round: a function that computes gradients, and the rows of each step.
 
-The same lines run on a client's rows, on a whole cohort at once and inside an attacker's simulation, where a leading
-axis counts clients or candidates: they use nothing but `+ - *`.
+A method's local steps are written once, against `LocalTraining`. They run on one client's rows, on several clients at
+once, and inside an attacker's simulation, where a leading axis counts clients or candidates. This works because the
+steps use nothing but `+ - *`. `batches` and `passes` draw the rows of each step; `pick` and `put` read and write the
+gradients that block methods store.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ Vectors = Mapping[str, Array]
 """Vectors (..., parameters) by part, as a method's broadcast or contribution holds them."""
 
 Size = float | Array
+"""A number of rows: of one client, or (clients, 1) of several."""
 Block = int | Array
 """Index of a block, or (clients,) an index for each client of a cohort."""
 Rows = Array | slice
+"""Rows of a data set: their positions, or a slice for all."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,11 @@ class BatchDraw:
 
     @classmethod
     def of(cls, parts: Sequence[Rows], blocks: Sequence[int] | None = None) -> BatchDraw:
-        """A draw; without `blocks` every step uses the first."""
+        """Make a draw; without `blocks` every step uses the first block."""
         return cls(tuple(parts), (0,) * len(parts) if blocks is None else tuple(blocks))
 
     def sizes(self, rows: int) -> tuple[int, ...]:
-        """Number of rows of each local step."""
+        """Return the number of rows of each local step, for a client with `rows` rows."""
         return tuple(rows if isinstance(part, slice) else len(part) for part in self.parts)
 
 
@@ -52,7 +56,7 @@ class BatchDraw:
 class LocalTraining:
     """Inputs of the local steps of one client, or of several at once.
 
-    Of several clients, sizes are (clients, 1) and vectors (clients, parameters).
+    For several clients, numbers of rows are (clients, 1) and vectors (clients, parameters).
 
     Attributes:
         gradient: `gradient(point, step)`: MEAN gradient at `point` over the rows of local step `step`.
@@ -72,7 +76,7 @@ class LocalTraining:
 
 
 def batches(rows: int, size: int | None, steps: int, rng: np.random.Generator) -> list[Rows]:
-    """Rows of each local step: all (`size` None or >= rows), or batches of a fresh permutation each epoch."""
+    """Draw the rows of each local step: all (`size` None or >= rows), or batches of a fresh permutation each epoch."""
     if size is None or size >= rows:
         return [slice(None)] * steps
     per_epoch = rows // size
@@ -84,7 +88,7 @@ def batches(rows: int, size: int | None, steps: int, rng: np.random.Generator) -
 
 
 def passes(rows: int, size: int | None, epochs: int, rng: np.random.Generator) -> list[Rows]:
-    """Rows of each local step: `epochs` passes over all rows, the last batch of a pass smaller where it must be."""
+    """Draw the rows of each local step: `epochs` passes over all rows, the last batch of a pass smaller if need be."""
     if size is None or size >= rows:
         return [slice(None)] * epochs
     orders = [rng.permutation(rows) for _ in range(epochs)]
@@ -92,7 +96,7 @@ def passes(rows: int, size: int | None, epochs: int, rng: np.random.Generator) -
 
 
 def pick(stored: Sequence[Array], block: Block) -> Array:
-    """`stored[block]`; for a cohort, every client's own block of (clients, parameters)."""
+    """Return `stored[block]`; for several clients, (clients, parameters) with each client's own block."""
     if isinstance(block, int):
         return stored[block]
     out = np.empty_like(stored[0])
@@ -102,7 +106,10 @@ def pick(stored: Sequence[Array], block: Block) -> Array:
 
 
 def put(stored: Sequence[Array], block: Block, value: Array) -> list[Array]:
-    """`stored` with `value` at `block`. A cohort's arrays, stacked for the round, are overwritten; others never are."""
+    """Return `stored` with `value` at `block`.
+
+    For several clients the arrays of `stored`, which were stacked for the round, are overwritten.
+    """
     out = list(stored)
     if isinstance(block, int):
         out[block] = value

@@ -1,4 +1,6 @@
-"""LoSAC: local stochastic average control.
+"""LoSAC: local stochastic average control, local gradient steps corrected by a stored average of all gradients.
+
+A client stores the last gradient y_ij of each of its M blocks of rows, the server the sum phi of all of them.
 
 Source: Liu et al., LoSAC: An Efficient Local Stochastic Average Control Method for Federated Optimization,
 equations (8), (11)-(13), Algorithm 2.
@@ -6,14 +8,14 @@ equations (8), (11)-(13), Algorithm 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from securefed._hyperparameters import check_choice
 from securefed._public import Public
 from securefed._tensors import Array, Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_choice
 from securefed.algorithms._optimization.blocks import BlockMethod
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Size, Vectors, pick, put
 
@@ -50,14 +52,9 @@ class LoSAC(BlockMethod):
             client's gradient and the effective step is M eta; `consistent`: g_ij = sum of the block's gradients.
     """
 
-    test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2}
     # Two local steps, as in the comparison with SCAFFOLD in the paper's table 2.
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.1, "local_steps": 2, "blocks": 1},
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
-        default=True,
+    audit_case: ClassVar = replace(
+        ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.1, "local_steps": 2, "blocks": 1}, default=True
     )
 
     block_scale: BlockScale = "printed"
@@ -67,15 +64,15 @@ class LoSAC(BlockMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = ("printed", "consistent")
-        check_choice("block_scale", self.block_scale, known)
+        check_choice("block_scale", self.block_scale, ("printed", "consistent"))
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         """Bound each contributed vector in units of the gradient's largest entry."""
         self.enough_rows(public)
         rows = max(public.rows)
         stored = float(rows if self.block_scale == "printed" else -(-rows // self.blocks))
-        # |g_ij|, |y_ij| <= stored; |phi / N| <= (1/S) sum over N clients and M blocks; each touched block changes by 2.
+        # |g_ij| and |y_ij| are at most `stored`, |phi / N| <= control * stored (a sum over N clients and M blocks, over
+        # S), and a block that is drawn changes by at most 2 stored.
         control = self.blocks * public.clients / public.cohort
         touched = min(self.local_steps, self.blocks)
         step = self.learning_rate * self.local_steps * (control + 2.0)

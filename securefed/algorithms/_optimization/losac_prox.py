@@ -6,12 +6,12 @@ equations (14)-(16), sec. 5.5.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from securefed._public import Public
 from securefed._tensors import Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
 from securefed.algorithms._optimization.losac import LoSAC
 from securefed.algorithms._optimization.proximal import L1, Nuclear
@@ -40,11 +40,9 @@ class LoSACProx(ProximalSteps, LoSAC):
 
     test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2, "regulariser": Nuclear(0.05)}
     # Stored gradients do not depend on the proximal operator.
-    audit_case: ClassVar = AuditCase(
+    audit_case: ClassVar = replace(
+        ROWS_CASE,
         settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 1, "blocks": 1, "regulariser": L1(0.01)},
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
     )
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:

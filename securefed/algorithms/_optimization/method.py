@@ -1,6 +1,9 @@
-"""The base of all gradient methods: states, names on the wire, commit and roll-back, evaluation.
+"""The base class of all gradient methods: server and clients train the parameters of a problem by gradient steps.
 
-A method adds three things: the bounds of its contribution, a client's local steps, and the server's update.
+Parameters, gradients and whatever else a method exchanges are flat vectors with one entry per parameter, called by a
+short name such as `x` (the model) or `delta`. The base class keeps the states, turns vectors into named tensors and
+back, refuses runs that diverge, and computes clients in batches. A method adds four things: which vectors are sent, the
+bounds of a contribution (`factors`), a client's local steps (`steps`), and the server's update (`update`).
 """
 
 from __future__ import annotations
@@ -13,12 +16,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from securefed._hyperparameters import check_positive
 from securefed._messages import Aggregate
 from securefed._persistence.packing import local
 from securefed._public import Public
 from securefed._tensors import Array, Layout, Ring, Tensors, TensorSpec
 from securefed.algorithms._base import Algorithm, RoundOutcome
-from securefed.algorithms._hyperparameters import check_positive
 from securefed.algorithms._optimization.array_pool import ArrayPool
 from securefed.algorithms._optimization.cohort import groups, together
 from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors, batches
@@ -30,9 +33,10 @@ from securefed.problems import Problem, problems
 from securefed.problems._linear import SoftmaxRegression
 
 BLOWN_UP = 1e6
-"""A run has diverged when an entry of a server's vector exceeds this many times its largest entry at the start."""
+"""A run has diverged when an entry of a server's vector exceeds this many times its largest entry at the start: far
+more than a converging run grows by, and far below the overflow of float32 (3e38)."""
 HOPELESS = 1e12
-"""A contribution with an entry beyond this has diverged, whatever its bounds."""
+"""A contribution or broadcast with an entry beyond this has diverged, whatever its bounds."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class ModelServer:
         vectors: the server's vectors by name; `x` is the model, the others belong to the method.
         model: the problem's model; it is never stored with the state.
         round: number of completed rounds.
-        peaks: for each vector its largest entry at the start (the first value that is not 0, and at least 1).
+        peaks: for each vector its largest absolute entry in the first round in which that is not 0.
     """
 
     vectors: dict[str, Array]
@@ -82,9 +86,10 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
     learning_rate: float = 0.1
 
     received: ClassVar[tuple[str, ...]] = ("x",)
-    """Vectors of the broadcast: `x` under the problem's own names, others with a prefix."""
+    """Names of the vectors in a broadcast. On the wire the tensors of `x` have the problem's own names, such as
+    `weight`; those of another vector, such as `phi`, have its name before them, `phi.weight`."""
     sent: ClassVar[tuple[str, ...]]
-    """Vectors of the contribution."""
+    """Names of the vectors in a contribution; their tensors have the vector's name before them."""
     replayable: ClassVar[bool] = True
     """True if an attacker can run `steps` in the clients' place, from a memory of zeros. The method then uses only
     `+ - *`, so that it also runs on complex numbers and on projections of the vectors.
@@ -92,7 +97,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)
-        if not isinstance(self.problem, Problem):
+        if not isinstance(self.problem, Problem) or isinstance(self.problem, type):
             raise ConfigError(
                 f"problem must be a problem, such as securefed.problems.SoftmaxRegression(); got {self.problem!r}."
             )
@@ -192,19 +197,16 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         datasets = [client.data for client in clients]
         draws = [self.draw(data.rows, rng) for data, rng in zip(datasets, rngs, strict=True)]
 
-        pool = self._pool
+        pool = self._pool  # before the threads start, so that they share one
 
         def compute(members: list[int]) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
             work = together(model, [datasets[i] for i in members], [draws[i] for i in members], pool)
             return self._group(received, [clients[i] for i in members], work)
 
-        parts = groups(model, datasets, draws)
-        found = side_by_side(compute, parts)
-        by_client = {
-            i: one
-            for members, results in zip(parts, found, strict=True)
-            for i, one in zip(members, results, strict=True)
-        }
+        members_of_groups = groups(model, datasets, draws)
+        by_client: dict[int, tuple[ModelClient, Tensors] | DivergenceError] = {}
+        for members, results in zip(members_of_groups, side_by_side(compute, members_of_groups), strict=True):
+            by_client |= dict(zip(members, results, strict=True))
         return [by_client[i] for i in range(len(clients))]
 
     @cached_property
@@ -215,21 +217,23 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
     def _group(
         self, received: Vectors, clients: Sequence[ModelClient], work: LocalTraining
     ) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
+        """Return for each client of a group the result of `contribute`, or the error that it raises."""
         size = clients[0].model.layout.size
         memory = tuple(np.stack(part) for part in zip(*(client.memory for client in clients), strict=True))
         with np.errstate(over="ignore", invalid="ignore"):
-            sent, fresh = self.steps(received, memory, work)
+            sent, new_memory = self.steps(received, memory, work)
         sent = {part: np.broadcast_to(value, (len(clients), size)) for part, value in sent.items()}
         out: list[tuple[ModelClient, Tensors] | DivergenceError] = []
         for k, client in enumerate(clients):
-            own = {part: value[k] for part, value in sent.items()}
+            vectors = {part: value[k] for part, value in sent.items()}
             try:  # a copy of the memory, or a client's one row would keep the whole group's alive
-                out.append(self._contribution(client, own, tuple(value[k].copy() for value in fresh)))
+                out.append(self._contribution(client, vectors, tuple(value[k].copy() for value in new_memory)))
             except DivergenceError as error:
                 out.append(error)
         return out
 
     def _contribution(self, client: ModelClient, sent: Vectors, memory: Memory) -> tuple[ModelClient, Tensors]:
+        """Return a client's tentative state and its contribution; raise `DivergenceError` where a vector diverged."""
         out: dict[str, Array] = {}
         for part in self.sent:
             self._check(sent[part], part, "a client's local steps")
@@ -237,7 +241,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         return replace(client, pending=memory), out
 
     def read(self, model: Model, broadcast: Tensors) -> dict[str, Array]:
-        """The vectors of a broadcast."""
+        """Return the vectors of a broadcast by name."""
         return {part: model.vector("" if part == "x" else part, broadcast) for part in self.received}
 
     def combine(self, server: ModelServer, aggregate: Aggregate) -> ModelServer:
@@ -252,9 +256,9 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
             vectors = self.update(server.vectors, total, np.asarray(aggregate.survivors), model.public)
         peaks = dict(server.peaks)
         for part, value in vectors.items():
-            where, known = f"round {server.round}", peaks.get(part) or _peak(server.vectors[part])
-            self._check(value, part, where, BLOWN_UP * max(known, 1.0) if known else HOPELESS)
-            peaks[part] = known or _peak(value)
+            peak = peaks.get(part) or _peak(server.vectors[part])
+            self._check(value, part, f"round {server.round}", BLOWN_UP * max(peak, 1.0) if peak else HOPELESS)
+            peaks[part] = peak or _peak(value)
         return replace(server, vectors=vectors, round=server.round + 1, peaks=peaks)
 
     def commit(self, client: ModelClient, outcome: RoundOutcome) -> ModelClient:
@@ -270,13 +274,13 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         return Layout(tuple(TensorSpec(name, (), bound * rows, 64) for name, bound in largest.items()))
 
     def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
-        """Sums over the client's rows: `loss` (regulariser included), `count`, and what else the problem measures."""
+        """Return sums over the client's rows: `loss` (regulariser included), `count`, and what the problem measures."""
         data, parameters = client.data, client.model.parameters(broadcast)
         sums = self.problem.measure(parameters, data.x, self.problem.targets(data))
         return {name: np.asarray(value) for name, value in sums.items()}
 
     def utility(self, output: Tensors, test: Dataset) -> float:
-        """The problem's score of a run's output on held-out rows (accuracy in [0, 1]); higher is better."""
+        """Return the problem's score of a run's output on held-out rows (accuracy in [0, 1]); higher is better."""
         return self.problem.score(output, test.x, self.problem.targets(test))
 
     @staticmethod
@@ -299,4 +303,5 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
 
 def _peak(value: Array) -> float:
+    """Return the largest absolute entry."""
     return float(max(value.max(initial=0.0), -value.min(initial=0.0)))  # NaN stays; no array of magnitudes in between

@@ -6,14 +6,14 @@ Algorithm 1 with SGD as the base and full-batch gradients in the correction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from securefed._public import Public
 from securefed._tensors import Array, Ring, Tensors
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.algorithms._optimization.method import ModelServer
@@ -48,13 +48,7 @@ class MimeSVRG(SteppingMethod):
     gradient descent.
     """
 
-    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 2},
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
-    )
+    audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 2})
 
     received: ClassVar[tuple[str, ...]] = ("x", "c")
     sent: ClassVar[tuple[str, ...]] = ("direction",)

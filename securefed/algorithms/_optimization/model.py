@@ -1,4 +1,4 @@
-"""A problem on flat vectors, so that update lines read as in the papers."""
+"""Turn a problem's named parameters into one flat vector and back, so that updates read as in the papers: x - eta g."""
 
 from __future__ import annotations
 
@@ -17,29 +17,34 @@ from securefed.problems._base import Problem
 
 @dataclass(frozen=True)
 class Model:
-    """The parameters of `problem` as one vector of length `layout.size`."""
+    """The parameters of a problem as one flat vector of length `layout.size`.
+
+    Attributes:
+        problem: what is trained.
+        public: public facts of the run, from which the parameters' shapes follow.
+    """
 
     problem: Problem
     public: Public
 
     @cached_property
     def layout(self) -> Layout:
-        """Name the tensors of one contribution, with bounds from public facts."""
+        """Return the names and shapes of the parameters, in the vector's order."""
         return Layout(tuple(TensorSpec(name, shape) for name, shape in self.problem.shapes(self.public).items()))
 
     def gradient(self, vector: Array, data: Dataset, rows: Rows) -> Array:
-        """Mean gradient over `data`'s `rows`."""
+        """Compute the mean gradient over these rows of `data`, (parameters,)."""
         parameters, problem = self.layout.unflatten(vector), self.problem
         return self.flatten(problem.gradient(parameters, data.x[rows], problem.targets(data)[rows]))
 
     def gradients(self, vectors: Array, x: Array, y: Array, weights: Array) -> Array:
-        """Mean gradients (clients, parameters), each at a row of `vectors`; the rest as `Problem.gradients`."""
-        found = self.problem.gradients(self.split(vectors, self.layout.specs), x, y, weights)
-        parts = [np.asarray(found[name]).reshape(len(vectors), -1) for name in self.layout.names]
+        """Compute mean gradients (clients, parameters), each at a row of `vectors`; see `Problem.gradients`."""
+        gradients = self.problem.gradients(self.split(vectors, self.layout.specs), x, y, weights)
+        parts = [np.asarray(gradients[name]).reshape(len(vectors), -1) for name in self.layout.names]
         return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
 
     def split(self, vectors: Array, specs: Sequence[TensorSpec]) -> dict[str, Array]:
-        """By name, views (clients, *shape) of `vectors` (clients, entries), which hold these tensors in turn."""
+        """Return views (clients, *shape) of the tensors that `vectors` (clients, entries) holds one after another."""
         out: dict[str, Array] = {}
         start = 0
         for spec in specs:
@@ -48,33 +53,32 @@ class Model:
         return out
 
     def zeros(self) -> Array:
-        """A vector of zeros in the problem's own precision."""
+        """Return a vector of zeros in the problem's own precision."""
         return np.zeros(self.layout.size, self.problem.dtype)
 
     def flatten(self, tensors: Tensors) -> Array:
-        """(parameters,) in the problem's own precision."""
+        """Return named tensors as a vector (parameters,) in the problem's own precision."""
         return self.layout.flatten(tensors, self.problem.dtype)
 
     def specs(self, part: str, factor: float, ring: Ring) -> tuple[TensorSpec, ...]:
-        """Tensors `part.NAME` whose entries reach `factor` times those of a gradient."""
+        """Describe the tensors of the vector `part`, with a bound of `factor` times a gradient's largest entry."""
+        layout = self.layout  # before the bounds: `shapes` refuses data that cannot be trained on
         bounds = self.problem.gradient_bounds(self.public)
-        return tuple(
-            TensorSpec(label(part, spec.name), spec.shape, factor * bounds[spec.name], ring) for spec in self.layout
-        )
+        return tuple(TensorSpec(label(part, s.name), s.shape, factor * bounds[s.name], ring) for s in layout)
 
     def name(self, part: str, vector: Array) -> dict[str, Array]:
-        """The vector's tensors, called `part.NAME` (`NAME` for an empty part)."""
+        """Return a vector's tensors under the names `part.NAME`, or `NAME` for an empty part."""
         return {label(part, name): value for name, value in self.layout.unflatten(vector).items()}
 
     def vector(self, part: str, tensors: Tensors) -> Array:
-        """Inverse of `name`; other tensors are ignored."""
+        """Return the vector whose tensors are called `part.NAME`; other tensors are ignored."""
         return self.flatten({name: tensors[label(part, name)] for name in self.layout.names})
 
     def parameters(self, tensors: Tensors) -> dict[str, Array]:
-        """The model in a broadcast, by the problem's own names."""
+        """Return the model's parameters in a broadcast, by the problem's own names."""
         return {name: np.asarray(tensors[name]) for name in self.layout.names}
 
 
 def label(part: str, name: str) -> str:
-    """`part.NAME`; packing reserves '/' and ':'."""
+    """Return a tensor's name on the wire; the separator is a dot because packed states reserve '/' and ':'."""
     return f"{part}.{name}" if part else name

@@ -9,10 +9,11 @@ operators: Parikh and Boyd, Proximal Algorithms, sec. 6.5.2 (l1) and 6.7.3 (nucl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from securefed._hyperparameters import check_positive
 from securefed._public import Public, require
 from securefed._tensors import Array, Layout
 from securefed.algorithms._optimization.model import Model
@@ -79,7 +80,7 @@ class L1:
     weight: float
 
     def __post_init__(self) -> None:
-        _positive(self.weight)
+        check_positive("the regulariser's weight", self.weight)
 
     def check(self, layout: Layout) -> None:
         """Accept every layout."""
@@ -104,7 +105,7 @@ class Nuclear:
     weight: float
 
     def __post_init__(self) -> None:
-        _positive(self.weight)
+        check_positive("the regulariser's weight", self.weight)
 
     def check(self, layout: Layout) -> None:
         """Raise `ConfigError` where no parameter is a matrix."""
@@ -129,6 +130,12 @@ class Nuclear:
         return out
 
 
+def check_regulariser(value: Any) -> None:
+    """Raise `ConfigError` unless `value` is a regulariser object."""
+    fits = isinstance(value, Regulariser) and not isinstance(value, type)
+    require(fits, f"regulariser must be a regulariser, such as securefed.algorithms.L1(0.05); got {value!r}.")
+
+
 def reach(regulariser: Regulariser, problem: Problem, public: Public) -> float:
     """Return the largest change of an entry by a proximal step of size 1, in units of the smallest gradient bound.
 
@@ -137,14 +144,6 @@ def reach(regulariser: Regulariser, problem: Problem, public: Public) -> float:
     """
     regulariser.check(Model(problem, public).layout)
     return regulariser.weight / min(problem.gradient_bounds(public).values())
-
-
-def _positive(weight: float) -> None:
-    fine = np.isfinite(weight) and weight > 0
-    require(
-        fine,
-        f"the regulariser's weight must be positive and finite, not {weight}; without one use NoRegulariser()",
-    )
 
 
 def _matrices(vector: Array, layout: Layout) -> list[tuple[slice, Array]]:

@@ -10,7 +10,7 @@ from securefed._public import Public
 from securefed._tensors import Array, Ring
 from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model
-from securefed.algorithms._optimization.proximal import NoRegulariser, Regulariser, reach
+from securefed.algorithms._optimization.proximal import NoRegulariser, Regulariser, check_regulariser, reach
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,10 @@ class ProximalSteps(GradientMethod):
     regulariser: Regulariser = NoRegulariser()
 
     replayable: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_regulariser(self.regulariser)
 
     def widened(
         self, factors: Mapping[str, tuple[float, Ring]], steps: int, public: Public

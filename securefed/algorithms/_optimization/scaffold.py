@@ -1,18 +1,20 @@
-"""SCAFFOLD: control variates against client drift.
+"""SCAFFOLD: local gradient steps from which control variates remove the client's own bias.
+
+A client stores an estimate c_i of its gradient, the server the mean c of these; a local step follows g - c_i + c.
 
 Source: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, Algorithm 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from securefed._hyperparameters import check_choice
 from securefed._public import Public
 from securefed._tensors import Array, Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_choice
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.algorithms._optimization.model import Model
 from securefed.algorithms._optimization.stepping import SteppingMethod
@@ -44,14 +46,9 @@ class Scaffold(SteppingMethod):
         option: how c_i is refreshed.
     """
 
-    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
     # Two local steps, as in the comparison with LoSAC in LoSAC's table 2.
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.1, "local_steps": 2},
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
-        default=True,
+    audit_case: ClassVar = replace(
+        ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.1, "local_steps": 2}, default=True
     )
 
     option: Option = "II"
@@ -74,13 +71,13 @@ class Scaffold(SteppingMethod):
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
         """Run the local steps of one round."""
-        x, c, own = received["x"], received["c"], memory[0]
-        point, seen = x, 0.0 * own
+        x, c, c_i = received["x"], received["c"], memory[0]
+        y, summed = x, 0.0 * c_i
         for step in range(self.local_steps):
-            gradient = work.gradient(point, step)
-            point, seen = self.moved(point, gradient - own + c, work.public), seen + gradient
-        fresh = work.anchor(x) if self.option == "I" else seen / self.local_steps
-        return {"dx": point - x, "dc": fresh - own}, (fresh,)
+            gradient = work.gradient(y, step)
+            y, summed = self.moved(y, gradient - c_i + c, work.public), summed + gradient
+        new_c_i = work.anchor(x) if self.option == "I" else summed / self.local_steps
+        return {"dx": y - x, "dc": new_c_i - c_i}, (new_c_i,)
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
         """Compute the server's next vectors from the sum."""

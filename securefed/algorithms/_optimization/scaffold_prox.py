@@ -6,12 +6,12 @@ Karimireddy et al. 2020, Algorithm 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from securefed._public import Public
 from securefed._tensors import Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import ROWS_CASE
 from securefed.algorithms._base import algorithms
 from securefed.algorithms._optimization.proximal import L1
 from securefed.algorithms._optimization.proximal_steps import ProximalSteps
@@ -40,7 +40,8 @@ class ScaffoldProx(ProximalSteps, Scaffold):
 
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "regulariser": L1(0.05)}
     # Option I stores gradients of the loss, which do not depend on the proximal operator.
-    audit_case: ClassVar = AuditCase(
+    audit_case: ClassVar = replace(
+        ROWS_CASE,
         settings={
             "problem": "softmax",
             "learning_rate": 0.05,
@@ -48,9 +49,6 @@ class ScaffoldProx(ProximalSteps, Scaffold):
             "option": "I",
             "regulariser": L1(0.01),
         },
-        secret="samples",
-        split="rows_each=1",
-        utility="accuracy",
     )
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:

@@ -73,7 +73,7 @@ class StackedRows:
         return cls(x, y, weights, whole, start)
 
 
-def side_by_side(stacks: Sequence[StackedRows]) -> Array:
+def joined(stacks: Sequence[StackedRows]) -> Array:
     """Join the rows of several steps, (clients, rows, features); a view if they are adjacent in one array."""
     first, starts = stacks[0], [stack.start for stack in stacks]
     ends = [stack.start + stack.x.shape[1] for stack in stacks]

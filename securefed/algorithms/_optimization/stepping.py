@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer
 from securefed._public import Public
-from securefed.algorithms._hyperparameters import check_integer
 from securefed.algorithms._optimization.local_steps import BatchDraw, batches, passes
 from securefed.algorithms._optimization.method import GradientMethod
 
@@ -23,6 +24,8 @@ class SteppingMethod(GradientMethod):
 
     local_steps: int = 5
     batch_size: int | None = None
+
+    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
 
     def __post_init__(self) -> None:
         super().__post_init__()

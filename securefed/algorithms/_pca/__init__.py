@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-# In the order of `securefed list` and of the audit's report.
+# Importing a module registers its algorithms, in the order of `securefed list` and of the audit's report.
+# ruff: noqa: F401
 # isort: off
 from securefed.algorithms._pca.centralised import PrincipalComponents, centralised, reconstruction_loss
 from securefed.algorithms._pca.ssi import SSI
@@ -13,16 +14,3 @@ from securefed.algorithms._pca.self_learning import SelfLearningPCA
 from securefed.algorithms._pca.fedpg import FedPG
 from securefed.algorithms._pca.fedpe import FedPE
 # isort: on
-
-__all__ = [
-    "FAPS",
-    "SSI",
-    "FedPE",
-    "FedPG",
-    "GuardedFAPS",
-    "LocalPower",
-    "PrincipalComponents",
-    "SelfLearningPCA",
-    "centralised",
-    "reconstruction_loss",
-]

@@ -1,4 +1,4 @@
-"""Centralised PCA: the pooled optimum that the federated methods are measured against. NOT federated.
+"""Centralised PCA: the leading components of all clients' rows pooled, to measure the federated methods against.
 
 It sees every row, so it is no `Algorithm` and is not registered: a reference for tests, benchmarks and the ledger.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import eigh
 
+from securefed._hyperparameters import check_integer
 from securefed._tensors import Array
-from securefed.algorithms._hyperparameters import check_integer
 from securefed.algorithms._pca.operators import Gram, orth
 from securefed.datasets._base import Dataset
 
@@ -38,7 +38,7 @@ class PrincipalComponents:
 
 
 def leading(gram: Gram, rank: int) -> PrincipalComponents:
-    """The components of one Gram operator. Fewer rows than `rank`: the basis is filled up with arbitrary directions.
+    """Compute the leading components of a Gram matrix; fewer rows than `rank` give some arbitrary directions.
 
     Raises:
         ConfigError: `rank` outside 1..features.
@@ -49,13 +49,14 @@ def leading(gram: Gram, rank: int) -> PrincipalComponents:
         values, vectors = eigh(gram.matrix, subset_by_index=[features - rank, features - 1])
         return PrincipalComponents(vectors[:, ::-1], float(np.clip(values, 0, None).sum()), gram.trace())
     _, singular, rows = np.linalg.svd(gram.x, full_matrices=False)
-    found = rows[:rank].T
-    basis = orth(np.hstack([found, np.eye(features, rank)]))[:, :rank] if found.shape[1] < rank else found
+    basis = rows[:rank].T
+    if basis.shape[1] < rank:
+        basis = orth(np.hstack([basis, np.eye(features, rank)]))[:, :rank]
     return PrincipalComponents(basis, float(np.sum(singular[:rank] ** 2)), gram.trace())
 
 
 def centralised(clients: Sequence[Dataset], rank: int, *, normalise: bool = False) -> PrincipalComponents:
-    """PCA of all clients' rows pooled; with `normalise` every client counts alike: S = sum_i S_i / n_i.
+    """Compute PCA of all clients' rows pooled; with `normalise` clients count alike: S = sum_i S_i / n_i.
 
     Rows are used as they are: centre them before, as for the federated methods.
     """

@@ -1,4 +1,8 @@
-"""Several clients' Gram operators as one, so that products and QR decompositions run on stacks instead of in a loop."""
+"""Stack the Gram matrices of several clients, so that one call multiplies or decomposes for all of them.
+
+A stack stands in for one client's `Gram` in a method's equations, which then run on arrays with a leading axis of
+clients. Clients are grouped so that a stack stays in the processor's cache.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,17 @@ from securefed._tensors import Array
 from securefed.algorithms._pca.operators import Gram
 
 STACK_BYTES = 2**20
-"""Of one stack of Gram matrices: about what stays in a core's cache from one product to the next."""
+"""Largest size of a stack of Gram matrices: about what stays in a core's cache from one product to the next."""
 
 
 @dataclass(frozen=True)
 class StackedGrams:
-    """S_1 .. S_C of clients that all have `Gram.matrix`, or all have not.
+    """The Gram matrices S_i = x_i^T x_i of several clients: all of them formed, or none.
 
     Attributes:
-        matrix: (clients, features, features), or `None`.
-        x: (clients, rows, features), shorter clients padded with rows of zeros, which leave S alone; `None` likewise.
+        matrix: (clients, features, features); `None` where they are not formed.
+        x: (clients, rows, features), clients with fewer rows padded with zeros, which do not change S_i; `None` where
+            the Gram matrices are formed.
     """
 
     matrix: Array | None
@@ -38,7 +43,7 @@ class StackedGrams:
         return cls(None, x)
 
     def times(self, basis: Array) -> Array:
-        """S_i V_i for V of shape (clients, features, columns), or for one V of all."""
+        """Compute S_i V_i for V of shape (clients, features, columns), or S_i V for one V (features, columns)."""
         if self.matrix is not None:
             return np.asarray(self.matrix @ basis)
         assert self.x is not None
@@ -46,7 +51,15 @@ class StackedGrams:
 
 
 def groups(grams: Sequence[Gram], kinds: Sequence[object]) -> Iterator[list[int]]:
-    """Positions of clients to compute together: of one kind, one form, about one size, and few enough for a stack."""
+    """Yield the positions of clients to compute together.
+
+    Clients of a group are of one kind, have their Gram matrices all formed or all not, have about equally many rows,
+    and are few enough for a stack.
+
+    Args:
+        grams: the clients' Gram matrices.
+        kinds: for each client a value; clients with different values are not computed together.
+    """
     members: dict[object, list[int]] = {}
     for position, (gram, kind) in enumerate(zip(grams, kinds, strict=True)):
         form = gram.x.shape[0].bit_length() if gram.matrix is None else -1

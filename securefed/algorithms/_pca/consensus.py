@@ -1,7 +1,14 @@
 """Consensus ADMM for PCA: the common part of FedPG and FedPE (fedpca_grassmann, Algorithms 1 and 2).
 
-min sum_i f_i(U_i) subject to U_i = Z, f_i(U) = ||(I - U U^T) A_i||_F^2  (3). The two methods differ in the
-local step that decreases the augmented Lagrangian.
+Client i has the rows A_i^T, a basis U_i (features, rank) and dual variables Y_i; the server has the consensus Z.
+
+    minimise  sum_i f_i(U_i)  subject to  U_i = Z,    f_i(U) = ||(I - U U^T) A_i||_F^2                          (3)
+
+    client:  C local steps from U_i that decrease f_i(U) + <Y_i, U - Z> + rho/2 ||U - Z||^2; sends M_i = U_i + Y_i / rho
+    server:  Z+ = mean of the M_i of the round's clients                                                       (8)
+    client:  Y_i <- Y_i + rho (U_i - Z+), once it has received Z+                                              (9)
+
+The two methods differ in the local step: FedPG keeps U_i orthonormal, FedPE penalises the deviation from it.
 """
 
 from __future__ import annotations
@@ -13,12 +20,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._messages import Aggregate, ClientId
 from securefed._persistence.packing import local
 from securefed._public import Public, require
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
+from securefed.algorithms._audit_case import AuditCase
 from securefed.algorithms._base import Algorithm, RoundOutcome
-from securefed.algorithms._hyperparameters import check_integer, check_number, check_positive
 from securefed.algorithms._pca import server as common
 from securefed.algorithms._pca.cohort import StackedGrams, groups
 from securefed.algorithms._pca.operators import Gram, check_rank, energy_bound, orth, random_basis
@@ -27,8 +35,9 @@ from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError, SecureFedError
 
 POINT = "point"
+"""Name of the contribution, M_i."""
 BLOWN_UP = 1e6
-"""A run has diverged when an entry of a point or mean exceeds this; entries of orthonormal bases are at most 1."""
+"""A run has diverged when an entry of a U_i or of Z exceeds this; entries of orthonormal bases are at most 1."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +82,6 @@ class ConsensusClient:
 class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
     """Solve consensus PCA by ADMM; the base of FedPG and FedPE.
 
-    In each round a client takes C local steps on F_i(U) = f_i(U) + <Y_i, U - Z> + rho/2 ||U - Z||^2 + ... and sends
-    M_i = U_i + Y_i / rho. The server's next Z is the mean of the M_i.
-
     Attributes:
         rank: k of the paper, the number of components.
         rho: penalty parameter. To converge it must be well above 2 lambda_1(S_i), with S_i = A_i A_i^T (over n_i where
@@ -102,6 +108,15 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
     tolerance: float = 1e-10
     max_rounds: int = 3000
     needs_outcome: ClassVar[bool] = True
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
+    audit_case: ClassVar[AuditCase] = AuditCase(
+        settings={"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True},
+        secret="gram",
+        split="standardised=20",
+        rounds=13,
+        clip=2.0,
+        utility="captured_variance",
+    )
 
     def __post_init__(self) -> None:
         check_integer("rank", self.rank, 1, note="(and at most the number of features)")
@@ -127,7 +142,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
             constraint_dual: T, (..., rank, rank).
         """
 
-    def settled_constraint(self, client: ConsensusClient) -> Array:
+    def next_constraint_dual(self, client: ConsensusClient) -> Array:
         """Return T_i after a round that counted the client's contribution."""
         return client.constraint_dual
 
@@ -175,7 +190,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         Raises:
             DivergenceError: the local steps diverge.
         """
-        U, Y = self._place(client, broadcast[BASIS])
+        U, Y = self._start_of_round(client, broadcast[BASIS])
         linear = Y - self.rho * broadcast[BASIS]
         with np.errstate(over="ignore", invalid="ignore"):
             for _ in range(self.local_steps):
@@ -192,20 +207,20 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
                 moved = self._moved([clients[k] for k in members], broadcast[BASIS])
             except DivergenceError:
                 moved = None  # at least one client diverged; compute each alone to find which
-            for place, k in enumerate(members):
+            for position, k in enumerate(members):
                 try:
                     if moved is None:
                         out[k] = self.contribute(clients[k], broadcast, rngs[k])
                     else:
-                        out[k] = self._contribution(clients[k], *moved[place])
+                        out[k] = self._contribution(clients[k], *moved[position])
                 except DivergenceError as error:
                     out[k] = error
         return out
 
     def _moved(self, clients: Sequence[ConsensusClient], Z: Array) -> list[tuple[Array, Array]]:
         """Return U_i after the local steps, and Y_i, for clients in one stack."""
-        places = [self._place(client, Z) for client in clients]
-        U, Y = (np.stack(part) for part in zip(*places, strict=True))
+        starts = [self._start_of_round(client, Z) for client in clients]
+        U, Y = (np.stack(part) for part in zip(*starts, strict=True))
         T = np.stack([client.constraint_dual for client in clients])
         scale = np.array([client.scale for client in clients])[:, None, None]
         grams, linear = StackedGrams.of([client.gram for client in clients]), Y - self.rho * Z
@@ -213,7 +228,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
             for _ in range(self.local_steps):
                 U = self.step(U, scale * grams.times(U), linear, T)
         # copies, or one client's state would keep the whole stack alive
-        return [(own.copy(), dual) for own, (_, dual) in zip(U, places, strict=True)]
+        return [(own.copy(), dual) for own, (_, dual) in zip(U, starts, strict=True)]
 
     def combine(self, server: ConsensusServer, aggregate: Aggregate) -> ConsensusServer:
         """Return the server's next state from the sum of the contributions."""
@@ -238,7 +253,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
                 "FedPG and FedPE commit a contribution with the broadcast that followed from its round; it is missing"
             )
         dual = self.rho * (client.point - outcome.broadcast[BASIS])  # (9)
-        return replace(client, dual=dual, constraint_dual=self.settled_constraint(client), point=None)
+        return replace(client, dual=dual, constraint_dual=self.next_constraint_dual(client), point=None)
 
     def evaluation_layout(self, public: Public) -> Layout:
         """Name the sums that `evaluate` returns, with bounds."""
@@ -257,7 +272,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return None
 
     @staticmethod
-    def _place(client: ConsensusClient, Z: Array) -> tuple[Array, Array]:
+    def _start_of_round(client: ConsensusClient, Z: Array) -> tuple[Array, Array]:
         """Return U_i and Y_i at the start of a round; before a client's first they are orth(Z) and 0."""
         U = orth(Z) if client.basis is None else client.basis
         return U, np.zeros_like(Z) if client.dual is None else client.dual

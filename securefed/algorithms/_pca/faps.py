@@ -1,4 +1,16 @@
-"""FAPS: federated ADMM-like PCA with projection splitting (faps, Algorithm 1)."""
+"""FAPS: federated PCA by projection splitting (faps, Algorithm 1); the result spans the p leading components.
+
+Client i holds the Gram matrix S_i = A_i A_i^T of its rows and an orthonormal basis X = X_i (features, p), the server an
+orthonormal basis Z. In a round a client moves X_i towards Z, and sends Q_i Z with the mask matrix Q_i of (18):
+
+    W        = -(I - X X^T) S_i X                                                       (16), for the X of last time
+    H        = S_i + X W^T + W X^T + beta_i Z Z^T                                       (12), (15)
+    X       <- the end of subspace iterations V <- orth(H V) from V = X, with W anew at the new X
+    Y_i      = Q_i Z = beta_i X (X^T Z) - X (W^T Z) - W (X^T Z)                         (18), (19)
+    server:  Z <- orth(sum_i Y_i)
+
+beta_i > 0 is the penalty: large values pull X_i to Z. Rule (25) adapts it, rule (26) ends the inner iterations.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +21,22 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice, check_integer, check_positive
 from securefed._persistence.packing import local
 from securefed._public import Public
 from securefed._tensors import Array, Layout, Tensors
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import GRAM_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_choice, check_integer, check_positive
 from securefed.algorithms._pca.cohort import StackedGrams, groups
 from securefed.algorithms._pca.operators import Gram, check_rank, energy_bound, off, orth
-from securefed.algorithms._pca.server import BASIS, SubspaceMethod, evaluate
+from securefed.algorithms._pca.server import BASIS, SubspaceMethod
 from securefed.datasets._base import Dataset
 from securefed.errors import DivergenceError, SecureFedError
 
 InnerRule = Literal["subspace", "bases", "reach"]
 PERIOD, GROWTH, STALL = 5, 1.1, 1.01
-"""Rule (25): every PERIOD rounds beta grows by GROWTH unless the distance fell by more than the factor STALL."""
+"""The paper's constants of rule (25): every PERIOD rounds beta_i grows by the factor GROWTH, unless the distance
+d_i = ||X_i X_i^T - Z Z^T||_F has fallen by more than the factor STALL since the last look."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +67,16 @@ class FAPSClient:
 )
 @dataclass(frozen=True)
 class FAPS(SubspaceMethod):
-    """Clients move their own subspace X_i towards Z, and send Q_i Z with the mask matrix Q_i of (18).
+    """Move each client's subspace X_i towards the server's Z, and send Q_i Z with the mask matrix Q_i of (18).
 
     Attributes:
-        beta_scale: beta_i^0 = beta_scale ||A_i||_2^2. At or below .05 without adaptation the method stagnates.
+        beta_scale: beta_i starts at beta_scale ||A_i||_2^2. At or below .05 without adaptation the method stagnates.
         adaptive: let beta_i grow by rule (25).
-        inner_rule: when the inner iterations end: `subspace` compares subspaces, `bases` is the paper's (26), `reach`
-            is a rule of this project: once X_i has moved `reach` times as far as Z is away, or has settled.
-        inner_tolerance: eps_x of that rule.
+        inner_rule: when the inner iterations end, V being the iterate and V+ the next. `subspace`: once
+            ||(I - V V^T) V+||_F <= inner_tolerance ||V+||_F. `bases`, the paper's (26): once ||V+ - V||_F is as small.
+            `reach`, a rule of this project: once V+ has left X_i by `reach` times the distance of Z from X_i, or moves
+            by no more than `inner_tolerance` times the distance that it has moved.
+        inner_tolerance: eps_x of these rules.
         inner_cap: largest number of inner iterations.
         inner_steps: exactly so many inner iterations instead of a rule.
         reach: of the rule of that name, in units of the distance from X_i to Z.
@@ -76,17 +91,7 @@ class FAPS(SubspaceMethod):
     argues for (its proposition 5; attack `gram/consensus`).
     """
 
-    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
-    audit_case: ClassVar = AuditCase(
-        settings={"rank": 5},
-        secret="gram",
-        split="one_small=8",
-        rounds=10,
-        clip=300.0,
-        utility="captured_variance",
-        default=True,
-        traced=1,  # a fit for every prefix takes seconds
-    )
+    audit_case: ClassVar = replace(GRAM_CASE, default=True, traced=1)  # a fit for every prefix takes seconds
 
     beta_scale: float = 0.15
     adaptive: bool = True
@@ -104,8 +109,7 @@ class FAPS(SubspaceMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("beta_scale", self.beta_scale)
-        rules = get_args(InnerRule)
-        check_choice("inner_rule", self.inner_rule, rules)
+        check_choice("inner_rule", self.inner_rule, get_args(InnerRule))
         check_positive("reach", self.reach)
         check_positive("inner_tolerance", self.inner_tolerance)
         check_integer("inner_cap", self.inner_cap, 1)
@@ -135,13 +139,13 @@ class FAPS(SubspaceMethod):
     ) -> tuple[FAPSClient, Tensors]:
         """Compute one client's contribution and its tentative state."""
         Z = broadcast[BASIS]
-        X, W = self._memory(client, Z)
-        return self._result(client, Z, X, self._round(MaskedGram(client.gram, X, W, client.beta, Z)))
+        X, W = self._start(client, Z)
+        return self._result(client, Z, X, self._step(MaskedGram(client.gram, X, W, client.beta, Z)))
 
     def contribute_together(
         self, clients: Sequence[FAPSClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> list[tuple[FAPSClient, Tensors] | SecureFedError]:
-        """`contribute` of several clients, their inner iterations side by side."""
+        """Return for each client the result of `contribute`, or the error that it raises; clients are stacked."""
         Z = broadcast[BASIS]
         out: dict[int, tuple[FAPSClient, Tensors] | SecureFedError] = {}
         grams = [client.gram for client in clients]
@@ -156,18 +160,14 @@ class FAPS(SubspaceMethod):
             out |= dict(zip(members, results, strict=True))
         return [out[i] for i in range(len(clients))]
 
-    def evaluate(self, client: FAPSClient, broadcast: Tensors) -> Tensors:
-        """Return sums over the client's rows."""
-        return evaluate(client.gram, broadcast[BASIS])
-
     def _together(self, clients: Sequence[FAPSClient], Z: Array) -> Sequence[tuple[FAPSClient, Tensors]]:
         grams = StackedGrams.of([client.gram for client in clients])
-        memories = [self._memory(client, Z) for client in clients]
-        X, W = (np.stack(part) for part in zip(*memories, strict=True))
+        X, W = (np.stack(part) for part in zip(*(self._start(client, Z) for client in clients), strict=True))
         beta = np.array([client.beta for client in clients])[:, None, None]
-        news = self._round(MaskedGram(grams, X, W, beta, Z))
+        results = self._step(MaskedGram(grams, X, W, beta, Z))
+        # copies, or one client's state would keep the whole stack alive
         return [
-            self._result(c, Z, x, (n[k].copy() for n in news)) for k, (c, x) in enumerate(zip(clients, X, strict=True))
+            self._result(client, Z, X[k], (array[k].copy() for array in results)) for k, client in enumerate(clients)
         ]
 
     def _alone(
@@ -178,28 +178,29 @@ class FAPS(SubspaceMethod):
         except DivergenceError as error:
             return error
 
-    def _memory(self, client: FAPSClient, Z: Array) -> tuple[Array, Array]:
-        """Return X_i^k and its mask."""
+    def _start(self, client: FAPSClient, Z: Array) -> tuple[Array, Array]:
+        """Return the X_i and W_i with which a client starts a round; before its first round X_i is Z."""
         if client.basis is None or client.mask is None:
-            return Z, -off(Z, client.gram.times(Z))  # X_i^0 = Z^0
+            return Z, -off(Z, client.gram.times(Z))  # (16)
         return client.basis, client.mask
 
-    def _round(self, H: MaskedGram) -> tuple[Array, Array, Array, Array]:
-        """Return X_i^{k+1}, its mask, Y_i and S_i Z, of one client or of a stack of them."""
+    def _step(self, H: MaskedGram) -> tuple[Array, Array, Array, Array]:
+        """Return the new X_i and W_i, Y_i and S_i Z, of one client or of a stack of them."""
         X = self._inner(H)
         W = -off(X, H.gram.times(X))  # (16)
-        t = X.mT @ H.Z
-        Y = H.beta * (X @ t) - X @ (W.mT @ H.Z) - W @ t  # Y_i = Q_i Z  (18), (19)
+        XtZ = X.mT @ H.Z
+        Y = H.beta * (X @ XtZ) - X @ (W.mT @ H.Z) - W @ XtZ  # Y_i = Q_i Z  (18), (19)
         return X, W, Y, H.gram.times(H.Z)
 
     def _result(self, client: FAPSClient, Z: Array, X: Array, new: Iterable[Array]) -> tuple[FAPSClient, Tensors]:
+        """Return a client's tentative state and its contribution, from its X before the round and `_step`'s results."""
         beta, distance = self._adapt(client, X, Z)
         X, W, Y, product = new
         new_client = replace(client, beta=beta, basis=X, mask=W, round=client.round + 1, distance=distance)
         return new_client, self.contribution(Y, Z, product)
 
     def _adapt(self, client: FAPSClient, X: Array, Z: Array) -> tuple[float, float]:
-        """Return the beta of the NEXT round by rule (25), and the distance on which the rule decided."""
+        """Return the beta of the NEXT round by rule (25), and the distance d_i when the rule last looked."""
         if not self.adaptive or client.round % PERIOD:
             return client.beta, client.distance
         # ||X X^T - Z Z^T||_F, in the form that keeps its digits near consensus
@@ -208,7 +209,7 @@ class FAPS(SubspaceMethod):
         return client.beta * (GROWTH if stalled else 1.0), distance
 
     def _inner(self, H: MaskedGram) -> Array:
-        """Return X_i^{k+1} by subspace iterations V <- orth(H V) from V = X_i^k."""
+        """Return the new X_i by subspace iterations V <- orth(H V) from V = X_i; in a stack each stops by itself."""
         V, moving = H.X, np.ones((*H.X.shape[:-2], 1, 1), bool)
         for _ in range(self.inner_steps or self.inner_cap):
             new = orth(H.times(V))
@@ -222,24 +223,39 @@ class FAPS(SubspaceMethod):
         return V
 
     def settled(self, X: Array, Z: Array, old: Array, new: Array) -> Array:
-        """Return whether `inner_rule` ends the inner iterations from X at `new`, which follows `old`; (..., 1, 1)."""
+        """Return whether `inner_rule` ends the inner iterations, (..., 1, 1).
+
+        Args:
+            X: the basis from which the iterations started.
+            Z: the server's basis.
+            old: the iterate V.
+            new: the next iterate V+.
+        """
         if self.inner_rule == "reach":
-            moved, away = size(off(X, new)), size(off(X, Z))
-            return np.asarray((moved >= self.reach * away) | (size(off(old, new)) <= self.inner_tolerance * moved))
-        change = off(old, new) if self.inner_rule == "subspace" else new - old  # (26)
-        return np.asarray(size(change) <= self.inner_tolerance * size(new))
+            moved, away = frobenius(off(X, new)), frobenius(off(X, Z))
+            change = frobenius(off(old, new))
+            return np.asarray((moved >= self.reach * away) | (change <= self.inner_tolerance * moved))
+        difference = off(old, new) if self.inner_rule == "subspace" else new - old  # (26)
+        return np.asarray(frobenius(difference) <= self.inner_tolerance * frobenius(new))
 
 
-def size(matrix: Array) -> Array:
-    """Frobenius norms, (..., 1, 1)."""
+def frobenius(matrix: Array) -> Array:
+    """Return the Frobenius norm of each matrix of a stack, (..., 1, 1)."""
     return np.asarray(np.linalg.norm(matrix, axis=(-2, -1), keepdims=True))
 
 
 @dataclass(frozen=True)
 class MaskedGram:
-    """H = S + X W^T + W X^T + beta Z Z^T as an operator (12), (15); positive semidefinite.
+    """The matrix H = S + X W^T + W X^T + beta Z Z^T (12), (15), as an operator; it is positive semidefinite.
 
-    Of one client, or of several: then X and W are (clients, features, rank) and beta (clients, 1, 1).
+    It belongs to one client, or to several: then X and W are (clients, features, rank) and beta is (clients, 1, 1).
+
+    Attributes:
+        gram: S, the client's Gram matrix.
+        X: the client's orthonormal basis.
+        W: -(I - X X^T) S X.
+        beta: the penalty.
+        Z: the server's orthonormal basis, (features, rank).
     """
 
     gram: Gram | StackedGrams
@@ -249,6 +265,6 @@ class MaskedGram:
     Z: Array
 
     def times(self, V: Array) -> Array:
-        """Return the product with a number."""
+        """Return H V."""
         multiplier = self.X @ (self.W.mT @ V) + self.W @ (self.X.mT @ V)  # Lambda V  (15)
         return np.asarray(self.gram.times(V) + multiplier + self.beta * (self.Z @ (self.Z.T @ V)))

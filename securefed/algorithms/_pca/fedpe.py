@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from securefed._tensors import Array
-from securefed.algorithms._audit_case import AuditCase
 from securefed.algorithms._base import algorithms
 from securefed.algorithms._pca.consensus import ConsensusClient, ConsensusPCA
 
@@ -36,21 +34,11 @@ class FedPE(ConsensusPCA):
     FedPG's. With larger steps the iterates may overflow; the client then raises `DivergenceError`.
     """
 
-    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
-    audit_case: ClassVar = AuditCase(
-        settings={"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True},
-        secret="gram",
-        split="standardised=20",
-        rounds=13,
-        clip=2.0,
-        utility="captured_variance",
-    )
-
     def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
         """Return U after one gradient step on L_i; the arguments are those of `lagrangian_gradient`."""
         return U - self.step_size * lagrangian_gradient(U, SU, linear, constraint_dual, self.rho)
 
-    def settled_constraint(self, client: ConsensusClient) -> Array:
+    def next_constraint_dual(self, client: ConsensusClient) -> Array:
         """Return the multiplier of h after a round: T_i <- T_i + rho h(U_i^{k+1})  (10)."""
         assert client.basis is not None  # set by the contribution that is being committed
         excess = _excess(client.basis)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from securefed._tensors import Array
-from securefed.algorithms._audit_case import AuditCase
 from securefed.algorithms._base import algorithms
 from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.algorithms._pca.operators import off, orth
@@ -31,17 +30,8 @@ class FedPG(ConsensusPCA):
     NOT private: the attack `duals/fedpg` computes U_i and Y_i from the messages.
     """
 
-    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
-    audit_case: ClassVar = AuditCase(
-        settings={"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True},
-        secret="gram",
-        split="standardised=20",
-        rounds=13,
-        clip=2.0,
-        utility="captured_variance",
-        wide_split="standardised",
-        wide_rounds=(13, 25, 40, 60),
-        default=True,
+    audit_case: ClassVar = replace(
+        ConsensusPCA.audit_case, wide_split="standardised", wide_rounds=(13, 25, 40, 60), default=True
     )
 
     def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:

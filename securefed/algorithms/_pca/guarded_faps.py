@@ -1,8 +1,9 @@
-"""FAPS with an automatic number of inner steps, guarded by rounds of SSI; the rule is this project's, not a paper's.
+"""FAPS in blocks of rounds between rounds of SSI, which measure whether FAPS pays; this project's rule, not a paper's.
 
-Two ideas. A client's inner iterations end when X_i has moved half as far as Z is away (`inner_rule="reach"`): more of
-them overshoot where clients differ, fewer waste the round. And blocks of FAPS rounds stand between rounds of SSI, which
-measure the residual exactly; a block is repeated only while it lowers the residual faster than SSI did.
+In a round of SSI (subspace iteration) clients send S_i Z, which gives the server the exact residual
+g = ||(I - Z Z^T) S Z||_F, S = sum_i S_i. A block of FAPS rounds is repeated only while it lowers g faster, per round,
+than SSI did before it. Inside a block a client's inner iterations end when X_i has moved half as far as Z is away
+(`inner_rule="reach"`): more of them overshoot where clients differ, fewer waste the round.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer
 from securefed._messages import Aggregate
 from securefed._public import Public
 from securefed._tensors import Array, Tensors
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import GRAM_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_integer
 from securefed.algorithms._pca.faps import FAPS, FAPSClient, InnerRule
 from securefed.algorithms._pca.operators import off, orth
 from securefed.algorithms._pca.server import BASIS, PRODUCT, SubspaceServer
@@ -28,11 +29,18 @@ from securefed.datasets._base import Dataset
 from securefed.errors import DataError, SecureFedError
 
 BLOCK = "block"
-LONGEST, FAR, SPAN = 4, 4, 3
-"""In blocks of `patience` rounds: the longest block, and how far SSI must have to go for a block to be tried; rounds
-over which SSI's rate is measured."""
-SLOW, RELAXATION, ROUND_OFF = 0.75, 0.6, 1e-13
-"""The rate from which SSI is over-relaxed, and c; a relative fall of the energy below the last counts as none."""
+LONGEST = 4
+"""Length of the longest block, in units of `patience` rounds."""
+FAR = 4
+"""A block is tried only if SSI would need at least so many times its length to meet the stop rule."""
+SPAN = 3
+"""Number of rounds over which SSI's rate is measured."""
+SLOW = 0.75
+"""Factor by which g falls in a round, above which SSI's step is over-relaxed."""
+RELAXATION = 0.6
+"""The constant c of the over-relaxed step; see `GuardedFAPS`."""
+ROUND_OFF = 1e-13
+"""A relative fall of the captured energy by less than this is rounding, and does not end a block."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +51,13 @@ class GuardedServer(SubspaceServer):
         block: 0 where the next round is one of SSI, else the number of the block of FAPS rounds it belongs to.
         blocks: number of blocks begun so far.
         left: number of rounds left in the current block, or in the wait for the next one.
-        wait: SSI rounds before the next first block.
+        wait: number of SSI rounds between a failed block and the next one.
         length: number of rounds planned for the current block, or for the next one.
         done: number of rounds of the current block so far.
-        seen: residuals of the last consecutive rounds of SSI, all with the same survivors.
+        residuals: g of the last consecutive rounds of SSI, all with the same survivors, at most SPAN + 1.
         relaxed: whether SSI's steps are over-relaxed.
-        entry: residual of the SSI round before the current block; `None` outside blocks.
-        entry_rate: rate of SSI before the current block.
+        entry: g of the SSI round before the current block; `None` outside blocks, 0 once the block has failed.
+        entry_rate: factor by which g fell in a round of SSI before the current block.
         entry_basis: basis after the SSI round before the current block.
     """
 
@@ -59,7 +67,7 @@ class GuardedServer(SubspaceServer):
     wait: int = 0
     length: int = 0
     done: int = 0
-    seen: tuple[float, ...] = ()
+    residuals: tuple[float, ...] = ()
     relaxed: bool = False
     entry: float | None = None
     entry_rate: float = 0.0
@@ -68,7 +76,12 @@ class GuardedServer(SubspaceServer):
 
 @dataclass(frozen=True, kw_only=True)
 class GuardedClient(FAPSClient):
-    """State of one client: `block` is the block that X_i and W_i belong to, `start` is beta_i^0."""
+    """State of one client.
+
+    Attributes:
+        start: the value from which beta_i starts in every block.
+        block: number of the block that X_i and W_i belong to; 0 before the first.
+    """
 
     start: float
     block: int = 0
@@ -82,15 +95,16 @@ class GuardedClient(FAPSClient):
 )
 @dataclass(frozen=True)
 class GuardedFAPS(FAPS):
-    """Alternate rounds of SSI with blocks of rounds of FAPS; `block` in the broadcast is 0 for SSI.
+    """Alternate rounds of SSI with blocks of rounds of FAPS; the broadcast's `block` is 0 in a round of SSI.
 
     Attributes:
         patience: rounds of SSI before the first block, and rounds of a first block.
 
-    SSI rounds: contribution S_i Z, so the server has the residual g = ||(I - Z Z^T) sum S_i Z||_F. Once g falls by less
-    than a quarter a round, the step is over-relaxed: Z+ = orth(S Z - (1 - c) Z Z^T S Z), c = .6. Near the solution the
-    part of column j along eigenvector l then shrinks by |1 - (1 - r) / c| with r = lambda_l / lambda_j instead of by r:
-    by less than r where r is above .375, and by 2/3 or less elsewhere.
+    SSI rounds: a client sends S_i Z. Once g falls by less than a quarter a round, the server's step is over-relaxed:
+    Z+ = orth(S Z - (1 - c) Z Z^T S Z), c = .6. Near the solution, and with r = lambda_l / lambda_j for the eigenvalues
+    of S, the part of column j along eigenvector l then shrinks by |1 - (1 - r) / c| instead of by r: by less than r
+    where r is above .375, and by 2/3 or less elsewhere.
+
     Blocks: every client starts FAPS anew at Z (X_i = Z), beta_i^0 included. The first block comes after `patience`
     rounds of SSI, if its residual falls and those left (by its rate over three rounds and the tolerance) are at least
     four times the block's. A block ends early where the captured energy falls. One round of SSI then compares rates:
@@ -104,15 +118,7 @@ class GuardedFAPS(FAPS):
     """
 
     test_settings: ClassVar = {"rank": 2, "tolerance": 0.0, "patience": 1}
-    audit_case: ClassVar = AuditCase(
-        settings={"rank": 5, "patience": 4},
-        secret="gram",
-        split="one_small=8",
-        rounds=12,
-        clip=300.0,
-        utility="captured_variance",
-        traced=1,
-    )
+    audit_case: ClassVar = replace(GRAM_CASE, settings={"rank": 5, "patience": 4}, rounds=12, traced=1)
 
     inner_rule: InnerRule = "reach"
     patience: int = 8
@@ -152,17 +158,17 @@ class GuardedFAPS(FAPS):
         """Compute one client's contribution and its tentative state."""
         block = int(broadcast[BLOCK])
         if block:
-            return super().contribute(_inside(client, block), broadcast, rng)
+            return super().contribute(_in_block(client, block), broadcast, rng)
         product = client.gram.times(broadcast[BASIS])
         return client, self.contribution(product, broadcast[BASIS], product)
 
     def contribute_together(
         self, clients: Sequence[FAPSClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> list[tuple[FAPSClient, Tensors] | SecureFedError]:
-        """Compute the contributions of several clients at once."""
+        """Return for each client the result of `contribute`, or the error that it raises; clients are stacked."""
         block = int(broadcast[BLOCK])
         if block:
-            return super().contribute_together([_inside(client, block) for client in clients], broadcast, rngs)
+            return super().contribute_together([_in_block(client, block) for client in clients], broadcast, rngs)
         return [self.contribute(client, broadcast, rng) for client, rng in zip(clients, rngs, strict=True)]
 
     def combine(self, server: SubspaceServer, aggregate: Aggregate) -> GuardedServer:
@@ -186,14 +192,14 @@ class GuardedFAPS(FAPS):
         if server.entry is not None:
             return self._judge(new, residual)
         same = server.survivors == new.survivors
-        seen = (*(server.seen if same else ()), residual)[-SPAN - 1 :]
-        rate = _rate(seen)
+        residuals = (*(server.residuals if same else ()), residual)[-SPAN - 1 :]
+        rate = _rate(residuals)
         relaxed = new.relaxed or (rate is not None and rate > SLOW)
         if relaxed:
-            inside = server.basis @ (server.basis.T @ product)
-            new = replace(new, basis=orth(product - (1 - RELAXATION) * inside))
-        new = replace(new, seen=seen, relaxed=relaxed, left=max(new.left - 1, 0))
-        falling = all(later < earlier for earlier, later in pairwise(seen))
+            within = server.basis @ (server.basis.T @ product)  # Z Z^T S Z
+            new = replace(new, basis=orth(product - (1 - RELAXATION) * within))
+        new = replace(new, residuals=residuals, relaxed=relaxed, left=max(new.left - 1, 0))
+        falling = all(later < earlier for earlier, later in pairwise(residuals))
         if new.left or rate is None or not falling or self._rounds_left(new, residual, rate) < FAR * new.length:
             return new
         return _begin(replace(new, entry_basis=new.basis), residual, rate)
@@ -211,7 +217,7 @@ class GuardedFAPS(FAPS):
             basis = new.entry_basis
         wait = 2 * new.wait
         return replace(
-            new, basis=basis, wait=wait, left=wait, length=self.patience, seen=(), entry=None, entry_basis=None
+            new, basis=basis, wait=wait, left=wait, length=self.patience, residuals=(), entry=None, entry_basis=None
         )
 
     def _rounds_left(self, server: GuardedServer, residual: float, rate: float) -> float:
@@ -226,12 +232,12 @@ def _begin(server: GuardedServer, residual: float, rate: float, *, anew: bool = 
     """Make the next round the first of a block; unless `anew`, clients continue from the last block's X_i."""
     blocks = server.blocks + anew
     return replace(
-        server, block=blocks, blocks=blocks, left=server.length, done=0, entry=residual, entry_rate=rate, seen=()
+        server, block=blocks, blocks=blocks, left=server.length, done=0, entry=residual, entry_rate=rate, residuals=()
     )
 
 
-def _inside(client: FAPSClient, block: int) -> GuardedClient:
-    """The client as it enters a round of this block: anew at Z unless it was in the block before."""
+def _in_block(client: FAPSClient, block: int) -> GuardedClient:
+    """Return the client's state for a round of this block: FAPS starts anew at Z unless it has begun the block."""
     assert isinstance(client, GuardedClient)
     if client.block == block:
         return client
@@ -244,12 +250,13 @@ def _fell(server: GuardedServer, new: GuardedServer) -> bool:
     return before is not None and now is not None and now < before * (1 - ROUND_OFF)
 
 
-def _rate(seen: Sequence[float]) -> float | None:
-    """Factor a round over the last `SPAN` rounds."""
-    if len(seen) <= SPAN or not seen[0]:
+def _rate(residuals: Sequence[float]) -> float | None:
+    """Return the mean factor by which a residual follows the one before; `None` for fewer than SPAN + 1 of them."""
+    if len(residuals) <= SPAN or not residuals[0]:
         return None
-    return float((seen[-1] / seen[0]) ** (1 / SPAN))
+    return float((residuals[-1] / residuals[0]) ** (1 / SPAN))
 
 
 def _fields(state: SubspaceServer | FAPSClient) -> dict[str, Any]:
+    """Return the fields of a state by name, to make a state of a subclass of them."""
     return {field.name: getattr(state, field.name) for field in fields(state)}

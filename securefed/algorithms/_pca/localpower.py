@@ -1,17 +1,20 @@
-"""LocalPower (Li et al. 2021, as described in faps section 5.3): several local products between two sums."""
+"""LocalPower: subspace iteration in which clients multiply several times with their Gram matrix between two sums.
+
+Source: Li et al. 2021, as described in faps section 5.3.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from securefed._public import Public, require
+from securefed._hyperparameters import check_integer, checked_integers
+from securefed._public import Public
 from securefed._tensors import Tensors
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import GRAM_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_integer
 from securefed.algorithms._pca.operators import orth
 from securefed.algorithms._pca.server import BASIS, SubspaceServer
 from securefed.algorithms._pca.ssi import SSI, GramClient
@@ -43,24 +46,14 @@ class LocalPower(SSI):
     The broadcast names q, so a client that joins late does what the others do.
     """
 
-    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
-    audit_case: ClassVar = AuditCase(
-        settings={"rank": 5},
-        secret="gram",
-        split="one_small=8",
-        rounds=10,
-        clip=300.0,
-        utility="captured_variance",
-        default=True,
-    )
+    audit_case: ClassVar = replace(GRAM_CASE, default=True)
 
     local_steps: tuple[int, ...] = (8, 4, 2, 1)
     rounds_each: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fits = bool(self.local_steps) and all(steps >= 1 for steps in self.local_steps)
-        require(fits, f"local_steps must be a non-empty tuple of integers from 1, not {self.local_steps}")
+        object.__setattr__(self, "local_steps", checked_integers("local_steps", self.local_steps))
         check_integer("rounds_each", self.rounds_each, 1)
 
     @property

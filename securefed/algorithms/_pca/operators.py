@@ -12,9 +12,9 @@ import numpy as np
 from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import svds
 
+from securefed._hyperparameters import check_integer
 from securefed._public import Public
 from securefed._tensors import Array
-from securefed.algorithms._hyperparameters import check_integer
 from securefed.errors import DataError, DivergenceError
 
 SLACK = 1 + 2.0**-40
@@ -28,7 +28,7 @@ _DENSE = 64
 
 @dataclass(frozen=True)
 class Gram:
-    """S = x^T x as an operator.
+    """The Gram matrix S = x^T x of the rows x, for products with it.
 
     Attributes:
         x: (rows, features).
@@ -70,7 +70,9 @@ class Gram:
 
 
 def orth(matrix: Array) -> Array:
-    """The Q of the QR decomposition whose R has a non-negative diagonal: unique for full column rank.
+    """Orthonormalise columns: return Q of the QR decomposition whose R has a non-negative diagonal.
+
+    Q is unique for full column rank.
 
     A stack of matrices, (..., features, columns), is orthonormalised one by one.
 
@@ -93,12 +95,12 @@ def check_orthonormal(basis: Array) -> None:
 
 
 def random_basis(features: int, rank: int, rng: np.random.Generator) -> Array:
-    """Z^0 = orth(U[-1, 1]^{features x rank}) (faps section 5.2)."""
+    """Draw the orthonormalised columns of a matrix of entries uniform in [-1, 1]  (faps section 5.2)."""
     return orth(rng.uniform(-1, 1, (features, rank)))
 
 
 def off(basis: Array, matrix: Array) -> Array:
-    """(I - V V^T) M for orthonormal V, or for stacks of them."""
+    """Return the part of a matrix outside a subspace, (I - V V^T) M for V = `basis` orthonormal; stacks are allowed."""
     return np.asarray(matrix - basis @ (basis.mT @ matrix))
 
 
@@ -108,11 +110,11 @@ def check_rank(rank: int, public: Public) -> None:
 
 
 def energy_bound(public: Public, *, normalised: bool = False) -> float:
-    """A public bound on tr S_i >= lambda_1(S_i): rows x features x feature_bound^2 (rows left out if normalised)."""
+    """Bound tr S_i >= lambda_1(S_i), or tr S_i / n_i if `normalised`, by rows x features x feature_bound^2."""
     rows = 1 if normalised else max(public.rows)
     return rows * public.features * public.feature_bound**2 * SLACK
 
 
 def product_bound(public: Public) -> float:
-    """A public bound on the entries of S_i V, V orthonormal: a row of S_i has `features` entries <= rows x bound^2."""
+    """Bound the entries of S_i V for orthonormal V: rows of S_i have `features` entries of at most rows x bound^2."""
     return energy_bound(public) / math.sqrt(public.features)

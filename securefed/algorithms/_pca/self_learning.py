@@ -1,19 +1,22 @@
-"""Self-learning PCA: every client alone, the baseline of fedpca_grassmann (section V-A2)."""
+"""Self-learning PCA: every client computes the leading components of its own rows, and keeps them.
+
+This is the baseline of fedpca_grassmann (section V-A2) that shows what a client reaches without the others.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer
 from securefed._messages import Aggregate
 from securefed._persistence.packing import local
 from securefed._public import Public
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import GRAM_CASE
 from securefed.algorithms._base import Algorithm, algorithms
-from securefed.algorithms._hyperparameters import check_integer
 from securefed.algorithms._pca import server as common
 from securefed.algorithms._pca.centralised import leading
 from securefed.algorithms._pca.operators import SLACK, Gram, check_rank
@@ -21,6 +24,7 @@ from securefed.algorithms._pca.server import BASIS, CAPTURED, TOTAL
 from securefed.datasets._base import Dataset
 
 SHARE = "share"
+"""The share of a client's energy ||A||_F^2 that its own basis captures."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class SelfLearningClient:
 )
 @dataclass(frozen=True)
 class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
-    """Each client keeps the leading components of its own rows; nothing is learned from the others.
+    """Compute each client's leading components from its own rows; nothing is learned from the others.
 
     No basis is ever sent. A client sends one number: the share of its energy that its own basis captures, in
     [0, 1] (1 for rows of zeros). The output is the mean over the round's clients, as in the paper. One round is enough:
@@ -66,14 +70,7 @@ class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
     """
 
     test_settings: ClassVar = {"rank": 2}
-    audit_case: ClassVar = AuditCase(
-        settings={"rank": 5},
-        secret="gram",
-        split="one_small=8",
-        rounds=1,
-        clip=1.0,
-        utility="mean_share",
-    )
+    audit_case: ClassVar = replace(GRAM_CASE, rounds=1, clip=1.0, utility="mean_share")
 
     rank: int
 
@@ -93,8 +90,8 @@ class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> SelfLearningClient:
         """Return a client's state before its first round."""
         check_rank(self.rank, public)
-        own = leading(Gram.of(data.x), self.rank)
-        return SelfLearningClient(own.basis, own.captured, own.total)
+        components = leading(Gram.of(data.x), self.rank)
+        return SelfLearningClient(components.basis, components.captured, components.total)
 
     def broadcast(self, server: SelfLearningServer) -> Tensors:
         """Return what the server sends to the clients of the next round."""

@@ -1,19 +1,24 @@
-"""Server step of SSI, LocalPower and FAPS: Z+ = orth(sum Y_i), with two stop rules."""
+"""The server of SSI, LocalPower and FAPS: it sums the clients' Y_i, sets Z+ = orth(sum_i Y_i), and stops by a rule.
+
+Z (features, rank) is the orthonormal basis that the server broadcasts, S_i = A_i A_i^T a client's Gram matrix. Y_i
+depends on the method; it is S_i Z for SSI. The stop rules are "energy", the relative change of the captured energy
+sum_i ||A_i^T Z||_F^2  (27), and "kkt", the residual ||(I - Z Z^T) sum_i S_i Z||_F of the optimality condition.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice, check_integer, check_number
 from securefed._messages import Aggregate, ClientId
 from securefed._public import Public
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
 from securefed.algorithms._base import Algorithm
-from securefed.algorithms._hyperparameters import check_choice, check_integer, check_number
 from securefed.algorithms._pca.operators import (
     Gram,
     check_orthonormal,
@@ -26,11 +31,12 @@ from securefed.algorithms._pca.operators import (
 )
 from securefed.errors import DivergenceError
 
-PRODUCT = "product"
-GRAM_PRODUCT = "gram_product"
-CAPTURED = "captured"
-TOTAL = "total"
 BASIS = "basis"
+"""The broadcast Z."""
+PRODUCT, GRAM_PRODUCT, CAPTURED = "product", "gram_product", "captured"
+"""Tensors of a contribution: Y_i, S_i Z (where a stop rule needs it and Y_i is another), ||A_i^T Z||_F^2."""
+TOTAL = "total"
+"""Sum of the evaluation beside CAPTURED: ||A_i||_F^2."""
 
 Stop = Literal["energy", "kkt"]
 TOLERANCE = {"energy": 1e-10, "kkt": 1e-4}
@@ -86,6 +92,8 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
     tolerance: float | None = None
     max_rounds: int = 3000
     stop: Stop = "energy"
+
+    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
 
     def __post_init__(self) -> None:
         check_integer("rank", self.rank, 1, note="(and at most the number of features)")
@@ -147,6 +155,10 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         """Name the sums that `evaluate` returns, with bounds."""
         return evaluation_layout(public)
 
+    def evaluate(self, client: Any, broadcast: Tensors) -> Tensors:
+        """Return the energy of the client's rows, `captured` by Z and in `total`."""
+        return evaluate(client.gram, broadcast[BASIS])
+
     def finished(self, server: SubspaceServer) -> str | None:
         """Return the reason why the run may stop, or `None`."""
         if self._stationary(server.residual):
@@ -171,7 +183,13 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         return Layout(tuple(specs))
 
     def contribution(self, product: Array, basis: Array, gram_product: Array) -> Tensors:
-        """One contribution in the layout above: Y_i, and what S_i Z tells."""
+        """Return the tensors of `contribution_layout`.
+
+        Args:
+            product: Y_i.
+            basis: Z.
+            gram_product: S_i Z.
+        """
         out = {PRODUCT: product, CAPTURED: np.asarray(np.vdot(basis, gram_product))}
         return out | {GRAM_PRODUCT: gram_product} if self.sends_gram_product else out
 
@@ -188,17 +206,18 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
 
 
 def evaluation_layout(public: Public) -> Layout:
-    """Two sums: the energy that the basis captures, and all of it."""
+    """Name the two sums of an evaluation: the energy that the basis captures, and all of it."""
     bound = energy_bound(public)
     return Layout((TensorSpec(CAPTURED, (), bound, 64), TensorSpec(TOTAL, (), bound, 64)))
 
 
 def evaluate(gram: Gram, basis: Array) -> Tensors:
-    """`captured` = ||A^T Z||_F^2 and `total` = ||A||_F^2; `basis` is orthonormal."""
+    """Return `captured` = ||A^T Z||_F^2 and `total` = ||A||_F^2 for an orthonormal `basis` Z."""
     return {CAPTURED: np.asarray(np.vdot(basis, gram.times(basis))), TOTAL: np.asarray(gram.trace())}
 
 
 def _change(server: SubspaceServer, captured: float, survivors: tuple[ClientId, ...]) -> float | None:
+    """Return the relative change of the captured energy; `None` unless both rounds had the same survivors."""
     if server.captured is None or server.survivors != survivors:
         return None
     return abs(captured - server.captured) / max(abs(captured), np.finfo(float).tiny)  # (27)

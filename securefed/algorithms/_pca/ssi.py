@@ -1,8 +1,8 @@
-"""Federated simultaneous subspace iteration (faps eq. 2)."""
+"""SSI: simultaneous subspace iteration on the sum of the clients' products S_i Z  (faps eq. 2)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -10,16 +10,16 @@ import numpy as np
 from securefed._persistence.packing import local
 from securefed._public import Public
 from securefed._tensors import Layout, Tensors
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import GRAM_CASE
 from securefed.algorithms._base import algorithms
 from securefed.algorithms._pca.operators import Gram, check_rank, product_bound
-from securefed.algorithms._pca.server import BASIS, SubspaceMethod, evaluate
+from securefed.algorithms._pca.server import BASIS, SubspaceMethod
 from securefed.datasets._base import Dataset
 
 
 @dataclass(frozen=True)
 class GramClient:
-    """A client that keeps nothing but its data."""
+    """State of a client that remembers nothing but the Gram matrix of its rows, which is never stored."""
 
     gram: Gram = local()
 
@@ -40,17 +40,7 @@ class SSI(SubspaceMethod):
     NOT private: the contributions are linear in S_i (faps proposition 2; attack `gram/power`).
     """
 
-    test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
-    audit_case: ClassVar = AuditCase(
-        settings={"rank": 5},
-        secret="gram",
-        split="one_small=8",
-        rounds=10,
-        clip=300.0,
-        utility="captured_variance",
-        absent_split="even_shares",
-        default=True,
-    )
+    audit_case: ClassVar = replace(GRAM_CASE, absent_split="even_shares", default=True)
 
     @property
     def contributes_gram_product(self) -> bool:
@@ -73,7 +63,3 @@ class SSI(SubspaceMethod):
         basis = broadcast[BASIS]
         product = client.gram.times(basis)  # Y_i = A_i A_i^T Z  (2)
         return client, self.contribution(product, basis, product)
-
-    def evaluate(self, client: GramClient, broadcast: Tensors) -> Tensors:
-        """Return sums over the client's rows."""
-        return evaluate(client.gram, broadcast[BASIS])

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice, check_positive
 from securefed._public import Public
 from securefed._tensors import Array
-from securefed.algorithms._hyperparameters import check_choice, check_positive
 from securefed.algorithms._optimization.local_steps import Size, Vectors
 from securefed.algorithms._personalized.method import KnownStart
 

@@ -5,14 +5,14 @@ Source: Li et al., Ditto: Fair and Robust Federated Learning Through Personaliza
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from securefed._hyperparameters import check_number
 from securefed._public import Public
 from securefed._tensors import Array
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import PERSONAL_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_number
 from securefed.algorithms._optimization.fedavg import FedAvg
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors
 from securefed.algorithms._optimization.model import Model
@@ -39,22 +39,15 @@ class Ditto(PersonalMethod, FedAvg):
         attraction: lambda >= 0.
     """
 
-    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5},
-        secret="samples",
-        also=("personal",),
-        split="rows_each=1",
-        split_words="one row for every client; utility of the global model on held-out rows",
-        utility="accuracy",
+    audit_case: ClassVar = replace(
+        PERSONAL_CASE, settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5}
     )
 
     attraction: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        pull = self.attraction
-        check_number("attraction (lambda)", pull, 0)
+        check_number("attraction (lambda)", self.attraction, 0)
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
         """Bound the curvature of the function that the local steps descend."""

@@ -7,16 +7,16 @@ name is `optimization/fedadmm`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice
 from securefed._public import Public
 from securefed._tensors import Array, Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import PERSONAL_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_choice
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Size, Vectors
 from securefed.algorithms._optimization.model import Model
 from securefed.algorithms._personalized.admm import ConsensusADMM
@@ -50,12 +50,8 @@ class FedADMM(ConsensusADMM):
     """
 
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "penalty": 0.5}
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5, "penalty": 0.1},
-        secret="samples",
-        split="rows_each=1",
-        split_words="one row for every client; utility of the global model on held-out rows",
-        utility="accuracy",
+    audit_case: ClassVar = replace(
+        PERSONAL_CASE, settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5, "penalty": 0.1}, also=()
     )
 
     begin: Begin = "global"

@@ -6,17 +6,17 @@ Source: Zhu et al., Personalized Federated Learning via ADMM with Moreau Envelop
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice, check_integer, check_positive
 from securefed._messages import ClientId
 from securefed._public import Public, require
 from securefed._tensors import Array, Layout, Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import PERSONAL_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_choice, check_integer, check_positive
 from securefed.algorithms._optimization.local_steps import LocalTraining, Memory, Vectors, batches
 from securefed.algorithms._optimization.method import ModelClient
 from securefed.algorithms._optimization.model import Model
@@ -61,14 +61,8 @@ class FLAME(ConsensusADMM, PersonalMethod):
         candidates: c, how many clients reveal their norm a round: at least the cohort; 0 with `uniform`.
     """
 
-    test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5, "anchor": "global"},
-        secret="samples",
-        also=("personal",),
-        split="rows_each=1",
-        split_words="one row for every client; utility of the global model on held-out rows",
-        utility="accuracy",
+    audit_case: ClassVar = replace(
+        PERSONAL_CASE, settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5, "anchor": "global"}
     )
 
     attraction: float = 5.0

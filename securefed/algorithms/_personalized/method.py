@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer
 from securefed._public import Public, require
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
-from securefed.algorithms._hyperparameters import check_integer
 from securefed.algorithms._optimization.local_steps import Memory, Vectors
 from securefed.algorithms._optimization.method import ModelClient, ModelServer
 from securefed.algorithms._optimization.model import Model

@@ -5,16 +5,16 @@ Source: Dinh et al., Personalized Federated Learning with Moreau Envelopes, (2)-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, check_positive
 from securefed._public import Public
 from securefed._tensors import Array, Ring
-from securefed.algorithms._audit_case import AuditCase
+from securefed.algorithms._audit_case import PERSONAL_CASE
 from securefed.algorithms._base import algorithms
-from securefed.algorithms._hyperparameters import check_integer, check_positive
 from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors
 from securefed.algorithms._optimization.model import Model
 from securefed.algorithms._personalized.method import PersonalMethod
@@ -55,13 +55,8 @@ class PFedMe(PersonalMethod):
 
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "inner_steps": 2}
     # The settings of FLAME's comparison, as far as a client of few rows has them.
-    audit_case: ClassVar = AuditCase(
-        settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 2, "inner_steps": 3},
-        secret="samples",
-        also=("personal",),
-        split="rows_each=1",
-        split_words="one row for every client; utility of the global model on held-out rows",
-        utility="accuracy",
+    audit_case: ClassVar = replace(
+        PERSONAL_CASE, settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 2, "inner_steps": 3}
     )
 
     attraction: float = 15.0

@@ -1,8 +1,9 @@
-"""Record-level privacy for torch clients: local training by opacus' `PrivacyEngine`, accounted over a whole run.
+"""FedAvg whose clients train a torch module by DP-SGD, so that single rows are private towards everybody.
 
-Every local step is DP-SGD (Abadi et al., CCS 2016): rows of a Poisson draw, per-row gradients clipped, Gaussian noise.
-A client's upload is private by itself towards every recipient, the server included; the message layer need not add
-noise. Needs the extra `records` (opacus).
+Every local step is DP-SGD (Abadi et al., CCS 2016), run by opacus' `PrivacyEngine`: each row is drawn with a fixed
+probability, the gradient of each drawn row is clipped to an L2 norm of C, and Gaussian noise is added to their sum.
+The accountant of opacus adds up epsilon over all rounds of a run. A client's upload is private by itself, so that no
+defence need add noise. Needs the extra `records` (opacus).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from securefed._hyperparameters import check_number, check_positive, checked_integers
 from securefed._public import Public, require
 from securefed._sampling.random_stream import RandomStream, SecureRandomStream, uniforms
 from securefed._sampling.rounded_normal import SMALLEST_DEVIATION, grid_for, rounded_normal_draws
@@ -38,9 +40,9 @@ except ImportError as error:
     raise ConfigError("record-level privacy needs opacus; install securefed[records]") from error
 
 History = tuple[tuple[float, float, int], ...]
-"""History of an accountant: (noise multiplier, sampling rate, steps) in order."""
+"""What an accountant composes: (noise multiplier, sampling rate, number of steps), in order."""
 _TAIL = 8.0
-"""Noise exceeds this many standard deviations once in 8e14 entries."""
+"""Standard deviations of noise for which a bound leaves room; an entry exceeds them once in 8e14."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +96,11 @@ class PrivateFedAvg(FedAvg):
         require(isinstance(self.problem, TorchModule), "opacus trains torch modules; make the problem a TorchModule")
         require(self.local_epochs is None, "Poisson draws have no epochs; give local_steps")
         for name in ("max_grad_norm", "noise_multiplier", *(() if self.epsilon is None else ("epsilon",))):
-            value = getattr(self, name)
-            require(0 < value < math.inf, f"{name} must be positive and finite, not {value}")
-        require(0 < self.delta < 1, f"delta lies between 0 and 1, not {self.delta}")
+            check_positive(name, getattr(self, name))
+        check_number("delta", self.delta, below=1, positive=True)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """FedAvg's, and room for the noise: a refusal for the range would void a round whose privacy is spent."""
+        """Return FedAvg's bounds with room for the noise; a refused upload would void a round that is paid for."""
         assert isinstance(self.problem, TorchModule)
         factor, ring = super().factors(public)["delta"]
         smallest = min(self.rate(rows) * rows for rows in set(public.rows))
@@ -121,15 +122,16 @@ class PrivateFedAvg(FedAvg):
         return 1 / math.ceil(rows / min(self.batch_size or rows, rows))
 
     def per_round(self, rows: int) -> float:
-        """Epsilon of one round to a client with so many rows."""
+        """Return the epsilon that one round costs a client with so many rows."""
         return self._epsilon(((self.noise_multiplier, self.rate(rows), self.local_steps),))
 
     def spent(self, client: ModelClient) -> float:
-        """Epsilon of everything this client's rows have been used for so far."""
+        """Return the epsilon of everything that this client's rows have been used for so far."""
         assert isinstance(client, PrivateClient)
         return self._epsilon(client.spent)
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> PrivateClient:
+        """Return a client's state before its first round, with nothing spent."""
         plain = super().enroll(data, public, rng)
         return PrivateClient(**{field.name: getattr(plain, field.name) for field in fields(plain)})
 
@@ -154,7 +156,7 @@ class PrivateFedAvg(FedAvg):
     def contribute_together(
         self, clients: Sequence[ModelClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> list[Any]:
-        """One after the other: opacus trains one model at a time."""
+        """Return for each client the result of `contribute`, or the error; opacus trains one model at a time."""
         out: list[Any] = []
         for client, rng in zip(clients, rngs, strict=True):
             try:
@@ -185,6 +187,7 @@ class PrivateFedAvg(FedAvg):
         return self.noise_multiplier, self.rate(state.data.rows), self.local_steps
 
     def _afford(self, client: PrivateClient) -> None:
+        """Raise `BudgetSpent` where another round would exceed `epsilon`."""
         if self.epsilon is None:
             return
         after = self._epsilon(_composed(client.spent, self.noised_steps(client)))
@@ -257,10 +260,11 @@ class PrivateFedAvg(FedAvg):
 
 
 class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
-    """opacus' optimiser on a grid, with noise from a secure stream; its own comes from a Mersenne twister.
+    """opacus' optimiser with gradients on a grid and noise from the operating system, not from a Mersenne twister.
 
     Attributes:
-        rows: of the client, drawn or not: the sum of so many clipped gradients fits the grid in float64.
+        stream: source of the noise.
+        rows: number of the client's rows, drawn or not; the sum of so many clipped gradients fits the grid in float64.
     """
 
     def __init__(self, stream: RandomStream, rows: int, **settings: Any) -> None:
@@ -269,7 +273,7 @@ class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
 
     @property
     def grid(self) -> float:
-        """A power of two: `grid_for` of the noise, coarser where the sum of all rows would not fit 2^52 steps of it."""
+        """The grid's step, a power of two: fine against the noise, and so that the sum of all rows fits 2^52 steps."""
         fits = math.ceil(math.log2(self.rows * self.max_grad_norm)) - 52
         return max(grid_for(self.noise_multiplier * self.max_grad_norm), 2.0**fits)
 
@@ -300,20 +304,20 @@ class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
 
 
 class _Engine(PrivacyEngine):  # type: ignore[misc]
-    """opacus' engine with the optimiser above."""
+    """opacus' engine, which makes a `_SecureOptimizer`."""
 
     def __init__(self, stream: RandomStream, rows: int, **settings: Any) -> None:
         super().__init__(**settings)
         self.stream, self.rows = stream, rows
 
     def _prepare_optimizer(self, *, optimizer: Any, **settings: Any) -> DPOptimizer:
-        wanted = ("noise_multiplier", "max_grad_norm", "expected_batch_size", "loss_reduction")
-        chosen = {name: settings[name] for name in wanted}
+        names = ("noise_multiplier", "max_grad_norm", "expected_batch_size", "loss_reduction")
+        chosen = {name: settings[name] for name in names}
         return _SecureOptimizer(stream=self.stream, rows=self.rows, optimizer=optimizer, **chosen)
 
 
 def _composed(history: History, step: tuple[float, float, int]) -> History:
-    """As the accountant keeps it: equal steps in a row are one entry."""
+    """Append steps to a history as opacus' accountant does: equal steps in a row are one entry."""
     if history and history[-1][:2] == step[:2]:
         return (*history[:-1], (*step[:2], history[-1][2] + step[2]))
     return (*history, step)
@@ -321,6 +325,7 @@ def _composed(history: History, step: tuple[float, float, int]) -> History:
 
 @lru_cache(maxsize=1024)
 def _renyi(history: History, delta: float) -> float:
+    """Return epsilon by opacus' Renyi accountant."""
     accountant = RDPAccountant()
     accountant.history = list(history)
     with _quiet():
@@ -329,7 +334,7 @@ def _renyi(history: History, delta: float) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without opacus' remarks on its own generator (not used here), and torch's on hooks of modules that see rows."""
+    """Suppress opacus' warnings about its own generator, which is not used here, and torch's about backward hooks."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Secure RNG turned off")
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -338,9 +343,8 @@ def _quiet() -> Iterator[None]:
 
 
 def perceptron(*widths: int) -> torch.nn.Module:
-    """A network of dense layers of these widths, features first and classes last, ReLU between them."""
-    sound = len(widths) >= 2 and min(widths) >= 1
-    require(sound, f"widths are features, layers and classes, each at least 1; not {widths}")
+    """Make a network of dense layers with ReLU between them; widths are features, hidden layers, classes."""
+    require(len(widths) >= 2, f"widths must be two or more: features, hidden layers, classes; got {widths}")
     layers: list[torch.nn.Module] = []
     for before, after in itertools.pairwise(widths):
         layers += [torch.nn.Linear(before, after), torch.nn.ReLU()]
@@ -351,11 +355,12 @@ def private_fedavg(
     problem: TorchModule | None = None, widths: Sequence[int] = (64, 10), **settings: Any
 ) -> PrivateFedAvg:
     """Build `PrivateFedAvg` from a command line's settings: of `problem`, or of a `perceptron` of these widths."""
-    return PrivateFedAvg(problem=problem or TorchModule(module=partial(perceptron, *widths)), **settings)
+    module = partial(perceptron, *checked_integers("widths", widths))
+    return PrivateFedAvg(problem=problem or TorchModule(module=module), **settings)
 
 
 def named_like(state: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """`state` under the names of `like`: opacus puts `_module.` before all names of a module that it trains.
+    """Rename the parameters of `state` as in `like`; opacus puts `_module.` before the names of modules it trains.
 
     So a mean of private clients loads into a plain model and the other way round:
     `model.load_state_dict(named_like(mean, model.state_dict()))`.
@@ -371,5 +376,5 @@ def named_like(state: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, A
 
 
 def bare(name: str) -> str:
-    """A parameter's name without opacus' prefix."""
+    """Return a parameter's name without opacus' prefix."""
     return name.removeprefix("_module.")

@@ -1,21 +1,34 @@
-"""Bound the change of a message when ONE record of a client changes; record-level noise is proportional to this bound.
+"""Bound how much a client's message changes when ONE record of the client changes: the message's sensitivity.
 
-Neighbours: one record of one client is replaced by a record of zeros; how many records each client has is public.
-Records are clipped to a public norm R at enrolment. In the proofs x is the record (features,), ||x|| <= R, and "'"
-marks the neighbour's side, where it is zero; everything else, the broadcast included, is the same on both sides.
+Record-level differential privacy adds noise in proportion to the sensitivity. `RecordLevel` wraps an algorithm: it
+clips the records, and writes the sensitivity of every tensor into the layout of the messages.
 
-`subspace`: SSI, and LocalPower with one local step, send Y = S Z with S = sum_j x_j x_j^T, and tr Z^T S Z. Since
-    S - S' = x x^T and ||Z||_2 <= 1 (a client refuses any other Z),
-    ||Y - Y'||_F = ||x|| ||Z^T x|| <= R^2   and   |tr Z^T (S - S') Z| = ||Z^T x||^2 <= R^2.
-`smooth_graph`: FedAvg and FedProx on graphs start at the broadcast w and make K projected gradient steps on
-    z^T w / n + h(w), h without data, z_ab = sum_j (x_ja - x_jb)^2 over pairs a < b of d vertices; they send n / max n
-    times the result. Since z - z' has entries (x_a - x_b)^2 <= 2 R^2 whose sum is d ||x||^2 - (sum_a x_a)^2 <= d R^2,
-    ||z - z'|| <= sqrt(2 R^2 d R^2) = sqrt(2 d) R^2. One step moves by eta (z - z') / n between the two sides and
-    projects, which brings no two points further apart: eta sqrt(2 d) R^2 / max n after the scaling. With K > 1 the
-    same is added K times where the step w - eta grad h(w) brings no two points w >= 0 further apart either: without
-    momentum, and with eta at most 2 / L of h on w >= 0 (a client refuses any other broadcast).
-No bound is derived for other algorithms: inner iterations (FAPS, LocalPower with several local steps) and duals
-(FedPG, PPGL) carry a record's change on through steps that are no contractions. `record_level` refuses them by name.
+Neighbours: one record x (features,) of one client is replaced by a record of zeros; how many records each client has
+is public. Records are clipped to a public L2 norm R when a client enrols, so ||x|| <= R. In the proofs a prime marks
+the neighbour's side, where x is zero; everything else, the broadcast included, is the same on both sides.
+
+SSI, and LocalPower with one local step. The client sends Y = S Z and the scalar tr(Z^T S Z), where S = sum_j x_j x_j^T
+is the Gram matrix of its records and Z the broadcast basis. Since S - S' = x x^T, and ||Z||_2 <= 1 (a client refuses
+any other Z),
+
+    ||Y - Y'||_F = ||x|| ||Z^T x|| <= R^2    and    |tr Z^T (S - S') Z| = ||Z^T x||^2 <= R^2.
+
+FedAvg and FedProx on graphs. The client starts at the broadcast edge weights w, makes K projected gradient steps of
+size eta on z^T w / n + h(w), and sends n / n_max times the result. Here n is its number of records, n_max the largest
+such number of any client, and h does not depend on data; z has one entry z_ab = sum_j (x_ja - x_jb)^2 for each pair of
+features a < b out of d. The entries (x_a - x_b)^2 of z - z' are at most 2 R^2 each, and their sum is
+d ||x||^2 - (sum_a x_a)^2 <= d R^2, so
+
+    ||z - z'|| <= sqrt(2 R^2 d R^2) = sqrt(2 d) R^2.
+
+One step separates the two sides by at most eta ||z - z'|| / n, and the projection separates no two points further:
+after the scaling, by eta sqrt(2 d) R^2 / n_max. K steps add up to K times that, if the map w -> w - eta grad h(w)
+separates no two points w >= 0 further either. That holds without momentum and for eta <= 2 / L, with L the smoothness
+of h on w >= 0 (a client refuses a broadcast with a negative weight).
+
+No bound is derived for other algorithms, because their steps may amplify a record's change: the inner iterations of
+FAPS and of LocalPower with several local steps, the dual variables of FedPG and PPGL. `record_level` refuses them by
+name.
 """
 
 from __future__ import annotations
@@ -27,6 +40,7 @@ from typing import Any
 
 import numpy as np
 
+from securefed._hyperparameters import check_positive
 from securefed._messages import SERVER, Aggregate
 from securefed._public import Public, require
 from securefed._tensors import Array, Layout, Tensors
@@ -38,18 +52,21 @@ from securefed.algorithms._pca.localpower import LocalPower
 from securefed.algorithms._pca.operators import SLACK
 from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.algorithms._pca.ssi import SSI
+from securefed.algorithms._validation import check_object
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, MalformedError, SecureFedError
 
 _EPS = float(np.finfo(np.float64).eps)
-_ORTHONORMAL = 1 + 2.0**-42
+_LARGEST_NORM = 1 + 2.0**-42
+"""Largest accepted ||Z||_2 of a broadcast basis: 1, and room for its rounding, which `SLACK` = 1 + 2^-40 covers."""
 
 
 @dataclass(frozen=True)
 class RecordLevel(Algorithm[Any, Any]):
-    """An algorithm on clipped records, with the sensitivity of every tensor to one record in its layout.
+    """Run an algorithm on clipped records, and declare in its layout the sensitivity of every tensor to one record.
 
-    It is made for `chain(records(), gaussian(...) or skellam(...), ...)`. Everything else is the algorithm's own.
+    Use it under a defence that reads these sensitivities, `chain(records(), gaussian(...), secure_aggregation())` or
+    with `skellam(...)`. All other methods and attributes are those of the algorithm.
 
     Attributes:
         algorithm: the algorithm to run.
@@ -63,23 +80,23 @@ class RecordLevel(Algorithm[Any, Any]):
     norm: float
 
     def __post_init__(self) -> None:
-        require(0 < self.norm < math.inf, f"a record's norm must be positive and finite, not {self.norm}")
+        check_positive("norm", self.norm)
         _check_derived(self.algorithm)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "algorithm":
+        if name.startswith("__") or name == "algorithm":  # while a copy or a pickle is made there is no algorithm yet
             raise AttributeError(name)
-        if name == "contribute_together" and not hasattr(self.algorithm, name):
-            raise AttributeError(name)
-        return self.together if name == "contribute_together" else getattr(self.algorithm, name)
+        value = getattr(self.algorithm, name)
+        return self._contribute_together if name == "contribute_together" else value
 
     def layout(self, public: Public) -> Layout:
-        """The algorithm's layout with `sensitivity`, and bounds that the norm implies."""
-        found = _sensitivities(self.algorithm, public, self.norm)
-        largest = max(public.rows) * self.norm**2 * SLACK if PRODUCT in found else math.inf
+        """Return the algorithm's layout with the tensors' sensitivities, and with bounds that the norm implies."""
+        sensitivities = _sensitivities(self.algorithm, public, self.norm)
+        # entries of S Z, and tr(Z^T S Z), are at most tr S <= n R^2
+        most = max(public.rows) * self.norm**2 * SLACK if PRODUCT in sensitivities else math.inf
         specs = self.algorithm.layout(self._public(public)).specs
         return Layout(
-            tuple(replace(s, bound=min(s.bound or math.inf, largest), sensitivity=found[s.name]) for s in specs)
+            tuple(replace(s, bound=min(s.bound or math.inf, most), sensitivity=sensitivities[s.name]) for s in specs)
         )
 
     def start(self, public: Public, rng: np.random.Generator) -> Any:
@@ -87,14 +104,14 @@ class RecordLevel(Algorithm[Any, Any]):
         return self.algorithm.start(self._public(public), rng)
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> Any:
-        """The algorithm's client, on clipped records."""
+        """Return a client's state before its first round, made from clipped records."""
         return self.algorithm.enroll(clip_records(data, self.norm), self._public(public), rng)
 
     def contribute(self, client: Any, broadcast: Tensors, rng: np.random.Generator) -> tuple[Any, Tensors]:
-        """Refuse a broadcast for which the sensitivity does not hold.
+        """Compute one client's contribution.
 
         Raises:
-            MalformedError: the sensitivity does not hold.
+            MalformedError: the sensitivity does not hold for this broadcast.
         """
         _check_broadcast(broadcast)
         return self.algorithm.contribute(client, broadcast, rng)
@@ -119,10 +136,10 @@ class RecordLevel(Algorithm[Any, Any]):
         """Return the reason why the run may stop, or `None`."""
         return self.algorithm.finished(server)
 
-    def together(
+    def _contribute_together(
         self, clients: Sequence[Any], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> Sequence[tuple[Any, Tensors] | SecureFedError]:
-        """As `SupportsBatches.contribute_together`, where the algorithm offers it."""
+        """Compute the contributions of several clients at once, for algorithms that support it."""
         try:
             _check_broadcast(broadcast)
         except MalformedError as error:
@@ -131,6 +148,7 @@ class RecordLevel(Algorithm[Any, Any]):
         return batched.contribute_together(clients, broadcast, rngs)  # type: ignore[no-any-return]
 
     def _public(self, public: Public) -> Public:
+        """Return the public facts with the range that clipped records have: no entry is longer than its record."""
         return replace(public, feature_bound=min(public.feature_bound, self.norm))
 
 
@@ -141,39 +159,39 @@ def record_level(algorithm: Algorithm[Any, Any], norm: float) -> RecordLevel:
 
 def clip_records(data: Dataset, norm: float) -> Dataset:
     """Scale each row longer than `norm` to an L2 norm of at most `norm`, rounding included; keep shorter rows."""
+    check_positive("norm", norm)
     largest = np.abs(data.x).max(axis=1, keepdims=True)
+    # rows over their largest entry: squares of these neither overflow nor vanish
     units = np.divide(data.x, largest, out=np.zeros_like(data.x), where=largest > 0)
+    # the norm of `units`, rounded up by more than the rounding of its sum of squares
     relative = np.linalg.norm(units, axis=1, keepdims=True) * (1 + (data.features + 8) * _EPS)
     with np.errstate(over="ignore"):
-        long = largest * relative > norm
-    return Dataset(np.where(long, units * (norm / np.maximum(relative, 1.0)), data.x), data.y)
+        too_long = largest * relative > norm
+    return Dataset(np.where(too_long, units * (norm / np.maximum(relative, 1.0)), data.x), data.y)
 
 
-def _check_derived(algorithm: Algorithm[Any, Any]) -> None:
-    name, kind = type(algorithm).__name__, type(algorithm)
+def _check_derived(algorithm: Any) -> None:
+    """Raise `ConfigError` unless the proofs above cover the algorithm with its settings."""
+    check_object(algorithm)
+    kind = type(algorithm)
     if kind in (SSI, LocalPower):
         steps = getattr(algorithm, "local_steps", (1,))
         require(max(steps) == 1, f"LocalPower with local steps {steps} is not linear in a record; use local_steps=(1,)")
-    elif isinstance(algorithm, GraphFedAvg) and kind in (GraphFedAvg, GraphFedProx):
-        if algorithm.local_steps > 1:
-            _check_contraction(algorithm)
+    elif kind in (GraphFedAvg, GraphFedProx):
+        require(
+            algorithm.local_steps == 1 or algorithm.momentum == 0,
+            f"several local steps with momentum {algorithm.momentum:g} may amplify a record's change; use momentum=0, "
+            "or local_steps=1",
+        )
     else:
         raise ConfigError(
-            f"for {kind.__module__.rpartition('.')[2]}.{name} no bound on what one record changes is derived; "
-            "derived are pca/ssi, pca/localpower with one local step, graph/fedavg and graph/fedprox"
+            f"for {kind.__module__.rpartition('.')[2]}.{kind.__name__} no bound on what one record changes is derived; "
+            "use pca/ssi, pca/localpower with local_steps=(1,), graph/fedavg or graph/fedprox"
         )
 
 
-def _check_contraction(algorithm: GraphFedAvg) -> None:
-    require(
-        algorithm.momentum == 0,
-        f"several local steps with momentum {algorithm.momentum:g} may carry a record's change further each; "
-        "use momentum=0, or local_steps=1",
-    )
-
-
 def _sensitivities(algorithm: Algorithm[Any, Any], public: Public, norm: float) -> dict[str, float]:
-    """By tensor, as proved above, with room for the rounding of float64 sums over all records on both sides."""
+    """Return the proven bound of each tensor, with room for the rounding of float64 sums over all records."""
     rows = max(public.rows)
     if isinstance(algorithm, SSI):
         rounding = 4 * (rows + public.features + 8) * rows * math.sqrt(algorithm.rank) * _EPS
@@ -182,21 +200,23 @@ def _sensitivities(algorithm: Algorithm[Any, Any], public: Public, norm: float) 
     assert isinstance(algorithm, GraphFedAvg)
     steps, rate = algorithm.local_steps, algorithm.step_size
     if steps > 1:
-        curvature = algorithm.problem(public).smoothness(0.0) + algorithm.pull
+        curvature = algorithm.problem(public).smoothness(0.0) + algorithm.pull  # L
         require(
             rate * curvature <= 2,
-            f"{steps} local steps of {rate:g} carry a record's change on unchecked: step_size must be at most "
+            f"{steps} local steps of {rate:g} may amplify a record's change: step_size must be at most "
             f"{2 / curvature:.3g} (2 / L at degree zero; a larger zeta lowers L), or local_steps=1",
         )
     moved = steps * rate * math.sqrt(2 * public.features) * norm**2 / rows
     weight = algorithm.largest_weight(public)
+    # the largest entry of a gradient, term by term: z / n, the logarithm, the square
     slope = 4 * norm**2 * (rows + public.features) + 2 * algorithm.alpha / algorithm.zeta + 4 * algorithm.beta * weight
     rounding = 32 * steps * public.features * (rate * slope + weight) * _EPS  # of fewer than features^2 entries
     return {GRAPH: moved * SLACK + rounding}
 
 
 def _check_broadcast(broadcast: Tensors) -> None:
-    if BASIS in broadcast and not _spectral(broadcast[BASIS]) <= _ORTHONORMAL:
+    """Raise `MalformedError` for a basis Z with ||Z||_2 > 1, or a graph with a negative weight."""
+    if BASIS in broadcast and not _spectral_norm(broadcast[BASIS]) <= _LARGEST_NORM:
         raise MalformedError(
             SERVER, "its basis is longer than orthonormal, so a record would change the message by more than declared"
         )
@@ -204,5 +224,6 @@ def _check_broadcast(broadcast: Tensors) -> None:
         raise MalformedError(SERVER, "its graph has negative weights, where the bound on a record's change fails")
 
 
-def _spectral(basis: Array) -> float:
+def _spectral_norm(basis: Array) -> float:
+    """Return ||Z||_2, infinity for a basis that is not finite."""
     return float(np.linalg.norm(basis, 2)) if np.isfinite(basis).all() else math.inf
