@@ -31,25 +31,7 @@ from securefed.defenses._plan import (
 from securefed.defenses._transform import AdaptiveTransform, Transform, link_text
 from securefed.errors import ConfigError, ContradictionError, DataError, PlanError
 
-__all__ = [
-    "INDICATOR",
-    "Aggregation",
-    "Defense",
-    "Helper",
-    "Outgoing",
-    "Plan",
-    "Session",
-    "TensorPlan",
-    "Unit",
-    "UploadContext",
-    "defenses",
-    "expect_stage",
-    "has_indicator",
-    "plan_digest",
-    "some_client_out",
-    "without_indicator",
-    "without_indicator_tensor",
-]
+__all__ = ["INDICATOR", "Plan", "TensorPlan", "Unit", "has_indicator", "plan_digest", "without_indicator"]
 
 
 @dataclass(frozen=True)
@@ -223,11 +205,9 @@ class Helper(Protocol):
 
     def handle(self, request: Message) -> Tensors:
         """Return the body of the reply. Raises `MessageRefused` for a request that it must not answer."""
-        ...
 
     def freeze(self) -> bytes:
         """Return its whole state, secrets included, for its own next process."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -280,8 +260,8 @@ class Defense:
             TensorPlan(s.name, s.shape, None if s.bound is None else s.bound * scale, 0, 0.0, 2**31, 0.0, s.sensitivity)
             for s in layout
         )
-        known = self.start(layout) if learned is None else learned
-        plan = Plan(self.name, clients, tensors, {spec.name: spec.ring for spec in layout}, learned=known)
+        numbers = self.start(layout) if learned is None else learned
+        plan = Plan(self.name, clients, tensors, {spec.name: spec.ring for spec in layout}, learned=numbers)
         for transform in self.transforms:
             plan = _checked(transform, transform.plan(plan))
         if self.aggregation.hides and not plan.noised:
@@ -311,9 +291,9 @@ class Defense:
         planned, shapes = {tensor.name: tensor.shape for tensor in inner.tensors}, _shapes(contribution)
         for transform in self.transforms:
             contribution = transform.encode(contribution, inner)
-            given, shapes = shapes, _shapes(contribution)
+            before, shapes = shapes, _shapes(contribution)
             last = transform is self.transforms[-1]
-            if not given.items() <= shapes.items() <= planned.items() or (last and shapes != planned):
+            if not before.items() <= shapes.items() <= planned.items() or (last and shapes != planned):
                 raise PlanError(
                     f"{transform}: `encode` returned tensors of shapes {shapes}, the plan says {planned}; return the "
                     "planned names and shapes, or let its `plan` state what it adds (in `Plan.tensors`, "
@@ -341,16 +321,16 @@ class Defense:
 
     def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
         """Return the clipping and noise record of an exchange with `count` survivors, of all transforms together."""
-        parts = [transform.distortion(plan, count) for transform in self.transforms]
-        units = {name: unit for part in parts for name, unit in part.units.items()}
+        records = [transform.distortion(plan, count) for transform in self.transforms]
+        units = {name: unit for record in records for name, unit in record.units.items()}
 
-        def scaled(noise: Mapping[str, float]) -> dict[str, float]:  # added in the sum's units
+        def in_units(noise: Mapping[str, float]) -> dict[str, float]:  # noise is added to the sum, which is in `units`
             return {name: deviation * units.get(name, 1.0) for name, deviation in noise.items()}
 
         return ClippingNoiseRecord(
-            tuple(clip for part in parts for clip in part.clips),
-            scaled({name: value for part in parts for name, value in part.noise.items()}),
-            scaled({name: value for part in parts for name, value in part.released.items()}),
+            tuple(clip for record in records for clip in record.clips),
+            in_units({name: value for record in records for name, value in record.noise.items()}),
+            in_units({name: value for record in records for name, value in record.released.items()}),
             units,
         )
 
@@ -364,6 +344,7 @@ def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
 
 
 def _checked(link: Transform | Aggregation, plan: object) -> Plan:
+    """Return what a link's `plan` returned; `PlanError` where a third party's link returned no plan."""
     if not isinstance(plan, Plan):
         raise PlanError(
             f"{link}: `plan` returned {type(plan).__name__}; it must return a Plan, for instance the given one, "

@@ -22,15 +22,12 @@ class SupportsPipelining(Protocol):
 
     def client_resume(self, session: Session, client: ClientId, last: Any) -> Any:
         """Return a client's state for one exchange, as `client_open`; `last` is its state of its last exchange."""
-        ...
 
     def server_carry(self, state: Any, replies: Mapping[PartyId, Message]) -> Any:
         """Return what the replies that completed an exchange prepared for the next; `None` for nothing."""
-        ...
 
     def server_resume(self, session: Session, last: Any) -> tuple[Any, str, Outgoing]:
         """Start an exchange, as `server_open`; `last` is what `server_carry` returned for the exchange before."""
-        ...
 
 
 @runtime_checkable
@@ -39,11 +36,9 @@ class SupportsMemory(Protocol):
 
     def client_memory(self, state: Any) -> Array:
         """Return the memory that the client keeps after an exchange. It holds no secret of the exchange."""
-        ...
 
     def client_remind(self, state: Any, memory: Array) -> Any:
         """Return the state of a new exchange, with the memory that the client kept put into it."""
-        ...
 
 
 @runtime_checkable
@@ -52,7 +47,6 @@ class SupportsPrecomputation(Protocol):
 
     def client_prepare(self, state: Any) -> Any:
         """Return the client's state with that work done, as far as it can be foreseen; nothing else changes."""
-        ...
 
 
 @runtime_checkable
@@ -61,11 +55,9 @@ class SupportsAuthenticatedRefusals(Protocol):
 
     def client_refusal(self, state: Any, body: Tensors, number: int) -> Tensors:
         """Return the body of a refusal in exchange `number`, with a tag where `state` has a secret for it."""
-        ...
 
     def server_refusal(self, state: Any, refusal: Message) -> None:
         """Raise `MessageRefused` unless the refusal is its sender's own, where the server shares a secret with it."""
-        ...
 
 
 @runtime_checkable
@@ -78,7 +70,6 @@ class SupportsStreaming(Protocol):
         Raises:
             MessageRefused: as `server_step`; the state from before goes on without this reply.
         """
-        ...
 
 
 @runtime_checkable
@@ -87,12 +78,9 @@ class SupportsVerification(Protocol):
 
     def client_keeps(self, state: Any) -> bytes:
         """Return the secret that this exchange's sum is checked with, after the upload; empty for nothing."""
-        ...
 
     def announce(self, aggregate: Aggregate) -> Tensors:
         """Return what the server sends to the clients that it counted; empty if it sends nothing."""
-        ...
 
     def client_check(self, kept: bytes, client: ClientId, plan: Plan, announced: Tensors) -> None:
         """Raise `SumRefused` unless the announced sum is that of the uploads of the clients it names."""
-        ...

@@ -28,8 +28,9 @@ from securefed.errors import ConfigError, PlanError, RangeRefused
 
 _WORD: Final = 64
 _NARROWEST, _WIDEST_LANE = 8, 21
+"""Three lanes of 21 bits fill a word. A ring of 8 bits has room for two units of each of 63 clients: less is no use."""
 _PART: Final = 1 << 15
-"""Number of entries rounded at a time; they take 256 kB."""
+"""Number of entries rounded at a time; they take 256 kB, so that they stay in a core's second-level cache."""
 
 _SMALLEST_STEP = float(np.finfo(np.float64).tiny)
 _FLOAT64_EPS = float(np.finfo(np.float64).eps)
@@ -202,9 +203,9 @@ def from_ring(words: Array, ring: int, size: int) -> Array:
         return words.view(np.int32).astype(np.int64)
     if ring == 64:
         return words.view(np.int64)
-    rest, parts, unused = words.view(np.int64), [], np.int64(_WORD - ring)
+    remaining, entries, unused_bits = words.view(np.int64), [], np.int64(_WORD - ring)
     for _ in range(lanes(ring)):
-        part = (rest << unused) >> unused  # the lowest lane with its sign
-        parts.append(part)
-        rest = (rest - part) >> np.int64(ring)
-    return np.concatenate(parts)[:size]
+        lane = (remaining << unused_bits) >> unused_bits  # the lowest lane with its sign
+        entries.append(lane)
+        remaining = (remaining - lane) >> np.int64(ring)
+    return np.concatenate(entries)[:size]

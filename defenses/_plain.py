@@ -49,7 +49,6 @@ class Plain(Aggregation):
     name: ClassVar[str] = "plain"
     exact: ClassVar[bool] = False
     hides: ClassVar[bool] = False
-    upload: ClassVar[str] = UPLOAD
 
     def plan(self, plan: Plan) -> Plan:
         """Return the plan with one stage, its bytes, and what the server sees."""
@@ -105,10 +104,6 @@ def check_body(client: ClientId, body: Tensors, plan: Plan) -> None:
             raise MalformedError(client, f"{tensor.name!r} is {value.dtype} of shape {value.shape}")
         if not np.isfinite(value).all():
             raise MalformedError(client, f"{tensor.name!r} holds NaN or infinity")
-        if (
-            tensor.step
-            and tensor.bound is not None
-            and value.size
-            and max(int(value.max()), -int(value.min())) > math.ceil(tensor.bound / tensor.step)
-        ):
+        largest = max(int(value.max()), -int(value.min())) if tensor.step and value.size else 0
+        if tensor.step and tensor.bound is not None and largest > math.ceil(tensor.bound / tensor.step):
             raise MalformedError(client, f"{tensor.name!r} exceeds the plan's bound {tensor.bound:g}")

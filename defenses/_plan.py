@@ -1,4 +1,9 @@
-"""The plan of a defence: what it will do for one layout and one number of clients, stated before the run."""
+"""The plan of a defence: what it will do for one layout and one number of clients, stated before the run.
+
+A plan starts from the algorithm's layout (names, shapes and bounds of a contribution's tensors). Each link of the chain
+then returns it with what that link adds: bounds, fixed point, noise and epsilon, stages, bytes and assumptions. Server
+and clients derive the same plan from public numbers, and the protocols bind what they send to its digest.
+"""
 
 from __future__ import annotations
 
@@ -222,8 +227,9 @@ def with_indicator(plan: Plan) -> Plan:
     """
     rings = {tensor.ring for tensor in plan.tensors if tensor.step}
     ring: Ring = 32 if 32 in rings else 64
-    shape, planned, step = ((2,) if ring == 32 else (), ring, 1.0) if rings else ((), 0, 0.0)
-    indicator = TensorPlan(INDICATOR, shape, 1.0, planned, step, 2**31, 0.0)
+    indicator = TensorPlan(INDICATOR, (), 1.0, 0, 0.0, 2**31, 0.0)
+    if rings:
+        indicator = replace(indicator, shape=(2,) if ring == 32 else (), ring=ring, step=1.0)
     return replace(
         plan,
         tensors=(*plan.tensors, indicator),

@@ -1,4 +1,8 @@
-"""Run one exchange under a defence in this process, without a network: sum given contributions."""
+"""Run one exchange under a defence in this process, without a network: sum given contributions.
+
+All parties are played by one loop that hands their messages over, so that users and tests see what a defence does to a
+sum without an algorithm, a federation or a transport.
+"""
 
 from __future__ import annotations
 

@@ -28,15 +28,21 @@ SERVER: Final[PartyId] = -1
 """The server's number among the parties."""
 KEY_HOLDER: Final[PartyId] = -2
 REFUSAL: Final = "refusal"
+"""Stage of the message by which a client refuses a request."""
+_HEADER: Final[Mapping[str, type]] = {"run": str, "round": int, "stage": str, "sender": int, "receiver": int}
+"""The fields of a message beside its body, with their types."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message. `round` counts exchanges of a run: each exchange, also a void one, takes the next number.
+    """One message, with what it is bound to.
 
     Attributes:
         run: 32 hexadecimal digits, random for each run.
+        round: the number of the exchange in the run; each exchange, also a void one, takes the next number.
         stage: the protocol's name for this step; a refusal has the stage `refusal`.
+        sender: the party that sends it.
+        receiver: the party that it is for.
         body: named arrays.
     """
 
@@ -49,14 +55,7 @@ class Message:
 
     def encode(self) -> bytes:
         """Encode the message as safetensors bytes, with the binding in their metadata."""
-        header = {
-            "run": self.run,
-            "round": self.round,
-            "stage": self.stage,
-            "sender": self.sender,
-            "receiver": self.receiver,
-        }
-        return encode(self.body, header)
+        return encode(self.body, {name: getattr(self, name) for name in _HEADER})
 
     @classmethod
     def decode(cls, data: bytes, *, claimed_sender: PartyId = SERVER) -> Message:
@@ -69,14 +68,13 @@ class Message:
             body, header = decode(data)
         except DataError as error:
             raise MalformedError(claimed_sender, str(error)) from error
-        kinds = {"run": str, "round": int, "stage": str, "sender": int, "receiver": int}
-        for name, kind in kinds.items():
+        for name, kind in _HEADER.items():
             if type(header.get(name)) is not kind:
                 raise MalformedError(claimed_sender, f"header field {name!r} is missing or no {kind.__name__}")
         if any(abs(header[name]) >= 2**53 for name in ("round", "sender", "receiver")):
             raise MalformedError(claimed_sender, "a number in the header is out of range")
-        if set(header) != set(kinds):
-            raise MalformedError(claimed_sender, f"unexpected header fields {sorted(set(header) - set(kinds))}")
+        if set(header) != set(_HEADER):
+            raise MalformedError(claimed_sender, f"unexpected header fields {sorted(set(header) - set(_HEADER))}")
         return cls(body=body, **header)
 
     def check(self, *, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId) -> None:
@@ -103,6 +101,7 @@ class Aggregate:
 
     @property
     def count(self) -> int:
+        """Number of survivors."""
         return len(self.survivors)
 
 
@@ -128,7 +127,7 @@ class ClippingNoiseRecord:
     units: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
+        """Write the record as JSON values."""
         clips = [[list(names), norm] for names, norm in self.clips]
         return {"clips": clips, "noise": dict(self.noise), "released": dict(self.released), "units": dict(self.units)}
 
@@ -171,7 +170,7 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class SentMessage:
-    """One message and its exact size on the wire."""
+    """One message and its exact size on the wire, in bytes."""
 
     message: Message
     nbytes: int

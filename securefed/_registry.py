@@ -1,4 +1,8 @@
-"""Registries of algorithms, defences and attacks by name, which the command line, the audit and the tests use."""
+"""Registries of algorithms, defences, problems and attacks by name, for the command line, the audit and the tests.
+
+An entry is a function that builds the thing from keyword arguments, with facts that `securefed list` shows. A class
+that is not registered is also found, under the name `module:Class`.
+"""
 
 from __future__ import annotations
 

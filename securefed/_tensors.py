@@ -1,4 +1,4 @@
-"""Named arrays: the only numeric thing that crosses the wire.
+"""Define named arrays, the only numeric thing that crosses the wire, their layout, and their form as bytes.
 
 `Layout` states, before a run, which tensors one contribution holds: names, shapes, and the public bound
 on their entries. It flattens and unflattens without copies where NumPy allows it.
@@ -27,6 +27,7 @@ Array = NDArray[Any]
 Tensors = Mapping[str, Array]
 """Arrays by name: the only numbers that cross the wire."""
 Ring = Literal[32, 64]
+"""Bits of the integers, modulo 2^bits, in which an exact defence sums a tensor."""
 
 
 def is_torch(value: object) -> bool:
@@ -95,6 +96,7 @@ class TensorSpec:
 
     @property
     def size(self) -> int:
+        """Number of entries."""
         return math.prod(self.shape)
 
 
@@ -124,6 +126,7 @@ class Layout:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
+        """Names of the tensors, in wire order."""
         return tuple(spec.name for spec in self.specs)
 
     def check(self, tensors: Tensors, *, where: str = "contribution", finite: bool = True) -> None:
@@ -157,12 +160,12 @@ class Layout:
 
 
 def add(left: Tensors, right: Tensors) -> dict[str, Array]:
-    """Entry by entry `left + right`; both hold the same names."""
+    """Compute left + right entry by entry; both hold the same names."""
     return {name: left[name] + right[name] for name in left}
 
 
 def subtract(left: Tensors, right: Tensors) -> dict[str, Array]:
-    """Entry by entry `left - right`; both hold the same names."""
+    """Compute left - right entry by entry; both hold the same names."""
     return {name: left[name] - right[name] for name in left}
 
 
@@ -187,6 +190,7 @@ def decode(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def _header(data: bytes) -> dict[str, Any]:
+    """Read the header that `encode` put into the metadata; empty where there is none."""
     # safetensors: 8 bytes little-endian length, then a JSON object whose "__metadata__" is ours.
     length = int.from_bytes(data[:8], "little")
     try:

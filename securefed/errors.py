@@ -99,7 +99,7 @@ class MalformedError(MessageRefused):
 
 
 class AuthenticationError(MessageRefused):
-    """A ciphertext or share does not verify under the key of its sender."""
+    """A signature, tag, ciphertext or share does not verify under the key of its sender."""
 
 
 class ContradictionError(MessageRefused):

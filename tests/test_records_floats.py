@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from securefed._runtime.federation import Federation
-from securefed._sampling.random_stream import InsecureRandomStream
 from securefed._sampling.rounded_normal import grid_for
 from securefed.algorithms._optimization import FedAvg
 from securefed.algorithms._private.dp_fedavg import PrivateFedAvg, _SecureOptimizer
@@ -21,6 +20,7 @@ from securefed.defenses._chain import chain
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError
 from securefed.problems._torch_module import TorchModule
+from tests.seeded_stream import SeededStream
 
 ROWS = 8
 
@@ -68,7 +68,7 @@ def test_every_upload_lies_on_the_grid_whichever_rows_are_there() -> None:
 
 def optimizer(module: nn.Module, noise: float = 1.0, norm: float = 0.5) -> _SecureOptimizer:
     return _SecureOptimizer(
-        InsecureRandomStream(0),
+        SeededStream(0),
         ROWS,
         optimizer=torch.optim.SGD(module.parameters(), lr=1.0),
         noise_multiplier=noise,

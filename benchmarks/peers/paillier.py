@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -181,7 +182,7 @@ def _online(scheme: Paillier, holder: KeyHolder, plan: Plan, encoded: Tensors) -
     """Seconds of the same client step with its noise in pool."""
     state, _ = _answer(scheme, holder, plan, encoded)  # a client that knows the run's key
     for _ in range(3):
-        scheme.prepare(state)
+        scheme.client_prepare(state)
         assert scheme.pool.ready(holder.public, scheme.randomness)
         seconds = cpu(partial(_upload, scheme, holder, plan, encoded))
         assert not scheme.pool.ready(holder.public, scheme.randomness)
@@ -196,7 +197,7 @@ def _workers(private: PrivateKey) -> Iterator[Row]:
         setting = f"2048 bits, {noise} noise, {count} ciphertexts ({exponent_bits(2048, noise)}-bit exponents)"
         alone = median(wall(partial(compute_encryptions_of_zero, public, count, noise), 1))
         started = wall(lambda: RandomnessWorkers(2).close(), 1)
-        with RandomnessWorkers(2) as two:
+        with closing(RandomnessWorkers(2)) as two:
             shared = wall(partial(two.encryptions_of_zero, public, count, noise), 1)
         yield row("noise by 2 worker processes", setting, shared, "s", peer=alone, peer_name="one process")
         yield row("start and end 2 worker processes", setting, started, "s")

@@ -17,20 +17,10 @@ from securefed.defenses._differential_privacy.distributed import (
     local_laplace,
     skellam,
 )
-from securefed.defenses._differential_privacy.gaussian import (
-    CentralGaussian,
-    InsecureGaussian,
-    gaussian,
-    sensitivity,
-)
+from securefed.defenses._differential_privacy.gaussian import CentralGaussian, InsecureGaussian, gaussian, sensitivity
 from securefed.defenses._differential_privacy.poisson_sampling import PoissonCohort, poisson
-from securefed.defenses._differential_privacy.privacy_loss import (
-    DiscreteGaussianLoss,
-    LaplaceLoss,
-    PrivacyLoss,
-    SkellamLoss,
-)
-from securefed.defenses._differential_privacy.record_privacy import RecordPrivacy, records
+from securefed.defenses._differential_privacy.privacy_loss import DiscreteGaussianLoss, LaplaceLoss, SkellamLoss
+from securefed.defenses._differential_privacy.record_privacy import records
 
 __all__ = [
     "AdaptiveClip",
@@ -45,8 +35,6 @@ __all__ = [
     "LaplaceLoss",
     "PoissonCohort",
     "PoissonSampling",
-    "PrivacyLoss",
-    "RecordPrivacy",
     "Sampler",
     "SkellamLoss",
     "adaptive_clip",

@@ -4,11 +4,15 @@ Neighbours: one client's whole contribution is added or removed; for cohorts of 
 (replace-one), which moves a sum by up to twice as much. `noise_multiplier` is always the noise's standard deviation
 over the L2 sensitivity to ONE contribution.
 
-Full participation: T releases are one of sensitivity sqrt(T), and the exact epsilon is a root of a closed form
-(Balle and Wang, ICML 2018, theorem 8). Poisson sampling: privacy loss distributions, rounded upwards, by
-dp-accounting. Cohorts of a fixed size: Renyi divergences of Wang, Balle and Kasiviswanathan (AISTATS 2019, theorem 27),
-by dp-accounting: 100 of 10000 clients drawn without replacement are NOT Poisson sampling at rate .01.
-For ANY sampler that does not look at the data, `full` is a valid upper bound.
+Full participation: T releases with noise multiplier z are like one release of sensitivity sqrt(T) to noise of standard
+deviation z. With mu = sqrt(T) / z and Phi the normal distribution function, epsilon is the root of
+
+    delta = Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu)
+
+(Balle and Wang, ICML 2018, theorem 8), which is exact. Poisson sampling: privacy loss distributions, rounded upwards,
+by dp-accounting. Cohorts of a fixed size: Renyi divergences of Wang, Balle and Kasiviswanathan (AISTATS 2019, theorem
+27), by dp-accounting: 100 of 10000 clients drawn without replacement are NOT Poisson sampling at rate .01. For ANY
+sampler that does not look at the data, `full` is a valid upper bound.
 """
 
 from __future__ import annotations
@@ -22,9 +26,10 @@ from typing import Final, Literal
 import numpy as np
 from scipy.special import log_ndtr
 
-from securefed.errors import ConfigError
+from securefed._public import require
 
 DELTA: Final = 1e-5
+"""The customary default: below one over the number of clients, for up to 100 000 of them."""
 _FINEST: Final = 0.3
 """Below it the grid of a privacy loss distribution has millions of points: every round counts in full instead."""
 
@@ -48,7 +53,7 @@ class PoissonSampling:
     rate: float
 
     def __post_init__(self) -> None:
-        _require(0 < self.rate <= 1, f"the rate of Poisson sampling must lie in (0, 1]; got {self.rate}")
+        require(0 < self.rate <= 1, f"the rate of Poisson sampling must lie in (0, 1]; got {self.rate}")
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class FixedSizeSampling:
     clients: int
 
     def __post_init__(self) -> None:
-        _require(1 <= self.cohort <= self.clients, f"a cohort has 1 to {self.clients} clients; got {self.cohort}")
+        require(1 <= self.cohort <= self.clients, f"a cohort has 1 to {self.clients} clients; got {self.cohort}")
 
 
 Sampler = Literal["full"] | PoissonSampling | FixedSizeSampling
@@ -91,10 +96,10 @@ def epsilon_of(noise_multiplier: float, rounds: int, delta: float = DELTA, sampl
     Raises:
         ConfigError: a parameter outside its domain.
     """
-    _require(noise_multiplier > 0 and math.isfinite(noise_multiplier), f"noise must be positive: {noise_multiplier}")
-    _require(rounds >= 0, f"rounds cannot be negative: {rounds}")
-    _require(0 < delta < 1, f"delta lies between 0 and 1, not {delta}")
-    _require(
+    require(noise_multiplier > 0 and math.isfinite(noise_multiplier), f"noise must be positive: {noise_multiplier}")
+    require(rounds >= 0, f"rounds cannot be negative: {rounds}")
+    require(0 < delta < 1, f"delta lies between 0 and 1, not {delta}")
+    require(
         sampler == "full" or isinstance(sampler, PoissonSampling | FixedSizeSampling),
         f"the sampler is 'full', PoissonSampling(q) or FixedSizeSampling(m, n), not {sampler!r}",
     )
@@ -123,17 +128,17 @@ def calibrate(epsilon: float, delta: float, rounds: int, sampler: Sampler = "ful
     Raises:
         ConfigError: a parameter outside its domain.
     """
-    _require(epsilon > 0 and math.isfinite(epsilon), f"epsilon must be positive and finite, not {epsilon}")
-    _require(rounds >= 1, f"at least one round, not {rounds}")
-    full = _least(lambda noise: epsilon_of(noise, rounds, delta) <= epsilon, 1e-9)
+    require(epsilon > 0 and math.isfinite(epsilon), f"epsilon must be positive and finite, not {epsilon}")
+    require(rounds >= 1, f"at least one round, not {rounds}")
+    full = _least(lambda multiplier: epsilon_of(multiplier, rounds, delta) <= epsilon, 1e-9)
     if sampler == "full":
         return full
-    sampled = _least(lambda noise: epsilon_of(noise, rounds, delta, sampler) <= epsilon, 1e-3)
+    sampled = _least(lambda multiplier: epsilon_of(multiplier, rounds, delta, sampler) <= epsilon, 1e-3)
     return min(sampled, 2 * full if isinstance(sampler, FixedSizeSampling) else full)
 
 
 def _least(holds: Callable[[float], bool], precision: float) -> float:
-    """Find the least positive x for which the monotone `holds` is true, to a relative `precision`, from above."""
+    """Find by bisection the least x > 0 where the monotone `holds` is true, from above, to a relative `precision`."""
     low = high = 1.0
     while not holds(high):
         low, high = high, 2 * high
@@ -190,8 +195,3 @@ def _fixed_size_epsilon(noise_multiplier: float, rounds: int, delta: float, samp
     accountant.compose(event, rounds)
     every_round = _gaussian_epsilon(math.sqrt(rounds) / replaced, delta)  # holds for any sampler blind to data
     return min(float(np.float64(accountant.get_epsilon(delta))), every_round)
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)

@@ -1,12 +1,14 @@
 """Clip at a quantile of the contributions' norms, which is estimated privately during the run.
 
 Andrew, Thakkar, McMahan, Ramaswamy, "Differentially private learning with adaptive clipping" (NeurIPS 2021). Every
-client adds a bit to its contribution: whether its norm is within the clip C. The sum of the bits is noised with
-everything else, and all parties update C by it before the next exchange.
+client adds a bit b to its contribution x: 1 if the norm of x is at most the clip C, else 0. The sum of the bits is
+noised with everything else. From it all parties estimate the share of clients within C, and before the next exchange
 
-The clients' terms are (x / C clipped to norm 1, w (b - 1/2)): of L2 norm sqrt(1 + w^2 / 4) at most WHATEVER C is. One
-noise on that vector covers both releases, so one accountant does, and the plan holds for the whole run. In the
-paper's terms: noise multiplier z of the pair, z_Delta = z sqrt(1 + w^2 / 4) of the contributions and
+    log C  <-  log C + eta (gamma - share),     gamma the wanted quantile, eta the rate.
+
+What a client sends is the pair (x / C clipped to norm 1, w (b - 1/2)) with a weight w: its L2 norm is sqrt(1 + w^2 / 4)
+at most WHATEVER C is. One noise on that vector covers both releases, so one accountant does, and the plan holds for the
+whole run. In the paper's terms: noise multiplier z of the pair, z_Delta = z sqrt(1 + w^2 / 4) of the contributions and
 sigma_b = z_Delta / w of the count satisfy z^-2 = z_Delta^-2 + (2 sigma_b)^-2 (their theorem 1).
 """
 
@@ -29,9 +31,9 @@ BELOW = "clip.below"
 """Name of the tensor of bits that is added to a contribution."""
 
 _EPS = float(np.finfo(np.float64).eps)
-_SMALLEST, _LARGEST = 1e-150, 1e150
-_LONGEST_STEP = 1.0
-_RATE = 0.2
+_SMALLEST, _LARGEST = 1e-150, 1e150  # C^2 neither vanishes nor overflows in float64
+_LONGEST_STEP = 1.0  # of log C in one exchange: noise on few clients may take the estimated share far outside 0..1
+_RATE = 0.2  # the paper's
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class AdaptiveClip(AdaptiveTransform):
     def plan(self, plan: Plan) -> Plan:
         """State the plan in units of C, with a further tensor of bits. It holds for every C."""
         clips = plan.learned
-        squares = len(clips) * (1 + self.weight**2 / 4)
+        squared_norm = len(clips) * (1 + self.weight**2 / 4)
         own = tuple(replace(tensor, bound=1.0, sensitivity=None) for tensor in plan.tensors)
         bits = TensorPlan(BELOW, (len(clips),), self.weight / 2, 0, 0.0, 2**31, 0.0)
         adapted = replace(
@@ -97,12 +99,12 @@ class AdaptiveClip(AdaptiveTransform):
             tensors=(*own, bits),
             wanted_rings={**plan.wanted_rings, BELOW: 32},
             added=(*plan.added, BELOW),
-            privacy=PrivacyPlan(math.sqrt(squares) * (1 + 4 * _EPS)),
+            privacy=PrivacyPlan(math.sqrt(squared_norm) * (1 + 4 * _EPS)),
         )
-        now = ", ".join(f"{clip:.4g}" for clip in clips)
+        values = ", ".join(f"{clip:.4g}" for clip in clips)
         what = "every tensor by itself" if self.each else "contributions"
         return adapted.assume(
-            f"Clips {what} at {now} in this exchange, then moves towards the norm within which a share of "
+            f"Clips {what} at {values} in this exchange, then moves towards the norm within which a share of "
             f"{self.quantile:g} of the clients stay; the clips are public.",
             f"Every client adds whether it stayed within, for {100 * self.share:g} % of the squared sensitivity; "
             "epsilon covers both. Bounds, steps and errors are in units of the clip.",

@@ -1,4 +1,8 @@
-"""Clip a client's contribution to an L2 norm, as a whole or tensor by tensor."""
+"""Clip a client's contribution to an L2 norm, as a whole or tensor by tensor.
+
+A contribution x becomes x min(1, C / ||x||), with C the norm that is allowed. That bounds how far one client can move a
+sum, which is what noise is sized for.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
 """Round vectors at random, on condition of a bounded norm (Kairouz, Liu, Steinke, ICML 2021, sec. 4.1).
 
-Each entry is rounded up or down at random so that its mean is right, again and again until the rounded vector's squared
-norm is within `rounded_squares`. The norm is checked in integers on what is returned, so it is the sensitivity whatever
-floating point did before.
+A real vector x of d entries and norm c at most becomes an integer vector: each entry is rounded up or down at random so
+that its mean is right, again and again until the rounded vector's squared norm is at most
+
+    min(c^2 + d / 4 + sqrt(2 log(1 / beta)) (c + sqrt(d) / 2), (c + sqrt(d))^2),
+
+which one attempt meets with probability 1 - beta or more. The norm is checked in integers on what is returned, so it is
+the sensitivity whatever floating point did before.
 """
 
 from __future__ import annotations
@@ -12,13 +16,15 @@ from typing import Final
 
 import numpy as np
 
-from securefed._sampling.random_stream import RandomStream, uniforms
+from securefed._sampling.random_stream import SecureRandomStream, uniforms
 from securefed._tensors import Array
 
 _LOG_INVERSE_BETA: Final = 0.5
-"""log(1 / beta): a vector of full norm is accepted with probability 1 - beta = .39 at least."""
+"""log(1 / beta), as in the paper: an attempt on a vector of full norm succeeds with probability 1 - beta = .39 or more.
+Less sensitivity would take more attempts, and the other way round."""
 
 _ATTEMPTS: Final = 100
+"""All of them fail with probability .61^100 = 1e-22."""
 
 
 def rounded_squares(norm: float, entries: int) -> int:
@@ -32,21 +38,21 @@ def rounded_squares(norm: float, entries: int) -> int:
     return math.floor(min(typical, (norm + math.sqrt(entries)) ** 2))
 
 
-def round_conditionally(values: Array, squares: int, stream: RandomStream) -> Array:
+def round_conditionally(values: Array, squares: int, stream: SecureRandomStream) -> Array:
     """Round `values` (float64, in units) to int64 with a squared norm of at most `squares`.
 
     Unbiased up to the condition; rounds towards zero where it fails 100 times (probability .61^100 = 1e-22). Zeros
     where even that exceeds `squares`, or is NaN: noise follows, and a refusal would reveal what the noise hides.
     """
-    nothing: Array = np.zeros(values.shape, np.int64)
+    zeros: Array = np.zeros(values.shape, np.int64)
     with np.errstate(over="ignore", invalid="ignore"):
-        least = np.trunc(values)
-        within = float(least @ least) <= squares * (1 + 1e-9)
-    if not within:  # before any cast: values beyond int64 would wrap
-        return nothing
+        truncated = np.trunc(values)
+        fits = float(truncated @ truncated) <= squares * (1 + 1e-9)  # in floating point, with room for its rounding
+    if not fits:  # before any cast: values beyond int64 would wrap
+        return zeros
     for _ in range(_ATTEMPTS):
         rounded: Array = np.floor(values + uniforms(stream, values.size)).astype(np.int64)
         if int(rounded @ rounded) <= squares:
             return rounded
-    towards_zero: Array = least.astype(np.int64)
-    return towards_zero if int(towards_zero @ towards_zero) <= squares else nothing
+    towards_zero: Array = truncated.astype(np.int64)
+    return towards_zero if int(towards_zero @ towards_zero) <= squares else zeros

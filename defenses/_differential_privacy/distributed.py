@@ -1,8 +1,9 @@
 """Protect against the server: every client adds a share of the noise in the ring, before its mask.
 
-One transform of the chain rotates, rounds and adds noise, in this order; `clip` stands before it, and an aggregation
-that hides single contributions after it. Skellam noise: Agarwal, Kairouz, Liu (NeurIPS 2021); discrete Gaussian noise:
-Kairouz, Liu, Steinke (ICML 2021).
+One transform of the chain takes a client's clipped contribution, rotates it by a public random rotation (`rotation`,
+which makes all entries about equally large), rounds it to integer multiples of a step (`conditional_rounding`), and
+adds integer noise. `clip` stands before it, and an aggregation that hides single contributions after it. Skellam noise:
+Agarwal, Kairouz, Liu (NeurIPS 2021); discrete Gaussian noise: Kairouz, Liu, Steinke (ICML 2021).
 
 A share is sized for h = t - c honest survivors: t is the number of summands below which the aggregation refuses to
 open anything, c the number of them that may collude with the server (they know their own shares). More survivors only
@@ -57,6 +58,8 @@ _EXCHANGES_BITS: Final = 20
 """A sum wraps with probability at most 2^-40 in a run of up to 2^20 exchanges."""
 
 _SMALLEST_SHARE: Final = 1.0
+"""Smallest variance of one client's noise, in squared units. A sum of discrete Gaussian shares is close to a discrete
+Gaussian: `DiscreteGaussianLoss.tau` is 0.0005 here, 0.1 at half of this variance, and epsilon grows with it."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,9 @@ class NoiseSizes:
     Attributes:
         step: value of a unit, a power of two.
         squares: squared L2 sensitivity after rounding.
-        norm: largest squared L2 norm of a rounded contribution; equal to `squares` unless the unit is a record.
+        norm: the SQUARED L2 norm of a rounded contribution at most; equal to `squares` unless the unit is a record.
         share: variance of one client's noise.
-        honest: h.
+        honest: h, the number of honest survivors that the noise is sized for.
         signal: largest entry of a client's rotated and rounded contribution; larger entries are cut to it before noise.
         upload: `signal` and the tail of the noise: the largest entry that a client sends.
     """
@@ -171,6 +174,7 @@ class DistributedNoise(Transform):
         return replace(plan, tensors=tensors, privacy=noisy).assume(*self._assumptions(plan, noisy, sizes))
 
     def _bounded(self, plan: Plan) -> PrivacyPlan:
+        """Return the plan's bound on a contribution; `PlanError` where there is none."""
         if plan.privacy is None:
             raise PlanError(f"{self.distribution}: without a clip no noise is enough; put clip(...) before it")
         return plan.privacy
@@ -221,6 +225,7 @@ class DistributedNoise(Transform):
         return _sizes(self, privacy.clip, _reach(plan, privacy), plan.clients, _entries(plan))
 
     def _survivors(self, clients: int) -> int:
+        """Return t for so many planned clients."""
         return clients // 2 + 1 if self.survivors is None else self.survivors
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
@@ -279,6 +284,9 @@ def local_laplace(noise_multiplier: float, *, ring: Ring = 32, delta: float = DE
 def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, entries: int) -> NoiseSizes:
     """Find the finest power-of-two step for which the sum of all uploads fits the ring.
 
+    With N clients, a rotated and rounded entry of at most `signal` units and noise of at most `tail` units (both but
+    for `log_chance`), a step fits if N (signal + tail) <= 2^(ring - 1) - 1.
+
     Args:
         noise: the mechanism.
         clip: the L2 sensitivity.
@@ -312,8 +320,8 @@ def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, ent
         if share <= distributions.LARGEST_VARIANCE:
             if share < _SMALLEST_SHARE:
                 break
-            flat = math.ceil(norm * peak * (1 + 2**-30)) + 1
-            signal = min(math.isqrt(largest), flat)
+            largest_entry = math.ceil(norm * peak * (1 + 2**-30)) + 1
+            signal = min(math.isqrt(largest), largest_entry)
             upload = signal + _tail_units(noise.distribution, share, log_chance)
             if clients * upload <= half:
                 return NoiseSizes(step, squares, largest, share, honest, signal, upload)
@@ -325,7 +333,7 @@ def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, ent
 
 
 def _tail_units(distribution: NoiseDistribution, variance: float, log_chance: float) -> int:
-    """Find the least number that a draw reaches with probability exp(log_chance) at most."""
+    """Find by bisection the least number that a draw reaches with probability exp(log_chance) at most."""
     low, high = 0, 1
     while _TAILS[distribution](variance, high) > log_chance:
         low, high = high, 2 * high

@@ -1,5 +1,7 @@
 """Add Gaussian noise to the sum at the aggregator, before anything leaves it.
 
+To every entry of the sum it adds a normal deviate of standard deviation z s, with z the noise multiplier and s the L2
+distance by which one client (or record) moves the sum: the norm to which `clip` cuts, and what rounding adds.
 Dwork and Roth, "The algorithmic foundations of differential privacy" (2014), appendix A; accounting in `accountant`.
 
 Guarantee: what leaves the aggregator (the released sums, hence the model) is (epsilon, delta)-differentially private
@@ -45,10 +47,10 @@ class CentralGaussian(Transform):
     """Adds N(0, (noise_multiplier * sensitivity)^2) to every entry of the decoded sum.
 
     `sensitivity` is the clip plus what rounding adds (`sensitivity(plan)`), so the multiplier is exactly the
-    accountant's. Floating point: noise computed naively leaves gaps in the output that reveal the sum
-    (Mironov, CCS 2012). Here the sum is rounded to a grid (a power of two, 2^-32 to 2^-30 of the noise's standard
-    deviation), the noise is a normal deviate rounded to the same grid and drawn exactly (`noise`), and both are added
-    as integers. So a release is the Gaussian mechanism's output, rounded: the accountant's epsilon holds as it is, at
+    accountant's. Floating point: noise computed naively leaves gaps in the output that reveal the sum (Mironov, CCS
+    2012). Here the sum is rounded to a grid (a power of two, 2^-32 to 2^-30 of the noise's standard deviation), the
+    noise is a normal deviate rounded to the same grid and drawn exactly (`rounded_normal`), and both are added as
+    integers. So a release is the Gaussian mechanism's output, rounded: the accountant's epsilon holds as it is, at
     every delta, no tail of the noise is cut, and every multiple of the grid is reached from every sum.
 
     Every tensor's bound is set to the clip, so that no clipped contribution is ever refused for its range: a refusal
@@ -244,6 +246,7 @@ def seeded(rng: np.random.Generator) -> Draw:
 
 
 def _release(total: Tensors, plan: Plan, draw: Draw) -> dict[str, Array]:
+    """Round the sum to the grid, and add the drawn noise in units of the grid."""
     if plan.privacy is None or not plan.privacy.noise_multiplier:
         raise ConfigError("the plan has no noise; it is not the plan of this chain")
     grid, deviation = _grid(plan, plan.privacy), _deviation(plan)

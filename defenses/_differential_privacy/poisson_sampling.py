@@ -54,13 +54,13 @@ class PoissonCohort(Transform):
         tensors = tuple(replace(t, error=t.error / self.sampler.rate) for t in plan.tensors)
         return replace(plan, tensors=tensors).assume(
             f"Each client tosses a coin and contributes with probability {self.sampler.rate:g}, else it uploads zeros; "
-            "sums are divided by that rate. No other party learns the coin, as far as the aggregation hides uploads.",
+            "sums are divided by that rate. No other party learns the coin, as far as the aggregation hides uploads."
         )
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
         """Toss the coin; return the contribution or zeros."""
-        joins = bool(uniforms(SecureRandomStream(), 1)[0] < self.sampler.rate)
-        return {name: np.asarray(value) if joins else np.zeros_like(value) for name, value in contribution.items()}
+        contributes = bool(uniforms(SecureRandomStream(), 1)[0] < self.sampler.rate)
+        return {name: np.asarray(x) if contributes else np.zeros_like(x) for name, x in contribution.items()}
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
         """Divide the sum by the rate."""

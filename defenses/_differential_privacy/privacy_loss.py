@@ -1,13 +1,17 @@
 """Account for distributed noise: turn Renyi divergences of integer noise into epsilon for a delta.
 
-All quantities are in units of the ring's integers. Neighbours: one client's contribution replaced by zero; the sum then
-moves by an integer vector of squared L2 norm `squares` at most, hence L1 norm min(squares, sqrt(entries * squares)) at
-most.
+Clients add integer noise to integer vectors (`distributed`), and the sum is released. Each class here states, for one
+distribution of that noise, a bound on the Renyi divergence of order a > 1 between the outputs on two neighbouring
+inputs, from the noise's variance and the sensitivity; `composed_epsilon` adds the divergences of all releases and
+converts them to epsilon at a delta. All quantities are in units of the ring's integers. Neighbours: one client's
+contribution replaced by zero; the sum then moves by an integer vector of squared L2 norm `squares` at most, hence L1
+norm min(squares, sqrt(entries * squares)) at most.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
@@ -18,6 +22,9 @@ from securefed._tensors import Array
 from securefed.defenses._differential_privacy.accountant import DELTA
 from securefed.errors import ConfigError
 
+# Orders from just above 1 to 2^24. The best one grows as epsilon falls: 8 at epsilon 2.8, 2700 at epsilon 0.002. On a
+# grid a hundred times as dense, epsilon is lower by less than 1e-4 of itself. The bound for Skellam noise holds for
+# integer orders only.
 _INTEGER_ORDERS: Final = np.unique(np.rint(np.concatenate([np.arange(2, 257), np.geomspace(257, 2**24, 400)])))
 _ORDERS: Final = np.unique(np.concatenate([1 + np.geomspace(1e-3, 1, 200), np.geomspace(2, 2**24, 4000)]))
 
@@ -27,36 +34,28 @@ class PrivacyLoss(Protocol):
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
         """Bound epsilon after `rounds` releases from above."""
-        ...
 
 
 @dataclass(frozen=True)
-class SkellamLoss:
-    """Symmetric Skellam noise of the given variance on every entry (Agarwal, Kairouz, Liu, NeurIPS 2021).
+class RingLoss(ABC):
+    """The privacy loss of integer noise, known by its Renyi divergences.
 
     Attributes:
         squares: squared L2 sensitivity.
         entries: length of the vector.
-        variance: variance of the noise that the adversary does not know: that of all honest survivors together.
     """
 
     squares: int
     entries: int
-    variance: float
-
-    def __post_init__(self) -> None:
-        _check(self.squares, self.entries, self.variance)
 
     @property
     def l1(self) -> float:
         """Bound on the L1 sensitivity."""
         return min(float(self.squares), math.sqrt(self.entries * self.squares))
 
+    @abstractmethod
     def divergence(self, orders: Array) -> Array:
-        """Bound the Renyi divergence of integer orders above 1 (their theorem 3.5, with variance for mu)."""
-        leading = orders * self.squares / (2 * self.variance)
-        first = ((2 * orders - 1) * self.squares + 6 * self.l1) / (4 * self.variance**2)
-        return np.asarray(leading + np.minimum(first, 3 * self.l1 / (2 * self.variance)))
+        """Bound the Renyi divergence of the given orders, all above 1."""
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
         """Bound epsilon after `rounds` releases from above."""
@@ -64,20 +63,40 @@ class SkellamLoss:
 
 
 @dataclass(frozen=True)
-class DiscreteGaussianLoss:
+class SkellamLoss(RingLoss):
+    """Symmetric Skellam noise of the given variance on every entry (Agarwal, Kairouz, Liu, NeurIPS 2021).
+
+    Attributes:
+        variance: variance of the noise that the adversary does not know: that of all honest survivors together.
+    """
+
+    variance: float
+
+    def __post_init__(self) -> None:
+        _check(self.squares, self.entries, self.variance)
+
+    def divergence(self, orders: Array) -> Array:
+        """Bound the divergence of integer orders (their theorem 3.5, with variance for mu).
+
+        At order a: a squares / (2 variance), what Gaussian noise would cost, plus the lesser of
+        ((2 a - 1) squares + 6 l1) / (4 variance^2) and 3 l1 / (2 variance).
+        """
+        gaussian = orders * self.squares / (2 * self.variance)
+        correction = ((2 * orders - 1) * self.squares + 6 * self.l1) / (4 * self.variance**2)
+        return np.asarray(gaussian + np.minimum(correction, 3 * self.l1 / (2 * self.variance)))
+
+
+@dataclass(frozen=True)
+class DiscreteGaussianLoss(RingLoss):
     """The sum of `shares` independent discrete Gaussians on every entry (Kairouz, Liu, Steinke, ICML 2021).
 
     The sum is not discrete Gaussian itself, but close to it: `tau` bounds the distance.
 
     Attributes:
-        squares: squared L2 sensitivity.
-        entries: length of the vector.
-        share_variance: variance of one share; at least 1/4.
-        shares: number of honest survivors' shares, which the adversary does not know.
+        share_variance: sigma^2, the variance of one share; at least 1/4.
+        shares: n, the number of honest survivors' shares, which the adversary does not know.
     """
 
-    squares: int
-    entries: int
     share_variance: float
     shares: int
 
@@ -96,30 +115,22 @@ class DiscreteGaussianLoss:
     def concentration(self) -> float:
         """The rho of concentrated differential privacy: half of the squared epsilon of their theorem 1."""
         ratio = self.squares / (self.shares * self.share_variance)
-        both = math.sqrt(ratio + self.tau * self.entries / 2), math.sqrt(ratio) + self.tau * math.sqrt(self.entries)
-        return min(both) ** 2 / 2
+        bounds = math.sqrt(ratio + self.tau * self.entries / 2), math.sqrt(ratio) + self.tau * math.sqrt(self.entries)
+        return min(bounds) ** 2 / 2
 
     def divergence(self, orders: Array) -> Array:
-        """Bound the Renyi divergence of orders above 1."""
+        """Bound the divergence by order times `concentration`."""
         return np.asarray(orders * self.concentration)
-
-    def epsilon(self, rounds: int, delta: float = DELTA) -> float:
-        """Bound epsilon after `rounds` releases from above."""
-        return composed_epsilon(((self, rounds),), delta)
 
 
 @dataclass(frozen=True)
-class LaplaceLoss:
+class LaplaceLoss(RingLoss):
     """Discrete Laplace noise on every entry: every release is purely differentially private.
 
     Attributes:
-        squares: squared L2 sensitivity.
-        entries: length of the vector.
         scale: of the noise; probabilities fall by exp(-1 / scale) from one integer to the next.
     """
 
-    squares: int
-    entries: int
     scale: float
 
     def __post_init__(self) -> None:
@@ -128,7 +139,7 @@ class LaplaceLoss:
     @property
     def pure(self) -> float:
         """Epsilon of one release at delta 0: the L1 sensitivity over the scale (Dwork et al., TCC 2006)."""
-        return min(float(self.squares), math.sqrt(self.entries * self.squares)) / self.scale
+        return self.l1 / self.scale
 
     def divergence(self, orders: Array) -> Array:
         """Compute the Renyi divergence of orders above 1 when one entry carries all of the shift, the worst case.
@@ -147,18 +158,12 @@ class LaplaceLoss:
         down = np.log(c * (1 / -math.expm1(-1 / self.scale) - 1 / -np.expm1((1 - 2 * a) / self.scale))) - a * self.pure
         return np.asarray(np.minimum(np.logaddexp(up, down) / (a - 1), self.pure))
 
-    def epsilon(self, rounds: int, delta: float = DELTA) -> float:
-        """Bound epsilon after `rounds` releases from above."""
-        return composed_epsilon(((self, rounds),), delta)
-
-
-RingLoss = SkellamLoss | DiscreteGaussianLoss | LaplaceLoss
-"""A privacy loss that is known by its Renyi divergences."""
-
 
 @lru_cache(maxsize=4096)
 def composed_epsilon(parts: tuple[tuple[RingLoss, int], ...], delta: float = DELTA) -> float:
     """Compute the least epsilon over orders (Canonne, Kamath, Steinke 2020, proposition 12, solved for epsilon).
+
+    At order a, with R(a) the sum of all divergences, epsilon is R(a) + log(1 - 1 / a) - log(a delta) / (a - 1).
 
     Args:
         parts: each loss with its number of releases; their divergences add up.
@@ -175,8 +180,8 @@ def composed_epsilon(parts: tuple[tuple[RingLoss, int], ...], delta: float = DEL
     if not released:
         return 0.0
     orders = _INTEGER_ORDERS if any(isinstance(loss, SkellamLoss) for loss, _ in released) else _ORDERS
-    spent = sum(rounds * loss.divergence(orders) for loss, rounds in released)
-    epsilons = spent + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    divergences = sum(rounds * loss.divergence(orders) for loss, rounds in released)
+    epsilons = divergences + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
     return max(0.0, float(epsilons.min()))
 
 

@@ -1,4 +1,8 @@
-"""Make one record of a client the unit of privacy: size the noise for what replacing a record changes."""
+"""Make one record of a client the unit of privacy: size the noise for what replacing a record changes.
+
+The algorithm's layout declares, for each tensor, the L2 distance by which one record of a client can move it. The noise
+that follows in the chain is sized for the norm of all these distances together, instead of for a clipped contribution.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +49,11 @@ class RecordPrivacy(Transform):
                     f"{self.name}: the layout declares no bound on what one record changes in {tensor.name!r}; "
                     "wrap the algorithm in record_level(algorithm, norm), or clip whole contributions with clip(...)"
                 )
-        moved = math.hypot(*(tensor.sensitivity or 0.0 for tensor in plan.tensors)) * (1 + 4 * _EPS)
+        distance = math.hypot(*(tensor.sensitivity or 0.0 for tensor in plan.tensors)) * (1 + 4 * _EPS)
         tensors = tuple(replace(tensor, declared=tensor.bound) for tensor in plan.tensors)
-        return replace(plan, tensors=tensors, privacy=PrivacyPlan(moved, "record")).assume(
-            f"The unit of privacy is one record of a client: replaced by zeros it moves a contribution by {moved:.4g} "
-            "at most. Clients clip their records to the declared norm."
+        return replace(plan, tensors=tensors, privacy=PrivacyPlan(distance, "record")).assume(
+            f"The unit of privacy is one record of a client: replaced by zeros it moves a contribution by "
+            f"{distance:.4g} at most. Clients clip their records to the declared norm."
         )
 
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:

@@ -1,7 +1,8 @@
 """Rotate vectors by a public random rotation, which spreads a vector evenly over its entries without padding.
 
-x becomes H D x / sqrt(m) on the first m = 2^k entries, then the same with fresh signs on the last m, where m is the
-largest power of two up to the length d (Kairouz, Liu, Steinke, ICML 2021, sec. 4, pad to a power of two; two
+H is Sylvester's Hadamard matrix (entries +1 and -1, H H^T = m I), D a diagonal matrix of random signs. A vector x of
+length d becomes H D x / sqrt(m) on its first m = 2^k entries, then the same with fresh signs on the last m, where m is
+the largest power of two up to d (Kairouz, Liu, Steinke, ICML 2021, sec. 4, pad to a power of two; two
 overlapping stages spare up to half of the upload). Each stage is orthogonal, so norms are kept. For any x fixed before
 the signs are drawn, every entry of the result is a sum of +-a_i with |a|^2 <= |x|^2 / m, so by Hoeffding
 
@@ -21,7 +22,7 @@ import numpy as np
 from securefed._sampling.random_stream import public_words
 from securefed._tensors import Array
 
-_RADIX_BITS = 6
+_RADIX_BITS = 6  # factors of 64 x 64 entries, 32 kB: they stay in a core's first-level cache
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Rotation:
         return out
 
     def _parts(self) -> tuple[slice, ...]:
+        """Return the entries that each stage mixes: the first m, then the last m unless all are in the first."""
         parts = (slice(0, self.mixed), slice(self.entries - self.mixed, self.entries))
         return parts[:1] if self.mixed == self.entries else parts
 
@@ -89,14 +91,15 @@ def _hadamard(x: Array) -> Array:
     """
     bits = x.size.bit_length() - 1
     while bits > 0:
-        step = min(bits, _RADIX_BITS)
-        x = (x.reshape(-1, 1 << step) @ _factor(step)).T.reshape(-1)
-        bits -= step
+        radix = min(bits, _RADIX_BITS)
+        x = (x.reshape(-1, 1 << radix) @ _factor(radix)).T.reshape(-1)
+        bits -= radix
     return x
 
 
 @cache
 def _factor(bits: int) -> Array:
+    """Make the Hadamard matrix of 2^bits rows, over the root of that number."""
     matrix = np.ones((1, 1))
     for _ in range(bits):
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])

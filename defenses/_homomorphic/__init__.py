@@ -4,15 +4,10 @@ from securefed.defenses._homomorphic.encryption_randomness import RandomnessKind
 from securefed.defenses._homomorphic.key_holder import KeyHolder
 from securefed.defenses._homomorphic.key_set import InsecureKeySet, KeySet, deal, insecure_deal
 from securefed.defenses._homomorphic.keys import PrivateKey, PublicKey, generate
-from securefed.defenses._homomorphic.lattice import CKKS, LatticeKeyHolder, ckks, open_ckks
+from securefed.defenses._homomorphic.lattice import CKKS, LatticeKeyHolder, ckks
 from securefed.defenses._homomorphic.paillier_protocol import InsecurePaillier, Paillier, open_upload, paillier
 from securefed.defenses._homomorphic.randomness_pool import RandomnessPool
-from securefed.defenses._homomorphic.threshold import (
-    InsecureThresholdPaillier,
-    ThresholdPaillier,
-    threshold_paillier,
-)
-from securefed.defenses._homomorphic.threshold_server import open_together
+from securefed.defenses._homomorphic.threshold import InsecureThresholdPaillier, ThresholdPaillier, threshold_paillier
 
 __all__ = [
     "CKKS",
@@ -32,8 +27,6 @@ __all__ = [
     "deal",
     "generate",
     "insecure_deal",
-    "open_ckks",
-    "open_together",
     "open_upload",
     "paillier",
     "threshold_paillier",

@@ -72,11 +72,6 @@ class FixedBasePowers:
             self._table.append(row)
             step = _product(row[-1], step, self.n)
 
-    @property
-    def products(self) -> int:
-        """Number of modular products that one power costs."""
-        return len(self._table)
-
     def power(self, exponent: int) -> Any:
         """Compute base^exponent mod n^2 for 0 <= exponent < 2^exponent_bits."""
         result, n, width, mask = (gmpy2.mpz(1), gmpy2.mpz(0)), self.n, self.width, (1 << self.width) - 1

@@ -23,8 +23,8 @@ CIPHERTEXTS, PLAINTEXTS, SURVIVORS = "ciphertexts", "plaintexts", "survivors"
 class AbstractKeyHolder(ABC):
     """Answers `key` with a public key, and `decrypt` with the plaintexts of one batch of ciphertexts.
 
-    For each run it answers one `key`, then at most one `decrypt`, for exchanges of ascending numbers; it refuses
-    everything else. It keeps two numbers a run.
+    In each exchange of a run it answers one `key` and then at most one `decrypt`. Exchanges must come in ascending
+    order of their numbers; it refuses everything else. For each run it remembers the last exchange's number and stage.
 
     Args:
         threshold: fewest survivors for whom it decrypts, as the plan says; at least 2, as the sum of one is that
@@ -74,11 +74,9 @@ class AbstractKeyHolder(ABC):
                 survivors.
             MalformedError: fields missing or of a wrong type, or numbers that are no ciphertexts.
         """
-        if (request.sender, request.receiver) != (SERVER, self.party):
-            raise BindingError(
-                request.sender,
-                f"sender and receiver are {request.sender} and {request.receiver}, not {SERVER} and {self.party}",
-            )
+        parties = (request.sender, request.receiver)
+        if parties != (SERVER, self.party):
+            raise BindingError(request.sender, f"sender and receiver are {parties}, not {(SERVER, self.party)}")
         with self._lock:
             if request.stage == KEY:
                 return self._key(request)

@@ -1,11 +1,14 @@
-"""The exchange that Paillier and CKKS share: a key holder opens the encrypted sum, apart from server and clients.
+"""Sum under additively homomorphic encryption, with a key holder apart from server and clients.
+
+This is the part that `Paillier` and `CKKS` share. The key holder has the private key and sees no upload; the server has
+the uploads and not the key:
 
     stage     server asks                               reply
     key       key holder: {}                            the public key
     upload    clients: the public key                   ciphertexts
     decrypt   key holder: sum of ciphertexts, survivors plaintexts of the sum
 
-The scheme says how a key is read, how a contribution is encrypted, and how ciphertexts are added and opened.
+A subclass says how a key is read, how a contribution is encrypted, and how ciphertexts are added and opened.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from securefed._messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes, local, stored_as
-from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Aggregation, Outgoing, Session, UploadContext
+from securefed._tensors import Array
+from securefed.defenses._base import Aggregation, Outgoing, Session
 from securefed.defenses._homomorphic.key_holder import KEY
-from securefed.errors import ConfigError, DataError, MalformedError, TooFewSurvivors
+from securefed.errors import ConfigError, MalformedError, TooFewSurvivors
 
 UPLOAD: Final = "upload"
 CONTRIBUTE: Final = "contribute"
@@ -70,16 +73,6 @@ class KeyHolderAggregation(Aggregation, Generic[C]):
     Clients pin the first public key of a run and refuse another one, in a resumed process too (`SupportsMemory`).
     """
 
-    name: ClassVar[str]
-
-    @abstractmethod
-    def client_accept(self, state: C, request: Message, context: UploadContext) -> C:
-        """Check the request for an upload, and pin the public key in it."""
-
-    @abstractmethod
-    def client_upload(self, state: C, encoded: Tensors | None) -> tuple[C, dict[str, Array]]:
-        """Encrypt the encoded contribution; `None` stands for that of a client that sits out."""
-
     @abstractmethod
     def _distribute(self, state: EncryptedSumServer, reply: Message) -> tuple[EncryptedSumServer, str, Outgoing]:
         """Check the key holder's public key, and ask the clients for their uploads under it."""
@@ -93,18 +86,6 @@ class KeyHolderAggregation(Aggregation, Generic[C]):
     @abstractmethod
     def _finish(self, state: EncryptedSumServer, reply: Message) -> Aggregate:
         """Read the sum from the key holder's answer."""
-
-    def client_step(self, state: C, request: Message, encoded: Tensors | None) -> tuple[C, dict[str, Array]]:
-        """Accept the request and upload, in one step.
-
-        Raises:
-            MessageRefused: as `client_accept`.
-            RangeRefused: as `client_upload`.
-        """
-        accepted = self.client_accept(state, request, UploadContext(state.session.context, b""))
-        if encoded is None:
-            raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
-        return self.client_upload(accepted, encoded)
 
     def client_memory(self, state: C) -> Array:
         """Return what the client must remember: the public key that it pinned in this run."""
@@ -147,6 +128,6 @@ class KeyHolderAggregation(Aggregation, Generic[C]):
         return self._distribute(state, reply) if state.stage == KEY else self._finish(state, reply)
 
 
-def threshold_of(wanted: int | None, clients: int) -> int:
-    """Return how many survivors a round of `clients` planned clients needs; by default more than half, at least 2."""
-    return wanted or max(2, clients // 2 + 1)
+def threshold_of(threshold: int | None, clients: int) -> int:
+    """Return `threshold`, or where it is `None` the default for so many clients: more than half, and at least 2."""
+    return threshold or max(2, clients // 2 + 1)

@@ -1,12 +1,12 @@
-"""Deal keys for threshold decryption: any t of N share holders decrypt together, fewer learn nothing.
+"""Deal keys for threshold decryption: any t of N share holders decrypt together, and fewer cannot.
 
 The dealer draws n = p q of safe primes p = 2 p' + 1, q = 2 q' + 1 and shares d = n^-1 mod m, m = p' q', by a random
 polynomial f of degree t - 1 over Z_m with f(0) = d: holder i is given s_i = f(i + 1) (Shoup, "Practical threshold
 signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers, every party receives v, which
-generates the squares mod n, and v_i = v^s_i.
+generates the squares mod n, and v_i = v^s_i. Clients also get Ed25519 keys to sign their uploads with.
 
 The dealer knows every secret: it is trusted to erase them. Keys are not generated in a distributed way, because the one
-maintained package for it (tno.mpc.protocols.distributed_keygen 4.3, honest majority, semi-honest) generates no safe
+maintained package for that (tno.mpc.protocols.distributed_keygen 4.3, honest majority, semi-honest) generates no safe
 primes and no verification keys, so answers could not be proven, and it needs its own network layer.
 """
 
@@ -35,11 +35,11 @@ class SharedKey:
     """The public part of the keys, which every party gets at set-up.
 
     Attributes:
-        public: the key that encrypts.
-        threshold: t.
-        base: v.
-        verifiers: v_i of holder i; holders are the clients 0..N-1.
-        identities: raw Ed25519 public keys by client; empty where uploads are not signed.
+        public: the key that encrypts; it holds n.
+        threshold: t, the number of holders that decrypt together.
+        base: v, a generator of the squares mod n.
+        verifiers: v_i = v^s_i of holder i, against which its answers are proven; holders are the clients 0..N-1.
+        identities: raw Ed25519 public keys by client, against which uploads are checked.
     """
 
     public: PublicKey
@@ -55,7 +55,7 @@ class SharedKey:
 
     @cached_property
     def delta(self) -> int:
-        """N!, which makes Lagrange coefficients over the integers whole (Shoup 2000, section 3)."""
+        """D = N!, times which all Lagrange coefficients are integers (Shoup 2000, section 3)."""
         return int(gmpy2.fac(self.holders))
 
     @cached_property
@@ -113,28 +113,25 @@ def _only(secrets: Mapping[ClientId, Any], client: ClientId) -> dict[ClientId, A
     return {client: secrets[client]} if client in secrets else {}
 
 
-def deal(threshold: int, holders: int, *, clients: int | None = None, bits: int = 2048, signed: bool = True) -> KeySet:
+def deal(threshold: int, holders: int, *, clients: int | None = None, bits: int = 2048) -> KeySet:
     """Deal fresh keys, every random bit from the operating system; takes seconds at 2048 bits.
 
     Args:
         threshold: t, more than half of the holders: else two halves would open two sums whose difference is one
             client's contribution.
-        holders: N, at most 64 (N! enters every exponent); clients 0..N-1 hold shares.
+        holders: N, at most 64 (exponents grow by the 296 bits of 64!); clients 0..N-1 hold shares.
         clients: number of clients that get identities (default N).
         bits: of n, a multiple of 64, at least 2048.
-        signed: whether uploads are signed.
 
     Raises:
         ConfigError: a number outside these ranges.
     """
-    return _deal(KeySet, threshold, holders, clients, bits, signed)
+    return _deal(KeySet, threshold, holders, clients, bits)
 
 
-def insecure_deal(
-    threshold: int, holders: int, *, clients: int | None = None, bits: int = 512, signed: bool = True
-) -> InsecureKeySet:
+def insecure_deal(threshold: int, holders: int, *, clients: int | None = None, bits: int = 512) -> InsecureKeySet:
     """Deal keys that can be factored, from 256 bits on; arguments as for `deal`."""
-    return _deal(InsecureKeySet, threshold, holders, clients, bits, signed)
+    return _deal(InsecureKeySet, threshold, holders, clients, bits)
 
 
 def check_threshold(threshold: int, holders: int) -> None:
@@ -148,12 +145,12 @@ def check_threshold(threshold: int, holders: int) -> None:
         )
 
 
-def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits: int, signed: bool) -> K:
+def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits: int) -> K:
     check_threshold(threshold, holders)
     if bits % 64 or bits < (256 if kind is InsecureKeySet else 2048):
         raise ConfigError(f"threshold keys have a multiple of 64 bits and at least 2048, not {bits}")
     p, q = safe_prime(bits // 2), safe_prime(bits // 2)
-    while abs(p - q) >> max(bits // 2 - 100, 1) == 0:  # FIPS 186-5, A.1.3, as for `keys.generate`
+    while abs(p - q) >> max(bits // 2 - 100, 1) == 0:  # too close for FIPS 186-5, A.1.3, as for `keys.generate`
         q = safe_prime(bits // 2)
     n, m = p * q, (p // 2) * (q // 2)
     # gcd(p - 1, q - 1) = 2 as p' and q' are different primes: fit for DJN randomness.
@@ -161,7 +158,7 @@ def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits
     shares = {i: int(_evaluate(coefficients, i + 1, m)) for i in range(holders)}
     base = _square(n)
     verifiers = tuple(int(gmpy2.powmod(base, shares[i], n)) for i in range(holders))
-    signers = {i: Ed25519PrivateKey.generate() for i in range(clients or holders)} if signed else {}
+    signers = {i: Ed25519PrivateKey.generate() for i in range(clients or holders)}
     identities = {i: key.public_key().public_bytes_raw() for i, key in signers.items()}
     public = PublicKey(PaillierPublicKey(int(n)), djn_base(n))
     shared = SharedKey(public, threshold, int(base), verifiers, identities)
@@ -169,6 +166,7 @@ def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits
 
 
 def _evaluate(coefficients: list[Any], x: int, modulus: Any) -> Any:
+    """Evaluate a polynomial at x by Horner's rule; the constant term comes first."""
     value = gmpy2.mpz(0)
     for coefficient in reversed(coefficients):
         value = (value * x + coefficient) % modulus
@@ -176,7 +174,7 @@ def _evaluate(coefficients: list[Any], x: int, modulus: Any) -> Any:
 
 
 def _square(n: Any) -> Any:
-    """Draw a generator of the squares mod n: their group is cyclic of order p' q', so all but a few generate it."""
+    """Draw a generator of the squares mod n: a square other than 1 modulo p and modulo q, as their orders are prime."""
     while True:
         v = gmpy2.mpz(randbelow(int(n))) ** 2 % n
         if gmpy2.gcd(v, n) == 1 and gmpy2.gcd(v - 1, n) == 1:
@@ -188,22 +186,14 @@ class KeyDealer:
 
     def __init__(self) -> None:
         self._dealt: dict[tuple[int, int, int, int], KeySet] = {}
-        self._lock = threading.Lock()
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Copy and pickle with the keys dealt so far."""
-        return KeyDealer._of, (dict(self._dealt),)
-
-    @classmethod
-    def _of(cls, dealt: dict[tuple[int, int, int, int], KeySet]) -> KeyDealer:
-        out = cls()
-        out._dealt = dealt
-        return out
 
     def keys(self, threshold: int, holders: int, clients: int, bits: int) -> KeySet:
         """Return the keys for these numbers, dealt at the first call."""
-        with self._lock:
-            wanted = (threshold, holders, clients, bits)
-            if wanted not in self._dealt:
-                self._dealt[wanted] = deal(threshold, holders, clients=clients, bits=bits)
-            return self._dealt[wanted]
+        sizes = (threshold, holders, clients, bits)
+        with _DEALING:
+            if sizes not in self._dealt:
+                self._dealt[sizes] = deal(threshold, holders, clients=clients, bits=bits)
+            return self._dealt[sizes]
+
+
+_DEALING = threading.Lock()  # of the module, as a dealer that held one could not be copied or pickled

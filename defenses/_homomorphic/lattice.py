@@ -6,7 +6,8 @@
     decrypt   key holder: sum of ciphertexts, survivors            plaintexts of the sum, float64 (chunks, 4096)
 
 Cheon, Kim, Kim and Song, ASIACRYPT 2017; additions only. Entries are divided by their tensor's bound and put into
-the 4096 slots of a ciphertext. The scale is the largest at which a sum of N stays below the modulus of 120 bits.
+the 4096 slots of a ciphertext. A ciphertext holds slots times a scale, rounded to integers: the largest power of two at
+which a sum of N contributions stays below a quarter of the modulus of 120 bits.
 
 The key holder floods its answers with noise that hides the scheme's own (`lattice_flood`): answers of a run with 2^30
 values differ by at most 2^-40 in distribution from answers without that noise, whatever the sums are, for ciphertexts
@@ -78,7 +79,7 @@ from securefed.errors import ConfigError, MalformedError, PlanError, RangeRefuse
 
 
 def scale(clients: int) -> float:
-    """Return the integer that stands for 1: the largest power of two with clients * scale < 2^118, modulus / 4."""
+    """Return the integer that stands for 1: the largest power of two with clients * scale <= 2^118, modulus / 4."""
     return 2.0 ** (118 - math.ceil(math.log2(clients)))
 
 
@@ -106,8 +107,8 @@ class LatticeKeyHolder(AbstractKeyHolder):
         if frozen is None:
             self._context = new_context()
         else:
-            secrets_, header = decode(frozen)
-            self._context = library().context_from(secrets_[CONTEXT].tobytes())
+            fields, header = decode(frozen)
+            self._context = library().context_from(fields[CONTEXT].tobytes())
             self._recall(header)
         public = self._context.copy()
         public.make_context_public()
@@ -125,10 +126,6 @@ class LatticeKeyHolder(AbstractKeyHolder):
         """Decrypt one batch with a fresh flood."""
         slots = open_flooded(self._context, self._vectors(ciphertexts, sender), flood_bits(survivors))
         return {PLAINTEXTS: slots}
-
-    def decrypt_upload(self, ciphertexts: Array, sender: PartyId) -> Array:
-        """Decrypt any ciphertexts, without a flood; only the audit's collusion view calls it."""
-        return np.array([vector.decrypt() for vector in self._vectors(ciphertexts, sender)], np.float64)
 
     def _vectors(self, ciphertexts: Array, sender: PartyId) -> list[Any]:
         """Read the ciphertexts of one batch, at the scale that they carry themselves."""
@@ -148,7 +145,7 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
     Guarantees, for a server and a key holder that follow the protocol and do not collude: as for `Paillier`, except
     that the sum is approximate, by at most `TensorPlan.error` per entry (2^-69 that an entry of a sum exceeds it).
     A client that sits out uploads two uniform polynomials, so that the sum is uniform modulo the 120 bits it lives in.
-    Not promised: as for `Paillier`; and a client's entries in their bounds are checked by the client alone.
+    Not promised: as for `Paillier`; and that entries lie in their bounds is checked by the client alone.
 
     Raises:
         ConfigError: TenSEAL is not installed, or a threshold below 2.
@@ -158,7 +155,6 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
     name: ClassVar[str] = "ckks"
     exact: ClassVar[bool] = False
     hides: ClassVar[bool] = True
-    upload: ClassVar[str] = UPLOAD
     beside: ClassVar[tuple[PartyId, ...]] = (KEY_HOLDER,)
 
     def __post_init__(self) -> None:
@@ -215,8 +211,8 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
         session = state.session
         request.check(run=session.run, round=session.round, stage=UPLOAD, sender=SERVER, receiver=state.client)
         read_context(request.body, request.sender)
-        mark = {"sha256": from_bytes(sha256(request.body[CONTEXT].tobytes()).digest())}
-        pinned = key_pinning.pin(state.pinned, session.run, mark, request.sender)
+        fingerprint = {"sha256": from_bytes(sha256(request.body[CONTEXT].tobytes()).digest())}
+        pinned = key_pinning.pin(state.pinned, session.run, fingerprint, request.sender)
         return replace(state, next_stage=CONTRIBUTE, pinned=pinned, context=request.body[CONTEXT].tobytes())
 
     def client_upload(self, state: LatticeClient, encoded: Tensors | None) -> tuple[LatticeClient, dict[str, Array]]:
@@ -280,11 +276,6 @@ def read_upload(context: Any, body: Tensors, plan: Plan, sender: PartyId) -> lis
     return vectors
 
 
-def open_ckks(key_holder: LatticeKeyHolder, body: Tensors, plan: Plan, sender: PartyId = SERVER) -> dict[str, Array]:
-    """Open one client's contribution, up to the scheme's noise, as server and key holder can together."""
-    return _unpack(plan, {PLAINTEXTS: key_holder.decrypt_upload(body[CIPHERTEXTS], sender)}, sender)
-
-
 def _approximate(tensor: TensorPlan, clients: int) -> TensorPlan:
     if tensor.bound is None or tensor.step:
         raise PlanError(f"ckks: tensor {tensor.name!r} needs a bound and no quantise(); it sums in floating point")
@@ -318,8 +309,8 @@ def _slots(plan: Plan, encoded: Tensors) -> Array:
 def _unpack_sum(plan: Plan, body: Tensors, count: int, sender: PartyId) -> dict[str, Array]:
     """Read the sum of `count` contributions; zeros with the indicator set where some client sat out.
 
-    The slots of a sum that holds a uniform polynomial spread over tens of `count` bounds: all 4096 lie within
-    what `count` clients can add up to with a probability below 2^-10000.
+    The slots of a sum that holds a uniform polynomial have a standard deviation of tens of `count` bounds: all 4096 lie
+    within what `count` clients can add up to with a probability below 2^-10000.
     """
     total = _unpack(plan, body, sender)
     if not has_indicator(plan):

@@ -69,9 +69,9 @@ def open_flooded(context: Any, vectors: list[Any], bits: int) -> Array:
     seal, inner = library().sealapi, context.seal_context().data
     evaluator, encoder = seal.Evaluator(inner), seal.CKKSEncoder(inner)
     decryptor, plain = seal.Decryptor(inner, context.secret_key().data), seal.Plaintext()
-    nothing = np.zeros((len(moduli(context)), DEGREE), np.uint64)
-    one = nothing.copy()
-    one[:, 0] = 1  # SEAL takes no ciphertext whose second polynomial is zero: a flood is lent a one
+    zero = np.zeros((len(moduli(context)), DEGREE), np.uint64)
+    one = zero.copy()
+    one[:, 0] = 1  # SEAL takes no ciphertext whose second polynomial is zero: a flood gets 1 there, subtracted below
 
     def ciphertext(first: Array) -> Any:
         (piece,) = vector_of(context, np.stack([first, one]), scale_of(vectors[0]), transformed=False).ciphertext()
@@ -79,11 +79,11 @@ def open_flooded(context: Any, vectors: list[Any], bits: int) -> Array:
         return piece
 
     slots = np.zeros((len(vectors), SLOTS))
-    lent = ciphertext(nothing) if vectors else None
+    only_one = ciphertext(zero) if vectors else None
     for row, vector in enumerate(vectors):
         (total,) = vector.ciphertext()
         evaluator.add_inplace(total, ciphertext(_flood(context, bits)))
-        evaluator.sub_inplace(total, lent)
+        evaluator.sub_inplace(total, only_one)
         decryptor.decrypt(total, plain)
         slots[row] = encoder.decode_double(plain)
     return slots
@@ -99,10 +99,10 @@ def _flood(context: Any, bits: int) -> Array:
 def residues_of(low: Array, high: Array, bits: int, primes: list[int]) -> Array:
     """Compute the residues of high 2^60 + low - 2^(bits - 1) modulo each prime.
 
-    The primes lie closely below 2^60, so that 2^60 leaves a rest below 2^20, and products stay below 2^64.
+    The primes lie closely below 2^60, so that 2^60 leaves a remainder below 2^20, and products stay below 2^64.
     """
     rows = []
     for prime in primes:
-        rest, offset = np.uint64(2**_LOW % prime), np.uint64(-(2 ** (bits - 1)) % prime)
-        rows.append((high * rest + low + offset) % np.uint64(prime))
+        remainder, offset = np.uint64(2**_LOW % prime), np.uint64(-(2 ** (bits - 1)) % prime)
+        rows.append((high * remainder + low + offset) % np.uint64(prime))
     return np.stack(rows)

@@ -24,6 +24,7 @@ PRIMES: Final = (60, 60, 60)
 prime only cleans fresh ciphertexts, so sums live modulo 120 bits."""
 
 _VARINT: Final = 7
+"""Bits of an integer that protobuf writes in one byte."""
 
 
 @cache
@@ -107,8 +108,8 @@ def moduli(context: Any) -> list[int]:
 def _uniform(bound: int, count: int) -> Array:
     """Draw integers uniform below `bound` by rejection, uint64 (count,)."""
     shift = np.uint64(64 - bound.bit_length())
-    found = np.zeros(0, np.uint64)
-    while found.size < count:
+    accepted = np.zeros(0, np.uint64)
+    while accepted.size < count:
         drawn = np.frombuffer(secrets.token_bytes(8 * count), np.uint64) >> shift
-        found = np.concatenate([found, drawn[drawn < bound]])
-    return found[:count]
+        accepted = np.concatenate([accepted, drawn[drawn < bound]])
+    return accepted[:count]

@@ -1,4 +1,8 @@
-"""Read CKKS contexts and ciphertexts that other parties sent, and check that they have this library's parameters."""
+"""Read CKKS contexts and ciphertexts that other parties sent, and check that they have this library's parameters.
+
+A context is TenSEAL's object with the scheme's parameters and a key. Fields have a constant size, padded with zeros, so
+that their length shows nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,9 @@ from securefed.errors import MalformedError
 
 CONTEXT: Final = "context"
 CHUNK_BYTES: Final = 2 * DEGREE * 2 * 8 + 256
+"""Bytes of a ciphertext on the wire: two polynomials modulo two primes, 8 bytes a coefficient, and room for headers."""
 CONTEXT_BYTES: Final = 2 * DEGREE * 3 * 8 + 1024
+"""Bytes of a public key on the wire: two polynomials modulo three primes, and room for the parameters."""
 
 
 def read_context(body: Tensors, sender: PartyId) -> Any:

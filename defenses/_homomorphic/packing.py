@@ -1,9 +1,10 @@
-"""Pack many integers into one plaintext, so that adding plaintexts adds all of them.
+"""Pack many integers into one Paillier plaintext, so that adding plaintexts adds all of them.
 
-A slot is as wide as the tensor's planned ring (R bits). A client's entry k, |k| <= u, is stored as k + u >= 0, where
-u = ceil(bound / step) is public. Since N u <= 2^(R-1) - 1, a slot's sum over up to N clients is at most
-2 N u <= 2^R - 2: it never carries into its neighbour. A plaintext holds floor((bits - 1) / R) slots, so the sum stays
-below 2^(bits - 1) <= n and never wraps mod n. The decoder subtracts count * u, exactly.
+A plaintext is a number below the modulus n, cut into slots of equal width. A slot is as wide as the tensor's planned
+ring (R bits). A client's entry k, |k| <= u, is stored as k + u >= 0, where u = ceil(bound / step) is public. Since N u
+<= 2^(R-1) - 1, a slot's sum over up to N clients is at most 2 N u <= 2^R - 2: it never carries into its neighbour. A
+plaintext holds floor((bits - 1) / R) slots, so the sum stays below 2^(bits - 1) <= n and never wraps mod n. The decoder
+subtracts count * u, exactly.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _pack(group: SlotGroup, encoded: Tensors) -> list[Any]:
             raise RangeRefused(f"{tensor.name!r} holds integers beyond {limit}, the planned bound over the step")
         words[start : start + tensor.size] = shifted
         start += tensor.size
-    data, width = words.tobytes(), group.slots * group.ring // 8
+    data, width = words.tobytes(), group.slots * group.ring // 8  # bytes of one plaintext
     return [gmpy2.mpz(int.from_bytes(data[i : i + width], "little")) for i in range(0, len(data), width)]
 
 

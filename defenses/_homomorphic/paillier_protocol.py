@@ -56,9 +56,10 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
     `chain(quantise, plain)`'s bit for bit.
     A client that sits out uploads uniform plaintexts, so that the sum is uniform modulo n: it shows nothing of the
     other clients, and only that some client was out.
-    Not promised: anything against server and key holder together (they open every contribution), against an active
-    server (also one that sends clients different broadcasts), or that clients' values lie in their bounds (only the sum
-    is checked). The server sees which clients dropped out.
+    Not promised: anything against server and key holder together (they open every contribution), against a server that
+    deviates (it can have one client's ciphertexts decrypted, send clients different broadcasts, or repeat a broadcast
+    and subtract sums over different survivors), or that clients' values lie in their bounds (only the sum is checked).
+    The server sees which clients dropped out.
 
     Raises:
         ConfigError: `bits` below 2048 or no multiple of 64, an unknown `randomness`, `short` beyond 3072 bits, a given
@@ -73,7 +74,6 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
     name: ClassVar[str] = "paillier"
     exact: ClassVar[bool] = True
     hides: ClassVar[bool] = True
-    upload: ClassVar[str] = UPLOAD
     beside: ClassVar[tuple[PartyId, ...]] = (KEY_HOLDER,)
     least_bits: ClassVar[int] = 2048
 
@@ -169,28 +169,16 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
         ciphertexts = cipher.encrypt(public, plaintexts, self.randomness, self.pool)
         return replace(state, next_stage=""), {CIPHERTEXTS: cipher.to_wire(ciphertexts, public.ciphertext_bytes)}
 
-    def prepare(self, state: EncryptingClient) -> int:
-        """Compute the randomness of this client's next upload now, while it would wait or train.
+    def client_prepare(self, state: EncryptingClient) -> EncryptingClient:
+        """Compute the randomness of this client's next upload now, while it would wait or train; return the state.
 
-        Args:
-            state: of the client's last exchange. Before its first one, and without a given key, no key is known:
-                nothing happens.
-
-        Returns:
-            The number of encryptions of zero that are ready.
+        Before the client's first exchange, and without a given key, no key is known: nothing happens.
         """
         public, pinned = self.public, key_pinning.pinned_key(state.pinned, state.session.run)
         if public is None and pinned is not None:
             public = PublicKey.from_body(pinned, self.bits, KEY_HOLDER)
-        if public is None:
-            return 0
-        count = Packing.of(state.session.plan, self.bits).plaintexts
-        self.pool.prepare(public, self.randomness, count)
-        return count
-
-    def client_prepare(self, state: EncryptingClient) -> EncryptingClient:
-        """Call `prepare`, and return the state as it is."""
-        self.prepare(state)
+        if public is not None:
+            self.pool.prepare(public, self.randomness, Packing.of(state.session.plan, self.bits).plaintexts)
         return state
 
     def _distribute(self, state: EncryptedSumServer, reply: Message) -> tuple[EncryptedSumServer, str, Outgoing]:

@@ -36,7 +36,7 @@ class WorkerError(SecureFedError, RuntimeError):
 
 
 class RandomnessWorkers:
-    """Worker processes for encryptions of zero, started at once and ended by `close` or as a context.
+    """Worker processes for encryptions of zero, started at once and ended by `close`.
 
     Args:
         count: number of processes.
@@ -54,12 +54,6 @@ class RandomnessWorkers:
         ]
         self._lock = threading.Lock()
 
-    def __enter__(self) -> RandomnessWorkers:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the processes."""
         for process in self._processes:
@@ -69,17 +63,17 @@ class RandomnessWorkers:
 
     def encryptions_of_zero(self, public: PublicKey, count: int, randomness: Literal["half", "short"]) -> list[Any]:
         """Make `count` fresh encryptions of zero, divided evenly among the processes."""
-        size, parts = public.plaintext_bytes, len(self._processes)
-        shares = [count // parts + (index < count % parts) for index in range(parts)]
-        with self._lock, _named():
-            for process, share in zip(self._processes, shares, strict=True):
+        size, workers = public.plaintext_bytes, len(self._processes)
+        counts = [count // workers + (index < count % workers) for index in range(workers)]
+        with self._lock, _pipe_errors_named():
+            for process, own_count in zip(self._processes, counts, strict=True):
                 pipe = _pipe(process.stdin)
-                pipe.write(_HEADER.pack(size, share, _KINDS.index(randomness)))
+                pipe.write(_HEADER.pack(size, own_count, _KINDS.index(randomness)))
                 pipe.write(public.n.to_bytes(size, "little") + int(public.base).to_bytes(size, "little"))
                 pipe.flush()
             data = b"".join(
-                _exactly(_pipe(process.stdout), 2 * size * share)
-                for process, share in zip(self._processes, shares, strict=True)
+                _read_exactly(_pipe(process.stdout), 2 * size * own_count)
+                for process, own_count in zip(self._processes, counts, strict=True)
             )
         return [
             gmpy2.mpz(int.from_bytes(data[i : i + 2 * size], "little")) for i in range(0, 2 * size * count, 2 * size)
@@ -87,7 +81,7 @@ class RandomnessWorkers:
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def _pipe_errors_named() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -99,7 +93,7 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-def _exactly(pipe: IO[bytes], size: int) -> bytes:
+def _read_exactly(pipe: IO[bytes], size: int) -> bytes:
     data = pipe.read(size)
     if len(data) != size:
         raise WorkerError("a worker process for encryption randomness ended early; is there enough memory?")

@@ -1,4 +1,4 @@
-"""Draw safe primes, p = 2 q + 1 with q prime, for threshold keys (`key_set`)."""
+"""Draw safe primes for threshold keys (`key_set`): p = 2 q + 1 with q prime, so that squares have prime order mod p."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from securefed._tensors import Array
 from securefed.errors import ConfigError
 
-_ROUNDS: Final = 40  # Miller-Rabin rounds on top of GMP's Baillie-PSW test
+_ROUNDS: Final = 40  # Miller-Rabin rounds on top of GMP's Baillie-PSW test: a composite passes 40 with 4^-40 at most
 _WINDOW: Final = 1 << 17
 
 
@@ -40,22 +40,24 @@ def safe_prime(bits: int) -> Any:
 
 
 def _fermat(n: Any) -> bool:
+    """Test n to base 2: a prime passes, and nearly all composites fail, in one power."""
     return bool(gmpy2.powmod(2, n - 1, n) == 1)
 
 
 def _sieve(start: Any) -> Array:
     """Mark the q = start + 2 i that have, like 2 q + 1, no odd factor below 2^16."""
-    left = np.ones(_WINDOW, bool)
+    candidates = np.ones(_WINDOW, bool)
     for r in _small_primes():
         half = (r + 1) // 2  # the inverse of 2 mod r
         first = int(start % r)
-        left[(-first * half) % r :: r] = False  # r divides q
-        left[(((r - 1) // 2 - first) * half) % r :: r] = False  # q = (r - 1) / 2 mod r: r divides 2 q + 1
-    return left
+        candidates[(-first * half) % r :: r] = False  # r divides q
+        candidates[(((r - 1) // 2 - first) * half) % r :: r] = False  # q = (r - 1) / 2 mod r: r divides 2 q + 1
+    return candidates
 
 
 @cache
 def _small_primes() -> tuple[int, ...]:
+    """List the odd primes below 2^16."""
     prime = np.ones(1 << 16, bool)
     for r in range(3, 1 << 8, 2):
         if prime[r]:

@@ -1,4 +1,9 @@
-"""Sign uploads and check them, so that a share holder recomputes the product that it is asked to open."""
+"""Sign uploads, so that a share holder can recompute the product of ciphertexts that it is asked to decrypt.
+
+Each client signs the SHA-256 of its ciphertexts for one exchange (Ed25519). The server passes all uploads with their
+signatures on to the share holders, who check every signature and multiply the ciphertexts themselves: so the server
+cannot have anything decrypted but a product of at least t uploads of that exchange.
+"""
 
 from __future__ import annotations
 
@@ -65,13 +70,11 @@ def check_signature(
 def decryption_request(uploads: Mapping[ClientId, Tensors]) -> dict[str, Array]:
     """Write the request to share holders: every survivor's upload, unchanged."""
     survivors = sorted(uploads)
-    out = {
+    return {
         SURVIVORS: np.asarray(survivors, np.int64),
         CIPHERTEXTS: np.stack([uploads[client][CIPHERTEXTS] for client in survivors]),
+        SIGNATURES: np.stack([uploads[client][SIGNATURE] for client in survivors]),
     }
-    if SIGNATURE in uploads[survivors[0]]:
-        out[SIGNATURES] = np.stack([uploads[client][SIGNATURE] for client in survivors])
-    return out
 
 
 def read_decryption_request(
@@ -84,11 +87,9 @@ def read_decryption_request(
         ContradictionError: fewer than t survivors, or one that was not invited.
         AuthenticationError: an upload that its client did not sign for this exchange.
     """
-    signed = bool(key.identities)
-    wanted = {SURVIVORS, CIPHERTEXTS} | ({SIGNATURES} if signed else set())
-    if set(body) != wanted:
-        raise MalformedError(sender, f"a request to decrypt holds {sorted(wanted)}, not {sorted(body)}")
-    survivors, ciphertexts = body[SURVIVORS], body[CIPHERTEXTS]
+    if set(body) != (expected := {SURVIVORS, CIPHERTEXTS, SIGNATURES}):
+        raise MalformedError(sender, f"a request to decrypt holds {sorted(expected)}, not {sorted(body)}")
+    survivors, ciphertexts, signatures = body[SURVIVORS], body[CIPHERTEXTS], body[SIGNATURES]
     if survivors.dtype != np.int64 or survivors.ndim != 1 or (np.diff(survivors) <= 0).any():
         raise MalformedError(sender, "the survivors are no ascending int64 ids")
     if not set(survivors.tolist()) <= set(session.cohort):
@@ -98,12 +99,10 @@ def read_decryption_request(
     shape = (len(survivors), count, key.public.ciphertext_bytes)
     if ciphertexts.dtype != np.uint8 or ciphertexts.shape != shape:
         raise MalformedError(sender, f"uploads are {ciphertexts.dtype} {ciphertexts.shape}, not uint8 {shape}")
-    if signed:
-        signatures = body[SIGNATURES]
-        if signatures.ndim != 2 or len(signatures) != len(survivors):
-            raise MalformedError(sender, "there is not one signature for each upload")
-        for client, rows, signature in zip(survivors.tolist(), ciphertexts, signatures, strict=True):
-            check_signature(key, session, client, rows, signature, sender)
+    if signatures.ndim != 2 or len(signatures) != len(survivors):
+        raise MalformedError(sender, "there is not one signature for each upload")
+    for client, rows, signature in zip(survivors.tolist(), ciphertexts, signatures, strict=True):
+        check_signature(key, session, client, rows, signature, sender)
     return dict(zip(survivors.tolist(), ciphertexts, strict=True))
 
 

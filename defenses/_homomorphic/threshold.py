@@ -5,8 +5,10 @@
     decrypt   t holders among the survivors: every upload with its signature     partial answers, proof
     decrypt   as many further holders as are missing, if some gave no answer or a wrong one
 
-Keys are dealt at set-up, so no keys are exchanged. A share holder multiplies the signed uploads itself. So it only
-answers for a product of at least t clients' uploads, and it answers once per exchange.
+The product of ciphertexts encrypts the sum of the contributions. Keys are dealt at set-up (`key_set`): every client has
+the public key, and each share holder a share of the private one. A share holder checks the signatures and multiplies
+the uploads itself, so that it only answers for a product of at least t clients' uploads; it answers once per exchange.
+From t partial answers the server computes the sum (`threshold_cipher`).
 """
 
 from __future__ import annotations
@@ -90,15 +92,17 @@ class ThresholdPaillier(Aggregation):
         pool: encryption randomness that `prepare` computed ahead of time.
         dealer: deals the keys if none are given.
 
-    Guarantees: the server learns the sum and which clients are in it; a share holder learns nothing of the others'
-    contributions. A holder gives one partial answer per exchange, for the product of at least t uploads that their
-    clients signed for this exchange. Every answer carries a proof, so the server refuses wrong ones. Where uploads are
-    signed, those of clients with different exchange contexts (other broadcasts, for example) are not decrypted
-    together. The sum equals that of `chain(quantise, plain)` bit for bit. A client that sits out uploads uniform
-    plaintexts, which makes the sum uniform modulo n.
+    Guarantees: the server learns the sum and which clients are in it; fewer than t share holders, without the server,
+    learn nothing of the others' contributions. A holder gives one partial answer per exchange, for the product of at
+    least t uploads that their clients signed for this exchange; those of clients with
+    different exchange contexts (other broadcasts, for example) are not decrypted together. No wrong answer changes the
+    sum, and each carries a proof, by which the server names a holder that was wrong. The sum equals that of
+    `chain(quantise, plain)` bit for bit. A client that sits out uploads uniform plaintexts, which makes the sum uniform
+    modulo n.
     Not promised: anything against t holders together, against the dealer, against a server with 2 t - N holders (it may
     decrypt for two sets of survivors), or against a server with ONE client that alters its upload: a ciphertext made
-    from the others' can cancel them, and clients do not prove that they know their plaintexts.
+    from the others' can cancel them, and clients do not prove that they know their plaintexts. Nor anything if a server
+    repeats a broadcast in another exchange and subtracts the two sums: holders do not remember earlier exchanges.
 
     Raises:
         ConfigError: a threshold that is not more than half of the holders, keys that do not fit the numbers given, an
@@ -116,7 +120,6 @@ class ThresholdPaillier(Aggregation):
     name: ClassVar[str] = "paillier_threshold"
     exact: ClassVar[bool] = True
     hides: ClassVar[bool] = True
-    upload: ClassVar[str] = UPLOAD
 
     def __post_init__(self) -> None:
         if self.randomness not in RANDOMNESS_KINDS:
@@ -135,8 +138,8 @@ class ThresholdPaillier(Aggregation):
         if isinstance(keys, InsecureKeySet) and not isinstance(self, InsecureThresholdPaillier):
             raise ConfigError(f"{self.name}: insecure keys need InsecureThresholdPaillier")
         shared = keys.shared
-        fixed = {"threshold": shared.threshold, "holders": shared.holders, "bits": shared.public.bits}
-        for name, value in fixed.items():
+        dealt_for = {"threshold": shared.threshold, "holders": shared.holders, "bits": shared.public.bits}
+        for name, value in dealt_for.items():
             if getattr(self, name) != value:
                 raise ConfigError(
                     f"{self.name}: {name} must be {value}, for which the keys were dealt; got {getattr(self, name)}"
@@ -159,7 +162,7 @@ class ThresholdPaillier(Aggregation):
             check_threshold(threshold, holders)
         except ConfigError as error:
             raise PlanError(f"{self.name}: {error}") from error
-        upload = packing.plaintexts * self.bits // 4 + SIGNATURE_BYTES * self._signed
+        upload = packing.plaintexts * self.bits // 4 + SIGNATURE_BYTES
         answer = packing.plaintexts * self.bits // 8 + CHALLENGE_BYTES + response_bytes(self.bits)
         two_sets = 2 * threshold - holders
         return replace(
@@ -176,30 +179,20 @@ class ThresholdPaillier(Aggregation):
         holders = self.holders or clients
         return self.threshold or holders - (holders - 1) // 3, holders
 
-    @property
-    def _signed(self) -> bool:
-        return self.keys is None or bool(self.keys.shared.identities)
-
     def _assumptions(self, threshold: int, holders: int) -> tuple[str, ...]:
         dealer = "A dealer drew the keys at set-up, handed each client its own, and forgot them: it could open all."
         if self.keys is None:
             dealer += " Here this very process deals: fit for simulations."
-        out = (
+        return (
             dealer,
             f"Fewer than {threshold} of the {holders} share holders collude; each receives every upload, encrypted.",
             f"Fewer than {2 * threshold - holders} share holders collude with the server.",
+            "The server does not repeat a broadcast and subtract the sums over different survivors.",
             "No client colludes with a server that deviates: an upload made from others' ciphertexts can cancel them.",
             "No attacker measures the share holders' time: their arithmetic does not run in constant time.",
             *randomness_assumptions(self.bits, self.randomness),
             "Partial answers reveal the sum and the product of the clients' randomness, no more: RSA with public "
             "exponent n (Shoup 2000), with SHA-256 as a random oracle in the proofs.",
-        )
-        if self._signed:
-            return out
-        return (
-            *out,
-            "The server is honest but curious: uploads are not signed, so an active one could make up all of a "
-            "product's factors but one, and clients that are sent different broadcasts do not notice it.",
         )
 
     def _keys(self, plan: Plan) -> KeySet:
@@ -239,7 +232,7 @@ class ThresholdPaillier(Aggregation):
         _check_request(state, request, UPLOAD)
         if request.body:
             raise MalformedError(request.sender, f"a request to upload is empty, not {sorted(request.body)}")
-        if self._signed and state.client not in self._keys(state.session.plan).signers:
+        if state.client not in self._keys(state.session.plan).signers:
             raise ConfigError(f"{self.name}: client {state.client} was dealt no identity; deal keys for all clients")
         return replace(state, next_stage=CONTRIBUTE, context=context.exchange)
 
@@ -259,11 +252,12 @@ class ThresholdPaillier(Aggregation):
         ciphertexts = cipher.to_wire(
             cipher.encrypt(public, plaintexts, self.randomness, self.pool), public.ciphertext_bytes
         )
-        body = {CIPHERTEXTS: ciphertexts}
-        if self._signed:
-            body[SIGNATURE] = sign(keys.shared, keys.signers[client], state.session_with_context, client, ciphertexts)
+        signature = sign(keys.shared, keys.signers[client], state.session_with_context, client, ciphertexts)
         following = DECRYPT if client in keys.shares else ""
-        return replace(state, next_stage=following, sent=digest(ciphertexts)), body
+        return replace(state, next_stage=following, sent=digest(ciphertexts)), {
+            CIPHERTEXTS: ciphertexts,
+            SIGNATURE: signature,
+        }
 
     def _answer(self, keys: KeySet, state: ThresholdClient, request: Message) -> dict[str, Array]:
         """Decrypt the product of the requested uploads partially, after every check that a share holder can make."""
@@ -284,16 +278,10 @@ class ThresholdPaillier(Aggregation):
             RESPONSE: from_bytes(response),
         }
 
-    def prepare(self, state: ThresholdClient) -> int:
-        """Compute the randomness of this client's next upload now; return how many are ready."""
-        plan = state.session.plan
-        count = Packing.of(plan, self.bits).plaintexts
-        self.pool.prepare(self._keys(plan).shared.public, self.randomness, count)
-        return count
-
     def client_prepare(self, state: ThresholdClient) -> ThresholdClient:
-        """Call `prepare`, and return the state unchanged."""
-        self.prepare(state)
+        """Compute the randomness of this client's next upload now; return the state as it is."""
+        plan = state.session.plan
+        self.pool.prepare(self._keys(plan).shared.public, self.randomness, Packing.of(plan, self.bits).plaintexts)
         return state
 
     def server_open(self, session: Session) -> tuple[ThresholdServer, str, Outgoing]:
@@ -305,7 +293,7 @@ class ThresholdPaillier(Aggregation):
         if len(session.cohort) > session.plan.clients:
             raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")
         shared = self._keys(session.plan).shared
-        without_identity = [client for client in session.cohort if self._signed and client not in shared.identities]
+        without_identity = [client for client in session.cohort if client not in shared.identities]
         if without_identity:
             raise ConfigError(
                 f"{self.name}: clients {without_identity} were dealt no identity; "
@@ -331,9 +319,6 @@ class ThresholdPaillier(Aggregation):
         shared = self._keys(session.plan).shared
         return collect(shared, state, replies) if state.stage == UPLOAD else open_sum(shared, state, replies)
 
-    def helper(self, clients: int, frozen: bytes | None = None) -> None:
-        """Return `None`: the share holders are clients, so there is no other party."""
-
 
 class InsecureThresholdPaillier(ThresholdPaillier):
     """`ThresholdPaillier` with keys that can be factored: for tests and quick simulations only."""
@@ -341,10 +326,7 @@ class InsecureThresholdPaillier(ThresholdPaillier):
     name: ClassVar[str] = "insecure_paillier_threshold"
 
     def _assumptions(self, threshold: int, holders: int) -> tuple[str, ...]:
-        return (
-            *super()._assumptions(threshold, holders),
-            f"INSECURE: a modulus of {self.bits} bits may be factored.",
-        )
+        return (*super()._assumptions(threshold, holders), f"INSECURE: a modulus of {self.bits} bits may be factored.")
 
 
 def _check_request(state: ThresholdClient, request: Message, stage: str) -> None:

@@ -1,5 +1,6 @@
-"""Decrypt jointly: partial answers, the proof that they are right, and the plaintexts from t of them.
+"""Decrypt Paillier ciphertexts jointly: partial answers, the proof that they are right, and plaintexts from t of them.
 
+n = p q is the modulus, N the number of share holders, D = N!, t the threshold, s_i the share of holder i (`key_set`).
 c = (1 + n)^M r^n mod n^2 is decrypted by means of the n-th root r of x = c mod n, as r^n mod n^2 depends on r mod n
 alone (Paillier 1999, section 5, c |-> (M, r) is a bijection). The root is an RSA operation with public exponent n,
 shared as Shoup shares it (EUROCRYPT 2000, section 3): x_i = x^(2 D s_i) mod n with D = N!. An answer costs about a
@@ -27,7 +28,7 @@ from securefed.defenses._homomorphic.cipher import Integers, power
 from securefed.defenses._homomorphic.key_set import SharedKey
 
 CHALLENGE_BYTES: Final = 32
-_WEIGHT_BYTES: Final = 16  # the batch hides a wrong answer with probability 2^-128
+_WEIGHT_BYTES: Final = 16  # a wrong answer in a batch is not found with probability 2^-128
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class DecryptionProof:
 
     Attributes:
         challenge: the hash.
-        response: z.
+        response: z = s_i e + r, with e the challenge and r the prover's secret random number.
     """
 
     challenge: bytes
@@ -57,8 +58,9 @@ def partial(key: SharedKey, share: int, ciphertexts: Integers) -> list[Any]:
 def combine(key: SharedKey, ciphertexts: Integers, partials: Mapping[ClientId, Integers]) -> list[Any] | None:
     """Open ciphertexts by the partial answers of exactly t holders; `None` where any answer is wrong.
 
-    w = prod x_i^(2 l_i) has w^n = x^(4 D^2) with l_i = D prod_{j != i} j / (j - i); with a 4 D^2 + b n = 1 the root is
-    r = w^a x^b (Shoup 2000, section 3). That r^n = x mod n is checked, so a wrong answer never passes.
+    Let holder i stand at point i + 1 of the sharing polynomial, l_i be D times its Lagrange coefficient at 0. Then
+    w = prod x_i^(2 l_i) has w^n = x^(4 D^2), and with a 4 D^2 + b n = 1 the root is r = w^a x^b (Shoup 2000,
+    section 3). That r^n = x mod n is checked, so a wrong answer never passes.
     """
     n = gmpy2.mpz(key.public.n)
     square, xs = n * n, [c % n for c in ciphertexts]
@@ -95,11 +97,11 @@ def prove(
 ) -> DecryptionProof:
     """Prove that all `answers` were made with the share behind v_i, in one proof for the whole batch.
 
-    With weights e_k of 128 bits hashed from all numbers, X = prod x_k^(4 D e_k) and Y = prod x_{i,k}^(2 e_k) have
-    Y = X^s_i; if one answer were wrong this would hold with probability 2^-128 (small exponents test, Bellare, Garay
-    and Rabin 1998; squares mod n have an order without small factors). Equality of log_v v_i and log_X Y is proven as
-    by Chaum and Pedersen, in a group of unknown order (Shoup 2000, section 3), with the challenge from a hash of
-    everything and `context` (Fiat and Shamir).
+    x_k is the k-th ciphertext mod n, x_{i,k} holder i's answer to it. With weights e_k of 128 bits hashed from all
+    numbers, X = prod x_k^(4 D e_k) and Y = prod x_{i,k}^(2 e_k) have Y = X^s_i; if one answer were wrong this would
+    hold with probability 2^-128 (small exponents test, Bellare, Garay and Rabin 1998; squares mod n have an order
+    without small factors). Equality of log_v v_i and log_X Y is proven as by Chaum and Pedersen, in a group of unknown
+    order (Shoup 2000, section 3), with the challenge from a hash of everything and `context` (Fiat and Shamir).
     """
     n = gmpy2.mpz(key.public.n)
     base, image = _batch(key, holder, ciphertexts, answers, context)
@@ -145,14 +147,16 @@ def _batch(
 
 
 def _challenge(key: SharedKey, holder: ClientId, numbers: Sequence[Any], context: bytes) -> bytes:
+    """Hash X, Y and both commitments to the challenge e, 256 bits."""
     digest = _hash(b"challenge", key, holder, context)
     for number in numbers:
         digest.update(int(number).to_bytes(key.public.plaintext_bytes, "little"))
-    found: bytes = digest.digest()
-    return found
+    challenge: bytes = digest.digest()
+    return challenge
 
 
 def _hash(purpose: bytes, key: SharedKey, holder: ClientId, context: bytes) -> Any:
+    """Start a hash that is bound to purpose, key, holder and context."""
     digest = hashlib.sha256(b"securefed threshold decryption, " + purpose)
     digest.update(key.fingerprint + holder.to_bytes(8, "little"))
     digest.update(len(context).to_bytes(8, "little") + context)

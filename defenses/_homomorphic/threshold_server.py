@@ -1,4 +1,9 @@
-"""Run the server of threshold decryption: collect signed uploads, ask holders for answers, open the sum."""
+"""Run the server of threshold decryption: collect signed uploads, ask holders for answers, open the sum.
+
+The server checks each upload, sends all of them to t share holders among the survivors, and combines their partial
+answers to the sum's plaintexts (`threshold_cipher.combine`), which proves them right by itself. Only if that fails, or
+a holder is silent, it verifies the proofs, drops wrong answers by the holder's name, and asks as many further holders.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from securefed.defenses._base import Outgoing, Plan, Session
 from securefed.defenses._homomorphic import cipher, threshold_cipher
 from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, DECRYPT
 from securefed.defenses._homomorphic.key_holder_protocol import UPLOAD
-from securefed.defenses._homomorphic.key_set import KeySet, SharedKey
+from securefed.defenses._homomorphic.key_set import SharedKey
 from securefed.defenses._homomorphic.packing import Packing, unpack_sum
 from securefed.defenses._homomorphic.signed_uploads import (
     SIGNATURE,
@@ -64,15 +69,16 @@ def collect(
     for client, message in replies.items():
         read_upload(shared, state.session, message.body, client)
     uploads = {client: replies[client].body for client in sorted(replies)}
-    able = tuple(client for client in uploads if client < shared.holders)
-    if len(able) < shared.threshold:
+    holders = tuple(client for client in uploads if client < shared.holders)
+    if len(holders) < shared.threshold:
         raise TooFewSurvivors(
-            f"{len(able)} share holders uploaded, the threshold is {shared.threshold}; nothing opened"
+            f"{len(holders)} share holders uploaded, the threshold is {shared.threshold}; nothing opened"
         )
-    return _ask(replace(state, stage=DECRYPT, uploads=uploads, spare=able), shared.threshold)
+    return _ask(replace(state, stage=DECRYPT, uploads=uploads, spare=holders), shared.threshold)
 
 
 def _ask(state: ThresholdServer, count: int) -> tuple[ThresholdServer, str, Outgoing]:
+    """Ask the next `count` holders that were not asked yet."""
     now, later = state.spare[:count], state.spare[count:]
     return replace(state, waiting=now, spare=later), DECRYPT, dict.fromkeys(now, decryption_request(state.uploads))
 
@@ -101,8 +107,8 @@ def open_sum(
             return _unpack(packing, state.session.plan, plaintexts, tuple(sorted(state.uploads)))
     for holder in sorted(replies):  # a holder was wrong, or silent: keep only what is proven
         numbers, proof = read[holder]
-        bound_to = context(shared, state.session, DECRYPT, holder)
-        if not threshold_cipher.verify(shared, holder, ciphertexts, numbers, bound_to, proof):
+        proof_context = context(shared, state.session, DECRYPT, holder)
+        if not threshold_cipher.verify(shared, holder, ciphertexts, numbers, proof_context, proof):
             raise MalformedError(holder, "its partial decryption is not proven right")
     if not 0 < missing <= len(state.spare):
         raise TooFewSurvivors(
@@ -127,15 +133,12 @@ def read_upload(shared: SharedKey, session: Session, body: Tensors, client: Clie
         MalformedError: the upload is malformed.
         AuthenticationError: its client did not sign it for this exchange.
     """
-    signed = bool(shared.identities)
-    wanted = {CIPHERTEXTS, SIGNATURE} if signed else {CIPHERTEXTS}
-    if set(body) != wanted:
-        raise MalformedError(client, f"an upload holds {sorted(wanted)}, not {sorted(body)}")
+    if set(body) != (expected := {CIPHERTEXTS, SIGNATURE}):
+        raise MalformedError(client, f"an upload holds {sorted(expected)}, not {sorted(body)}")
     rows, count = body[CIPHERTEXTS], Packing.of(session.plan, shared.public.bits).plaintexts
     ciphertexts = cipher.from_wire(rows, count, shared.public.ciphertext_bytes, client)
     cipher.check(shared.public, ciphertexts, client)
-    if signed:
-        check_signature(shared, session, client, rows, body[SIGNATURE], client)
+    check_signature(shared, session, client, rows, body[SIGNATURE], client)
     return rows
 
 
@@ -154,28 +157,3 @@ def read_answer(
             raise MalformedError(holder, f"the proof's {name} is not {size} bytes")
     numbers = cipher.from_wire(body[ANSWERS], count, shared.public.plaintext_bytes, holder)
     return numbers, DecryptionProof(body[CHALLENGE].tobytes(), int.from_bytes(body[RESPONSE].tobytes(), "little"))
-
-
-def open_together(keys: KeySet, body: Tensors, plan: Plan, sender: PartyId = SERVER) -> dict[str, Array]:
-    """Open one client's encoded contribution, bit for bit, as t share holders can together.
-
-    Args:
-        keys: with the colluders' shares.
-        body: of the client's message at stage `upload`.
-        plan: of that exchange.
-        sender: the client, for the wording of a refusal.
-
-    Raises:
-        TooFewSurvivors: `keys` holds fewer than t shares, which open nothing.
-        MalformedError: `body` is no upload under this plan and key.
-    """
-    shared, count = keys.shared, Packing.of(plan, keys.shared.public.bits).plaintexts
-    quorum = sorted(keys.shares)[: shared.threshold]
-    if len(quorum) < shared.threshold:
-        raise TooFewSurvivors(f"{len(quorum)} shares open nothing, it takes {shared.threshold}")
-    ciphertexts = cipher.from_wire(body[CIPHERTEXTS], count, shared.public.ciphertext_bytes, sender)
-    cipher.check(shared.public, ciphertexts, sender)
-    partials = {i: threshold_cipher.partial(shared, keys.shares[i], ciphertexts) for i in quorum}
-    plaintexts = threshold_cipher.combine(shared, ciphertexts, partials)
-    assert plaintexts is not None
-    return Packing.of(plan, shared.public.bits).unpack(plaintexts, 1, sender)

@@ -1,4 +1,8 @@
-"""State, as sentences, the assumptions about the server in a plan of secure aggregation."""
+"""State, as sentences for a plan, what secure aggregation assumes about its server.
+
+Without identities the server has to follow the protocol (`CURIOUS`). With identities it may deviate while fewer clients
+collude with it than `deviating` says.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +14,36 @@ from securefed.defenses._secure_aggregation.session import masking_of
 
 CURIOUS: Final = (
     "The server is honest but curious at first contact: keys are advertised through it, without certificates.",
+    "It names the same survivors to all clients: they do not compare them, and one that lies about them may open sums "
+    "over fewer clients than the threshold.",
     "The transport authenticates the server to the clients and the clients to the server.",
 )
 """Assumptions about the server where clients have no identities."""
 
 
 def deviating(identities: Identities, plan: Plan) -> tuple[str, ...]:
-    """Return the assumptions about a server that deviates, instead of `CURIOUS`."""
-    most = 2 * plan.threshold - plan.clients - 1
-    first: tuple[str, ...] = ()
-    then = "The server"
+    """Return the assumptions about a server that deviates, instead of `CURIOUS`.
+
+    With t the threshold, N the planned clients and c the colluding ones, any two sets of t signers share 2 t - N or
+    more. One of these is honest, and signs one set of survivors only, if c < 2 t - N.
+
+    Args:
+        identities: the clients' public identities, and which of them were trusted on first use.
+        plan: a plan with its threshold.
+    """
+    most_colluding = 2 * plan.threshold - plan.clients - 1
+    first_contact: tuple[str, ...] = ()
+    server = "The server"
     if identities.first_use:
-        first = (
+        first_contact = (
             f"The server is honest but curious at first contact: the identities of clients {_listed(identities)} were "
             "trusted on first use, and not compared. It may have written them, and then plays those clients. One "
             "that changes later is refused by name.",
         )
-        then = "If it wrote none of them, the server"
+        server = "If it wrote none of them, the server"
     return (
-        *first,
-        f"{then} may deviate in any way while at most {most} of the clients it invites collude with it"
+        *first_contact,
+        f"{server} may deviate in any way while at most {most_colluding} of the clients it invites collude with it"
         f"{', and of the neighbours of each as many as stated' if masking_of(plan).degree else ''}; it then "
         "opens one sum of an "
         f"exchange, over {plan.threshold} clients or more, or none. It can make rounds void, and announce any result.",
@@ -39,8 +53,22 @@ def deviating(identities: Identities, plan: Plan) -> tuple[str, ...]:
     )
 
 
+def verifying(identities: Identities | None) -> tuple[str, ...]:
+    """Return the assumptions about sums that the server announces and the clients check (`verification`)."""
+    players = "."
+    if identities is None:
+        players = ", nor against a server that plays a client, which needs no identity here."
+    elif identities.first_use:
+        players = ", nor against a server that wrote a client's identity."
+    return (
+        "Clients that are counted see the round's sum. An altered one passes with a client with probability 2^-60 at "
+        "most, against the server alone: nothing is promised against the server and one client together" + players,
+        "What follows from a verified sum is computed by the server, and is not checked.",
+    )
+
+
 def _listed(identities: Identities) -> str:
     """List the clients whose identities were trusted on first use, at bounded length."""
     clients = sorted(identities.first_use)
-    some = ", ".join(map(str, clients[:8]))
-    return some if len(clients) <= 8 else f"{some} and {len(clients) - 8} more"
+    first_eight = ", ".join(map(str, clients[:8]))
+    return first_eight if len(clients) <= 8 else f"{first_eight} and {len(clients) - 8} more"

@@ -1,8 +1,12 @@
 """Authenticate messages between one client and the server, and read the fields of their bodies.
 
-Both sides derive a secret for each exchange from fresh X25519 keys. Every later body carries `tag`: a random nonce
-and the GMAC (NIST SP 800-38D) of all other fields, under a key derived for this run, round, stage, sender
-and receiver. So a body that is altered, replayed, re-ordered or attributed to another sender is refused.
+Both sides derive a secret for each exchange from fresh X25519 keys, which the server sends in the request at stage
+`keys` and the client in its reply. That reply and every later body carry the field `tag`: a random nonce and the GMAC
+(NIST SP 800-38D) of all other fields, under a key derived for this run, round, stage, sender and receiver. So a body
+that is altered, replayed, re-ordered or attributed to another sender is refused.
+
+Not promised: that the keys are those of the true server and client. Two parties share this secret with whomever they
+exchanged keys with; only `identities`, or a transport that authenticates, say who that is.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from securefed.errors import AuthenticationError, MalformedError
 TAG = "tag"
 TAG_BYTES = 28
 _NONCE = 12
-_SMALL = 1 << 14  # bytes that are sooner copied than handed over field by field
+_SMALL = 1 << 14  # bytes; a shorter body is sooner copied into one string than handed over field by field
 
 
 def agreed_secret(
@@ -36,8 +40,8 @@ def agreed_secret(
     """Derive the channel's secret from the agreement of the server's key with the client's share key.
 
     It is bound to the session's digest and to all three public keys. So a client that can compute it holds the private
-    share key. It proves nothing about the mask key: a client that advertises a mask key which is not its own spoils its
-    own upload alone, as it could by uploading noise, and is named when it is lost.
+    share key. It proves nothing about the mask key: a client that advertises a mask key which is not its own cannot
+    compute its masks. So it makes the sum useless, as it could by uploading noise, and is named if it is lost.
 
     Args:
         session: `session_digest`.
@@ -87,10 +91,10 @@ def take(message: Message, name: str, dtype: DTypeLike, shape: tuple[int | None,
         MalformedError: the field is missing, or of another type or shape.
     """
     value = _array(message, name)
-    fits = len(value.shape) == len(shape) and all(
-        want in (None, have) for want, have in zip(shape, value.shape, strict=True)
+    same_shape = len(value.shape) == len(shape) and all(
+        length in (None, actual) for length, actual in zip(shape, value.shape, strict=True)
     )
-    if value.dtype != np.dtype(dtype) or not fits:
+    if value.dtype != np.dtype(dtype) or not same_shape:
         raise MalformedError(message.sender, f"field {name!r} is {value.dtype} of shape {value.shape}")
     return value
 

@@ -1,12 +1,19 @@
 """Sign and check what a deviating server must not forge: the clients' keys and the set of survivors.
 
-Clients sign two statements, each bound to the session (run, round, plan, cohort), its stage and its sender:
-- its keys, so that the clients that mask with these keys and deal shares to them know their owner;
-- the survivors: a client signs one set only, and reveals shares only for that set, once `threshold` clients signed it.
+With identities each client signs two statements with its Ed25519 key, both bound to the session (run, round, plan,
+cohort) and to their stage:
+- at `keys`, its own id and its two public keys, so that other clients mask with these keys and deal shares to them only
+  if that client made them;
+- at `confirm`, the set of survivors. A client signs one set in an exchange, and reveals shares only for that set, once
+  `threshold` clients signed it.
 If 2 threshold > clients + corrupt clients, two sets with `threshold` signatures each would have a common honest signer,
 but an honest client signs once. So all honest clients unmask the same set, of at least `threshold` clients, or none.
-A third check needs no signature: a client's contribution to one broadcast enters sums over one set of survivors only
-(`check_unreleased`). So if a round is repeated after its sum was opened, there is no second sum to subtract.
+
+Two further checks need no signature. With identities a client remembers which of its contributions entered a sum, and
+over which survivors, and signs no other survivors for the same contribution (`check_unreleased`): `threshold` clients
+revealed shares for the first sum, so too few are left to sign another set. (On a sparse graph fewer clients may suffice
+to unmask; condition 6 of `graph` ensures the same.) And where the plan has a `survivor_change`, a client compares the
+survivors with those of the last sum (`check_change`).
 """
 
 from __future__ import annotations
@@ -150,9 +157,9 @@ def check_unreleased(released: Array, contribution: bytes, alive: Sequence[Clien
         ContradictionError: naming the server, which asks.
     """
     rows = released.reshape(-1, 2 * KEY_BYTES)
-    repeated = (rows[:, :KEY_BYTES] == from_bytes(contribution)).all(axis=1)
-    elsewhere = (rows[:, KEY_BYTES:] != from_bytes(_mark_of(alive))).any(axis=1)
-    if (repeated & elsewhere).any():
+    same_contribution = (rows[:, :KEY_BYTES] == from_bytes(contribution)).all(axis=1)
+    other_survivors = (rows[:, KEY_BYTES:] != from_bytes(_survivors_digest(alive))).any(axis=1)
+    if (same_contribution & other_survivors).any():
         raise ContradictionError(
             SERVER, "a contribution to this broadcast entered a sum over other survivors, and the two sums subtract; "
             "only a contribution to another broadcast, or the same survivors, can be summed",
@@ -161,7 +168,7 @@ def check_unreleased(released: Array, contribution: bytes, alive: Sequence[Clien
 
 def with_release(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> Array:
     """Return `released` with one more row."""
-    row = from_bytes(contribution + _mark_of(alive))
+    row = from_bytes(contribution + _survivors_digest(alive))
     return np.concatenate([released.reshape(-1), row]).reshape(-1, 2 * KEY_BYTES)
 
 
@@ -201,5 +208,5 @@ def from_memory(memory: Array) -> tuple[Array, tuple[ClientId, ...]]:
     return memory[8 * (count + 1) :].reshape(-1, 2 * KEY_BYTES), tuple(ids.tolist())
 
 
-def _mark_of(alive: Sequence[ClientId]) -> bytes:
+def _survivors_digest(alive: Sequence[ClientId]) -> bytes:
     return fingerprint("released to", *alive)

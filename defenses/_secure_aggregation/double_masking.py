@@ -1,4 +1,11 @@
-"""Sum contributions under double masks (Bonawitz et al. 2017, CCS, fig. 4), or on sparse graphs (Bell et al. 2020)."""
+"""Sum contributions under double masks (Bonawitz et al. 2017, CCS, fig. 4), or on sparse graphs (Bell et al. 2020).
+
+Client i uploads x_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij) modulo 2^ring, over its neighbours j:
+x_i is its contribution in fixed point, b_i the seed of its self mask, s_ij the key that it agreed on with j. In the sum
+over the survivors the pair masks cancel. What is left, the self masks of survivors and the pair masks with lost
+clients, the server removes by seeds and keys that t shares reconstruct. This module holds the public class (parameters
+and plan); `masking_client`, `masking_server` and `pipeline` carry out its steps.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +18,15 @@ from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext
 from securefed.defenses._fixed_point import is_ring
 from securefed.defenses._plan import MaskingPlan
-from securefed.defenses._secure_aggregation import channel, consistency, masking_server, pipeline, verification
-from securefed.defenses._secure_aggregation.assumptions import CURIOUS, deviating
+from securefed.defenses._secure_aggregation import (
+    channel,
+    consistency,
+    masking_client,
+    masking_server,
+    pipeline,
+    verification,
+)
+from securefed.defenses._secure_aggregation.assumptions import CURIOUS, deviating, verifying
 from securefed.defenses._secure_aggregation.channel import TAG_BYTES
 from securefed.defenses._secure_aggregation.graph import (
     SECURITY,
@@ -22,15 +36,9 @@ from securefed.defenses._secure_aggregation.graph import (
     shares_of,
 )
 from securefed.defenses._secure_aggregation.identities import Identities
-from securefed.defenses._secure_aggregation.masking_client import (
-    client_accept,
-    client_step,
-    client_upload,
-    make_masks,
-)
 from securefed.defenses._secure_aggregation.masking_states import MaskingClient, MaskingServer
 from securefed.defenses._secure_aggregation.pipeline import PipelinedClient, PipelinedServer
-from securefed.defenses._secure_aggregation.session import ACTIVE_STAGES, CONTRIBUTE, STAGES, UPLOAD, upload_bytes
+from securefed.defenses._secure_aggregation.session import ACTIVE_STAGES, CONTRIBUTE, STAGES, upload_bytes
 from securefed.errors import ConfigError, PlanError
 
 _SMALLEST_COHORT = 3
@@ -54,15 +62,17 @@ class SecureAggregation(Aggregation):
     each survivor signs the set of survivors; it reveals shares only for the set that it and `threshold` clients signed.
 
     Attributes:
-        threshold: survivors a round needs, above half of the planned clients; `None` takes floor(N / 2) + 1. Only
-            on the complete graph: a sparse one needs all clients except those that its plan expects to lose.
+        threshold: survivors a round needs, above half of the planned clients; `None` takes floor(N / 2) + 1, or with
+            identities floor((N + C) / 2) + 1, N being the planned clients and C the colluding ones. Only on the
+            complete graph: a sparse one needs all clients except those that its plan expects to lose.
         graph: "complete", "sparse", or "auto": sparse above 32 clients where a sparse graph exists.
         adversarial: share of the clients that may collude with the server; a sparse graph needs it.
         dropouts: share of the clients that may be lost in a round; a sparse graph needs it.
-        security: a sparse graph exposes an honest client with probability 2^-security at most.
+        security: a sparse graph exposes some honest client with probability 2^-security at most, or three times that
+            with `identities`, each time that a graph is drawn (`graph` says how often a server can have it drawn).
         identities: the clients' Ed25519 keys, given to every party before the run (`Identities`), against a server that
-            deviates in any way. The threshold then also keeps 2 t > k + c, where k clients hold shares of one secret
-            (all, or the neighbourhood) and c bounds the corrupt among them, by `adversarial`. With `None`
+            deviates in any way. The threshold t then also satisfies 2 t > N + C; on a sparse graph, with k + 1 holders
+            of each secret of whom c may be corrupt, the shares t also satisfy 2 t > k + 1 + c. With `None`
             the server must be honest but curious; this saves one stage and two signatures per client.
         pipelined: whether each exchange precomputes keys and shares of the next, which then begins with `upload` where
             it invites the clients that completed the last one (`pipeline`).
@@ -73,35 +83,42 @@ class SecureAggregation(Aggregation):
             difference of their sums is that client's contribution plus the change in the others'. With b > 1, a round
             in which fewer than b clients are lost or return is repeated without b - 1 others.
 
-    Guarantees:
-        A server that follows the protocol learns, with up to `threshold - 1` clients that share all they know with it,
-        no more than the sum of the other survivors' contributions.
-        An honest client reveals one kind of share of each client, once, for `threshold` survivors or more. So without
-        identities a server that lies about dropouts collects both secrets of one client only with 2 * threshold - N
-        colluding clients or more. (It may obtain sums over fewer clients than the threshold.)
-        With identities, against a server that deviates in any way together with the stated share of the clients: of one
-        exchange it obtains at most one sum, over `threshold` clients or more. It cannot replace a client's keys by its
-        own, nor name different advertised clients or survivors to different clients. A contribution to one broadcast
-        enters sums over one set of survivors only: clients refuse to repeat a round without one of them after its sum
-        was opened. (A client remembers 64 bytes for each sum that it released.)
-        All but the first hold on the complete graph. On a sparse one: with up to the stated share of colluding clients,
-        chosen before the graph is drawn, except with the stated probability.
-        With an honest server, a message altered, replayed, re-ordered or swapped on its way (or a share that its holder
-        or dealer falsified) ends in a specific error; the sum is exact for those in `survivors`. From
-        `keys` on, both directions carry a MAC under keys agreed between client and server (`channel`), shares are
-        encrypted end to end and bound to all advertised keys, and reconstructed secrets are compared with what was
-        advertised.
+    Guarantees on the complete graph:
+        Against a server that follows the protocol, with up to `threshold - 1` clients that share all they know with it:
+        together they learn the sum of the other survivors' contributions and nothing more. (If only one other client
+        survives, that sum is its contribution.)
+        Without identities, against a server that lies about dropouts only: an honest client reveals one kind of share
+        of each client, once, and only if it is told of `threshold` survivors or more. So both secrets of one client
+        are collected only with 2 * threshold - N colluding clients or more. But survivors are not compared between
+        clients: by naming different ones to different clients, the server may open a sum over fewer than `threshold`.
+        With identities, against a server that deviates in any way together with up to C clients: of one exchange it
+        obtains at most one sum, over `threshold` clients or more, from which it can subtract the contributions of those
+        that collude. It cannot replace a client's keys by its own. Clients that were told of different advertised
+        clients, share dealers or survivors do not end up in one sum. A contribution to one broadcast enters sums over
+        one set of survivors only: clients refuse to repeat a round without one of them after its sum was opened. (A
+        client remembers 64 bytes for each sum that it released.)
+        Against other parties, with a server that follows the protocol: once the keys of stage `keys` are authentic, a
+        message altered, replayed, re-ordered or swapped on its way, or a share that its holder or dealer falsified,
+        ends in a specific error; the sum is exact for those in `survivors`. From the reply at `keys` on, both
+        directions carry a MAC under keys agreed between client and server (`channel`), shares are encrypted end to end
+        and bound to all advertised keys, and reconstructed secrets are compared with what was advertised.
         What a federation sends beside the protocol's own fields (the broadcast, the clients counted last) enters the
         masks as the exchange's context: clients that received different contexts are not summed.
+    Guarantees on a sparse graph: the same, where at most C clients collude, chosen before the graph is drawn, and each
+        honest client has fewer colluding neighbours than the shares that open a secret, except with the probability
+        under `security`.
     Not promised:
-        Authentic clients, without identities: a server that impersonates clients at first contact (each exchange is
-        one) opens uploads, and so does any other party where the transport does not authenticate.
-        That the server computes what it claims: it chooses broadcasts and may announce any result. It can
-        subtract the sums of similar contributions as well as those of equal ones; only noise (`differential_privacy`)
-        bounds what that reveals.
-        That a client's contribution is honest: it may send any residues under its own name, which shifts the sum.
-        Availability: each client can end a round, but the error then names that client.
-        Hidden sizes, timing and participation. Nor anything if an attacker subtracts sums over different survivors.
+        Authentic clients, without identities: a server that impersonates clients when keys are advertised (in every
+        exchange) opens uploads, and so does any other party where the transport does not authenticate.
+        That the server computes what it claims: it chooses broadcasts and, without `verify`, announces any result. It
+        can subtract the sums of similar contributions as well as those of equal ones; only noise
+        (`differential_privacy`) bounds what that reveals.
+        That a client's contribution is honest: it may send any residues under its own name, which shifts the sum or
+        makes it useless, and is not found out.
+        Availability: each client can make a round void. The error names a client; but where one client reports that a
+        share from another does not open, the server cannot tell which of the two is at fault.
+        Hidden sizes, timing and participation. Nor anything if an attacker subtracts sums over different survivors,
+        except for equal broadcasts with identities, as above.
     """
 
     threshold: int | None = None
@@ -116,7 +133,6 @@ class SecureAggregation(Aggregation):
     name: ClassVar[str] = "secure_aggregation"
     exact: ClassVar[bool] = True
     hides: ClassVar[bool] = True
-    upload: ClassVar[str] = UPLOAD
 
     def __post_init__(self) -> None:
         if self.threshold is not None and type(self.threshold) is not int:
@@ -222,23 +238,12 @@ class SecureAggregation(Aggregation):
                 "verify=True shows the clients the sum before the server's noise; "
                 "verify without it, or let the clients add the noise (skellam)"
             )
-        return replace(plan, verified=True).assume(
-            "Clients that are counted see the round's sum. An altered one passes with a client with probability 2^-60 "
-            "at most, against the server alone: nothing is promised against the server and one client together"
-            + self._players(),
-            "What follows from a verified sum is computed by the server, and is not checked.",
-        )
-
-    def _players(self) -> str:
-        """Say against which server, one that plays a client, a verified sum proves nothing."""
-        if self.identities is None:
-            return ", nor against a server that plays a client, which needs no identity here."
-        return ", nor against a server that wrote a client's identity." if self.identities.first_use else "."
+        return replace(plan, verified=True).assume(*verifying(self.identities))
 
     def _complete(self, plan: Plan) -> Plan:
         clients = plan.clients
         corrupt, lost = shares_of(clients, self.adversarial, self.dropouts)
-        twice = corrupt if self.active else 0  # corrupt clients answer twice, and sign twice, for a server that lies
+        twice = corrupt if self.active else 0  # clients that answer and sign twice for a server that lies
         threshold = (clients + twice) // 2 + 1 if self.threshold is None else self.threshold
         if not clients < 2 * threshold <= 2 * clients:
             raise PlanError(f"threshold {threshold} is not above half of {clients} clients and at most {clients}")
@@ -275,7 +280,8 @@ class SecureAggregation(Aggregation):
         masking = MaskingPlan(design.degree, design.threshold, self.survivor_change)
         return replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
             design.explain(),
-            f"At most {design.corrupt} clients collude with the server, the same whatever the graph turns out to be.",
+            f"At most {design.corrupt} clients collude with the server, the same whatever the graph turns out to be"
+            + (", and it has no other graph drawn by leaving clients out." if self.active else "."),
             f"A round that more than {design.lost} clients leave is void.",
         )
 
@@ -296,25 +302,23 @@ class SecureAggregation(Aggregation):
         """Answer one request at a client; see `masking_client.client_step`."""
         if isinstance(state, PipelinedClient):
             return pipeline.client_step(state, request, encoded)
-        return client_step(state, request, encoded)
+        return masking_client.client_step(state, request, encoded)
 
     def client_accept(self, state: MaskingClient, request: Message, context: UploadContext) -> MaskingClient:
         """Check the request for an upload; the client may then compute its contribution."""
         if isinstance(state, PipelinedClient):
             return pipeline.client_accept(state, request, context)
-        return client_accept(state, request, context)
+        return masking_client.client_accept(state, request, context)
 
     def client_upload(self, state: MaskingClient, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
         """Mask and send the contribution, or uniform residues for a client that sits out."""
         if isinstance(state, PipelinedClient):
             return pipeline.client_upload(state, encoded)
-        return client_upload(state, encoded)
+        return masking_client.client_upload(state, encoded)
 
     def server_open(self, session: Session) -> tuple[MaskingServer, str, Outgoing]:
         """Start an exchange at the server."""
-        if self.pipelined:
-            return pipeline.server_open(session, self.identities)
-        return masking_server.server_open(session, self.identities)
+        return self.server_resume(session, None)
 
     def server_resume(self, session: Session, last: Any) -> tuple[MaskingServer, str, Outgoing]:
         """Start an exchange at the server with what the last exchange precomputed (`server_carry`)."""
@@ -345,7 +349,7 @@ class SecureAggregation(Aggregation):
 
     def client_prepare(self, state: MaskingClient) -> MaskingClient:
         """Compute the masks of the upload while the contribution is computed."""
-        return make_masks(state) if state.stage == CONTRIBUTE else state
+        return masking_client.make_masks(state) if state.stage == CONTRIBUTE else state
 
     def server_absorb(self, state: MaskingServer, reply: Message) -> MaskingServer:
         """Add one upload to the running sum, so that no upload needs to be kept."""

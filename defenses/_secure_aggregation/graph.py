@@ -14,17 +14,22 @@ neighbours are hypergeometric, and every probability below is a sum of exact int
 3. Every secret finds t holders: of a lost client among its k neighbours (D - 1 others are lost), of one that uploaded
    among its k neighbours and itself.                                                       <= 2^-correctness
 The first two probabilities are added. With `active` the server may lie about which clients are lost, so that corrupt
-holders answer twice, and it may choose the lost clients when it knows the graph. Two further conditions are required,
-each except with probability 2^-security:
+holders answer twice, and it may choose the lost clients when it knows the graph. Three further conditions are required,
+of which the first two may each fail with probability 2^-security, so that all in all some honest client is exposed with
+probability 3 * 2^-security at most:
 4. 2 t > (k + 1) + c, where c bounds the corrupt among the neighbours of every honest client.
 5. t > k / 2 + 1 + b, where b bounds the corrupt among the k / 2 neighbours on one side of it. So a client whose seed t
    holders reveal has an honest survivor on either side, whichever clients are lost: the survivors stay connected.
+6. (N - D) t / (k + 1) > C + D. A sum of the N - D survivors or more that an exchange needs takes t shares of each of
+   them, and one client holds k + 1 at most: so at least as many clients reveal shares as stand on the left, more than
+   D of them honest. These sign no other survivors for the same contribution (`consistency`), so fewer than N - D
+   clients are left to sign: a repeated round opens no second sum to subtract.
 
 Not promised: anything where more clients than C are corrupt, where they are corrupted after the graph is known (the
-server may then choose a client's neighbours), or where the server makes many graphs and picks one. The graph follows
-from keys that every client draws (`neighbours`), so the server alone cannot choose it; one that deviates can leave
-clients out, and corrupt clients can draw their keys again after they have received all others, and so try 2^g graphs.
-By the union bound, a plan with `security = 40 + g` then has security 40.
+server may then choose a client's neighbours), or where the server has many graphs drawn and picks one. The graph
+follows from keys that every client draws (`neighbours`), so the server alone cannot choose it; one that deviates can
+leave clients out, and corrupt clients can draw their keys again after they have received all others, and so try 2^g
+graphs. By the union bound, a plan with `security = 40 + g` then has security 40.
 """
 
 from __future__ import annotations
@@ -43,7 +48,9 @@ from securefed.defenses._secure_aggregation.primitives import key_stream
 from securefed.errors import ConfigError, PlanError
 
 SECURITY: Final = 40
+"""An attacker gets one try a round, online: 2^-40 is the usual level for such statistical security."""
 CORRECTNESS: Final = 20
+"""A round that cannot be completed is only repeated, so that 2^-20 is rare enough."""
 SMALL: Final = 32
 """Largest cohort for which `auto` takes the complete graph: a sparse one gains little, and assumes a bound on C."""
 
@@ -61,10 +68,10 @@ class SparseGraphDesign:
         insecure: log2 of the bound on the first two probabilities, `-inf` where it is 0.
         incomplete: log2 of the bound on the third one, `-inf` where it is 0.
         most_corrupt: c, corrupt neighbours of an honest client, except with probability 2^-security.
-        most_beside: b, corrupt neighbours on one side of it, except with probability 2^-security.
+        most_beside: b, corrupt neighbours on one side of it on the circle, except with probability 2^-security.
         security: required -log2 of `insecure`.
         correctness: required -log2 of `incomplete`.
-        active: whether conditions 4 and 5 were required.
+        active: whether conditions 4 to 6 were required.
     """
 
     clients: int
@@ -114,6 +121,7 @@ def shares_of(clients: int, adversarial: float, dropouts: float) -> tuple[int, i
     for name, share in (("adversarial", adversarial), ("dropouts", dropouts)):
         if not 0 <= share < 1:
             raise ConfigError(f"`{name}` is a share of the clients from 0 to below 1, not {share}")
+    # Rounded first, so that 0.1 of 30 clients are 3, not 4: the product is 3.0000000000000004.
     corrupt, lost = (math.ceil(round(share * clients, 9)) for share in (adversarial, dropouts))
     return corrupt, lost
 
@@ -128,7 +136,15 @@ def design_sparse_graph(
     correctness: int = CORRECTNESS,
     active: bool = False,
 ) -> SparseGraphDesign:
-    """Find the smallest degree k for which a threshold t exists; of those t the largest, the most secret one.
+    """Find the smallest degree k for which a threshold t meets the conditions; of those t the largest, the most secret.
+
+    Args:
+        clients: N.
+        adversarial: C / N.
+        dropouts: D / N.
+        security: -log2 of the probability allowed for conditions 1 and 2 together, and for 4 and 5 each.
+        correctness: -log2 of that for condition 3.
+        active: whether the server may deviate: conditions 4 to 6 are required too.
 
     Raises:
         ConfigError: a share outside [0, 1).
@@ -149,21 +165,26 @@ def design_sparse_graph(
 def _design(
     clients: int, corrupt: int, lost: int, degree: int, security: int, correctness: int, active: bool
 ) -> SparseGraphDesign | None:
-    apart = _log2(math.comb(clients, 2) * math.comb(corrupt + lost, degree), math.comb(clients, degree))
-    if apart > -security:
+    """Design for one degree by the conditions of the module, whose numbers stand beside them; `None` for no design."""
+    disconnected = _log2(math.comb(clients, 2) * math.comb(corrupt + lost, degree), math.comb(clients, degree))  # 2
+    if disconnected > -security:
         return None
-    total, tails = _tails(clients - lost - 1, corrupt, degree)
-    exposed = [_log2((clients - corrupt) * tail, total) for tail in tails]  # by t = 0 .. k + 1
+    draws, tails = _tails(clients - lost - 1, corrupt, degree)
+    exposed = [_log2((clients - corrupt) * tail, draws) for tail in tails]  # 1, by t = 0 .. k + 1
     most_corrupt = next(c for c in range(degree + 1) if exposed[c + 1] <= -security)
     most_beside = _most_beside(clients, corrupt, lost, degree // 2, security)
-    total, dead = _tails(clients - 1, max(lost - 1, 0), degree)
-    _, alive = _tails(clients - 1, lost, degree)
+    draws, lost_beside_lost = _tails(clients - 1, max(lost - 1, 0), degree)
+    _, lost_beside_survivor = _tails(clients - 1, lost, degree)
     for threshold in range(degree, 1, -1):
-        if active and threshold <= max((degree + 1 + most_corrupt) // 2, degree // 2 + 1 + most_beside):
-            return None
-        # Too few: more than k - t of the k neighbours lost, or more than k + 1 - t where its own share counts.
-        short = lost * dead[degree - threshold + 1] + (clients - lost) * alive[degree - threshold + 2]
-        incomplete, insecure = _log2(short, total), _add(exposed[threshold], apart)
+        if active and not (
+            threshold > max((degree + 1 + most_corrupt) // 2, degree // 2 + 1 + most_beside)  # 4, 5
+            and (clients - lost) * threshold > (corrupt + lost) * (degree + 1)  # 6
+        ):
+            return None  # nor would a smaller threshold do
+        # 3: more than k - t of the k neighbours lost, or more than k + 1 - t where the client holds its own share too.
+        too_few = lost * lost_beside_lost[degree - threshold + 1]
+        too_few += (clients - lost) * lost_beside_survivor[degree - threshold + 2]
+        incomplete, insecure = _log2(too_few, draws), _add(exposed[threshold], disconnected)
         if incomplete <= -correctness:
             if insecure > -security:
                 return None
@@ -176,19 +197,23 @@ def _design(
 
 def _most_beside(clients: int, corrupt: int, lost: int, side: int, security: int) -> int:
     """Compute b: two sides for each honest client, with the fewest clients that can advertise keys."""
-    total, tails = _tails(clients - lost - 1, corrupt, side)
-    return next(b for b in range(side + 1) if _log2(2 * (clients - corrupt) * tails[b + 1], total) <= -security)
+    draws, tails = _tails(clients - lost - 1, corrupt, side)
+    return next(b for b in range(side + 1) if _log2(2 * (clients - corrupt) * tails[b + 1], draws) <= -security)
 
 
 def _tails(population: int, marked: int, drawn: int) -> tuple[int, list[int]]:
-    """Count the draws of Hyp(population, marked, drawn), and those with at least 0, 1, ..., drawn + 1 marked."""
+    """Count the draws of Hyp(population, marked, drawn), and those with at least 0, 1, ..., drawn + 1 marked.
+
+    Hyp(population, marked, drawn) is the number of marked items among `drawn` ones, taken without replacement from
+    `population` items of which `marked` are marked.
+    """
     counts = [math.comb(marked, x) * math.comb(population - marked, drawn - x) for x in range(drawn + 1)]
     return math.comb(population, drawn), [*list(accumulate(reversed(counts)))[::-1], 0]
 
 
-def _log2(count: int, total: int) -> float:
-    """Compute log2(count / total) of integers of any size."""
-    return math.log2(count) - math.log2(total) if count else -math.inf
+def _log2(count: int, draws: int) -> float:
+    """Compute log2(count / draws) of integers of any size."""
+    return math.log2(count) - math.log2(draws) if count else -math.inf
 
 
 def _add(left: float, right: float) -> float:

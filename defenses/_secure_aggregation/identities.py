@@ -1,5 +1,7 @@
 """Identify clients by long-lived Ed25519 keys (RFC 8032), known to all parties before the run.
 
+A client signs its keys and the set of survivors with them (`consistency`), so that the server can write neither.
+
     key = new_identity()                                # on each client, once; 32 secret bytes, kept like a password
     public = {0: public_identity(key), 1: ..., 2: ...}  # the same at every client: compare `Identities.fingerprint`
     secure_aggregation(identities=Identities(public, {0: key}))
@@ -78,9 +80,12 @@ class Identities:
 
     @property
     def fingerprint(self) -> str:
-        """160 bits of SHA-256 of all public identities, in groups of four digits, to compare over another channel."""
-        parts = (part for client in sorted(self.public) for part in (client, self.public[client]))
-        return _grouped(label("identities", *parts))
+        """160 bits of SHA-256 of all public identities, in groups of four digits, to compare over another channel.
+
+        A server that writes identities for two parties needs 2^80 hashes to find two sets with one fingerprint.
+        """
+        ids_and_keys = (part for client in sorted(self.public) for part in (client, self.public[client]))
+        return _grouped(label("identities", *ids_and_keys))
 
     def known(self, client: ClientId) -> bytes:
         """Return a client's public identity; `ConfigError` for a client that has none."""

@@ -24,12 +24,7 @@ from securefed.defenses._secure_aggregation import channel, consistency, verific
 from securefed.defenses._secure_aggregation.masked_uploads import residues_of, uniform_residues
 from securefed.defenses._secure_aggregation.masking_states import MaskingClient, no_bytes
 from securefed.defenses._secure_aggregation.masks import PrecomputedMasks, SignedMask, apply_masks, pair_mask, self_mask
-from securefed.defenses._secure_aggregation.primitives import (
-    KEY_BYTES,
-    agree,
-    private_key,
-    public_bytes,
-)
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
 from securefed.defenses._secure_aggregation.session import (
     CONFIRM,
     CONTRIBUTE,
@@ -153,7 +148,7 @@ def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[Maskin
     if plan.verified:
         key = state.sum_key
         tag = verification.uniform_tag() if encoded is None else verification.tag(key, state.client, encoded, plan)
-        body[verification.CHECK] = verification.masked_tag(tag, masks)
+        body[verification.CHECK] = verification.to_wire(verification.mask_tag(tag, masks))
     state = replace(
         state, stage=UNMASK if state.identities is None else CONFIRM, root=b"", mask_keys=no_bytes(), precomputed=None
     )

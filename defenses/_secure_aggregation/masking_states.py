@@ -1,4 +1,9 @@
-"""The states of a client and of the server between the stages of one exchange of secure aggregation."""
+"""The states of a client and of the server between the stages of one exchange of secure aggregation.
+
+Each step of the protocol (`masking_client`, `masking_server`) is a function from a state and messages to the next
+state and messages. Fields are filled as the stages `keys`, `shares`, `upload` and `unmask` go by; a field marked
+`stored_as` has another name in files that exist already.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,8 @@ from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ConfigError
 
 DealtShares = Mapping[ClientId, tuple[Array, Array]]
-"""By holder, the positions of its shares: their dealers' rows, ascending, and its own place with each dealer."""
+"""By holder, where its shares stand in arrays (dealers, holders): rows of the dealers, ascending, and with each of them
+the holder's place among that dealer's holders."""
 ServerStep = tuple["MaskingServer", str, Outgoing]
 """The server's next state, the stage, and the requests by client."""
 
@@ -55,13 +61,14 @@ class MaskingClient:
         mask_keys: of the neighbourhood, uint8 (neighbourhood, 32).
         opening_keys: keys that open the shares dealt by the neighbourhood, uint8 (neighbourhood, 32).
         share_dealers: clients that dealt shares, ascending.
-        held_shares: shares from the dealers in the neighbourhood, uint8 (dealers, 2, 32); before the upload only those
-            of its own secrets, (1, 2, 32).
+        held_shares: shares of seed and mask key from the dealers in the neighbourhood, uint8 (dealers, 2, 32); before
+            the upload only those of its own two secrets, (1, 2, 32).
         identities: public identities, against a server that deviates; `None` where it is honest but curious.
         ahead: whether this exchange's keys are advertised during the exchange before it.
         survivors: the set that this client signed.
         contribution: digest of what its contribution is computed from (`UploadContext.source`).
-        released: of all contributions that it helped to unmask, that digest and one of their survivors.
+        released: for each contribution of its own that it helped to unmask, the digest above and one of the survivors
+            whose sum it entered, uint8 (contributions, 64); with identities only.
         piece_keys: keys that open the pieces of the sum's key, uint8 (key dealers, 32), where the sum is verified.
         sum_key: the key that checks the announced sum; it outlives the exchange.
         context: digest of the exchange's context as this client received it; set with the request for its upload.
@@ -152,8 +159,8 @@ class MaskingServer:
         digest: fingerprint of the advertised clients and keys.
         mask_keys: uint8 (advertised clients, 32).
         share_dealers: clients that dealt shares, ascending.
-        tags: what they published of their shares, uint8 (dealers, holders, 16).
-        commitments: what they published of their seeds, uint8 (dealers, 32).
+        tags: `share_tags` of the shares that they dealt, uint8 (dealers, holders, 16).
+        commitments: `seed_commitment` of their self-mask seeds, uint8 (dealers, 32).
         survivors: clients that uploaded, so far or in all.
         totals: sums of their masked uploads, flat, in the plan's order.
         check: the sum of their masked tags, where the sum is verified.
@@ -215,7 +222,7 @@ def dealt_shares(near: Array, advertised_clients: Sequence[ClientId]) -> DealtSh
         near: by dealer, its holders' rows among the advertised clients, ascending, int64 (dealers, holders).
         advertised_clients: their ids.
     """
-    order = np.argsort(near, axis=None, kind="stable")
-    rows, places = np.divmod(order, near.shape[1])
+    by_holder = np.argsort(near, axis=None, kind="stable")  # stable: each holder's dealers stay ascending
+    rows, places = np.divmod(by_holder, near.shape[1])
     ends = np.cumsum(np.bincount(near.reshape(-1), minlength=len(advertised_clients)))[:-1]
     return dict(zip(advertised_clients, zip(np.split(rows, ends), np.split(places, ends), strict=True), strict=True))

@@ -1,9 +1,10 @@
-"""Mask residues by adding key streams, one stream for each secret and tensor.
+"""Mask a client's integers by adding key streams, one stream for each mask secret and tensor.
 
-A mask secret belongs to one exchange and one pair of clients (or one client, for its self mask); a tensor's
-stream is keyed by HKDF of that secret and the tensor's name; a tensor of 32 bytes or fewer is masked by HKDF's output
-itself. So no stream serves two rounds, pairs or tensors.
-Of a pair the client with the lower id adds the stream and the other subtracts it (Bonawitz et al. 2017, sec. 4).
+The input is a contribution as flat arrays of unsigned integers modulo 2^32 or 2^64 (residues), one a tensor, which are
+changed in place. A mask secret belongs to one exchange and one pair of clients (or one client, for its self mask); a
+tensor's stream is AES under HKDF of that secret and the tensor's name; a tensor of 32 bytes or fewer is masked by
+HKDF's output itself. So no stream serves two rounds, pairs or tensors. Of a pair the client with the lower id adds the
+stream and the other subtracts it (Bonawitz et al. 2017, sec. 4).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from securefed.defenses._base import Plan
 from securefed.defenses._fixed_point import wire_dtype, wire_size
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, hkdf, label, mask_stream
 
-_CHUNK = 1 << 17  # bytes; three of them stay in a core's second-level cache
+_CHUNK = 1 << 17  # bytes; three buffers of them stay in a core's second-level cache
 _ZEROS = memoryview(bytes(_CHUNK))
 
 
@@ -92,7 +93,7 @@ def apply_masks(residues: Sequence[Array], plan: Plan, masks: Sequence[SignedMas
 
 
 def _apply_words(flat: Array, words: bytes, adds: Array) -> None:
-    """Add or subtract masks of the tensor's own length, one after the other in `words`."""
+    """Add masks to a small tensor: `words` holds one after the other, `adds` whether each is added or subtracted."""
     rows = np.frombuffer(words, flat.dtype.newbyteorder("<")).reshape(len(adds), flat.size)
     flat += rows[adds].sum(axis=0, dtype=flat.dtype) - rows[~adds].sum(axis=0, dtype=flat.dtype)
 

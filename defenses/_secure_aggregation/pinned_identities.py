@@ -89,11 +89,11 @@ class PinnedIdentities:
                     f"client {client} comes with the identity that is pinned for client {clients[key]}; if that "
                     f"client has another number now, call forget({clients[key]})"
                 )
-        current = {c: pinned.get(c, PinnedIdentity(key, compared=False)) for c, key in offered.public.items()}
-        current = {c: replace(one, compared=True) if c in offered.own else one for c, one in current.items()}
-        if (now := pinned | current) != pinned:
-            self._write(now)
-        return replace(offered, first_use=frozenset(client for client, one in current.items() if not one.compared))
+        compared = {client for client, identity in pinned.items() if identity.compared} | set(offered.own)
+        current = {client: PinnedIdentity(key, client in compared) for client, key in offered.public.items()}
+        if pinned | current != pinned:
+            self._write(pinned | current)
+        return replace(offered, first_use=frozenset(current) - compared)
 
     def confirm(self, identities: Identities, heard: str) -> Identities:
         """Record that the fingerprint of these identities was compared with another party's.
@@ -116,8 +116,8 @@ class PinnedIdentities:
                 "shown different identities. Do not run with these; find out which clients' identities differ"
             )
         self.pin(identities.public, identities.own)
-        now = {client: PinnedIdentity(key, compared=True) for client, key in identities.public.items()}
-        self._write(self._read() | now)
+        compared = {client: PinnedIdentity(key, compared=True) for client, key in identities.public.items()}
+        self._write(self._read() | compared)
         return replace(identities, first_use=frozenset())
 
     def forget(self, client: ClientId) -> None:
@@ -125,15 +125,15 @@ class PinnedIdentities:
         pinned = self._read()
         if client not in pinned:
             raise ConfigError(f"client {client} has no pinned identity; pinned are {sorted(pinned)}")
-        self._write({other: one for other, one in pinned.items() if other != client})
+        self._write({other: identity for other, identity in pinned.items() if other != client})
 
     def _read(self) -> dict[ClientId, PinnedIdentity]:
         if not self.path.exists():
             if self.seal is not None and self.seal.newest():
                 raise StorageError(f"{_KIND} {self.path} was written once, and is gone; restore it from a copy")
             return {}
-        _, found = container.load(self.path, _KIND, self.seal)
-        rows = zip(found["ids"].tolist(), found["public"], found["compared"].tolist(), strict=True)
+        _, tensors = container.load(self.path, _KIND, self.seal)
+        rows = zip(tensors["ids"].tolist(), tensors["public"], tensors["compared"].tolist(), strict=True)
         return {client: PinnedIdentity(public.tobytes(), bool(compared)) for client, public, compared in rows}
 
     def _write(self, pinned: Mapping[ClientId, PinnedIdentity]) -> None:

@@ -46,7 +46,7 @@ _LASTING = {"session", "identities", "released", "previous", "precomputed"}
 
 
 def _common(plan: Plan) -> dict[str, int]:
-    """Return the numbers that the plans of two exchanges must share for one to precompute the other."""
+    """Return the numbers that must be equal in the plans of two exchanges for one to precompute keys of the other."""
     masking = masking_of(plan)
     return {"clients": plan.clients, "threshold": plan.threshold, "degree": masking.degree, "shares": masking.shares}
 
@@ -57,12 +57,9 @@ def _freeze(state: MaskingClient | MaskingServer) -> bytes:
 
 def _split_message(message: Message) -> tuple[Message, Message]:
     """Split a message into that of this exchange and that of the next one."""
-    own = {name: value for name, value in message.body.items() if not name.startswith(f"{NEXT}/")}
-    stage = _CARRIED_STAGES.get(
-        message.stage, message.stage
-    )  # other stages carry nothing: such a message is refused as it is
-    carried = replace(message, stage=stage, body=unnest(NEXT, message.body))
-    return replace(message, body=own), carried
+    body = {name: value for name, value in message.body.items() if not name.startswith(f"{NEXT}/")}
+    stage = _CARRIED_STAGES.get(message.stage, message.stage)  # other stages carry nothing: refused as it is
+    return replace(message, body=body), replace(message, stage=stage, body=unnest(NEXT, message.body))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +115,12 @@ def client_step(state: PipelinedClient, request: Message, encoded: Tensors | Non
         context = four_stage_client.context_of(state, encoded)
         return client_upload(client_accept(state, request, context), encoded)
     if request.stage != UNMASK:
-        if request.stage == KEYS:
-            state = replace(
-                state, precomputed_exchange=b""
-            )  # the exchange starts with keys: what the last one precomputed is not used
+        if request.stage == KEYS:  # the server starts anew: what the last exchange precomputed is not used
+            state = replace(state, precomputed_exchange=b"")
         new, reply = four_stage_client.client_step(state, request, encoded)
         return _pipelined(new), reply
-    own, carried = _split_message(request)
-    new, reply = four_stage_client.client_step(state, own, None)
+    current, carried = _split_message(request)
+    new, reply = four_stage_client.client_step(state, current, None)
     if not carried.body:
         return replace(_pipelined(new), precomputed_exchange=b""), reply
     following = restore(_following_client(state), decode(state.precomputed_exchange)[0])
@@ -137,8 +132,8 @@ def client_accept(state: PipelinedClient, request: Message, context: UploadConte
     """Accept as `masking_client.client_accept`, and make the keys of the next exchange, sent with the upload."""
     if state.stage == KEYS:
         state = state.begin()
-    own, carried = _split_message(request)
-    new = _pipelined(four_stage_client.client_accept(state, own, context))
+    current, carried = _split_message(request)
+    new = _pipelined(four_stage_client.client_accept(state, current, context))
     following, carried_reply = four_stage_client.client_step(_following_client(state), carried, None)
     return replace(new, next_root=b"", precomputed_exchange=_freeze(following), next_advert=carried_reply)
 
@@ -221,8 +216,7 @@ def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServ
         assert not isinstance(step, Aggregate)
         return _ask_keys(_with_type(step)) if step[1] == UPLOAD else _ask_shares(_with_type(step))
     if state.stage == UNMASK:
-        own = {client: _split_message(reply)[0] for client, reply in replies.items()}
-        step = four_stage_server.server_step(state, own)
+        step = four_stage_server.server_step(state, {c: _split_message(reply)[0] for c, reply in replies.items()})
         assert isinstance(step, Aggregate)
         return step
     for client in sorted(replies):
@@ -230,54 +224,42 @@ def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServ
     step = four_stage_server.server_step(state, {})
     assert not isinstance(step, Aggregate)
     new, stage, outgoing = _with_type(step)
-    carried_reply = four_stage_server.server_step(
-        replace(_following(state), channels=state.accepted_channels),
-        {client: Message.decode(data, claimed_sender=client) for client, data in state.next_adverts.items()},
-    )
-    assert not isinstance(carried_reply, Aggregate)
-    following, _, bodies = carried_reply
-    waiting = {client: dict(body) for client, body in bodies.items() if client >= 0}
-    new = replace(
-        new,
-        next_exchange=_freeze(following),
-        next_requests=waiting,
-        next_adverts={},
-        acceptor=None,
-        accepted_channels={},
-    )
-    return _ask_shares((new, stage, outgoing))
+    next_state = replace(_following(state), channels=state.accepted_channels)
+    adverts = {client: Message.decode(data, claimed_sender=client) for client, data in state.next_adverts.items()}
+    next_step = four_stage_server.server_step(next_state, adverts)
+    assert not isinstance(next_step, Aggregate)
+    following, _, bodies = next_step
+    requests = {client: dict(body) for client, body in bodies.items()}
+    new = replace(new, next_exchange=_freeze(following), next_requests=requests)
+    return _ask_shares((replace(new, next_adverts={}, acceptor=None, accepted_channels={}), stage, outgoing))
 
 
 def absorb(state: PipelinedServer, client: ClientId, reply: Message) -> PipelinedServer:
     """Add one upload to the running sum; check and keep the keys for the next exchange that came with it."""
-    own, carried = _split_message(reply)
-    new = four_stage_server.absorb(state, client, own)
+    current, carried = _split_message(reply)
+    new = four_stage_server.absorb(state, client, current)
     assert isinstance(new, PipelinedServer)
     acceptor = state.acceptor or ChannelAcceptor.of(_following(state))
-    accepted_channels = {**state.accepted_channels, client: acceptor.accept(carried)}
-    return replace(
-        new,
-        next_adverts={**state.next_adverts, client: carried.encode()},
-        acceptor=acceptor,
-        accepted_channels=accepted_channels,
-    )
+    accepted, adverts = {client: acceptor.accept(carried)}, {client: carried.encode()}
+    new = replace(new, acceptor=acceptor, accepted_channels={**state.accepted_channels, **accepted})
+    return replace(new, next_adverts={**state.next_adverts, **adverts})
 
 
 def server_carry(state: PipelinedServer, replies: Replies) -> PrecomputedExchange | None:
     """Return what the last replies of an exchange precomputed; `None` where they do not complete it."""
+    carried = {client: _split_message(reply)[1] for client, reply in replies.items()}
     try:
-        carried_reply = four_stage_server.server_step(
-            _following(state), {client: _split_message(reply)[1] for client, reply in replies.items()}
-        )
+        next_step = four_stage_server.server_step(_following(state), carried)
     except (MessageRefused, TooFewSurvivors):
         return None
-    assert not isinstance(carried_reply, Aggregate)
-    following, _, bodies = carried_reply
-    unsealed = {c: {name: value for name, value in body.items() if name != TAG} for c, body in bodies.items() if c >= 0}
+    assert not isinstance(next_step, Aggregate)
+    following, _, bodies = next_step
+    unsealed = {c: {name: value for name, value in body.items() if name != TAG} for c, body in bodies.items()}
     return PrecomputedExchange(state.session.run, following.share_dealers, _freeze(following), unsealed)
 
 
 def _following(state: PipelinedServer) -> MaskingServer:
+    """Restore the server's state of the exchange after this one."""
     template = MaskingServer(KEYS, b"", (), state.session, identities=state.identities)
     return restore(template, decode(state.next_exchange)[0])
 
@@ -298,10 +280,12 @@ def _ask_shares(step: tuple[PipelinedServer, str, Outgoing]) -> tuple[PipelinedS
 
 
 def _with_next(outgoing: Outgoing, bodies: Outgoing) -> Outgoing:
+    """Add the next exchange's request to each client's request, under `next/`."""
     return {client: {**body, **nest(NEXT, bodies[client])} for client, body in outgoing.items()}
 
 
 def _with_type(step: tuple[MaskingServer, str, Outgoing]) -> tuple[PipelinedServer, str, Outgoing]:
+    """Turn a step of the four-stage server into one of the pipelined server, with nothing of the next exchange yet."""
     state, stage, outgoing = step
     if isinstance(state, PipelinedServer):
         return state, stage, outgoing

@@ -1,4 +1,11 @@
-"""Define the values that client and server agree on: stages, sizes, digests of an exchange, commitments to shares."""
+"""Define the values that client and server of secure aggregation both compute.
+
+These are the names of the stages, the sizes of fields, and digests: SHA-256 of the session (run, exchange number, plan,
+cohort), then of the advertised keys, then of the share dealers and the context. Each digest includes the one before.
+The last one enters masks and signatures, so that clients that were told different things are not summed. The words
+inside a digest ("roster", "sharers", ...) keep it apart from other digests and cannot change, or old and new versions
+would not agree.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +40,11 @@ SEED, MASK_KEY = 0, 1
 """The two shared secrets of a client: its self-mask seed and its mask key, in this order everywhere."""
 
 SHARE_TAG_BYTES = 8
+"""A tag only tells which client falsified a share: to make another share fit it takes 2^64 hashes."""
 SEALED_BYTES = 2 * KEY_BYTES + 16
+"""Both shares for one holder, encrypted, with the 16 bytes by which AES-GCM authenticates them."""
 ENCRYPTED_SHARES_BYTES = SEALED_BYTES + 2 * SHARE_TAG_BYTES
-"""Both shares for one holder, encrypted, and their two tags in the clear (a row of the field `bundles`)."""
+"""`SEALED_BYTES` and the two tags in the clear: a row of the field `bundles`, on the wire."""
 
 
 def masking_of(plan: Plan) -> MaskingPlan:
@@ -111,13 +120,18 @@ def share_tags(advertisement: bytes, dealer: ClientId, holder: ClientId, shares:
     """Compute the tags that a dealer publishes of the two shares for `holder`: two truncated SHA-256, 8 bytes each.
 
     They show which client is at fault when shares do not combine; that the sum is right does not rest on them.
+
+    Args:
+        advertisement: `advertisement_digest`.
+        dealer: its id.
+        holder: its id.
+        shares: the holder's shares of seed and mask key, uint8 (2, 32).
     """
-    context = (
-        b"share" + advertisement + dealer.to_bytes(8, "little") + holder.to_bytes(8, "little")
-    )  # all of fixed width
-    both = shares.tobytes()
-    seed = hashlib.sha256(context + b"seed" + both[:KEY_BYTES]).digest()
-    mask_key = hashlib.sha256(context + b"mask" + both[KEY_BYTES:]).digest()
+    # All parts have fixed widths, so that different inputs give different strings.
+    prefix = b"share" + advertisement + dealer.to_bytes(8, "little") + holder.to_bytes(8, "little")
+    share_bytes = shares.tobytes()
+    seed = hashlib.sha256(prefix + b"seed" + share_bytes[:KEY_BYTES]).digest()
+    mask_key = hashlib.sha256(prefix + b"mask" + share_bytes[KEY_BYTES:]).digest()
     return seed[:SHARE_TAG_BYTES] + mask_key[:SHARE_TAG_BYTES]
 
 
@@ -127,7 +141,12 @@ def wire_shape(tensor: TensorPlan) -> tuple[int, ...]:
 
 
 def upload_bytes(plan: Plan, tag: int) -> int:
-    """Count the bytes that one client sends over all stages: field contents without names and headers."""
+    """Count the bytes that one client sends over all stages: field contents without names and headers.
+
+    Args:
+        plan: with its stages, and all of its tensors.
+        tag: bytes of the tag that authenticates a message.
+    """
     keys = 2 * KEY_BYTES
     signatures = 2 * SIGNATURE_BYTES if CONFIRM in plan.stages else 0  # of its keys and of the survivors
     degree = masking_of(plan).degree

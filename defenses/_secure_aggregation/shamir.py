@@ -1,9 +1,10 @@
 """Share secrets by Shamir's scheme over a prime field (Shamir 1979), several secrets of 32 bytes at once.
 
 Secret s is the constant term of a polynomial f of degree t - 1 with random coefficients; the holder at point x
-has f(x), and s = sum_x w_x f(x) for any t points, w_x = prod_{y != x} y / (y - x). Fewer than t shares are
-independent of s.
-The polynomials of all secrets are evaluated together, each in its own lane of one long integer, and reduced at the end.
+has f(x), and s = sum_x w_x f(x) for any t points x, with Lagrange's weights at 0, w_x = prod_{y != x} y / (y - x) over
+the other points y. Fewer than t shares are independent of s. All arithmetic is modulo the prime 2^255 - 19.
+The polynomials of all secrets are evaluated together: each takes its own range of bytes (a lane) of one long integer,
+wide enough for its values before they are reduced modulo the prime.
 
 Not promised: constant time (Python integers), or the detection of a wrong share: it leads to a wrong secret, which the
 caller recognises by the commitment to the right one.
@@ -88,9 +89,11 @@ class PrimeField:
         return weights
 
     def _lanes(self, value: int, lane: int, count: int) -> bytes:
+        """Reduce each of the `count` lanes of `lane` bytes modulo the prime, to 32 bytes."""
         data = value.to_bytes(lane * count, "little")
         values = (int.from_bytes(data[k * lane : (k + 1) * lane], "little") % self.prime for k in range(count))
         return b"".join(v.to_bytes(KEY_BYTES, "little") for v in values)
 
 
 FIELD = PrimeField(2**255 - 19)
+"""Shares of an X25519 key take its own 32 bytes. (Any prime of that size would do.)"""

@@ -1,7 +1,11 @@
 """Reconstruct secrets from the shares that clients revealed, and derive the masks that are left in the sum.
 
-The server checks a reconstructed secret against its commitment or its public key. If it does not match, the server
-checks the shares against the tags that their dealer published, and so finds the client that sent or dealt a false one.
+Input: the server's state after the uploads, and one share of each share dealer from each client that answered: of its
+self-mask seed if it uploaded, of its mask key if it did not. t shares determine a secret (`shamir`). The server checks
+the reconstructed seed against the dealer's commitment, the mask key against the public key that it advertised. If one
+does not match, the server checks the shares against the tags that their dealer published: a holder whose share does not
+fit is to blame, or else the dealer. What is left in the sum of the uploads are the self masks of the survivors, and
+their pair masks with clients that dealt shares and did not upload.
 """
 
 from __future__ import annotations
@@ -35,7 +39,10 @@ class RevealedShares:
 
     Attributes:
         shares: uint8 (dealers, holders, 32); zeros where none was revealed.
-        used: whether the share is used, bool (dealers, holders).
+        used: whether the share is used, bool (dealers, holders): the first t that were revealed of each dealer.
+
+    A row is a dealer among the share dealers; a column is a holder's place among this dealer's holders (itself and its
+    neighbours, ascending), whose share is the polynomial's value at place + 1.
     """
 
     shares: Array = field(repr=False)
@@ -54,24 +61,24 @@ class RevealedShares:
             most: t, the number of shares to use of each dealer: t of them determine its secret.
         """
         shares = np.zeros((*shape, KEY_BYTES), np.uint8)
-        given = np.zeros(shape, bool)
+        revealed = np.zeros(shape, bool)
         for client, values in replies.items():
             rows, places = dealt[client]
-            shares[rows, places], given[rows, places] = values, True
-        return cls(shares, given & (np.cumsum(given, axis=1) <= most))
+            shares[rows, places], revealed[rows, places] = values, True
+        return cls(shares, revealed & (np.cumsum(revealed, axis=1) <= most))
 
     def secrets(self) -> list[bytes]:
         """Reconstruct one secret of each dealer; dealers whose shares are of the same holders are computed together."""
-        together: dict[bytes, list[int]] = {}
+        rows_by_holders: dict[bytes, list[int]] = {}
         for row, used in enumerate(self.used):
-            together.setdefault(used.tobytes(), []).append(row)
-        opened = [b""] * len(self.used)
-        for rows in together.values():
+            rows_by_holders.setdefault(used.tobytes(), []).append(row)
+        reconstructed = [b""] * len(self.used)
+        for rows in rows_by_holders.values():
             places = np.flatnonzero(self.used[rows[0]])
             values = self.shares[np.asarray(rows)[:, None], places].swapaxes(0, 1)
             for row, secret in zip(rows, FIELD.combine((places + 1).tolist(), values), strict=True):
-                opened[row] = secret
-        return opened
+                reconstructed[row] = secret
+        return reconstructed
 
 
 def remaining_masks(state: MaskingServer, answers: RevealedShares) -> list[SignedMask]:
@@ -82,11 +89,12 @@ def remaining_masks(state: MaskingServer, answers: RevealedShares) -> list[Signe
         AuthenticationError: shares combine to another secret than its dealer committed to; the error names the client
             that sent or dealt a false share.
     """
+    needed = masking_of(state.session.plan).shares
     for client, count in zip(state.share_dealers, answers.used.sum(axis=1), strict=True):
-        if count < masking_of(state.session.plan).shares:
+        if count < needed:
             raise TooFewSurvivors(
-                f"{count} holders revealed a share of a secret of client {client}; "
-                f"{masking_of(state.session.plan).shares} are needed, the round is void"
+                f"{count} holders revealed a share of a secret of client {client}; {needed} are needed, "
+                "the round is void"
             )
     exchange, alive = state.exchange, set(state.survivors)
     public = {client: key.tobytes() for client, key in zip(state.advertised_clients, state.mask_keys, strict=True)}
@@ -108,13 +116,20 @@ def remaining_masks(state: MaskingServer, answers: RevealedShares) -> list[Signe
 
 
 def _blame(state: MaskingServer, row: int, kind: int, answers: RevealedShares) -> AuthenticationError:
-    """Find the client to blame: a holder whose share does not match its dealer's tag, or else the dealer."""
+    """Find the client to blame: a holder whose share does not match its dealer's tag, or else the dealer.
+
+    Args:
+        state: after the uploads.
+        row: of the dealer, among the share dealers.
+        kind: `SEED` or `MASK_KEY`, whichever was reconstructed.
+        answers: the shares that it was reconstructed from.
+    """
     dealer, holders = state.share_dealers[row], state.holders(state.share_dealers[row])
-    own = slice(kind * SHARE_TAG_BYTES, (kind + 1) * SHARE_TAG_BYTES)
+    tag_of_kind = slice(kind * SHARE_TAG_BYTES, (kind + 1) * SHARE_TAG_BYTES)
     for place in np.flatnonzero(answers.used[row]):
         # `share_tags` computes the tags of a seed share and a key share; only the tag of this kind is compared.
         published, share_twice = state.tags[row, place].tobytes(), np.stack([answers.shares[row, place]] * 2)
-        if share_tags(state.digest, dealer, holders[place], share_twice)[own] != published[own]:
+        if share_tags(state.digest, dealer, holders[place], share_twice)[tag_of_kind] != published[tag_of_kind]:
             return AuthenticationError(
                 holders[place], f"its share of a secret of client {dealer} is not the one it was dealt"
             )

@@ -1,29 +1,31 @@
 """Let clients check the sum that the server announces, by a linear tag that the server cannot compute.
 
-For each exchange some clients deal pieces of a key K, encrypted for every client; the server relays them unread. With
-weights a (one for each entry of the plan's tensors) and pads b_i, all derived from K, client i sends beside its masked
-upload x_i, masked by the same pairs,
+For each exchange up to 16 clients deal pieces of a key K, each encrypted for every client; the server relays them
+unread, and every client combines the pieces to the same K. From K all clients derive weights a (a 64-bit word for each
+entry of the plan's tensors) and a pad b_i for each client i. Let x_i be the contribution of client i as integers, and S
+the sum of the survivors' x_i. Beside its masked upload client i sends tag_i, under masks of the same pairs:
 
-    tag_i = <a, x_i> + b_i,     so that the unmasked sum is     tag = <a, S> + sum_i b_i,
+    tag_i = <a, x_i> + b_i,     so that the unmasked sum is     tag = <a, S> + sum_i b_i.
 
-and the server announces S, tag and the survivors to the clients that it counted. This is a one-time linear
-authenticator (Carter and Wegman 1979): all that a server without K observes is independent of a, so another (S', tag')
-passes only if <a, S' - S> equals one value that the server chose without knowing a.
+The server announces S, tag and the survivors to the clients that it counted, who compute <a, S> + sum_i b_i and
+compare. This is a one-time linear authenticator (Carter and Wegman 1979): whatever tags a server without K obtains, the
+pads make them independent of a, so another (S', tag') passes only if <a, S' - S> equals one value that the server chose
+without knowing a.
 
-x_i and S are integers, not residues: an entry of S is announced as int64, and the tag is made twice, modulo
-p = 2^61 - 1 and modulo 2^64. Let S' - S be D. Where p does not divide some D_j, <a, D> takes each value modulo p with
-probability 2^-60 at most (a_j are the lower 61 bits of a uniform word, so that 0 has two of them). Where p divides all
-of D, D_j = k p with 0 < |k| <= 8, and D_j is no multiple of 16: the words times D take each value modulo 2^64 with
-probability 2^-60 at most. A sum that wrapped in its ring differs from the clients' integers by a multiple of the
-ring, which p does not divide, and is refused too.
+x_i and S are integers, not residues: an entry of S is announced as int64, and every tag is a pair of numbers, one
+modulo p = 2^61 - 1 and one modulo 2^64. Let S' - S be D, of which some entry D_j is not 0. Where p does not divide D_j,
+<a, D> takes each value modulo p with probability 2^-60 at most (a_j is the lower 61 bits of its word, so that two of
+2^61 give 0). Where p divides all of D, D_j = k p with 0 < |k| <= 8 is no multiple of 16, and <a, D> with whole words
+takes each value modulo 2^64 with probability 2^-60 at most. A sum that wrapped in its ring differs from the clients'
+integers by a multiple of the ring, which p does not divide, and is refused too.
 
-Guarantee: a server that holds no client's K cannot pass off another tensor as the sum of the contributions of the
-clients that it names, except with probability at most 2^-60 for each announcement to a client (the key stream taken as
-uniform). Tags show the server and up to t - 1 clients no more than the sum: they are masked like uploads.
-Not promised: anything against a server and one client of the exchange together, or a server that plays a client (its
-keys are not certified here): a server that knows K can forge tags. A client that sends a wrong tag makes the check
-fail, and is not named. Clients do not check what the server computes from the sum afterwards, nor a server's claim that
-a client was not counted. Evaluations are for the server and are not announced.
+Guarantee: a server that does not know K cannot pass off another tensor as the sum of the contributions of the clients
+that it names, except with probability at most 2^-60 for each announcement to a client (the key stream taken as
+uniform). Tags show the server no more than the sum does: they are masked like uploads, and open as uploads do.
+Not promised: anything against a server and one client of the exchange together, or a server that plays a client (which
+only `identities` prevent): a server that knows K can forge tags. A client that sends a wrong tag makes the check fail,
+and is not named. Clients do not check what the server computes from the sum afterwards, nor a server's claim that a
+client was not counted. Evaluations are for the server and are not announced.
 """
 
 from __future__ import annotations
@@ -56,8 +58,10 @@ from securefed.defenses._secure_aggregation.primitives import (
 from securefed.errors import ContradictionError, MalformedError, SumRefused, TooFewSurvivors
 
 KEY_DEALERS: Final = 16
-"""Clients that deal a piece of the key: with 40 % of the clients lost before they deal, all are lost with 2^-21."""
+"""Clients that deal a piece of the key: if 40 % of the clients are lost before they deal, all 16 are lost with
+probability 2^-21. Twice as many would double these bytes, half as many would lose a round in 1500."""
 PIECE_BYTES: Final = KEY_BYTES + 16
+"""A piece, encrypted, with the 16 bytes by which AES-GCM authenticates it."""
 CHECK: Final = "check"
 """The field of a tag: uint64 (2,), modulo p and modulo 2^64."""
 
@@ -82,16 +86,16 @@ class TagModuli:
         return by_prime % (2**self.prime_bits - 1), by_ring % 2**self.ring_bits
 
     def shift(self, tag: Tag, by: Tag, sign: int = 1) -> Tag:
-        """Compute tag + sign * by."""
+        """Compute tag + sign * by, entry by entry."""
         return self.reduce(tag[0] + sign * by[0], tag[1] + sign * by[1])
 
-    def element(self, secret: bytes) -> Tag:
+    def residues(self, secret: bytes) -> Tag:
         """Turn 32 uniform bytes into uniform residues, the first within 2^-131."""
         return self.reduce(int.from_bytes(secret[:24], "little"), int.from_bytes(secret[24:], "little"))
 
     def pad(self, key: bytes, client: ClientId) -> Tag:
         """Compute a client's pad b_i."""
-        return self.element(hkdf(key, label("pad", client)))
+        return self.residues(hkdf(key, label("pad", client)))
 
     def product(self, key: bytes, values: Tensors, plan: Plan) -> Tag:
         """Compute <a, values>; `values` are int64, named as in the plan."""
@@ -110,6 +114,7 @@ class TagModuli:
 
 
 FULL: Final = TagModuli()
+"""The moduli of the protocol."""
 
 
 def upload_bytes(plan: Plan) -> int:
@@ -119,8 +124,8 @@ def upload_bytes(plan: Plan) -> int:
 
 def key_dealers(digest: bytes, advertised_clients: Sequence[ClientId]) -> tuple[ClientId, ...]:
     """Draw the clients that deal pieces of the key, ascending, from the digest of all advertised keys."""
-    drawn = sorted(advertised_clients, key=lambda client: fingerprint("key dealer", digest, client))
-    return tuple(sorted(drawn[:KEY_DEALERS]))
+    shuffled = sorted(advertised_clients, key=lambda client: fingerprint("key dealer", digest, client))
+    return tuple(sorted(shuffled[:KEY_DEALERS]))
 
 
 class SumKeyPieces:
@@ -141,26 +146,26 @@ class SumKeyPieces:
     ) -> None:  # fmt: skip
         self._key, self._client, self._digest = private_key(share_secret), client, digest
         self._public = {peer: row.tobytes() for peer, row in zip(advertised_clients, share_keys, strict=True)}
-        self.own = hkdf(root, label("sum key piece", digest))
+        self._piece = hkdf(root, label("sum key piece", digest))
         self.dealers = key_dealers(digest, advertised_clients)
 
     def sealed(self) -> dict[str, Array]:
         """Return the fields of a dealer's reply: its piece for each advertised client, and the commitment to it."""
         if self._client not in self.dealers:
             return {}
-        commitment = _commitment(self._digest, self._client, self.own)
+        commitment = _commitment(self._digest, self._client, self._piece)
         pieces = np.zeros((len(self._public), PIECE_BYTES), np.uint8)
         for row, peer in enumerate(self._public):
             if peer != self._client:
                 key = _piece_key(self._agreement(peer), self._digest, self._client, peer)
                 bound = _bound(self._digest, self._client, peer, commitment)
-                pieces[row] = from_bytes(encrypt_once(key, self.own, bound))
+                pieces[row] = from_bytes(encrypt_once(key, self._piece, bound))
         return {"pieces": pieces, "piece_commitment": from_bytes(commitment)}
 
     def opening_keys(self) -> Array:
-        """Derive the keys that open the dealers' pieces, uint8 (dealers, 32); its own piece stands in its own place."""
+        """Derive the keys that open the dealers' pieces, uint8 (dealers, 32); its own row holds a dealer's piece."""
         keys = [
-            self.own
+            self._piece
             if dealer == self._client
             else _piece_key(self._agreement(dealer), self._digest, dealer, self._client)
             for dealer in self.dealers
@@ -195,11 +200,11 @@ def relay_pieces(
     Raises:
         TooFewSurvivors: none of the dealers is left.
     """
-    left = [replies[client].body for client in dealers if client in replies]
-    if not left:
+    bodies = [replies[client].body for client in dealers if client in replies]
+    if not bodies:
         raise TooFewSurvivors(f"none of the {len(dealers)} clients that deal the sum's key is left; the round is void")
-    pieces = np.stack([body["pieces"] for body in left])
-    commitments = np.stack([body["piece_commitment"] for body in left])
+    pieces = np.stack([body["pieces"] for body in bodies])
+    commitments = np.stack([body["piece_commitment"] for body in bodies])
     return {
         client: {"pieces": pieces[:, row], "piece_commitments": commitments}
         for row, client in enumerate(advertised_clients)
@@ -220,23 +225,23 @@ def sum_key(
     Args:
         client: this client's id.
         digest: of the advertised clients and keys.
-        dealers: clients that deal pieces, ascending.
-        share_dealers: clients that dealt shares.
+        dealers: clients that were drawn to deal pieces (`key_dealers`), ascending.
+        share_dealers: clients that replied at stage `shares`; only dealers among them did deal pieces.
         opening_keys: from `SumKeyPieces.opening_keys`.
-        request: the server's.
-        exchange: digest of the exchange.
+        request: the server's request for the upload.
+        exchange: digest of the exchange (`share_dealers_digest`).
 
     Raises:
         ContradictionError: no dealer of the key is among the share dealers.
         MessageRefused: other fields, a piece that does not open, or is not the one its dealer committed to.
     """
-    left = [dealer for dealer in dealers if dealer in set(share_dealers)]
-    if not left:
+    present = [dealer for dealer in dealers if dealer in set(share_dealers)]
+    if not present:
         raise ContradictionError(SERVER, "no client is left that deals the sum's key")
-    pieces = take(request, "pieces", np.uint8, (len(left), PIECE_BYTES))
-    commitments = take(request, "piece_commitments", np.uint8, (len(left), KEY_BYTES))
+    pieces = take(request, "pieces", np.uint8, (len(present), PIECE_BYTES))
+    commitments = take(request, "piece_commitments", np.uint8, (len(present), KEY_BYTES))
     opened = []
-    for dealer, sealed, published in zip(left, pieces, commitments, strict=True):
+    for dealer, sealed, published in zip(present, pieces, commitments, strict=True):
         key, commitment = opening_keys[dealers.index(dealer)].tobytes(), published.tobytes()
         bound = _bound(digest, dealer, client, commitment)
         piece = key if dealer == client else decrypt_once(key, sealed.tobytes(), bound, dealer)
@@ -247,7 +252,7 @@ def sum_key(
 
 
 def _weights(key: bytes, tensor: TensorPlan) -> Iterator[tuple[int, Array]]:
-    """Generate the words of one tensor's weights, chunk by chunk."""
+    """Generate the words a_j of one tensor's weights, `CHUNK` at a time: first index and words (uint64)."""
     stream = key_stream(hkdf(key, label("weights", tensor.name)))
     for start in range(0, tensor.size, CHUNK):
         yield start, np.frombuffer(stream.update(bytes(8 * min(CHUNK, tensor.size - start))), "<u8")
@@ -256,7 +261,7 @@ def _weights(key: bytes, tensor: TensorPlan) -> Iterator[tuple[int, Array]]:
 def mask_tag(tag: Tag, masks: Sequence[SignedMask], *, remove: bool = False) -> Tag:
     """Add every mask to the tag (`remove`: subtract it)."""
     for mask in masks:
-        tag = FULL.shift(tag, FULL.element(hkdf(mask.secret, label("sum tag"))), -mask.sign if remove else mask.sign)
+        tag = FULL.shift(tag, FULL.residues(hkdf(mask.secret, label("sum tag"))), -mask.sign if remove else mask.sign)
     return tag
 
 
@@ -267,12 +272,7 @@ def tag(key: bytes, client: ClientId, values: Tensors, plan: Plan) -> Tag:
 
 def uniform_tag() -> Tag:
     """Draw what a client that sits out sends instead of a tag."""
-    return FULL.element(secrets.token_bytes(KEY_BYTES))
-
-
-def masked_tag(tag: Tag, masks: Sequence[SignedMask]) -> Array:
-    """Mask a tag with the upload's masks, as the client sends it."""
-    return to_wire(mask_tag(tag, masks))
+    return FULL.residues(secrets.token_bytes(KEY_BYTES))
 
 
 def add_checks(checks: Iterable[Array]) -> Array:

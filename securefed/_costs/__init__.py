@@ -7,17 +7,14 @@ counts. Costs are known for secure aggregation with all of its options, and for 
 randomness of half length or short.
 """
 
-from securefed._costs.aggregator_tree import AggregatorTree, TreeLevel, aggregator_tree, level_plan
+from securefed._costs.aggregator_tree import aggregator_tree, level_plan
 from securefed._costs.cost_text import cost_lines, format_bytes, format_seconds, tree_lines
-from securefed._costs.prediction import FIGURES, MODELS, CountedExchange, ExchangeCost, figures, predict
+from securefed._costs.prediction import FIGURES, MODELS, CountedExchange, figures, predict
 
 __all__ = [
     "FIGURES",
     "MODELS",
-    "AggregatorTree",
     "CountedExchange",
-    "ExchangeCost",
-    "TreeLevel",
     "aggregator_tree",
     "cost_lines",
     "figures",

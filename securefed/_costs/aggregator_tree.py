@@ -1,4 +1,7 @@
-"""Costs of a tree of aggregators: clients sum in groups, and each group's aggregator is a client of the next level.
+"""Predict the costs of a tree of aggregators: each sums a group, and is itself a client of the level above.
+
+From a defence, a layout, the number of clients and the largest size of a group follow the levels of the tree; each
+level is planned and predicted as one exchange of its largest group (`prediction`).
 
 The tree is a composition of exchanges, not a protocol of its own. It promises what its exchanges promise: an aggregator
 sees the sum of its own group.
@@ -44,8 +47,8 @@ class AggregatorTree:
     @property
     def busiest_cpu(self) -> float:
         """CPU seconds of the busiest aggregator: the server of one group, and a member of the next."""
-        above = [*(level.cost.client_cpu for level in self.levels[1:]), 0.0]
-        return max(level.cost.server_cpu + member for level, member in zip(self.levels, above, strict=True))
+        as_member = [*(level.cost.client_cpu for level in self.levels[1:]), 0.0]
+        return max(level.cost.server_cpu + cpu for level, cpu in zip(self.levels, as_member, strict=True))
 
     @property
     def path_cpu(self) -> float:
@@ -55,10 +58,10 @@ class AggregatorTree:
     @property
     def aggregators_cpu(self) -> float:
         """CPU seconds of all aggregators together, key holders' included."""
-        above = [*(level.groups * level.plan.clients * level.cost.client_cpu for level in self.levels[1:]), 0.0]
+        as_members = [*(level.groups * level.plan.clients * level.cost.client_cpu for level in self.levels[1:]), 0.0]
         return sum(
-            level.groups * (level.cost.server_cpu + level.cost.helper_cpu) + up
-            for level, up in zip(self.levels, above, strict=True)
+            level.groups * (level.cost.server_cpu + level.cost.helper_cpu) + cpu
+            for level, cpu in zip(self.levels, as_members, strict=True)
         )
 
 
@@ -102,8 +105,8 @@ def level_plan(defense: Defense, layout: Layout, capacity: int, members: int, be
         raise PlanError(f"{defense.name}: noise is planned for one exchange, not for a tree of them")
     whole = Defense(defense.transforms, Plain()).plan(layout, capacity)
     tensors = tuple(t if t.bound is None else replace(t, bound=below * t.bound) for t in whole.tensors)
-    empty = replace(whole, clients=members, tensors=tensors, stages=(), upload_bytes=0, open_to="", assumptions=())
-    return defense.aggregation.plan(empty)
+    start = replace(whole, clients=members, tensors=tensors, stages=(), upload_bytes=0, open_to="", assumptions=())
+    return defense.aggregation.plan(start)
 
 
 def aggregator_tree(defense: Defense, layout: Layout, clients: int, members: int, lost: float = 0.0) -> AggregatorTree:
@@ -122,11 +125,11 @@ def aggregator_tree(defense: Defense, layout: Layout, clients: int, members: int
         PlanError: fewer than 3 members, costs of this defence are not known, or see `level_plan`.
     """
     levels: list[TreeLevel] = []
-    found = group_sizes(clients, members)
-    capacity, below = math.prod(most for _, most in found), 1
-    for groups, most in found:
-        plan = level_plan(defense, layout, capacity, most, below)
-        missing = 0 if levels else int(lost * most)
-        levels.append(TreeLevel(groups, plan, predict(defense, plan, missing)))
-        below *= most
+    sizes = group_sizes(clients, members)
+    capacity, summed = math.prod(largest for _, largest in sizes), 1
+    for groups, largest in sizes:
+        plan = level_plan(defense, layout, capacity, largest, summed)
+        lost_members = 0 if levels else int(lost * largest)
+        levels.append(TreeLevel(groups, plan, predict(defense, plan, lost_members)))
+        summed *= largest  # number of clients in the sum that an aggregator brings to the next level
     return AggregatorTree(tuple(levels))

@@ -1,4 +1,4 @@
-"""Predicted costs as sentences."""
+"""Write predicted costs as sentences, for `securefed plan` and the pages of figures."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def cost_lines(defense: Defense, plan: Plan) -> list[str]:
         return []
     lost = min(plan.clients // 10, plan.clients - plan.threshold)
     cost, losing = predict(defense, plan), predict(defense, plan, lost)
-    off = figures()["errors"][model]
-    within = max(off[quantity]["median"] for quantity in ("client_cpu", "server_cpu"))
+    errors = figures()["errors"][model]
+    median_error = max(errors[quantity]["median"] for quantity in ("client_cpu", "server_cpu"))
     client, server = format_seconds(cost.client_cpu), format_seconds(cost.server_cpu)
     helper = f", key holder {format_seconds(cost.helper_cpu)}" if cost.helper_cpu else ""
     return [
         f"predicted CPU a round: client {client}, server {server}, with a tenth lost "
         f"{format_seconds(losing.server_cpu)}{helper} ({figures()['machine']['processor']}; typically within "
-        f"{100 * within:.0f} %)",
+        f"{100 * median_error:.0f} %)",
         f"predicted bytes: a client {_traffic(cost)}{_memory(cost)}",
     ]
 

@@ -1,4 +1,7 @@
-"""The terms of the cost of an exchange under Paillier encryption: mostly ciphertexts."""
+"""The terms of the cost of an exchange under Paillier encryption, as counts that its plan fixes: mostly ciphertexts.
+
+`TERMS` names, for each quantity that is predicted, functions of the counts; `figures.json` has a constant for each.
+"""
 
 from __future__ import annotations
 
@@ -51,21 +54,9 @@ class EncryptionCounts:
 
 Term = Callable[[EncryptionCounts], float]
 TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
-    "client_cpu": {
-        "exchange": lambda s: 1,
-        "ciphertext": lambda s: s.ciphertexts,
-    },
-    "server_cpu": {
-        "exchange": lambda s: 1,
-        "client": lambda s: s.clients,
-        "uploaded ciphertext": lambda s: s.added,
-    },
-    "helper_cpu": {
-        "exchange": lambda s: 1,
-        "ciphertext": lambda s: s.ciphertexts,
-    },
-    "received": {
-        "byte of the key": lambda s: s.key,
-    },
+    "client_cpu": {"exchange": lambda s: 1, "ciphertext": lambda s: s.ciphertexts},
+    "server_cpu": {"exchange": lambda s: 1, "client": lambda s: s.clients, "uploaded ciphertext": lambda s: s.added},
+    "helper_cpu": {"exchange": lambda s: 1, "ciphertext": lambda s: s.ciphertexts},
+    "received": {"byte of the key": lambda s: s.key},
 }
 """By quantity, the terms of its model, each a count."""

@@ -1,4 +1,10 @@
-"""The terms of the cost of an exchange under secure aggregation: counts that its plan fixes."""
+"""The terms of the cost of an exchange under secure aggregation, as counts that its plan fixes.
+
+`TERMS` names, for each quantity that is predicted, functions of the counts; `figures.json` has a constant for each of
+their names. In these names a "roster entry" is an advertised client, an "advert" its two public keys, and a "bundle"
+the encrypted shares from one client for one holder. Memory is the peak of the largest step, so its terms have a
+maximum.
+"""
 
 from __future__ import annotations
 
@@ -85,9 +91,10 @@ class MaskingCounts:
 
     @property
     def bundled(self) -> int:
-        """Memory of the step that relays bundles beyond that of the step that opens the sum, in entries.
+        """Memory of the step that relays encrypted shares beyond that of the step that opens the sum, in entries.
 
-        A bundle takes as much as 19 entries there, and as 12 where an exchange relays those of the next one.
+        A bundle takes as much memory there as 19 entries of a contribution, and as 12 where an exchange relays those of
+        the next one. (Both were measured, with the constants; see `figures.json`.)
         """
         return max((12 if self.resumed else 19) * self.clients * self.holders - self.entries, 0)
 
@@ -95,7 +102,8 @@ class MaskingCounts:
     def prepared(self) -> float:
         """Memory in which a client prepares the next exchange, beyond that of the masks' buffers, in share holders.
 
-        A client of the roster takes as much as 1.5 holders there, and the buffers as much as 130.
+        An advertised client takes as much memory there as 1.5 share holders, and the buffers of the masks, which are
+        released before, as much as 130. (Both were measured, with the constants; see `figures.json`.)
         """
         return max(1.5 * self.clients + self.holders - 130, 0)
 

@@ -1,4 +1,9 @@
-"""Predict the cost of an exchange from its plan: counts times constants fitted to measured exchanges."""
+"""Predict the cost of an exchange from its plan: counts times constants fitted to measured exchanges.
+
+A plan fixes how many masks, ciphertexts, signatures, bytes, ... an exchange takes (`masking_terms`,
+`encryption_terms`). Each quantity, such as CPU seconds of the server, is the sum over these counts of a constant from
+`figures.json` times the count.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +83,9 @@ class CountedExchange:
         raise PlanError(f"costs are known for {', '.join(MODELS)}; not for {protocol}")
 
 
-def _counts(terms: Mapping[str, Mapping[str, Any]], size: object) -> dict[str, dict[str, float]]:
-    return {quantity: {name: float(term(size)) for name, term in of.items()} for quantity, of in terms.items()}
+def _counts(terms: Mapping[str, Mapping[str, Any]], counts: object) -> dict[str, dict[str, float]]:
+    """Evaluate every term on the counts of one exchange, by quantity and name."""
+    return {quantity: {name: float(term(counts)) for name, term in named.items()} for quantity, named in terms.items()}
 
 
 MODELS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
@@ -118,10 +124,10 @@ def predict(defense: Defense, plan: Plan, lost: int = 0, fitted: Mapping[str, Co
     Raises:
         PlanError: costs of this defence are not known, or more clients are lost than the plan survives.
     """
-    sized = CountedExchange.of(defense, plan, lost)
-    constants = (figures()["models"] if fitted is None else fitted)[sized.model]
-    found = {
+    counted = CountedExchange.of(defense, plan, lost)
+    constants = (figures()["models"] if fitted is None else fitted)[counted.model]
+    predicted = {
         quantity: sum(constants[quantity][name] * count for name, count in counts.items())
-        for quantity, counts in sized.counts.items()
+        for quantity, counts in counted.counts.items()
     }
-    return ExchangeCost(sent=plan.upload_bytes, **found)
+    return ExchangeCost(sent=plan.upload_bytes, **predicted)

@@ -1,21 +1,22 @@
-"""Files of ours: one safetensors container with a kind, a version and a digest.
+"""Write and read the package's files: checkpoints, client states, transcripts, pinned identities.
 
-Written to a temporary name and renamed, so that a run killed while writing leaves the previous file whole.
-Readable by the owner only: checkpoints hold clients' states. With a `Seal` the file is encrypted too.
+A file holds named arrays and JSON values in the safetensors format, with a kind ("checkpoint", "transcript", ...), a
+version, and a SHA-256 of its content, so that a damaged file or one of another kind is refused. The digest is no
+protection against an attacker, who can compute it anew: a `Seal` is, and encrypts the file too. A file is written under
+a temporary name and renamed, so that a run that is killed while writing leaves the previous file whole. It is readable
+by its owner only, as checkpoints hold clients' states.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from securefed._persistence.sealing import Seal, is_sealed, sync_folder
+from securefed._persistence.sealing import Seal, is_sealed, write_atomically
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.errors import DataError, StorageError
 
@@ -33,19 +34,7 @@ def save(path: Path, kind: str, meta: Mapping[str, Any], tensors: Tensors, seal:
     header = {"kind": kind, "version": VERSION, "meta": dict(meta), "digest": _digest(kind, tensors, meta)}
     data = encode(tensors, header)
     data = data if seal is None else seal.close(kind, data)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {kind} {path}: {error.strerror}; choose another path") from error
+    write_atomically(path, data, kind)
     if seal is not None:
         seal.remember(data)
 
@@ -83,6 +72,7 @@ def load(path: Path, kind: str, seal: Seal | None = None) -> tuple[dict[str, Any
 
 
 def _digest(kind: str, tensors: Tensors, meta: Mapping[str, Any]) -> str:
+    """Compute SHA-256 of kind, values, and every tensor's name, type, shape and bytes."""
     digest = hashlib.sha256(encode({}, {"kind": kind, "meta": dict(meta)}))
     for name in sorted(tensors):
         value = np.asarray(tensors[name], order="C")

@@ -1,9 +1,13 @@
-"""States as named arrays, so that they survive a process.
+"""Turn states into named arrays and back, so that they survive a process.
 
 A state is a frozen dataclass whose fields are arrays, numbers (integers within int64), strings, bytes, `None`,
 tuples of those, or dicts of those keyed by `int` or by `str` without '/' and ':'. A field marked `local()` (a
 client's data, a session) is never packed: the owner makes the state anew and `restore` lays the packed fields
 over it.
+
+A field called `x` becomes the array `x:KIND`, where KIND is one letter: a array, b bool, i integer, f float, s string,
+y bytes, n `None`. A tuple is `x:t` with its length and `x/0`, `x/1`, ...; a dict is `x:m`, empty, and `x/iKEY` or
+`x/sKEY` for integer and string keys.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from securefed.errors import DataError
 
 S = TypeVar("S")
 _KINDS = "abifsy"
+"""Letters of the kinds that `_leaf` writes and `_read` reads."""
 
 
 def local(**kwargs: Any) -> Any:

@@ -6,12 +6,14 @@
 A sealed file is a header in the clear (mark, version, key's fingerprint, generation, length, salt) and a ciphertext
 whose tag covers header and kind. Every write uses a fresh key: HKDF of the seal's key and 32 fresh random bytes.
 
-Guarantees: the file without the key reveals its length and generation, and nothing else. A file that was altered, cut,
-written under another key, of another kind, or replaced by one in the clear is refused by name. With `anchor`, an older
-file in place of the newest is refused as well.
-Not guaranteed: anything after an attacker has read the key. Without an anchor, that a file is the newest: a copy of an
-older one opens. With an anchor, protection against an attacker who resets both: keep the anchor where an attacker that
-can replace the file cannot write.
+A generation is the number of a write, counted by the anchor; without one every write is the first.
+
+Guarantees: the file without the key reveals its length, its generation, and whether another file is sealed under the
+same key (by the fingerprint), and nothing else. A file that was altered, cut, written under another key, of another
+kind, or replaced by one in the clear is refused by name. With `anchor`, an older file in place of the newest is refused
+as well. Not guaranteed: anything after an attacker has read the key. Without an anchor, that a file is the newest: a
+copy of an older one opens. With an anchor, protection against an attacker who resets both: keep the anchor where an
+attacker that can replace the file cannot write.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ KEY_BYTES: Final = 32
 MARK: Final = b"securefed sealed"
 VERSION: Final = 1
 _HEADER: Final = struct.Struct("<16sH8sQQ32s")
-_TAG, _SALT, _SLICE = 16, 32, 1 << 28
+_TAG, _SALT = 16, 32
+_SLICE = 1 << 28
+"""Bytes handed to the cipher at a time: OpenSSL takes less than 2^31 in one call."""
 _ANCHOR: Final = struct.Struct("<Q32s")
 
 
@@ -92,7 +96,7 @@ class Seal:
         return cls(key, None if anchor is None else Path(anchor))
 
     def close(self, kind: str, data: bytes) -> bytes:
-        """`data` sealed, of the generation after the newest one."""
+        """Encrypt `data` as a file of this kind, of the generation after the newest one."""
         salt = os.urandom(_SALT)
         header = _HEADER.pack(MARK, VERSION, self._fingerprint, self.newest() + 1, len(data), salt)
         cipher = Cipher(algorithms.AES(self._derive(b"file", salt)), modes.GCM(bytes(12))).encryptor()
@@ -163,15 +167,7 @@ class Seal:
         if self.anchor is None:
             return
         generation = _HEADER.unpack_from(sealed)[3]
-        temporary = self.anchor.with_name(f".{self.anchor.name}.{os.urandom(8).hex()}.part")
-        try:
-            self.anchor.parent.mkdir(parents=True, exist_ok=True)
-            _write_new(temporary, _ANCHOR.pack(generation, self._anchor_tag(generation)))
-            temporary.replace(self.anchor)
-            sync_folder(self.anchor.parent)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise StorageError(f"cannot write anchor {self.anchor}: {error.strerror}; choose another path") from error
+        write_atomically(self.anchor, _ANCHOR.pack(generation, self._anchor_tag(generation)), "anchor")
 
     @property
     def _fingerprint(self) -> bytes:
@@ -203,6 +199,27 @@ def is_sealed(data: bytes) -> bool:
     return data.startswith(MARK)
 
 
+def write_atomically(path: Path, data: bytes, kind: str) -> None:
+    """Write a file under a temporary name, rename it to `path`, and put both on disk, readable by its owner only.
+
+    Args:
+        path: the file; its folder is made if there is none.
+        data: the content.
+        kind: what the file is, for the error.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
+    try:
+        _write_new(temporary, data)
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {kind} {path}: {error.strerror}; choose another path") from error
+
+
 def sync_folder(folder: Path) -> None:
     """Put the folder's entries on disk, so that a file that was renamed into it is there after a power cut too.
 
@@ -227,6 +244,7 @@ def _slices(data: bytes | memoryview) -> Iterator[memoryview]:
 
 
 def _write_new(path: Path, data: bytes) -> None:
+    """Write a file that must not exist yet, readable by its owner only, and put it on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

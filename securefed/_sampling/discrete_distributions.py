@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from securefed._sampling.random_stream import RandomStream
+from securefed._sampling.random_stream import SecureRandomStream
 from securefed._sampling.rejection import IMPOSSIBLE, LogConcaveDistribution, RejectionSampler, rejection_sampler
 from securefed._tensors import Array
 from securefed.errors import ConfigError
@@ -23,19 +23,19 @@ LARGEST_VARIANCE: Final = 2.0**44
 """Largest variance of one draw: the sampler's blocks hold at most 2^31 integers, and decimal products stay short."""
 
 _SMALLEST_VARIANCE: Final = 2.0**-6
+"""Less is no use as noise: a discrete Gaussian draw of this variance is 0 but for a probability of 1e-14."""
 _SMALL: Final = 64
+"""Factorials below are taken from a table, and from Stirling's series above, which is exact enough from here on."""
 _LOG_FACTORIALS: Final = np.array([math.log(math.factorial(k)) for k in range(_SMALL)])
 _ARTANH: Final = tuple(1 / (2 * j + 3) for j in range(12))
 
 
 @dataclass(frozen=True)
-class DiscreteGaussian:
-    """The discrete Gaussian: probabilities proportional to exp(-x^2 / (2 variance)) on the integers.
-
-    Canonne, Kamath, Steinke, NeurIPS 2020, definition 1.
+class _SymmetricDistribution(LogConcaveDistribution):
+    """A distribution symmetric about 0, with a variance as its parameter.
 
     Attributes:
-        variance: of the density above; from 1 on it is the distribution's own variance.
+        variance: close to the distribution's own variance; subclasses say how close.
 
     Raises:
         ConfigError: `variance` outside [2^-6, 2^44].
@@ -47,14 +47,16 @@ class DiscreteGaussian:
         _check_variance(self.variance)
 
     @property
-    def mode(self) -> int:
-        """Integer of the largest probability."""
-        return 0
-
-    @property
     def standard_deviation(self) -> float:
         """Standard deviation of the distribution, approximately."""
         return math.sqrt(self.variance)
+
+
+class DiscreteGaussian(_SymmetricDistribution):
+    """The discrete Gaussian: probabilities proportional to exp(-x^2 / (2 variance)) on the integers.
+
+    Canonne, Kamath, Steinke, NeurIPS 2020, definition 1. From 1 on, `variance` is the distribution's own variance.
+    """
 
     def log_ratio(self, x: Array) -> Array:
         """Compute log f(mode + x) / f(mode); see `LogConcaveDistribution`."""
@@ -66,37 +68,17 @@ class DiscreteGaussian:
         return exponential(Fraction(x * x) / (2 * Fraction(self.variance)), digits)
 
 
-@dataclass(frozen=True)
-class DiscreteLaplace:
+class DiscreteLaplace(_SymmetricDistribution):
     """The discrete Laplace distribution: probabilities proportional to exp(-|x| / scale) on the integers.
 
-    Attributes:
-        variance: 2 scale^2. The distribution's own variance is 1 / (2 sinh^2(1 / (2 scale))): `variance` less 1/6, up
-            to terms that vanish.
-
-    Raises:
-        ConfigError: `variance` outside [2^-6, 2^44].
+    `variance` is 2 scale^2. The distribution's own variance is 1 / (2 sinh^2(1 / (2 scale))): `variance` less 1/6, up
+    to terms that vanish as the scale grows.
     """
-
-    variance: float
-
-    def __post_init__(self) -> None:
-        _check_variance(self.variance)
 
     @property
     def scale(self) -> float:
         """The scale sqrt(variance / 2)."""
         return math.sqrt(self.variance / 2)
-
-    @property
-    def mode(self) -> int:
-        """Integer of the largest probability."""
-        return 0
-
-    @property
-    def standard_deviation(self) -> float:
-        """Standard deviation of the distribution, approximately."""
-        return math.sqrt(self.variance)
 
     def log_ratio(self, x: Array) -> Array:
         """Compute log f(mode + x) / f(mode); see `LogConcaveDistribution`."""
@@ -108,7 +90,7 @@ class DiscreteLaplace:
 
 
 @dataclass(frozen=True)
-class PoissonDistribution:
+class PoissonDistribution(LogConcaveDistribution):
     """The Poisson distribution: probabilities proportional to rate^k / k! on the integers from 0.
 
     Attributes:
@@ -180,22 +162,22 @@ class PoissonDistribution:
         return np.where(k < _SMALL, direct, loader)
 
 
-def discrete_gaussian_draws(variance: float, count: int, stream: RandomStream) -> Array:
+def discrete_gaussian_draws(variance: float, count: int, stream: SecureRandomStream) -> Array:
     """Draw `count` times from `DiscreteGaussian(variance)`, independently (int64)."""
     return _sampler(DiscreteGaussian(variance)).draw(count, stream)
 
 
-def discrete_laplace_draws(variance: float, count: int, stream: RandomStream) -> Array:
+def discrete_laplace_draws(variance: float, count: int, stream: SecureRandomStream) -> Array:
     """Draw `count` times from `DiscreteLaplace(variance)`, independently (int64)."""
     return _sampler(DiscreteLaplace(variance)).draw(count, stream)
 
 
-def poisson_draws(rate: float, count: int, stream: RandomStream) -> Array:
+def poisson_draws(rate: float, count: int, stream: SecureRandomStream) -> Array:
     """Draw `count` times from `PoissonDistribution(rate)`, independently (int64)."""
     return _sampler(PoissonDistribution(rate)).draw(count, stream)
 
 
-def skellam_draws(variance: float, count: int, stream: RandomStream) -> Array:
+def skellam_draws(variance: float, count: int, stream: SecureRandomStream) -> Array:
     """Draw `count` times from the symmetric Skellam distribution, independently (int64).
 
     A draw is the difference of two Poisson draws of rate variance / 2. Sums of independent draws have a Skellam

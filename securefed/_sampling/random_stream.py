@@ -1,10 +1,14 @@
-"""Draw uniform random words from AES-256 in counter mode, keyed by the operating system or, for tests, by a seed."""
+"""Draw uniform 64-bit words from AES-256 in counter mode: secret ones, keyed by the operating system, or public ones.
+
+Secret words make noise for differential privacy. Public words are derived from a context that all parties know, such as
+the signs of a rotation; they hide nothing.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -12,16 +16,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from securefed._tensors import Array
 
 
-class RandomStream(Protocol):
-    """A source of independent, uniform 64-bit words, each of which is used once."""
-
-    def words(self, count: int) -> Array:
-        """Return the next `count` words (uint64)."""
-        ...
-
-
 class SecureRandomStream:
-    """Random words for real noise; every instance has a fresh key from the operating system.
+    """Independent, uniform 64-bit words, each used once; every instance has a fresh key from the operating system.
 
     An attacker who does not break AES-256 cannot distinguish the words from uniform ones.
 
@@ -36,24 +32,7 @@ class SecureRandomStream:
         return _words(self._cipher, count)
 
 
-class InsecureRandomStream:
-    """Random words that depend on a seed only, for simulations and tests.
-
-    A party that knows the seed can subtract the noise made from these words.
-
-    Args:
-        seed: the same seed gives the same words.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._cipher = _counter_mode(hashlib.sha256(f"insecure stream {seed}".encode()).digest())
-
-    def words(self, count: int) -> Array:
-        """Return the next `count` words (uint64)."""
-        return _words(self._cipher, count)
-
-
-def uniforms(stream: RandomStream, count: int) -> Array:
+def uniforms(stream: SecureRandomStream, count: int) -> Array:
     """Draw `count` multiples of 2^-53, uniform in [0, 1) (float64)."""
     return np.asarray((stream.words(count) >> np.uint64(11)) * 2.0**-53)
 

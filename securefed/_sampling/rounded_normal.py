@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 
 from securefed._sampling.discrete_distributions import decimal_context, exponential
-from securefed._sampling.random_stream import RandomStream
-from securefed._sampling.rejection import RejectionSampler, rejection_sampler
+from securefed._sampling.random_stream import SecureRandomStream
+from securefed._sampling.rejection import LogConcaveDistribution, RejectionSampler, rejection_sampler
 from securefed._tensors import Array
 from securefed.errors import ConfigError
 
@@ -28,11 +28,13 @@ GRID_BITS: Final = 30
 ten fewer would show in the sensitivity of a million entries, which grows by a step each."""
 
 SMALLEST_DEVIATION: Final = 2.0**12
+"""In steps of the grid: below it, terms that `log_ratio` leaves out would count."""
 LARGEST_DEVIATION: Final = 2.0**32
+"""In steps of the grid: the sampler's blocks have at most 2^31 integers, and fit deviations up to here."""
 
 
 @dataclass(frozen=True)
-class RoundedNormal:
+class RoundedNormal(LogConcaveDistribution):
     """A normal deviate of mean 0 rounded to the nearest integer: f(x) = Phi((x + 1/2) / s) - Phi((x - 1/2) / s).
 
     With a = x / s^2 and b = 1 / (2 s^2) the ratio to the mode is f(x) / f(0) = exp(-x^2 / (2 s^2)) I(x) / I(0),
@@ -55,11 +57,6 @@ class RoundedNormal:
             )
 
     @property
-    def mode(self) -> int:
-        """Integer of the largest probability."""
-        return 0
-
-    @property
     def standard_deviation(self) -> float:
         """Standard deviation of the distribution, approximately."""
         return self.deviation
@@ -78,7 +75,7 @@ class RoundedNormal:
         return context.multiply(density, context.divide(Decimal(cell.numerator), Decimal(cell.denominator)))
 
 
-def rounded_normal_draws(deviation: float, count: int, stream: RandomStream) -> Array:
+def rounded_normal_draws(deviation: float, count: int, stream: SecureRandomStream) -> Array:
     """Draw `count` times from `RoundedNormal(deviation)`, independently (int64)."""
     return _sampler(deviation).draw(count, stream)
 

@@ -10,10 +10,7 @@ if TYPE_CHECKING:
     from securefed.recording._flower import FlowerRecording
     from securefed.recording._recording import Recording
 
-__all__ = [
-    "FlowerRecording",
-    "Recording",
-]
+__all__ = ["FlowerRecording", "Recording"]
 
 EXPORTS = {
     "securefed.recording._recording": "Recording",

@@ -79,10 +79,10 @@ class FlowerRecording:
         for other in models[1:]:
             if any(not np.array_equal(other[name], models[0][name]) for name in models[0]):
                 raise DataError("clients of one round were sent different models; record each group as a round")
-        answers = [reply for reply in replies if _kind(reply) == _TRAIN and not reply.has_error()]
-        back = {int(reply.metadata.src_node_id): reply for reply in answers}
-        rows = {node: _examples(reply) for node, reply in back.items()}
-        self._add(models[0], {node: self._arrays(reply) for node, reply in back.items()}, rows)
+        trained = [reply for reply in replies if _kind(reply) == _TRAIN and not reply.has_error()]
+        by_node = {int(reply.metadata.src_node_id): reply for reply in trained}
+        rows = {node: _examples(reply) for node, reply in by_node.items()}
+        self._add(models[0], {node: self._arrays(reply) for node, reply in by_node.items()}, rows)
 
     def fit(self, sent: Any, results: Sequence[tuple[Any, Any]]) -> None:
         """Record a round of Flower's older API; call it inside the strategy's `aggregate_fit`.
@@ -119,11 +119,7 @@ class FlowerRecording:
             raise DataError(f"a client reported no number of rows; its reply's metrics need {EXAMPLES!r}")
         facts = {"nodes": [str(node) for node in nodes], "framework": "flower", "form": self.form}
         recording = Recording(
-            rows=rows,
-            features=self.features,
-            classes=self.classes,
-            feature_bound=self.feature_bound,
-            facts=facts,
+            rows=rows, features=self.features, classes=self.classes, feature_bound=self.feature_bound, facts=facts
         )
         weights = np.asarray(rows) / np.mean(rows) if self.weighted else np.ones(len(rows))
         place: dict[int, ClientId] = {node: index for index, node in enumerate(nodes)}
@@ -136,15 +132,18 @@ class FlowerRecording:
         return recording.finish(self._mean(self._rounds[-1], weights, place) if output is None else output)
 
     def _contribution(self, sent: Tensors, model: Tensors, weight: float) -> dict[str, Array]:
+        """Turn a client's model into its contribution, by `form`; `weight` is n_i / mean(n), or 1."""
         if self.form == "models":
             return dict(model)
         return {f"delta.{name}": _like(weight * (model[name] - sent[name]), model[name]) for name in model}
 
     def _mean(self, item: _RecordedRound, weights: Array, place: Mapping[int, ClientId]) -> dict[str, Array]:
-        own = {node: float(weights[place[node]]) for node in item.models}
-        share = sum(own.values())
+        """Return the weighted mean of a round's models, in the types of the model that was sent."""
+        by_node = {node: float(weights[place[node]]) for node in item.models}
+        sum_of_weights = sum(by_node.values())
+        shares = {node: weight / sum_of_weights for node, weight in by_node.items()}
         return {
-            name: _like(np.sum([own[node] / share * model[name] for node, model in item.models.items()], axis=0), first)
+            name: _like(np.sum([shares[node] * model[name] for node, model in item.models.items()], axis=0), first)
             for name, first in item.sent.items()
         }
 
@@ -156,8 +155,8 @@ class FlowerRecording:
         records = list(message.content.array_records.values())
         if not records:
             raise DataError("a training message holds no model; it needs an ArrayRecord")
-        found = {str(name): np.asarray(array.numpy()) for record in records for name, array in record.items()}
-        return self._named(list(found.values())) if self.names is not None else found
+        arrays = {str(name): np.asarray(array.numpy()) for record in records for name, array in record.items()}
+        return self._named(list(arrays.values())) if self.names is not None else arrays
 
     def _named(self, arrays: Sequence[Array]) -> dict[str, Array]:
         return named(arrays, self.names if self.names is not None else [str(k) for k in range(len(arrays))])
@@ -169,15 +168,15 @@ def arrays_of(parameters: Any) -> list[Array]:
     Raises:
         DataError: the bytes are not NumPy arrays.
     """
-    held = getattr(parameters, "parameters", parameters)
+    inner = getattr(parameters, "parameters", parameters)  # of a `FitIns` or `FitRes`
     try:
-        return [np.asarray(np.load(io.BytesIO(data), allow_pickle=False)) for data in held.tensors]
+        return [np.asarray(np.load(io.BytesIO(data), allow_pickle=False)) for data in inner.tensors]
     except (ValueError, EOFError, AttributeError) as error:
         raise DataError(f"parameters must hold NumPy arrays as Flower serialises them: {error}") from error
 
 
 class _RecordingGrid:
-    """A Flower grid that also records the messages that it sends and receives."""
+    """A Flower grid (its ServerApp's connection to the nodes) that also records what it sends and receives."""
 
     def __init__(self, grid: Any, recording: FlowerRecording) -> None:
         self._grid, self._recording = grid, recording
@@ -194,18 +193,22 @@ class _RecordingGrid:
 
 
 def _kind(message: Any) -> str:
+    """Return the type of a Flower message without its action: `train` of `train.action`."""
     return str(message.metadata.message_type).split(".")[0]
 
 
 def _examples(reply: Any) -> int:
-    found = [int(record[EXAMPLES]) for record in reply.content.metric_records.values() if EXAMPLES in record]
-    return found[0] if found else 0
+    """Return the number of rows that a reply reports; 0 where it reports none."""
+    counts = [int(record[EXAMPLES]) for record in reply.content.metric_records.values() if EXAMPLES in record]
+    return counts[0] if counts else 0
 
 
 def _node(proxy: Any) -> int:
-    known = getattr(proxy, "node_id", None)
-    return int(proxy.cid if known is None else known)
+    """Return a client's node id, of Flower's older API."""
+    node = getattr(proxy, "node_id", None)
+    return int(proxy.cid if node is None else node)
 
 
 def _like(value: Array, example: Array) -> Array:
+    """Return `value` in the type of `example`, or in float64 where that is no type of floats."""
     return np.asarray(value, example.dtype) if example.dtype.kind == "f" else np.asarray(value, np.float64)

@@ -81,15 +81,15 @@ class Recording:
         """
         if not updates or not isinstance(updates, Mapping):
             raise DataError("a round needs at least one update, in a mapping from client numbers to updates")
-        own = {client: self._checked(update, f"client {client}'s update") for client, update in updates.items()}
-        names = next(iter(own.values()))
-        total = {name: np.sum([update[name] for update in own.values()], axis=0) for name in names}
+        uploads = {client: self._checked(update, f"client {client}'s update") for client, update in updates.items()}
+        names = next(iter(uploads.values()))
+        total = {name: np.sum([upload[name] for upload in uploads.values()], axis=0) for name in names}
         index = len(self._transcript.records)
-        for client in sorted(own):
-            message = Message(self._transcript.run, index, UPLOAD, client, SERVER, own[client])
-            self._transcript.sent.append(SentMessage(message, len(encode(own[client])) if nbytes is None else nbytes))
-            self._transcript.contributions[index, client] = own[client]
-        self._record(broadcast, total, own, clip, math.sqrt(len(own)) * noise)
+        for client, upload in sorted(uploads.items()):
+            message = Message(self._transcript.run, index, UPLOAD, client, SERVER, upload)
+            self._transcript.sent.append(SentMessage(message, len(encode(upload)) if nbytes is None else nbytes))
+            self._transcript.contributions[index, client] = upload
+        self._record(broadcast, total, uploads, clip, math.sqrt(len(uploads)) * noise)
 
     def sums(
         self,
@@ -112,10 +112,10 @@ class Recording:
         Raises:
             DataError: as in `round`; or there are no survivors.
         """
-        present = tuple(survivors)
-        if not present:
+        clients = tuple(survivors)
+        if not clients:
             raise DataError("a sum needs at least one survivor")
-        self._record(broadcast, self._checked(total, "sum"), present, clip, noise)
+        self._record(broadcast, self._checked(total, "sum"), clients, clip, noise)
 
     def finish(self, output: Tensors) -> Transcript:
         """Return the transcript, with the final model.
@@ -135,10 +135,10 @@ class Recording:
             raise DataError(f"clip must be a positive norm, or None where nothing was clipped; got {clip}")
         if not 0 <= noise < math.inf:
             raise DataError(f"noise must be a standard deviation of at least 0 (0: no noise); got {noise}")
-        present = tuple(sorted(survivors))
-        unknown = [client for client in present if client not in range(self.public.clients)]
-        if unknown or len(set(present)) != len(present):
-            raise DataError(f"clients are numbered 0 to {self.public.clients - 1}, each once, not {list(present)}")
+        clients = tuple(sorted(survivors))
+        unknown = [client for client in clients if client not in range(self.public.clients)]
+        if unknown or len(set(clients)) != len(clients):
+            raise DataError(f"clients are numbered 0 to {self.public.clients - 1}, each once, not {list(clients)}")
         if not isinstance(broadcast, Mapping):
             raise DataError(f"broadcast must map names to arrays ({{}} where unknown); got {type(broadcast).__name__}")
         sent = {name: np.array(value) for name, value in broadcast.items()}
@@ -150,10 +150,11 @@ class Recording:
         deviations = dict.fromkeys(values, noise) if noise else {}
         distortion = ClippingNoiseRecord(() if clip is None else ((tuple(values), clip),), deviations, deviations)
         self._transcript.records.append(
-            RoundRecord(index, "train", sent, present, present, values, {}, values, values, distortion)
+            RoundRecord(index, "train", sent, clients, clients, values, {}, values, values, distortion)
         )
 
     def _checked(self, tensors: Tensors, where: str) -> dict[str, Array]:
+        """Return the tensors as arrays of numbers, with the names and shapes of the first message of the recording."""
         if not isinstance(tensors, Mapping) or not tensors:
             raise DataError(
                 f"{where}: a non-empty mapping of names to arrays is needed; got {type(tensors).__name__} of "
@@ -194,9 +195,9 @@ def public_of(transcript: Transcript, *, classes: int | None = None) -> Public:
     if missing:
         raise TranscriptError(f"the transcript does not state {', '.join(missing)}; attacks need the public facts")
     labels = meta.get("classes", 0) if classes is None else classes
-    whole = {"clients": meta["clients"], "features": meta["features"], "classes": labels}
-    whole |= {"cohort": meta.get("cohort", meta["clients"])}
-    facts = {name: _whole(value, name, least=int(name != "classes")) for name, value in whole.items()}
+    counts = {"clients": meta["clients"], "features": meta["features"], "classes": labels}
+    counts |= {"cohort": meta.get("cohort", meta["clients"])}
+    facts = {name: _whole(value, name, least=int(name != "classes")) for name, value in counts.items()}
     if not isinstance(meta["rows"], list | tuple) or len(meta["rows"]) != facts["clients"]:
         raise TranscriptError(
             f"the transcript states {facts['clients']} clients, and no list of as many numbers of rows"
@@ -217,7 +218,7 @@ def check(transcript: Transcript, public: Public) -> None:
     """
     layouts: dict[tuple[str, str], Layout] = {}
 
-    def alike(kind: str, what: str, tensors: Tensors, where: str) -> None:
+    def check_layout(kind: str, what: str, tensors: Tensors, where: str) -> None:
         if not tensors:
             return
         try:
@@ -231,26 +232,30 @@ def check(transcript: Transcript, public: Public) -> None:
         if record.round <= last:
             raise TranscriptError(f"{where} follows exchange {last}; a transcript holds each once, in their order")
         last = record.round
-        present = record.survivors
-        if len(set(present)) != len(present) or not all(0 <= client < public.clients for client in present):
+        clients = record.survivors
+        if len(set(clients)) != len(clients) or not all(0 <= client < public.clients for client in clients):
             raise TranscriptError(
-                f"{where}: clients are numbered 0 to {public.clients - 1}, each once, not {list(present)}"
+                f"{where}: clients are numbered 0 to {public.clients - 1}, each once, not {list(clients)}"
             )
-        alike(record.kind, "broadcast", record.broadcast, f"{where}, broadcast")
-        alike(record.kind, "message", record.total, f"{where}, sum")
-    own: dict[tuple[int, int], int] = {}
+        check_layout(record.kind, "broadcast", record.broadcast, f"{where}, broadcast")
+        check_layout(record.kind, "message", record.total, f"{where}, sum")
+    uploads: set[tuple[int, int]] = set()
     for message in (sent.message for sent in transcript.sent if sent.message.stage == UPLOAD):
-        key = (message.round, message.sender)
-        own[key] = own.get(key, 0) + (message.sender >= 0)  # the server's request has the stage's name too
-        if own[key] > 1:
-            raise TranscriptError(f"exchange {key[0]}: client {key[1]} uploads twice; a transcript holds each once")
-    clear = {record.round: record.kind for record in transcript.records if not record.step}
+        upload = (message.round, message.sender)
+        if upload in uploads:
+            raise TranscriptError(
+                f"exchange {upload[0]}: client {upload[1]} uploads twice; a transcript holds each once"
+            )
+        if message.sender >= 0:  # the server's request has the stage's name too
+            uploads.add(upload)
+    kinds_in_clear = {record.round: record.kind for record in transcript.records if not record.step}
     for (number, client), contribution in transcript.contributions.items():
-        if number in clear:  # elsewhere they are encoded, each defence in its way
-            alike(clear[number], "message", contribution, f"exchange {number}, client {client}")
+        if number in kinds_in_clear:  # elsewhere they are encoded, each defence in its way
+            check_layout(kinds_in_clear[number], "message", contribution, f"exchange {number}, client {client}")
 
 
 def _whole(value: object, name: str, *, least: int) -> int:
+    """Return a whole number from `least` that a transcript states; `TranscriptError` for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise TranscriptError(f"the transcript states {value!r} as its {name}; a whole number from {least} is needed")
     return int(value)

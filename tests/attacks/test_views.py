@@ -20,12 +20,12 @@ from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import (
     InsecurePaillier,
     insecure_deal,
-    open_together,
     open_upload,
     threshold_paillier,
 )
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import TranscriptError
+from tests.defenses.paillier import open_together
 
 CLIENTS = 8
 

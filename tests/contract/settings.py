@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from securefed import _catalogue as catalogue
-from securefed._sampling.random_stream import InsecureRandomStream
 from securefed.algorithms._private.dp_fedavg import PrivateFedAvg
 from securefed.testing._algorithm_checks import CLIENTS, labelled_clients
+from tests.seeded_stream import SeededStream
 
 __all__ = ["CLIENTS", "SETTINGS", "Repeatable", "data", "make"]
 
@@ -21,8 +21,8 @@ SETTINGS: dict[str, Mapping[str, Any]] = {entry.name: entry.test_settings for en
 class Repeatable(PrivateFedAvg):
     """Draws and noise from the run's seed, so that runs can be compared bit for bit. Private towards nobody."""
 
-    def _randomness(self, rng: np.random.Generator) -> InsecureRandomStream:
-        return InsecureRandomStream(int(rng.integers(2**63)))
+    def _randomness(self, rng: np.random.Generator) -> SeededStream:
+        return SeededStream(int(rng.integers(2**63)))
 
 
 def make(name: str) -> Any:

@@ -9,7 +9,8 @@ from securefed._persistence.packing import pack, restore
 from securefed._tensors import Layout, TensorSpec
 from securefed.defenses._base import Session, UploadContext
 from securefed.defenses._chain import chain
-from securefed.defenses._homomorphic import InsecurePaillier, KeyHolder, generate
+from securefed.defenses._homomorphic import InsecurePaillier, KeyHolder, cipher, generate, threshold_cipher
+from securefed.defenses._homomorphic.packing import Packing
 from securefed.defenses._plain import Plain
 from securefed.errors import MessageRefused
 
@@ -28,6 +29,16 @@ def contribution(seed):
 
 
 ENCODED = {client: DEFENCE.encode(contribution(client), PLAN) for client in range(N)}
+
+
+def open_together(keys, body, plan):
+    """Open one client's upload with the shares in `keys`, as their holders can together; `None` for fewer than t."""
+    shared, packing = keys.shared, Packing.of(plan, keys.shared.public.bits)
+    ciphertexts = cipher.from_wire(body["ciphertexts"], packing.plaintexts, shared.public.ciphertext_bytes, SERVER)
+    quorum = sorted(keys.shares)[: shared.threshold]
+    partials = {holder: threshold_cipher.partial(shared, keys.shares[holder], ciphertexts) for holder in quorum}
+    plaintexts = threshold_cipher.combine(shared, ciphertexts, partials)
+    return None if plaintexts is None else packing.unpack(plaintexts, 1, SERVER)
 
 
 def wire(message):

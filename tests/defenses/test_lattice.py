@@ -11,7 +11,7 @@ from securefed._tensors import Layout, TensorSpec
 from securefed.defenses._base import Aggregation, Session
 from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import CKKS, LatticeKeyHolder, ckks, open_ckks
+from securefed.defenses._homomorphic import CKKS, LatticeKeyHolder, ckks
 from securefed.defenses._homomorphic import lattice as module
 from securefed.defenses._homomorphic import lattice_wire as wire
 from securefed.defenses._homomorphic.lattice_flood import flood_bits, noise_bound
@@ -142,7 +142,8 @@ def test_server_and_key_holder_together_open_every_contribution(exchange):
     run = exchange()
     run.run()
     for message in (m for m in run.recorded if m.stage == "upload" and m.receiver == SERVER):
-        opened = open_ckks(run.holder, message.body, PLAN, message.sender)
+        slots = np.array([vector.decrypt() for vector in run.holder._vectors(message.body["ciphertexts"], SERVER)])
+        opened = module._unpack(PLAN, {"plaintexts": slots}, SERVER)
         np.testing.assert_allclose(opened["w"], RAW[message.sender]["w"], atol=1e-12)
 
 

@@ -121,10 +121,12 @@ def test_a_given_key_is_the_only_one_from_the_start():
 def test_randomness_is_computed_ahead_for_exactly_one_upload_and_used_by_it():
     scheme, count = InsecurePaillier(), Packing.of(PLAN, 512).plaintexts
     state = scheme.client_open(Session(RUN, 0, tuple(range(N)), PLAN), 1)
-    assert scheme.prepare(state) == 0  # no key yet
+    scheme.client_prepare(state)
+    assert not scheme.pool._ready  # no key yet
     state, _ = upload(scheme, KEY)
-    assert scheme.prepare(state) == scheme.prepare(state) == count
-    assert scheme.pool.ready(KEY.public, "half") == count
+    for _ in range(2):
+        assert scheme.client_prepare(state) is state
+        assert scheme.pool.ready(KEY.public, "half") == count
     ahead = [int(piece) for piece in scheme.pool._ready[KEY.public.n, KEY.public.base, "half"]]
     _, body = upload(scheme, KEY, number=1)
     assert scheme.pool.ready(KEY.public, "half") == 0
@@ -135,14 +137,14 @@ def test_randomness_is_computed_ahead_for_exactly_one_upload_and_used_by_it():
 
 def test_a_given_key_lets_a_client_prepare_before_its_first_round():
     scheme = InsecurePaillier(randomness="short", public=KEY.public)
-    assert scheme.prepare(client()) == Packing.of(PLAN, 512).plaintexts
+    scheme.client_prepare(client())
     assert scheme.pool.ready(KEY.public, "short") == Packing.of(PLAN, 512).plaintexts
 
 
 def test_what_is_made_ahead_is_in_no_state():
     scheme = InsecurePaillier()
     state, _ = upload(scheme, KEY)
-    scheme.prepare(state)
+    scheme.client_prepare(state)
     assert set(pack(state)) == {"client:i", "next_stage:s", "known:y"}
     pinned = key_pinning.pinned_key(state.pinned, RUN)
     assert {name: value.tobytes() for name, value in pinned.items()} == {

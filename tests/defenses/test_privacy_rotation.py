@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
-from securefed._sampling.random_stream import InsecureRandomStream, SecureRandomStream
+from securefed._sampling.random_stream import SecureRandomStream
 from securefed.defenses._differential_privacy.conditional_rounding import round_conditionally, rounded_squares
 from securefed.defenses._differential_privacy.rotation import Rotation, flatness, largest_power_of_two
+from tests.seeded_stream import SeededStream
 
 EXCHANGE = ("ab" * 16, 3)
 
@@ -89,7 +90,7 @@ def test_rounding_is_unbiased_and_nearest_rounding_is_not():
     # Mean of n = 4000 draws of an entry: standard error at most .5 / sqrt(n) = .008; the largest of 100 within 6 of it.
     x = np.linspace(0.05, 0.45, 100) * 30
     squares = rounded_squares(float(np.linalg.norm(x)), 100)
-    stream = InsecureRandomStream(1)
+    stream = SeededStream(1)
     mean = np.mean([round_conditionally(x, squares, stream) for _ in range(4000)], axis=0)
     assert np.abs(mean - x).max() < 6 * 0.008 + 0.01  # .01: the bias that the condition leaves at most
     assert np.abs(np.rint(x) - x).max() > 0.3

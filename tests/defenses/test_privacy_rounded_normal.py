@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from securefed._sampling.random_stream import InsecureRandomStream, RandomStream
 from securefed._sampling.rejection import rejection_sampler
 from securefed._sampling.rounded_normal import RoundedNormal, rounded_normal_draws
 from securefed._tensors import Array, Layout, TensorSpec
@@ -18,6 +17,7 @@ from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import clip, gaussian, sensitivity
 from securefed.defenses._differential_privacy.gaussian import _grid
 from securefed.errors import ConfigError, PlanError
+from tests.seeded_stream import SeededStream
 
 DEVIATION = 1.4 * 2.0**30
 """In steps of the grid: a usual one."""
@@ -45,7 +45,7 @@ def made_by_box_muller(cells: Array) -> Array:
     return np.asarray(np.floor(most + 1e-6) >= np.ceil(least - 1e-6))
 
 
-class Scripted(RandomStream):
+class Scripted:
     """Words that propose given integers to the sampler of `DEVIATION`, and accept whatever has any probability."""
 
     def __init__(self, cells: Array) -> None:
@@ -119,13 +119,13 @@ def test_ratios_are_those_of_the_normal_integral_over_a_cell(deviation: float, a
 @pytest.mark.parametrize("deviation", [2.0**12, DEVIATION])
 def test_draws_are_normal_and_independent(deviation: float) -> None:
     """Kolmogorov's test at 1e-9 and six standard errors; 5 % more or less deviation is told apart."""
-    drawn = rounded_normal_draws(deviation, 400_001, InsecureRandomStream(7)) / deviation
+    drawn = rounded_normal_draws(deviation, 400_001, SeededStream(7)) / deviation
     for factor, right in ((1.0, True), (0.95, False), (1.05, False)):
         assert bool(kstest(drawn / factor, "norm").pvalue > 1e-9) is right
     for left, right in ((drawn[:-1], drawn[1:]), (drawn[:200_000], drawn[200_001:])):
         for change in (lambda x: x, np.square):
             assert abs(np.corrcoef(change(left), change(right))[0, 1]) < 6 / math.sqrt(left.size)
-    assert rounded_normal_draws(deviation, 0, InsecureRandomStream(7)).shape == (0,)
+    assert rounded_normal_draws(deviation, 0, SeededStream(7)).shape == (0,)
 
 
 @pytest.mark.parametrize("deviation", [0.0, 2.0**11, 2.0**33, math.nan, math.inf])

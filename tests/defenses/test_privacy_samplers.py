@@ -29,7 +29,6 @@ from securefed._sampling.discrete_distributions import (
     skellam_tail,
 )
 from securefed._sampling.random_stream import (
-    InsecureRandomStream,
     SecureRandomStream,
     _counter_mode,
     _words,
@@ -38,6 +37,7 @@ from securefed._sampling.random_stream import (
 )
 from securefed._sampling.rejection import rejection_sampler
 from securefed.errors import ConfigError
+from tests.seeded_stream import SeededStream
 
 N = 1_000_000
 VARIANCES = (0.3, 250.0, 7.5e8)
@@ -88,7 +88,7 @@ def fit(draws, k, mass):
 def test_draws_fit_their_exact_law_and_no_other(draw, mass, parameter):
     # A false alarm has probability 1e-6. 5 % more variance moves the statistic by n (.05)^2 / 2 = 500 (Laplace: 250)
     # from its mean of at most 200 with deviation 20.
-    draws = draw(parameter, 400_000, InsecureRandomStream(1))
+    draws = draw(parameter, 400_000, SeededStream(1))
     assert fit(draws, *mass(parameter)) > 1e-6
     for wrong in (0.95, 1.05):
         assert fit(draws, *mass(wrong * parameter)) < 1e-6
@@ -98,7 +98,7 @@ def test_draws_fit_their_exact_law_and_no_other(draw, mass, parameter):
 @pytest.mark.parametrize("variance", VARIANCES)
 def test_variance_is_within_one_percent_at_a_million_draws(draw, variance):
     # Relative standard error sqrt(2 / n) = .14 % (a little more for Skellam of small variance): 1 % is 6 of them.
-    draws = draw(variance, N, InsecureRandomStream(2)).astype(float)
+    draws = draw(variance, N, SeededStream(2)).astype(float)
     exact = variance
     if draw is discrete_gaussian_draws:
         k, mass = gaussian_mass(min(variance, 1e4))
@@ -111,7 +111,7 @@ def test_variance_is_within_one_percent_at_a_million_draws(draw, variance):
 def test_a_law_too_wide_for_a_table_fits_in_quantiles():
     # At 7.5e8 the discrete Gaussian is normal to 1e-9: Kolmogorov's distance at n = 1e6 is 1.36e-3 at 5 %, 3e-3 never.
     for draw in (discrete_gaussian_draws, skellam_draws):
-        draws = np.sort(draw(7.5e8, N, InsecureRandomStream(3)))
+        draws = np.sort(draw(7.5e8, N, SeededStream(3)))
         for sigma, fits in ((1.0, True), (1.02, False), (0.98, False)):
             z = (draws + 0.5) / (sigma * math.sqrt(7.5e8))
             normal = 0.5 + 0.5 * np.vectorize(math.erf)(z[::50] / math.sqrt(2))
@@ -122,14 +122,14 @@ def test_a_law_too_wide_for_a_table_fits_in_quantiles():
 def test_successive_draws_are_uncorrelated():
     n = 300_000
     for draw in (discrete_gaussian_draws, skellam_draws):
-        x = draw(9.0, n, InsecureRandomStream(4)).astype(float)
+        x = draw(9.0, n, SeededStream(4)).astype(float)
         for lag in (1, 2, 97):
             for f in (lambda v: v, np.abs):
                 assert abs(np.corrcoef(f(x[:-lag]), f(x[lag:]))[0, 1]) < 6 / math.sqrt(n)
 
 
 def test_sums_of_shares_have_the_law_of_the_whole():
-    shares = sum(skellam_draws(40.0 / 8, 200_000, InsecureRandomStream(10 + i)) for i in range(8))
+    shares = sum(skellam_draws(40.0 / 8, 200_000, SeededStream(10 + i)) for i in range(8))
     assert fit(shares, *skellam_mass(40.0)) > 1e-6
     assert fit(shares, *skellam_mass(42.5)) < 1e-6
 
@@ -186,7 +186,7 @@ def test_the_envelope_holds_and_is_tight(distribution):
 )
 def test_both_routes_decide_alike(distribution):
     sampler = rejection_sampler(distribution)
-    stream, rng = InsecureRandomStream(5), np.random.default_rng(5)
+    stream, rng = SeededStream(5), np.random.default_rng(5)
     for _ in range(300):
         block, place, negative = (
             int(rng.geometric(0.5)) - 1,
@@ -210,14 +210,14 @@ def test_where_u_and_p_agree_in_53_bits_further_bits_decide_with_the_right_chanc
     sampler = rejection_sampler(distribution)
     exact = Fraction(distribution.ratio(5, 60)) * Fraction(sampler.scale) * 2**53
     height = math.floor(exact)
-    accepted = sum(sampler._decide(5, 0, height, InsecureRandomStream(i)) for i in range(2000))
+    accepted = sum(sampler._decide(5, 0, height, SeededStream(i)) for i in range(2000))
     assert abs(accepted / 2000 - float(exact - height)) < 6 * 0.5 / math.sqrt(2000)
 
 
 @pytest.mark.parametrize(("draw", "mass"), [(discrete_gaussian_draws, gaussian_mass), (poisson_draws, poisson_mass)])
 def test_the_law_is_the_same_where_many_decisions_take_the_slow_route(monkeypatch, draw, mass):
     monkeypatch.setattr(rejection, "_FLOOR", 0.05)  # about one proposal in ten
-    assert fit(draw(5.3, 40_000, InsecureRandomStream(6)), *mass(5.3)) > 1e-6
+    assert fit(draw(5.3, 40_000, SeededStream(6)), *mass(5.3)) > 1e-6
 
 
 def test_proposals_come_from_blocks_of_halving_probability_even_where_a_word_runs_out():
@@ -276,8 +276,8 @@ def test_streams_differ_go_on_and_are_aes_in_counter_mode():
     a, b = SecureRandomStream(), SecureRandomStream()
     assert not np.array_equal(a.words(8), b.words(8))
     assert not np.array_equal(a.words(8), a.words(8))
-    np.testing.assert_array_equal(InsecureRandomStream(3).words(9), InsecureRandomStream(3).words(9))
-    assert not np.array_equal(InsecureRandomStream(3).words(9), InsecureRandomStream(4).words(9))
+    np.testing.assert_array_equal(SeededStream(3).words(9), SeededStream(3).words(9))
+    assert not np.array_equal(SeededStream(3).words(9), SeededStream(4).words(9))
     np.testing.assert_array_equal(public_words(5, "run", 3), public_words(5, "run", 3))
     assert len({int(public_words(1, *c)[0]) for c in (("run", 3), ("run", 4), ("ru", "n3"), ("run", "3"))}) == 4
     u = uniforms(SecureRandomStream(), 10_000)

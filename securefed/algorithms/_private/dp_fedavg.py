@@ -22,7 +22,7 @@ import torch
 
 from securefed._hyperparameters import check_number, check_positive, checked_integers
 from securefed._public import Public, require
-from securefed._sampling.random_stream import RandomStream, SecureRandomStream, uniforms
+from securefed._sampling.random_stream import SecureRandomStream, uniforms
 from securefed._sampling.rounded_normal import SMALLEST_DEVIATION, grid_for, rounded_normal_draws
 from securefed._tensors import Array, Ring, Tensors
 from securefed.algorithms._optimization.fedavg import FedAvg
@@ -200,11 +200,13 @@ class PrivateFedAvg(FedAvg):
     def _epsilon(self, history: History) -> float:
         return _renyi(history, self.delta) if history else 0.0
 
-    def _randomness(self, rng: np.random.Generator) -> RandomStream:
+    def _randomness(self, rng: np.random.Generator) -> SecureRandomStream:
         """Return the source of a contribution's sampling and noise; it ignores `rng`, which a run's seed repeats."""
         return SecureRandomStream()
 
-    def _trained(self, client: PrivateClient, start: Tensors, stream: RandomStream) -> tuple[dict[str, Array], History]:
+    def _trained(
+        self, client: PrivateClient, start: Tensors, stream: SecureRandomStream
+    ) -> tuple[dict[str, Array], History]:
         """Return the parameters after the local steps, and the accountant's state."""
         problem, data = self.problem, client.data
         assert isinstance(problem, TorchModule)
@@ -267,7 +269,7 @@ class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
         rows: number of the client's rows, drawn or not; the sum of so many clipped gradients fits the grid in float64.
     """
 
-    def __init__(self, stream: RandomStream, rows: int, **settings: Any) -> None:
+    def __init__(self, stream: SecureRandomStream, rows: int, **settings: Any) -> None:
         super().__init__(**settings)
         self.stream, self.rows = stream, rows
 
@@ -306,7 +308,7 @@ class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
 class _Engine(PrivacyEngine):  # type: ignore[misc]
     """opacus' engine, which makes a `_SecureOptimizer`."""
 
-    def __init__(self, stream: RandomStream, rows: int, **settings: Any) -> None:
+    def __init__(self, stream: SecureRandomStream, rows: int, **settings: Any) -> None:
         super().__init__(**settings)
         self.stream, self.rows = stream, rows
 

@@ -20,7 +20,7 @@ from securefed.defenses._secure_aggregation import (
 )
 from securefed.defenses._secure_aggregation import graph as graph_module
 from securefed.defenses._secure_aggregation.session import graph_seed
-from securefed.errors import AuthenticationError, ContradictionError, MalformedError, TooFewSurvivors
+from securefed.errors import AuthenticationError, ContradictionError, MalformedError, PlanError, TooFewSurvivors
 from tests.defenses.secure_aggregation.adversary import Adversary, with_numbers
 
 ENTRIES = 6
@@ -282,6 +282,30 @@ def test_a_server_that_loses_clients_to_cut_the_graph(net):
 
 
 # Sums that subtract.
+
+
+def fewest_that_open(members, degree, shares):
+    """Clients evenly spread on the circle, so many that any degree + 1 neighbouring places hold `shares` of them."""
+    for count in range(1, members + 1):
+        reveals = np.diff(np.arange(members + 1) * count // members)
+        near = sum(np.roll(reveals, shift) for shift in range(degree + 1))
+        if near.min() >= shares:
+            return count
+    raise AssertionError
+
+
+def test_a_sparse_graph_leaves_too_few_clients_to_sign_a_second_set():
+    """N - D clients sign survivors. If at most D honest ones reveal shares for a sum, N - D others sign another set."""
+    corrupt, lost = graph_module.shares_of(400, 0.02, 0.35)
+    # meets conditions 1 to 5 alone: 141 clients open the sum, of whom 133 are honest, and 267 of 400 sign another set
+    assert fewest_that_open(400 - lost, 238, 129) == 141 < corrupt + lost
+    with pytest.raises(PlanError, match="lying server"):
+        graph_module.design_sparse_graph(400, 0.02, 0.35, active=True)
+    assert graph_module.design_sparse_graph(400, 0.02, 0.35).degree < 238  # a server that follows the protocol
+    for clients, adversarial, dropouts in [(1000, 0.02, 0.35), (1000, 0.2, 0.25), (100, 0.1, 0.1)]:
+        design = graph_module.design_sparse_graph(clients, adversarial, dropouts, active=True)
+        opening = fewest_that_open(clients - design.lost, design.degree, design.threshold)
+        assert opening > design.corrupt + design.lost
 
 
 def repeat_without_the_victim(net):

@@ -238,7 +238,7 @@ def test_a_dealer_that_tells_clients_different_pieces_is_named(net, how, monkeyp
         fields = real(self)
         if self._client == 2 and how == "sealed otherwise":
             other = verification.SumKeyPieces.__new__(verification.SumKeyPieces)
-            vars(other).update(vars(self), own=bytes(32))
+            vars(other).update(vars(self), _piece=bytes(32))
             monkeypatch.setattr(verification, "_commitment", lambda *_: fields["piece_commitment"].tobytes())
             fields["pieces"] = fields["pieces"].copy()
             fields["pieces"][3] = real(other)["pieces"][3]
