@@ -3,12 +3,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import dp_accounting
 import numpy as np
 import pytest
 import torch
+from dp_accounting import pld
 
 from securefed import Seal, chain
-from securefed.defenses import Identities, ckks, clip, new_identity, public_identity, secure_aggregation, skellam
+from securefed.defenses import (
+    Identities,
+    adaptive_clip,
+    ckks,
+    clip,
+    gaussian,
+    new_identity,
+    public_identity,
+    secure_aggregation,
+    skellam,
+)
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.errors import (
     BudgetSpent,
@@ -421,3 +433,22 @@ def test_an_update_that_is_not_finite_never_reaches_the_sum() -> None:
         play(SumServer(terms), parties(terms), bad, base=BASE)
     with pytest.raises(MessageRefused):
         SumHelper(terms_of(InsecurePaillier(bits=512))).receive(b"x" * 60)
+
+
+def test_epsilon_is_that_of_an_independent_accountant() -> None:
+    """dp_accounting's privacy loss distributions, within .01."""
+    defense = chain(clip(1.0), gaussian(1.1), secure_aggregation())
+    terms = SumTerms.like(BASE, clients=CLIENTS, defense=defense, local=("seen",))
+    for rounds in (1, 10, 100):
+        accountant = pld.PLDAccountant()
+        accountant.compose(dp_accounting.GaussianDpEvent(1.1), rounds)
+        assert terms.epsilon_after(rounds) == pytest.approx(accountant.get_epsilon(1e-5), abs=0.01)
+
+
+def test_an_adaptive_clip_learns_from_round_to_round_and_both_sides_plan_alike() -> None:
+    defense = chain(adaptive_clip(0.5, initial=0.01), gaussian(0.1), secure_aggregation())
+    terms = SumTerms.like(BASE, clients=CLIENTS, defense=defense, local=("seen",))
+    members, server = parties(terms), SumServer(terms)
+    mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)}
+    norms = [play(server, members, mine, base=BASE).plan.learned[0] for _ in range(3)]
+    assert norms[0] < norms[1] < norms[2]
