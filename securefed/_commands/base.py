@@ -12,7 +12,7 @@ from rich.markup import escape
 from securefed._commands.display import errors
 from securefed.errors import ConfigError, SecureFedError
 
-EXIT_BAD_INPUT, EXIT_LEAK = 2, 3
+EXIT_DECLINED, EXIT_BAD_INPUT, EXIT_LEAK = 1, 2, 3
 
 app = typer.Typer(
     name="securefed",

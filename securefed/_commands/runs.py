@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,16 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from securefed._commands.base import DATA_HELP, DefenseSettings, Settings, app, guarded
-from securefed._commands.display import console, progress_bar, show_plan, show_registry
+from securefed._commands.base import DATA_HELP, EXIT_DECLINED, DefenseSettings, Settings, app, guarded
+from securefed._commands.display import console, errors, progress_bar, show_plan, show_registry
 
 if TYPE_CHECKING:
+    from securefed._commands.named_run import NamedRun
     from securefed._persistence.sealing import Seal
+
+_BESIDE_A_FILE = {
+    "algorithm", "reveal", "checkpoint", "seal_key_file", "seal_anchor", "out", "as_json", "yes",
+}  # fmt: skip
+"""Parameters of `securefed run` that do not describe the run, so that they stand beside a file that does."""
 
 
 @app.command(
     epilog="Examples:\n\n"
     "securefed run ssi --set rank=5 --rounds 20\n\n"
+    "securefed run study.toml --out result   (the whole run in one file; its form: docs/command-line.md)\n\n"
     "securefed run losac --set learning_rate=0.001 --set blocks=5 --partition by_label --evaluate-every 10\n\n"
     "securefed run optimization/fedavg --set problem=2nn --data mnist --clients 100 --cohort 10 --rounds 100 "
     "--defense secure_aggregation --checkpoint run.checkpoint --out result\n\n"
@@ -27,7 +35,10 @@ if TYPE_CHECKING:
     "securefed run ssi --set rank=5 --checkpoint run.checkpoint --seal-key-file seal.key"
 )
 def run(
-    algorithm: Annotated[str, typer.Argument(help="Name of an algorithm (see `securefed list`).")],
+    context: typer.Context,
+    algorithm: Annotated[
+        str, typer.Argument(help="Name of an algorithm (see `securefed list`), or a .toml file that describes the run.")
+    ],
     settings: Settings = None,
     data: Annotated[str, typer.Option(help=DATA_HELP)] = "digits",
     clients: Annotated[int, typer.Option(help="N, the number of clients enrolled.")] = 8,
@@ -68,29 +79,32 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run.json and the results as .safetensors files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print run.json instead of the summary.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Run although the plan promises less than the file requires, without asking.")
+    ] = False,
 ) -> None:
-    """Run one algorithm on real data, in the clear or under a defence."""
+    """Run one algorithm on real data, in the clear or under a defence.
+
+    Exit codes: 0 done; 1 not run, because the plan promises less than the file requires; 2 bad input, or a run that
+    could not be completed.
+    """
 
     def command() -> int:
         seal = _seal(seal_key_file, seal_anchor, checkpoint)
         from securefed._commands import named_run as running  # noqa: PLC0415 - heavy, and not needed for --help
 
-        what = running.NamedRun(
-            algorithm,
-            running.parse_settings(settings or []),
-            defense,
-            running.parse_settings(defense_settings or []),
-            data,
-            clients,
-            cohort,
-            partition,
-            held_out,
-            rounds,
-            evaluate_every,
-            seed,
-        )
+        if algorithm.endswith(".toml"):
+            what, agreed = _from_file(context, Path(algorithm), reveal or None, quiet=as_json, yes=yes)
+            if not agreed:
+                return EXIT_DECLINED
+        else:
+            own, defending = running.parse_settings(settings or []), running.parse_settings(defense_settings or [])
+            what = running.NamedRun(
+                algorithm, own, defense, defending, data, clients, cohort, partition, held_out, rounds, evaluate_every,
+                seed,
+            )  # fmt: skip
         with progress_bar(silent=as_json) as progress:
-            bar = progress.add_task(algorithm, total=rounds)
+            bar = progress.add_task(what.algorithm, total=what.rounds)
             ran = running.execute(
                 what,
                 checkpoint=checkpoint,
@@ -110,6 +124,42 @@ def run(
         return 0
 
     guarded(command)
+
+
+def _from_file(
+    context: typer.Context, path: Path, reveal: bool | None, *, quiet: bool, yes: bool
+) -> tuple[NamedRun, bool]:
+    """Read a run from a file, print its plan, and ask where it promises less than the file requires.
+
+    Returns:
+        The run, and whether it may begin.
+    """
+    from securefed._commands.named_run import federation  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed._commands.run_file import read_run, shortfalls  # noqa: PLC0415
+    from securefed.errors import ConfigError  # noqa: PLC0415
+
+    given = [name for name in context.params if name not in _BESIDE_A_FILE and _was_given(context, name)]
+    if given:
+        raise ConfigError(
+            f"{', '.join('--' + name.replace('_', '-') for name in given)}: the run is described by {path}; write it "
+            "there"
+        )
+    what, required = read_run(path)
+    made = federation(what, reveal=reveal)
+    if not quiet:
+        show_plan(made.defense, made.plan)
+    missing = shortfalls(required, made.defense, made.plan, what.rounds)
+    for sentence in missing:
+        errors.print(f"[bold red]Less than required:[/] {escape(sentence)}", soft_wrap=True, highlight=False)
+    if not missing or yes:
+        return what, True
+    asked = sys.stdin.isatty() and not quiet
+    return what, asked and typer.confirm("Run all the same?", default=False)
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 @app.command(
