@@ -211,6 +211,7 @@ def compare(
 
 
 def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
+    """Print what grew from one audit to the next, and what cannot be judged; return the exit code."""
     from securefed._auditing.growth import growth, unjudged  # noqa: PLC0415 - heavy, and not needed for --help
 
     code = _refuse((reason.kind, reason.where, reason.said) for reason in growth(before, after))
@@ -220,6 +221,7 @@ def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
 
 
 def _gate(report: Report, limit: float | None) -> int:
+    """Print the cells above the limit, if there is one; return the exit code."""
     if limit is None:
         return 0
     from securefed._auditing.gate import reasons  # noqa: PLC0415 - heavy, and not needed for --help
@@ -238,6 +240,7 @@ def _refuse(reasons: Iterable[tuple[str, str, str]]) -> int:
 
 
 def _self_check() -> int:
+    """Run the self-check and print each planted leak or safe run; return the exit code."""
     from securefed._auditing.selfcheck import failures, self_check  # noqa: PLC0415 - heavy, and not needed for --help
 
     checked = self_check()

@@ -32,15 +32,15 @@ def check_object(algorithm: Any) -> None:
             f"algorithm must be an object; got the text {algorithm!r}. Write SSI(rank=2) with a class from "
             f"securefed.algorithms, or securefed.algorithms.algorithms.make({algorithm!r}, ...) with its settings."
         )
-    lacks = missing_methods(algorithm)
-    if len(lacks) == len(METHODS):
+    missing = missing_methods(algorithm)
+    if len(missing) == len(METHODS):
         raise ConfigError(
             "algorithm must be an algorithm, such as securefed.algorithms.SSI(rank=2); got "
             f"{'None' if algorithm is None else f'an object of type {type(algorithm).__name__}'}."
         )
-    if lacks:
+    if missing:
         raise ConfigError(
-            f"{type(algorithm).__name__} lacks {', '.join(f'`{name}`' for name in lacks)}; derive it from "
+            f"{type(algorithm).__name__} lacks {', '.join(f'`{name}`' for name in missing)}; derive it from "
             "securefed.Algorithm and write those of its six methods that are missing."
         )
 
@@ -68,13 +68,13 @@ def first_broadcast(algorithm: Algorithm[Any, Any], public: Public) -> dict[str,
     Raises:
         ConfigError: `broadcast` returns no tensors by name.
     """
-    found = algorithm.broadcast(algorithm.start(public, np.random.default_rng(0)))
-    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+    tensors = algorithm.broadcast(algorithm.start(public, np.random.default_rng(0)))
+    if not isinstance(tensors, Mapping) or not all(isinstance(name, str) for name in tensors):
         raise ConfigError(
             f'{_name(algorithm)}.broadcast must return arrays by name, such as {{"model": array}}; '
-            f"got {type(found).__name__}."
+            f"got {type(tensors).__name__}."
         )
-    return {name: np.asarray(value) for name, value in found.items()}
+    return {name: np.asarray(value) for name, value in tensors.items()}
 
 
 def check_contribution(algorithm: Algorithm[Any, Any], computed: Any, layout: Layout) -> None:
@@ -121,13 +121,14 @@ def check_packable(algorithm: Algorithm[Any, Any], state: Any, method: str) -> N
         ) from error
 
 
-def _layout(algorithm: Algorithm[Any, Any], method: str, found: Any) -> Layout:
-    if not isinstance(found, Layout):
+def _layout(algorithm: Algorithm[Any, Any], method: str, layout: Any) -> Layout:
+    """Return what `method` returned; raise `ConfigError` where it is no `Layout`."""
+    if not isinstance(layout, Layout):
         raise ConfigError(
             f"{_name(algorithm)}.{method} must return a securefed.Layout, such as "
-            f'Layout((TensorSpec("sum", (3,), bound=1.0),)); got {type(found).__name__}.'
+            f'Layout((TensorSpec("sum", (3,), bound=1.0),)); got {type(layout).__name__}.'
         )
-    return found
+    return layout
 
 
 def _name(algorithm: Any) -> str:

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaded_dataset import LoadedDataset
-from securefed.errors import ConfigError, DataError
+from securefed.errors import DataError
 
-NORMAL, TRAIN_ROLE = 0, 0
+NORMAL = 0
+"""Label of normal rows; anomalies have others."""
+TRAIN_ROLE = 0
+"""Entry of the group `role` for rows to train on."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,6 @@ def hold_out(data: Dataset, normal: int, rng: np.random.Generator) -> DetectionS
         ConfigError: no normal row would be left on one side.
     """
     rows = rng.permutation(np.flatnonzero(data.labels() == NORMAL))
-    if not 1 <= normal < len(rows):
-        raise ConfigError(
-            f"normal must be between 1 and {len(rows) - 1} (of {len(rows)} normal rows one must be left); got {normal}"
-        )
+    check_integer("normal", normal, 1, len(rows) - 1, note=f"(of {len(rows)} normal rows one must be left)")
     test = np.sort(np.concatenate([rows[:normal], np.flatnonzero(data.labels() != NORMAL)]))
     return DetectionSplit(data.take(np.sort(rows[normal:])), data.take(test))

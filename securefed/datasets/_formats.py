@@ -17,6 +17,7 @@ from securefed._tensors import Array
 from securefed.errors import DataError
 
 IDX_UNSIGNED_BYTE = 0x08
+"""Third byte of an IDX file of unsigned bytes."""
 
 
 def read_npz(path: Path, *required: str) -> dict[str, Array]:
@@ -71,7 +72,7 @@ def read_matrix(path: Path) -> Array:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table: columns of text, by name.
+    """A table read from a file: columns of text by name, which are turned into numbers on demand.
 
     Attributes:
         path: the file of the table, for errors.
@@ -173,6 +174,7 @@ def read_image(path: Path, shape: tuple[int, int]) -> Array:
 
 
 def _open_text(path: Path, encoding: str) -> TextIO:
+    """Open a text file, plain or compressed by gzip."""
     if path.suffix == ".gz":
         return gzip.open(path, "rt", newline="", encoding=encoding, errors="replace")
     return path.open(newline="", encoding=encoding, errors="replace")

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 
 SMALLEST_DEGREE = 0.3
+"""Every vertex of a graph must have a larger degree: the variance of its signal grows as 1 / degree, so that one vertex
+of tiny degree would dominate every measure."""
 ATTEMPTS = 10_000
+"""Number of draws after which graphs of such degrees are given up; they take seconds."""
 WEIGHTS = (0.7, 1.0)
 """The range of the weights of added edges; an RBF graph that is cut at .7 has the same."""
 
@@ -32,8 +36,9 @@ class RelatedGraphs:
 
 def rbf_graph(vertices: int, rng: np.random.Generator, *, width: float = 0.5, cut: float = 0.7) -> Array:
     """Draw an RBF graph: points in the unit square, weights exp(-dist^2 / (2 width^2)) where at least `cut`."""
-    if vertices < 2 or width <= 0 or not 0 < cut < 1:
-        raise ConfigError(f"vertices >= 2, width > 0 and 0 < cut < 1 are needed, not {vertices}, {width}, {cut}")
+    check_integer("vertices", vertices, 2)
+    check_positive("width", width)
+    check_number("cut", cut, below=1, positive=True)
     points = rng.uniform(size=(vertices, 2))
     weights = np.exp(-((points[:, None] - points[None]) ** 2).sum(axis=-1) / (2 * width**2))
     np.fill_diagonal(weights, 0)
@@ -101,8 +106,8 @@ def graphs_at_distances(
 
 def smooth_signals(graph: Array, rows: int, rng: np.random.Generator, *, noise: float = 0.1) -> Dataset:
     """Draw `rows` signals from N(0, L^+ + noise^2 I), L the Laplacian of `graph` (ppgl eq. 26)."""
-    if rows < 1 or noise < 0:
-        raise ConfigError(f"rows must be at least 1 and noise at least 0, not {rows} and {noise}")
+    check_integer("rows", rows, 1)
+    check_number("noise", noise, 0)
     matrix = np.asarray(graph, np.float64)
     if matrix.ndim != 2 or not np.array_equal(matrix, matrix.T) or (matrix < 0).any() or np.diagonal(matrix).any():
         raise DataError("an adjacency matrix is square, symmetric and non-negative with zero diagonal; this one is not")
@@ -113,8 +118,7 @@ def smooth_signals(graph: Array, rows: int, rng: np.random.Generator, *, noise: 
 
 
 def _sharing(clients: int, shared: float, rng: np.random.Generator, vertices: int) -> RelatedGraphs:
-    if clients < 1:
-        raise ConfigError(f"clients must be at least 1, not {clients}")
+    check_integer("clients", clients, 1)
     base = rbf_graph(vertices, rng)
     (common,) = nested_parts(base, [shared], rng)
     return RelatedGraphs(common, tuple(rewired(base, common, rng) for _ in range(clients)))

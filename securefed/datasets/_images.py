@@ -79,6 +79,7 @@ def coil20() -> LoadedDataset:
 
 
 def _object_and_pose(path: Path) -> tuple[int, int]:
+    """Read object (from 0) and pose from a name such as obj1__0.png; raise `DataError` for another name."""
     named = re.fullmatch(r"obj(\d+)__(\d+)\.png", path.name)
     if named is None:
         raise DataError(f"{path} is not named as COIL-20 names its pictures, obj1__0.png to obj20__71.png")
@@ -86,4 +87,5 @@ def _object_and_pose(path: Path) -> tuple[int, int]:
 
 
 def _pictures(x: Array, y: Array) -> Dataset:
+    """Return pictures of bytes as rows of pixels in [0, 1]."""
     return Dataset(x.reshape(len(x), -1) / 255.0, y.astype(np.int64))

@@ -52,11 +52,11 @@ IOT23_FEATURES = (
 )
 
 UNSW_BOUND = float(2**33)
-"""Bits a second of one flow (`sload`) stay below it; TCP sequence numbers below half of it."""
+"""Bound on the entries of UNSW-NB15, whose largest are the bits a second of one flow (`sload`)."""
 TON_BOUND = float(2**32)
-"""Bytes of one flow."""
+"""Bound on the entries of TON-IoT, whose largest are the bytes of one flow."""
 IOT23_BOUND = float(2**40)
-"""Bytes of one flow; some of this set's captures hold long floods."""
+"""Bound on the entries of IoT-23, whose largest are the bytes of one flow; some of its captures hold long floods."""
 
 
 def unsw_nb15() -> LoadedDataset:
@@ -135,16 +135,19 @@ def iot23() -> LoadedDataset:
 
 
 def _capture(path: Path) -> tuple[Array, Array]:
+    """Read one capture of IoT-23: its connections (rows, columns), and whether each is malicious."""
     log: TextTable = read_csv(path) if ".csv" in path.suffixes else read_zeek(path)
     benign = np.char.lower(log.text("label")) == "benign"
     return log.numbers(IOT23_FEATURES, _count), ~benign
 
 
 def _count(entry: str) -> float:
+    """Read a number; 0 where the field is empty."""
     return 0.0 if entry.strip() in ("-", "") else float(entry)
 
 
 def _flag(entry: str) -> float:
+    """Read a flag as 1 or 0; -1 where the field is empty."""
     known = {"-": -1.0, "": -1.0, "F": 0.0, "0": 0.0, "T": 1.0, "1": 1.0}
     if entry.strip() not in known:
         raise ValueError(f"{entry!r} is no flag: T, F or -")
@@ -160,4 +163,5 @@ def _source(
     features: tuple[str, ...],
     test: Dataset | None = None,
 ) -> LoadedDataset:
+    """Put a data set together, its labels 0 or 1."""
     return LoadedDataset(Dataset(x, y.astype(np.int64)), origin.name, bound, None, test, groups, features)

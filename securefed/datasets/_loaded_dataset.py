@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.errors import DataError
@@ -66,12 +64,3 @@ class LoadedDataset:
             known = ", ".join(self.features) or f"the numbers 0 to {self.data.features - 1}"
             raise DataError(f"{self.name} has no column {feature!r}; its columns are {known}")
         return self.features.index(feature)
-
-    def pooled(self) -> Dataset:
-        """Return training and test rows together, training rows first: a copy where there are test rows."""
-        if self.test is None:
-            return self.data
-        if (self.data.y is None) != (self.test.y is None):
-            raise DataError(f"{self.name}: only one of training and test rows has labels; they cannot be pooled")
-        y = None if self.data.y is None or self.test.y is None else np.concatenate([self.data.y, self.test.y])
-        return Dataset(np.concatenate([self.data.x, self.test.x]), y)

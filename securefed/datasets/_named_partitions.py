@@ -16,6 +16,7 @@ PartitionFunction = Callable[[LoadedDataset, int, np.random.Generator, str], lis
 
 
 def _number(text: str, example: str, default: float | None = None) -> float:
+    """Read the value behind `=`, or take the default where there is none; `example` is for the error."""
     try:
         return float(text) if text or default is None else default
     except ValueError:
@@ -66,9 +67,9 @@ def partitioned(source: LoadedDataset, how: str, clients: int, rng: np.random.Ge
 
     Args:
         source: the data set.
-        how: `NAME` or `NAME=VALUE` of `PARTITIONS`: the exponent of `power_law`, the rows of `one_small`, the shards a
-            client of `shards`, the share of `partly_sorted`, alpha of `dirichlet`, a column of `by_feature`, a group
-            of `by_group`.
+        how: `NAME` or `NAME=VALUE` of `PARTITIONS`. The value is the exponent of `power_law`, the rows of the small
+            client in `one_small`, the shards of a client in `shards`, the sorted share in `partly_sorted`, alpha in
+            `dirichlet`, a column in `by_feature`, a group in `by_group`.
         clients: number of clients.
         rng: generator of everything random.
 

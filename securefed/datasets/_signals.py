@@ -36,9 +36,11 @@ ABIDE = DatasetFiles(
 )
 
 ESR_SAMPLES = 178
+"""Number of samples, X1 to X178, in a second of EEG."""
 ESR_BOUND = 2048.0
-"""The recordings come from a 12-bit converter."""
+"""Bound on the samples: the recordings come from a 12-bit converter."""
 SEIZURE = 1
+"""The original's class of seizures."""
 ABIDE_BOUND = 4096.0
 """Bound on the entries of a preprocessed series, in the scanner's units without the mean; the largest found is 528."""
 
@@ -65,6 +67,7 @@ def uci_har() -> LoadedDataset:
 
 
 def _activity(column: Array) -> Array:
+    """Return the labels 0 to 5 of the original's activities 1 to 6."""
     return column[:, 0].astype(np.int64) - 1
 
 
@@ -87,6 +90,7 @@ def esr_five() -> LoadedDataset:
 
 
 def _seconds() -> tuple[Array, dict[str, Array]]:
+    """Read the seconds of EEG (rows, samples), and the groups that `esr` explains."""
     archive = ESR.archived()
     if archive:
         arrays = read_npz(archive, "x", "y", "recording", "chunk")
@@ -110,9 +114,9 @@ def _places(path: Path, names: Sequence[str], condition: Array) -> tuple[Array, 
     if None in parts:
         odd = names[parts.index(None)]
         raise DataError(f"{path}: its first column must name rows like X21.V1.791, not {odd!r}")
-    found = [part.groups() for part in parts if part is not None]
-    recordings = [f"{place} {which}" for (_, place), which in zip(found, condition, strict=True)]
-    return np.array([int(chunk) - 1 for chunk, _ in found]), np.unique(recordings, return_inverse=True)[1]
+    names_read = [part.groups() for part in parts if part is not None]
+    recordings = [f"{place} {which}" for (_, place), which in zip(names_read, condition, strict=True)]
+    return np.array([int(chunk) - 1 for chunk, _ in names_read]), np.unique(recordings, return_inverse=True)[1]
 
 
 def abide() -> LoadedDataset:

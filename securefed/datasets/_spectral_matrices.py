@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from securefed._hyperparameters import check_integer, check_number
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
@@ -44,19 +45,16 @@ class SpectralMatrix:
 
 def geometric(n: int, ratio: float) -> Array:
     """Return (n,) singular values ratio^(1 - i), i = 1..n (24): the closer `ratio` is to 1, the harder the problem."""
-    if not (n >= 1):
-        raise ConfigError(f"n must be at least 1, not {n}")
+    check_integer("n", n, 1)
     if not (1 < ratio < np.inf):
-        raise ConfigError(f"the ratio of singular values must exceed 1, not {ratio}")
+        raise ConfigError(f"ratio must be a finite number above 1; got {ratio}.")
     return np.asarray(ratio ** -np.arange(n, dtype=np.float64))
 
 
 def arithmetic(n: int, condition: float) -> Array:
     """Return (n,) singular values 1 - (i - 1)/(n - 1) (1 - 1/condition), i = 1..n (sec. 5.6)."""
-    if not (n >= 2):
-        raise ConfigError(f"n must be at least 2, not {n}")
-    if not (1 <= condition < np.inf):
-        raise ConfigError(f"the condition number must be at least 1, not {condition}")
+    check_integer("n", n, 2)
+    check_number("condition", condition, 1)
     return 1 - np.arange(n) / (n - 1) * (1 - 1 / condition)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, check_number
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
@@ -48,10 +49,10 @@ def linear_rules(
     """
     if not (len(sizes) > 0 and min(sizes) >= 1):
         raise ConfigError("every client must hold at least one row")
-    if not (rule_spread >= 0 and input_spread >= 0):
-        raise ConfigError("spreads (alpha, beta) are standard deviations and must be >= 0")
-    if not (features >= 1 and classes >= 2):
-        raise ConfigError("at least 1 feature and 2 classes are needed")
+    check_number("rule_spread (alpha)", rule_spread, 0)
+    check_number("input_spread (beta)", input_spread, 0)
+    check_integer("features", features, 1)
+    check_integer("classes", classes, 2)
     shared = rng.standard_normal((features + 1, classes))
     deviation = np.arange(1.0, features + 1) ** (-SPECTRAL_DECAY / 2)
     clients = []
@@ -95,12 +96,10 @@ def low_rank(
     Raises:
         ConfigError: a rank outside 1..d, no client, no row, or negative noise.
     """
-    if not (clients >= 1 and rows >= 1):
-        raise ConfigError(f"at least one client with one row is needed, not {clients} with {rows}")
-    if not (1 <= rank <= dimension):
-        raise ConfigError(f"the rank must lie in 1..{dimension} (the dimension), not {rank}")
-    if not (noise >= 0):
-        raise ConfigError(f"the noise is a standard deviation and must be >= 0, not {noise}")
+    check_integer("clients", clients, 1)
+    check_integer("rows", rows, 1)
+    check_integer("rank", rank, 1, dimension, note="(the dimension)")
+    check_number("noise (a standard deviation)", noise, 0)
     truth = np.diag((np.arange(dimension) < rank).astype(np.float64))
     parts = []
     for _ in range(clients):

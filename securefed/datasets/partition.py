@@ -10,11 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 
 DIRICHLET_DRAWS = 100
+"""Number of draws after which a Dirichlet split is given up; a hundred draws take less than a second."""
 
 
 def split(data: Dataset, share: float, rng: np.random.Generator) -> tuple[Dataset, Dataset]:
@@ -39,7 +41,7 @@ def split_rows(rows: int, share: float, rng: np.random.Generator) -> tuple[Array
 
 def iid(data: Dataset, clients: int, rng: np.random.Generator) -> list[Dataset]:
     """Give equal shares of the shuffled rows (sizes differ by at most one)."""
-    _check(data, clients)
+    _check(data, clients, rng)
     return _cut(data, rng.permutation(data.rows), clients)
 
 
@@ -54,17 +56,15 @@ def sized(data: Dataset, sizes: Sequence[int], rng: np.random.Generator) -> list
 
 def one_small(data: Dataset, clients: int, small: int, rng: np.random.Generator) -> list[Dataset]:
     """Give client 0 `small` rows, the others share the rest evenly; up to clients - 2 rows are not used."""
-    if clients < 2:
-        raise ConfigError(f"one small client among others needs at least 2 clients, not {clients}")
+    check_integer("clients", clients, 2, note="(one small client among others)")
     rest = (data.rows - small) // (clients - 1)
     return sized(data, [small] + [rest] * (clients - 1), rng)
 
 
 def power_law(data: Dataset, clients: int, rng: np.random.Generator, *, exponent: float = 1.0) -> list[Dataset]:
     """Give shuffled rows, client i a number in proportion to (i + 1)^-exponent: client 0 holds most; 0 is even."""
-    _check(data, clients)
-    if not (np.isfinite(exponent) and exponent >= 0):
-        raise ConfigError(f"the exponent of a power law of sizes must be finite and >= 0, not {exponent}")
+    _check(data, clients, rng)
+    check_number("exponent", exponent, 0)
     return sized(data, apportion(data.rows, np.arange(1.0, clients + 1) ** -exponent), rng)
 
 
@@ -113,9 +113,8 @@ def shards(
         pure: every label gives the same number of shards (to within one) of its own rows only, so that shards differ
             in size but a client has at most `per_client` labels; otherwise a shard may straddle two.
     """
-    if not isinstance(per_client, int | np.integer) or per_client < 1:
-        raise ConfigError(f"per_client must be an integer of at least 1; got {per_client!r}")
-    _check(data, clients, per_client)
+    check_integer("per_client", per_client, 1)
+    _check(data, clients, rng, each=per_client)
     total = clients * per_client
     order = np.argsort(data.labels(), kind="stable")
     cut = _pure_shards(order, data.labels()[order], total) if pure else np.array_split(order, total)
@@ -139,9 +138,8 @@ def partly_sorted(data: Dataset, clients: int, rng: np.random.Generator, *, shar
 
     Source: LoSAC, sec. 5.2.1 (its c %). Share 0 is `iid`, share 1 is `by_label`; sizes differ by at most one.
     """
-    _check(data, clients)
-    if not 0 <= share <= 1:
-        raise ConfigError(f"the sorted share must lie in [0, 1], not {share}")
+    _check(data, clients, rng)
+    check_number("the sorted share", share, 0, most=1)
     order = rng.permutation(data.rows)
     mixed = order[: data.rows - round(share * data.rows)]
     rest = np.sort(order[len(mixed) :])
@@ -166,11 +164,9 @@ def dirichlet(
     Raises:
         ConfigError: not reached in `DIRICHLET_DRAWS` draws, or impossible.
     """
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise ConfigError(f"alpha must be positive and finite; got {alpha}")
-    if not isinstance(minimum, int | np.integer) or minimum < 1:
-        raise ConfigError(f"minimum must be an integer of at least 1; got {minimum!r}")
-    _check(data, clients, minimum)
+    check_positive("alpha", alpha)
+    check_integer("minimum", minimum, 1)
+    _check(data, clients, rng, each=minimum)
     labels = data.labels()
     by_class = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     for _ in range(DIRICHLET_DRAWS):
@@ -197,8 +193,7 @@ def by_feature(data: Dataset, clients: int, column: int) -> list[Dataset]:
     One client for each distinct value is `by_group(data, data.x[:, column])`.
     """
     _check(data, clients)
-    if not 0 <= column < data.features:
-        raise ConfigError(f"the data has columns 0..{data.features - 1}; got column {column}")
+    check_integer("column", column, 0, data.features - 1)
     return _cut(data, np.argsort(data.x[:, column], kind="stable"), clients)
 
 
@@ -245,11 +240,12 @@ def _ends(rows: int, clients: int) -> Array:
     return np.cumsum(sizes)[:-1]
 
 
-def _check(data: Dataset, clients: int, each: int = 1) -> None:
-    """Raise an error unless `clients` is a number of clients of which each can have `each` rows of `data`."""
+def _check(data: Dataset, clients: int, *rngs: np.random.Generator, each: int = 1) -> None:
+    """Raise an error for arguments of a wrong kind, or unless each of `clients` can have `each` rows of `data`."""
     if not isinstance(data, Dataset):
         raise DataError(f"data must be a securefed.Dataset; got {type(data).__name__}. Write Dataset(x, y).")
-    most = data.rows // each
-    if not isinstance(clients, int | np.integer) or not 1 <= clients <= most:
-        rows = f"{data.rows} rows" + (f", {each} for each client" if each > 1 else "")
-        raise ConfigError(f"clients must be an integer between 1 and {most} ({rows}); got {clients!r}")
+    rows = f"{data.rows} rows" + (f", {each} for each client" if each > 1 else "")
+    check_integer("clients", clients, 1, data.rows // each, note=f"({rows})")
+    for rng in rngs:
+        if not isinstance(rng, np.random.Generator):
+            raise ConfigError(f"rng must be a generator of numpy; got {rng!r}. Write numpy.random.default_rng(0).")

@@ -19,6 +19,13 @@ CODE = 4
 
 
 def _maker(problem: str, widths: tuple[int, ...], learning_rate: float) -> Callable[..., FedAvg]:
+    """Return a function that makes FedAvg of a network, with these defaults.
+
+    Args:
+        problem: name of the network's problem.
+        widths: widths of the layers between rows and code.
+        learning_rate: step size of the local steps.
+    """
     defaults: dict[str, Any] = {"learning_rate": learning_rate, "local_epochs": 1, "batch_size": 32}
 
     def make(widths: tuple[int, ...] = widths, code: int = CODE, **settings: Any) -> FedAvg:
@@ -27,6 +34,7 @@ def _maker(problem: str, widths: tuple[int, ...], learning_rate: float) -> Calla
     return make
 
 
+# (name, problem, widths, learning rate, summary) of each baseline
 _BASELINES = (
     ("fedae", "autoencoder", SHALLOW_AUTOENCODER, 0.05, "FedAvg of an autoencoder, two layers each way"),
     ("fedae-2", "autoencoder", DEEP, 0.05, "FedAvg of an autoencoder, four layers each way"),

@@ -17,7 +17,7 @@ ThresholdRule = Literal["rates", "accuracy"]
 
 @dataclass(frozen=True)
 class DetectionMetrics:
-    """Quality of anomaly scores; an anomaly is the positive class.
+    """How well anomaly scores separate anomalies, the positive class, from normal rows.
 
     Attributes:
         threshold: rows scored at or above it are flagged.

@@ -1,6 +1,7 @@
 """Training problems for the gradient algorithms.
 
-Importing this package registers them; networks import torch when they are made.
+A problem is a model with its loss over rows and the gradient of that loss, such as softmax regression. Importing this
+package registers all problems under their names (`softmax`, `2nn`, ...); networks import torch when they are made.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from securefed.problems._dense import DenseNetwork
     from securefed.problems._torch_module import TorchModule
 
+# By name of a class that needs torch, its module.
 _NETWORKS = {
     "Autoencoder": "autoencoder",
     "BiGAN": "bigan",
@@ -54,6 +56,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _network(kind: str, **fixed: Any) -> Callable[..., Problem]:
+    """Return a function that makes the class `kind` with these settings, unless it is given others."""
+
     def make(**settings: Any) -> Problem:
         problem: Problem = __getattr__(kind)(**fixed | settings)
         return problem

@@ -1,4 +1,4 @@
-"""Train an autoencoder: it encodes rows in a narrow layer and decodes them again.
+"""Train an autoencoder: a network that encodes rows in a narrow layer and decodes them, with small squared error.
 
 Rows unlike the training rows are reconstructed worse, which detects anomalies.
 """

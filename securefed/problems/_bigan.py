@@ -20,7 +20,7 @@ from securefed._public import Public
 from securefed._tensors import Array, Tensors
 from securefed.problems._autoencoder import ReconstructionNetwork
 from securefed.problems._layers import layer_shapes, run_layers
-from securefed.problems._torch_problem import TorchTensors, tensor
+from securefed.problems._torch_problem import TorchTensors
 
 LEAK = 0.2
 """Slope of the discriminator's ReLU below zero, so that it always has something to tell the generator."""
@@ -74,14 +74,6 @@ class BiGAN(ReconstructionNetwork):
     def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
         """Compute the mean reconstruction error."""
         return float(np.mean((self.reconstruct(parameters, x) - np.asarray(x, self.dtype)) ** 2))
-
-    def adversarial_losses(self, parameters: Tensors, x: Array) -> tuple[float, float]:
-        """Compute the mean losses of the discriminator, and of encoder and generator, without regulariser."""
-        x = np.asarray(x, self.dtype)
-        with torch.no_grad():
-            z = tensor(self.companions(x, x[:, :0]))
-            own, others = self.players(self.tensors(parameters), tensor(x), z)
-            return float(own.mean()), float(others.mean())
 
     def reconstruction(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
         """Compute the reconstructions of the rows `x`."""

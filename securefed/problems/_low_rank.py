@@ -45,7 +45,7 @@ class LowRankMatrix(BaseProblem):
         return {"matrix": (side, side)}
 
     def gradient_bounds(self, public: Public) -> dict[str, float]:
-        """2 |residual| |D| with |residual| <= `PRACTICAL_RESIDUAL`: the residual depends on X, which nothing bounds."""
+        """Bound the gradient by 2 |residual| |D| with |residual| <= `PRACTICAL_RESIDUAL`: nothing bounds X itself."""
         return {"matrix": 2.0 * PRACTICAL_RESIDUAL * public.feature_bound}
 
     def initial(self, public: Public, rng: np.random.Generator) -> dict[str, Array]:

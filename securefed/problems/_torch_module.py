@@ -21,13 +21,16 @@ from securefed.problems._base import check_classes
 from securefed.problems._torch_problem import TorchProblem, TorchTensors, tensor
 
 Build = Callable[[], nn.Module]
+"""Makes the module, called without arguments."""
 RowLosses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Computes the (rows,) losses from the module's outputs and the targets."""
 Criterion = Literal["cross_entropy", "squared_error"]
 Target = Literal["labels", "responses", "rows"]
 TARGETS = get_args(Target)
 ESCAPED = {"%": "%25", "/": "%2F", ":": "%3A"}
 """Packing reserves '/' and ':'; torch reserves '.' alone."""
 REMEDY = "use GroupNorm or LayerNorm"
+"""Text of errors on modules that keep statistics of batches."""
 MAKER = (
     "pass a function that makes the module when called without arguments: its class, or functools.partial(Net, 784, 10)"
 )
@@ -221,6 +224,7 @@ _CRITERIA: dict[str, RowLosses] = {"cross_entropy": _cross_entropy, "squared_err
 
 
 def _build(make: Build, precision: str, seed: int) -> nn.Module:
+    """Make the module with torch's generator seeded; the generator is left as found."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
@@ -238,10 +242,12 @@ def _built(make: Build, precision: str) -> nn.Module:
 
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are trained, by name."""
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
 def _check(module: nn.Module) -> None:
+    """Raise `ConfigError` for modules that clients cannot train apart from each other."""
     require(len(_trained(module)) > 0, "the module has no parameters to train")
     for name, part in module.named_modules():
         at = f"the module's part {name!r} ({type(part).__name__})"
@@ -252,7 +258,7 @@ def _check(module: nn.Module) -> None:
 
 
 def _called(function: Callable[..., Any]) -> str:
-    """Return a function's name and the arguments bound to it."""
+    """Return a function's name and the arguments bound to it, equal in every process."""
     if isinstance(function, partial):
         bound = [repr(value) for value in function.args]
         bound += [f"{key}={value!r}" for key, value in sorted(function.keywords.items())]
@@ -263,12 +269,14 @@ def _called(function: Callable[..., Any]) -> str:
 
 
 def _safe(name: str) -> str:
+    """Return a parameter's name on the wire."""
     for character, code in ESCAPED.items():
         name = name.replace(character, code)
     return name
 
 
 def _own(name: str) -> str:
+    """Return a parameter's name in the module, the inverse of `_safe`."""
     for character, code in reversed(ESCAPED.items()):
         name = name.replace(code, character)
     return name

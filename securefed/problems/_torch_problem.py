@@ -106,7 +106,7 @@ class TorchProblem(BaseProblem):
         return {name: tensor(np.asarray(value, self.dtype)) for name, value in parameters.items()}
 
     def _companions(self, x: Array, y: Array, weights: Array) -> Array:
-        """`companions` of several clients, padded."""
+        """Return `companions` of several clients' rows; padding has zeros."""
         if type(self).companions is TorchProblem.companions:
             return y
         out = None

@@ -85,13 +85,13 @@ def test_signals_of_a_graph_without_edges_are_noise_alone():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda rng: rbf_graph(1, rng), "vertices >= 2"),
-        (lambda rng: rbf_graph(5, rng, cut=1.0), "cut < 1"),
-        (lambda rng: related_graphs(0, 0.5, rng), "clients must be at least 1"),
+        (lambda rng: rbf_graph(1, rng), "vertices must be an integer of at least 2"),
+        (lambda rng: rbf_graph(5, rng, cut=1.0), "cut must be a positive, finite number below 1"),
+        (lambda rng: related_graphs(0, 0.5, rng), "clients must be an integer of at least 1"),
         (lambda rng: related_graphs(2, 1.5, rng), r"lie in \[0, 1\]"),
         (lambda rng: related_graphs(2, 0.5, rng, vertices=4, smallest_degree=4.0), "lower smallest_degree"),
-        (lambda rng: smooth_signals(PATH, 0, rng), "rows must be at least 1"),
-        (lambda rng: smooth_signals(PATH, 3, rng, noise=-1), "noise at least 0"),
+        (lambda rng: smooth_signals(PATH, 0, rng), "rows must be an integer of at least 1"),
+        (lambda rng: smooth_signals(PATH, 3, rng, noise=-1), "noise must be a finite number of at least 0"),
     ],
 )
 def test_parameters_outside_their_domain_are_refused(make, words):

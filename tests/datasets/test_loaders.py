@@ -75,9 +75,6 @@ def test_mnist_in_its_own_format(folder, place, zipped):
     assert np.array_equal(source.test.x * 255, x_test.reshape(2, 784))
     assert np.array_equal(source.test.y, y_test)
     assert source.image_shape == (28, 28)
-    pooled = source.pooled()
-    assert np.array_equal(pooled.x, np.concatenate([source.data.x, source.test.x]))
-    assert np.array_equal(pooled.y, [*y, *y_test])
 
 
 def test_mnist_from_the_archive_which_goes_first(folder):
@@ -166,7 +163,7 @@ def test_any_npz_by_its_path(tmp_path):
 
 def test_a_set_that_contradicts_what_it_declares_is_refused():
     data = Dataset(np.array([[0.5, -2.0]]), np.array([0]))
-    assert LoadedDataset(data, "mine", 2.0).pooled() is data
+    assert LoadedDataset(data, "mine", 2.0).data is data
     with pytest.raises(DataError, match="beyond the declared range 1"):
         LoadedDataset(data, "mine", 1.0)
     with pytest.raises(DataError, match="beyond the declared range 1"):
@@ -177,5 +174,3 @@ def test_a_set_that_contradicts_what_it_declares_is_refused():
         LoadedDataset(data, "mine", 2.0, groups={"subject": np.arange(2)})
     with pytest.raises(DataError, match="1 names for 2 columns"):
         LoadedDataset(data, "mine", 2.0, features=("a",))
-    with pytest.raises(DataError, match="cannot be pooled"):
-        LoadedDataset(data, "mine", 2.0, test=Dataset(data.x)).pooled()

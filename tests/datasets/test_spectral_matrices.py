@@ -66,7 +66,7 @@ def test_the_spectra_are_the_papers():
 @pytest.mark.parametrize(
     ("call", "condition"),
     [
-        (lambda: spectral_matrices.geometric(3, 1.0), "must exceed 1"),
+        (lambda: spectral_matrices.geometric(3, 1.0), "a finite number above 1"),
         (lambda: spectral_matrices.geometric(0, 2.0), "at least 1"),
         (lambda: spectral_matrices.arithmetic(1, 2.0), "at least 2"),
         (lambda: spectral_matrices.arithmetic(3, 0.5), "at least 1"),

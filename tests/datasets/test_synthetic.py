@@ -79,10 +79,10 @@ def test_two_classes_cut_the_labels_after_one():
     [
         (lambda rng: synthetic.linear_rules([], rng), "at least one row"),
         (lambda rng: synthetic.linear_rules([4, 0], rng), "at least one row"),
-        (lambda rng: synthetic.linear_rules([4], rng, rule_spread=-1), "spreads"),
-        (lambda rng: synthetic.linear_rules([4], rng, classes=1), "2 classes"),
-        (lambda rng: synthetic.low_rank(2, 5, 65, rng), r"1\.\.64"),
-        (lambda rng: synthetic.low_rank(0, 5, 1, rng), "at least one client"),
+        (lambda rng: synthetic.linear_rules([4], rng, rule_spread=-1), "rule_spread"),
+        (lambda rng: synthetic.linear_rules([4], rng, classes=1), "classes must be an integer of at least 2"),
+        (lambda rng: synthetic.low_rank(2, 5, 65, rng), "rank must be an integer between 1 and 64"),
+        (lambda rng: synthetic.low_rank(0, 5, 1, rng), "must be an integer of at least 1"),
         (lambda rng: synthetic.low_rank(2, 5, 1, rng, noise=-0.1), "noise"),
     ],
 )

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from securefed._public import Public
 from securefed._tensors import Array, Layout, Tensors
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
-from securefed.problems import Problem, known_smoothness, problems
+from securefed.problems import BiGAN, Problem, known_smoothness, problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "2nn": {"hidden": (5, 4)},
@@ -58,7 +59,12 @@ def losses(problem: Problem, name: str, parameters: Tensors, data: Dataset) -> l
     """By prefix of the parameters, the function whose gradient they get: one for all, but for the BiGAN's players."""
     if name != "bigan":
         return [("", problem.loss(parameters, data.x, problem.targets(data)))]
-    own, others = problem.adversarial_losses(parameters, data.x)  # type: ignore[attr-defined]
+    assert isinstance(problem, BiGAN)
+    x = np.asarray(data.x, problem.dtype)
+    codes = torch.from_numpy(problem.companions(x, x[:, :0]))
+    own, others = (
+        part.mean().item() for part in problem.players(problem.tensors(parameters), torch.from_numpy(x), codes)
+    )
     return [("discriminator", own), ("encoder", others), ("generator", others)]
 
 

@@ -57,7 +57,7 @@ class FedAvg(PassingMethod):
         return {"delta": (self.learning_rate * self.most_steps(public) * largest, 32)}
 
     def weight(self, rows: Size, public: Public) -> Size:
-        """w_i of a client with `rows` rows."""
+        """Return the weight w_i of a client with `rows` rows."""
         return rows / float(np.mean(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:

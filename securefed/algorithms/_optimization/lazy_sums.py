@@ -16,8 +16,9 @@ MANY = 8
 
 
 class LazySum:
-    """An unevaluated sum_k c_k A_k of arrays (entries,) or (clients, entries), with c_k numbers or (clients, 1).
+    """A sum_k c_k A_k that is not evaluated yet.
 
+    The arrays A_k are (entries,) or (clients, entries), the coefficients c_k numbers or (clients, 1).
     The arrays A_k are never written to. Terms are stored by the identity of their array, so that subtracting the same
     multiple of an array removes its term.
     """

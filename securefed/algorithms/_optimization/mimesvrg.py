@@ -23,6 +23,7 @@ from securefed.errors import DataError
 
 PHASE = "phase"
 GRADIENT, DESCENT = 0, 1
+"""The two phases of a round: clients send gradients, or the mean direction of their local steps."""
 
 
 @algorithms.register(

@@ -27,12 +27,12 @@ def side_by_side(function: Callable[[A], B], items: Iterable[A]) -> list[B]:
     products of one group, and threads ask for the interpreter's lock after `SWITCH_SECONDS`. Both settings hold for the
     whole process; they are restored at the end.
     """
-    todo = list(items)
-    workers = min(threads(), len(todo))
+    listed = list(items)
+    workers = min(threads(), len(listed))
     if workers <= 1:
-        return [function(item) for item in todo]
+        return [function(item) for item in listed]
     with _switching(), _controller().limit(limits=1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(function, todo))
+        return list(pool.map(function, listed))
 
 
 def threads() -> int:

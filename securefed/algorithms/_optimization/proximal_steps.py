@@ -1,4 +1,7 @@
-"""Local steps that end in a proximal operator."""
+"""Add a regulariser Psi to a method: each local gradient step is followed by the proximal operator of Psi.
+
+prox_{eta Psi}(v) = argmin_z  Psi(z) + ||z - v||^2 / (2 eta),    eta the learning rate
+"""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
         return common.evaluation_layout(public)
 
     def evaluate(self, client: SelfLearningClient, broadcast: Tensors) -> Tensors:
-        """`captured` and `total` energy of the client's rows, for its own basis."""
+        """Return the energy of the client's rows, `captured` by its own basis and in `total`."""
         return {CAPTURED: np.asarray(client.captured), TOTAL: np.asarray(client.total)}
 
     def personal(self, client: SelfLearningClient) -> Tensors:

@@ -1,4 +1,8 @@
-"""Consensus ADMM as a sum: the server's model is the mean of every client's w_i + pi_i / rho, stale ones included."""
+"""The base class of FLAME and FedADMM: the server's model is the mean of z_i = w_i + pi_i / rho over all clients.
+
+w_i is client i's local model, pi_i its dual variable, rho the penalty. A client sends the change of z_i, so that the
+server's sum also holds the z_i of clients that take no part in a round.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,15 @@ Weighting = Literal["uniform", "rows"]
 
 @dataclass(frozen=True, kw_only=True)
 class ConsensusADMM(KnownStart):
-    """Base of personalised consensus ADMM.
+    """Base of personalised consensus ADMM with m clients.
 
-    With z_i = w_i + pi_i / rho, a client sends dz = z_i^{t+1} - z_i^t, and the server sets w <- w + (1/m) sum dz.
+    A client sends dz = z_i^{t+1} - z_i^t, and the server sets w <- w + (1/m) sum dz.
 
     Invariant: w = (1/m) sum_i z_i over ALL m clients, with z_i of the committed states; z_i = w^0 for a client that has
     never taken part. dz travels in the 64-bit ring: w is a running sum, and in 32 bits rounding would make it drift.
 
     Attributes:
-        penalty: rho > 0.
+        penalty: rho > 0, the penalty of the distance between w_i and the server's w.
         weighting: weights a_i of the clients' losses: `uniform`: a_i = 1/m; `rows`: a_i = n_i / n.
     """
 

@@ -1,4 +1,4 @@
-"""Ditto: a personal model beside federated averaging, drawn to the averaged one.
+"""Ditto: clients train a model by federated averaging, and beside it a personal one that is drawn to the average.
 
 Source: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, Algorithm 1.
 """

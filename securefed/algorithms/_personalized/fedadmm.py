@@ -1,4 +1,4 @@
-"""FedADMM, the baseline of FLAME: one model by consensus ADMM with inexact local solves.
+"""FedADMM, the baseline of FLAME: one model by consensus ADMM, whose local problems are solved by a few gradient steps.
 
 Source: Gong et al., FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity,
 Algorithm 1 with server step |S| / m; Zhou and Li, Federated Learning via Inexact ADMM. LoSAC's baseline of the same
@@ -77,12 +77,14 @@ class FedADMM(ConsensusADMM):
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
         """Run the local steps of one round."""
-        w, (own, dual), scale = received["x"], memory, self._scale(work.rows, work.public)
-        x = own if self.begin == "local" else w
+        w, (old_x_i, old_pi_i), scale = received["x"], memory, self._scale(work.rows, work.public)
+        x_i = old_x_i if self.begin == "local" else w
         for step in range(len(work.sizes)):
-            x = x - self.learning_rate * (scale * work.gradient(x, step) + dual + self.penalty * (x - w))
-        pi = dual + self.penalty * (x - w)
-        return {"dz": x - own + (1 / self.penalty) * (pi - dual)}, (x, pi)
+            gradient = scale * work.gradient(x_i, step)
+            x_i = x_i - self.learning_rate * (gradient + old_pi_i + self.penalty * (x_i - w))
+        pi_i = old_pi_i + self.penalty * (x_i - w)
+        return {"dz": x_i - old_x_i + (1 / self.penalty) * (pi_i - old_pi_i)}, (x_i, pi_i)
 
     def _scale(self, rows: Size, public: Public) -> Size:
+        """Return m a_i, the factor of a client's gradient."""
         return public.clients * self.share(rows, public)

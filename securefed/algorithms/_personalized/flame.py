@@ -26,6 +26,7 @@ from securefed.algorithms._personalized.method import PersonalMethod
 Anchor = Literal["local", "global"]
 Selection = Literal["uniform", "biased"]
 NORM = "gradient_norm"
+"""Name of the scalar that clients reveal for biased selection."""
 
 
 @algorithms.register(
@@ -58,7 +59,7 @@ class FLAME(ConsensusADMM, PersonalMethod):
             the authors' code, whose curves are the published ones.
         selection: `uniform`, or `biased` (sec. 4.3): of `candidates` random clients those with the largest gradient
             norm take part. The norms are revealed to the server, each client's own, outside any sum.
-        candidates: c, how many clients reveal their norm a round: at least the cohort; 0 with `uniform`.
+        candidates: c, the number of clients that reveal their norm in a round, at least the cohort; 0 with `uniform`.
     """
 
     audit_case: ClassVar = replace(
@@ -115,31 +116,31 @@ class FLAME(ConsensusADMM, PersonalMethod):
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
         """Run the local steps of one round."""
-        w, (theta, own, dual) = received["x"], memory
-        anchor = own if self.anchor == "local" else w
+        w, (theta, old_w_i, old_pi_i) = received["x"], memory
+        anchor = old_w_i if self.anchor == "local" else w
         for step in range(len(work.sizes)):  # (9)
             theta = theta - self.learning_rate * (work.gradient(theta, step) + self.attraction * (theta - anchor))
         pull = self.attraction * self.share(work.rows, work.public)
-        w_i = (1 / (pull + self.penalty)) * (pull * theta + self.penalty * w - dual)  # (10)
-        pi_i = dual + self.penalty * (w_i - w)  # (11)
-        return {"dz": w_i - own + (1 / self.penalty) * (pi_i - dual)}, (theta, w_i, pi_i)
+        w_i = (1 / (pull + self.penalty)) * (pull * theta + self.penalty * w - old_pi_i)  # (10)
+        pi_i = old_pi_i + self.penalty * (w_i - w)  # (11)
+        return {"dz": w_i - old_w_i + (1 / self.penalty) * (pi_i - old_pi_i)}, (theta, w_i, pi_i)
 
     @property
     def reveals(self) -> dict[str, str]:
-        """By name, the scalars that a client reveals for the selection."""
+        """The scalars that a client reveals for the selection, by name."""
         if self.selection == "uniform":
             return {}
         return {NORM: "how far the client's personal model is from fitting a batch of its rows"}
 
     def reveal(self, client: ModelClient, rng: np.random.Generator) -> dict[str, float]:
-        """||g_i||, g_i = gradient of a random batch at theta_i + lambda (theta_i - w_i), from the committed state."""
-        theta, own, _ = client.memory
+        """Return ||g_i||, g_i = gradient of a random batch at theta_i + lambda (theta_i - w_i), for the last state."""
+        theta, w_i, _ = client.memory
         batch = batches(client.data.rows, self.batch_size, 1, rng)[0]
-        gradient = client.model.gradient(theta, client.data, batch) + self.attraction * (theta - own)
+        gradient = client.model.gradient(theta, client.data, batch) + self.attraction * (theta - w_i)
         self._check(gradient, NORM, "biased selection")
         return {NORM: float(np.linalg.norm(gradient))}
 
     def choose(self, revealed: Mapping[ClientId, Mapping[str, float]], cohort: int) -> tuple[ClientId, ...]:
-        """The `cohort` clients with the largest norms, of equal ones those with the smaller id; in order of ids."""
+        """Choose the `cohort` clients with the largest norms, and return their ids in order; smaller ids win ties."""
         ranked = sorted(revealed, key=lambda client: (-revealed[client][NORM], client))
         return tuple(sorted(ranked[:cohort]))

@@ -91,8 +91,8 @@ class PersonalMethod(KnownStart):
 
     def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
         """Return sums over the client's rows."""
-        data, own = client.data, self.personal(client)
-        sums = self.problem.measure(own, data.x, self.problem.targets(data))
+        data, personal_model = client.data, self.personal(client)
+        sums = self.problem.measure(personal_model, data.x, self.problem.targets(data))
         personal = {f"personal_{name}": np.asarray(value) for name, value in sums.items() if name != "count"}
         return {**super().evaluate(client, broadcast), **personal}
 

@@ -1,4 +1,6 @@
-"""pFedMe: personalised models by Moreau envelopes, the model by gradient steps on their mean.
+"""pFedMe: each client fits a personal model near the common one, which moves towards the mean of the personal models.
+
+In the paper's words, the common model is trained by gradient steps on the mean of the clients' Moreau envelopes.
 
 Source: Dinh et al., Personalized Federated Learning with Moreau Envelopes, (2)-(7), Algorithm 1.
 """
