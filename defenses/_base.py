@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from securefed._messages import Aggregate, ClientId, ClippingNoiseRecord, Message, PartyId
+from securefed._messages import SERVER, Aggregate, ClientId, ClippingNoiseRecord, Message, PartyId
 from securefed._registry import Registry
 from securefed._tensors import Layout, Tensors
 from securefed.defenses._plan import (
@@ -362,6 +362,17 @@ def some_client_out(total: Tensors, plan: Plan) -> bool:
     """Tell whether the sum of an aggregation shows that a client sat out, so that all of it is noise."""
     indicator = indicator_of(plan)
     return indicator is not None and bool((np.abs(total[INDICATOR]) > indicator.error).any())
+
+
+def check_request(request: Message, session: Session, client: ClientId, stage: str, expected: str) -> None:
+    """Raise unless the server's request is for `stage`, in this exchange, for this client, and `expected` comes next.
+
+    Raises:
+        ContradictionError: it asks for another stage than `expected`.
+        BindingError: it names another exchange, stage, sender or receiver.
+    """
+    expect_stage(request, expected)
+    request.check(run=session.run, round=session.round, stage=stage, sender=SERVER, receiver=client)
 
 
 def expect_stage(request: Message, expected: str) -> None:

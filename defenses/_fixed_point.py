@@ -27,10 +27,10 @@ from securefed.defenses._transform import ChainStage, Transform
 from securefed.errors import ConfigError, PlanError, RangeRefused
 
 _WORD: Final = 64
+# Three lanes of 21 bits fill a word. A ring of 8 bits has room for two units of each of 63 clients: less is no use.
 _NARROWEST, _WIDEST_LANE = 8, 21
-"""Three lanes of 21 bits fill a word. A ring of 8 bits has room for two units of each of 63 clients: less is no use."""
+# Number of entries rounded at a time; they take 256 kB, so that they stay in a core's second-level cache.
 _PART: Final = 1 << 15
-"""Number of entries rounded at a time; they take 256 kB, so that they stay in a core's second-level cache."""
 
 _SMALLEST_STEP = float(np.finfo(np.float64).tiny)
 _FLOAT64_EPS = float(np.finfo(np.float64).eps)

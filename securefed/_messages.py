@@ -29,8 +29,8 @@ SERVER: Final[PartyId] = -1
 KEY_HOLDER: Final[PartyId] = -2
 REFUSAL: Final = "refusal"
 """Stage of the message by which a client refuses a request."""
+# The fields of a message beside its body, with their types.
 _HEADER: Final[Mapping[str, type]] = {"run": str, "round": int, "stage": str, "sender": int, "receiver": int}
-"""The fields of a message beside its body, with their types."""
 
 
 @dataclass(frozen=True)

@@ -148,13 +148,13 @@ def test_security_that_is_raised_by_g_bits_withstands_so_many_tries(tries: int) 
 
 
 def test_a_wrong_tag_of_one_client_fails_the_check_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = verification.tag
+    made = verification.TagModuli.tag
 
-    def wrong(key: bytes, client: int, *arguments: Any) -> tuple[int, int]:
-        tag = made(key, client, *arguments)
+    def wrong(moduli: verification.TagModuli, key: bytes, client: int, *arguments: Any) -> tuple[int, int]:
+        tag = made(moduli, key, client, *arguments)
         return tag if client != 1 else (tag[0] ^ 1, tag[1] ^ 1)
 
-    monkeypatch.setattr(verification, "tag", wrong)
+    monkeypatch.setattr(verification.TagModuli, "tag", wrong)
     run = federation(VERIFIED, options=RunOptions(max_void=2))
     with pytest.raises(RoundVoid, match=r"not that of the contributions of clients \[0, 1, 2, 3\]"):
         run.run(2)

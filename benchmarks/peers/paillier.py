@@ -29,15 +29,18 @@ from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import (
     KeyHolder,
     Paillier,
-    PrivateKey,
-    RandomnessKind,
     cipher,
     encryption_randomness,
     generate,
     paillier,
 )
-from securefed.defenses._homomorphic.encryption_randomness import compute_encryptions_of_zero, exponent_bits
+from securefed.defenses._homomorphic.encryption_randomness import (
+    RandomnessKind,
+    compute_encryptions_of_zero,
+    exponent_bits,
+)
 from securefed.defenses._homomorphic.key_holder_protocol import EncryptingClient
+from securefed.defenses._homomorphic.keys import PrivateKey
 from securefed.defenses._homomorphic.packing import Packing
 from securefed.defenses._homomorphic.randomness_workers import RandomnessWorkers
 

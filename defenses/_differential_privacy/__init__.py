@@ -9,7 +9,7 @@ from securefed.defenses._differential_privacy.accountant import (
 )
 from securefed.defenses._differential_privacy.adaptive import AdaptiveClip, adaptive_clip
 from securefed.defenses._differential_privacy.budget import Budget
-from securefed.defenses._differential_privacy.clip import Clip, ClipEach, clip, clip_each
+from securefed.defenses._differential_privacy.clip import Clip, clip, clip_each
 from securefed.defenses._differential_privacy.distributed import (
     DistributedNoise,
     discrete_gaussian,
@@ -19,7 +19,7 @@ from securefed.defenses._differential_privacy.distributed import (
 )
 from securefed.defenses._differential_privacy.gaussian import CentralGaussian, InsecureGaussian, gaussian, sensitivity
 from securefed.defenses._differential_privacy.poisson_sampling import PoissonCohort, poisson
-from securefed.defenses._differential_privacy.privacy_loss import DiscreteGaussianLoss, LaplaceLoss, SkellamLoss
+from securefed.defenses._differential_privacy.privacy_loss import DiscreteGaussianLoss, SkellamLoss
 from securefed.defenses._differential_privacy.record_privacy import records
 
 __all__ = [
@@ -27,12 +27,10 @@ __all__ = [
     "Budget",
     "CentralGaussian",
     "Clip",
-    "ClipEach",
     "DiscreteGaussianLoss",
     "DistributedNoise",
     "FixedSizeSampling",
     "InsecureGaussian",
-    "LaplaceLoss",
     "PoissonCohort",
     "PoissonSampling",
     "Sampler",

@@ -30,8 +30,8 @@ from securefed._public import require
 
 DELTA: Final = 1e-5
 """The customary default: below one over the number of clients, for up to 100 000 of them."""
+# Below it the grid of a privacy loss distribution has millions of points: every round counts in full instead.
 _FINEST: Final = 0.3
-"""Below it the grid of a privacy loss distribution has millions of points: every round counts in full instead."""
 
 PLANNED_ROUNDS: Final = (1, 10, 30, 100)
 """Numbers of rounds for which a plan states epsilon."""

@@ -19,12 +19,12 @@ import numpy as np
 from securefed._sampling.random_stream import SecureRandomStream, uniforms
 from securefed._tensors import Array
 
+# log(1 / beta), as in the paper: an attempt on a vector of full norm succeeds with probability 1 - beta = .39 or more.
+# Less sensitivity would take more attempts, and the other way round.
 _LOG_INVERSE_BETA: Final = 0.5
-"""log(1 / beta), as in the paper: an attempt on a vector of full norm succeeds with probability 1 - beta = .39 or more.
-Less sensitivity would take more attempts, and the other way round."""
 
+# All of them fail with probability .61^100 = 1e-22.
 _ATTEMPTS: Final = 100
-"""All of them fail with probability .61^100 = 1e-22."""
 
 
 def rounded_squares(norm: float, entries: int) -> int:

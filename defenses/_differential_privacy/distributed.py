@@ -57,9 +57,9 @@ _RUN_BITS: Final = 40
 _EXCHANGES_BITS: Final = 20
 """A sum wraps with probability at most 2^-40 in a run of up to 2^20 exchanges."""
 
+# Smallest variance of one client's noise, in squared units. A sum of discrete Gaussian shares is close to a discrete
+# Gaussian: `DiscreteGaussianLoss.tau` is 0.0005 here, 0.1 at half of this variance, and epsilon grows with it.
 _SMALLEST_SHARE: Final = 1.0
-"""Smallest variance of one client's noise, in squared units. A sum of discrete Gaussian shares is close to a discrete
-Gaussian: `DiscreteGaussianLoss.tau` is 0.0005 here, 0.1 at half of this variance, and epsilon grows with it."""
 
 
 @dataclass(frozen=True)

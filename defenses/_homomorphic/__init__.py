@@ -1,9 +1,8 @@
 """Homomorphic encryption: exact sums under Paillier, opened by a key holder or by t of N clients; CKKS beside it."""
 
-from securefed.defenses._homomorphic.encryption_randomness import RandomnessKind
 from securefed.defenses._homomorphic.key_holder import KeyHolder
 from securefed.defenses._homomorphic.key_set import InsecureKeySet, KeySet, deal, insecure_deal
-from securefed.defenses._homomorphic.keys import PrivateKey, PublicKey, generate
+from securefed.defenses._homomorphic.keys import generate
 from securefed.defenses._homomorphic.lattice import CKKS, LatticeKeyHolder, ckks
 from securefed.defenses._homomorphic.paillier_protocol import InsecurePaillier, Paillier, open_upload, paillier
 from securefed.defenses._homomorphic.randomness_pool import RandomnessPool
@@ -18,9 +17,6 @@ __all__ = [
     "KeySet",
     "LatticeKeyHolder",
     "Paillier",
-    "PrivateKey",
-    "PublicKey",
-    "RandomnessKind",
     "RandomnessPool",
     "ThresholdPaillier",
     "ckks",

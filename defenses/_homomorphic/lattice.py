@@ -33,7 +33,7 @@ from securefed.defenses._base import (
     Session,
     TensorPlan,
     UploadContext,
-    expect_stage,
+    check_request,
     has_indicator,
     some_client_out,
 )
@@ -207,12 +207,10 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
         Raises:
             MessageRefused: a wrong stage, a repeated request, foreign parameters, or another key than before.
         """
-        expect_stage(request, state.next_stage)
-        session = state.session
-        request.check(run=session.run, round=session.round, stage=UPLOAD, sender=SERVER, receiver=state.client)
+        check_request(request, state.session, state.client, UPLOAD, state.next_stage)
         read_context(request.body, request.sender)
         fingerprint = {"sha256": from_bytes(sha256(request.body[CONTEXT].tobytes()).digest())}
-        pinned = key_pinning.pin(state.pinned, session.run, fingerprint, request.sender)
+        pinned = key_pinning.pin(state.pinned, state.session.run, fingerprint, request.sender)
         return replace(state, next_stage=CONTRIBUTE, pinned=pinned, context=request.body[CONTEXT].tobytes())
 
     def client_upload(self, state: LatticeClient, encoded: Tensors | None) -> tuple[LatticeClient, dict[str, Array]]:

@@ -23,8 +23,8 @@ PRIMES: Final = (60, 60, 60)
 """180 bits in all, 218 are allowed at this degree for 128-bit security (homomorphicencryption.org, 2018); the last
 prime only cleans fresh ciphertexts, so sums live modulo 120 bits."""
 
+# Bits of an integer that protobuf writes in one byte.
 _VARINT: Final = 7
-"""Bits of an integer that protobuf writes in one byte."""
 
 
 @cache

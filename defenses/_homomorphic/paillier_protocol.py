@@ -20,7 +20,7 @@ import numpy as np
 
 from securefed._messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Outgoing, Plan, Session, UploadContext, expect_stage
+from securefed.defenses._base import Outgoing, Plan, Session, UploadContext, check_request
 from securefed.defenses._homomorphic import cipher, key_pinning
 from securefed.defenses._homomorphic.encryption_randomness import RANDOMNESS_KINDS, RandomnessKind, exponent_bits
 from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, DECRYPT, KEY, PLAINTEXTS, SURVIVORS, KeyHolder
@@ -144,13 +144,11 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
         Raises:
             MessageRefused: a wrong stage, a repeated request, a key that cannot be one, or another key than before.
         """
-        expect_stage(request, state.next_stage)
-        session = state.session
-        request.check(run=session.run, round=session.round, stage=UPLOAD, sender=SERVER, receiver=state.client)
+        check_request(request, state.session, state.client, UPLOAD, state.next_stage)
         public = PublicKey.from_body(request.body, self.bits, request.sender)
         if self.public not in (None, public):
             raise ContradictionError(request.sender, "it hands over another public key than the one given at set-up")
-        pinned = key_pinning.pin(state.pinned, session.run, public.to_body(), request.sender)
+        pinned = key_pinning.pin(state.pinned, state.session.run, public.to_body(), request.sender)
         return replace(state, next_stage=CONTRIBUTE, pinned=pinned)
 
     def client_upload(

@@ -20,7 +20,7 @@ from typing import ClassVar
 from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes, local
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext, expect_stage
+from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext, check_request
 from securefed.defenses._homomorphic import cipher, threshold_cipher
 from securefed.defenses._homomorphic.encryption_randomness import RANDOMNESS_KINDS, RandomnessKind, exponent_bits
 from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, DECRYPT
@@ -219,7 +219,7 @@ class ThresholdPaillier(Aggregation):
             if encoded is None:
                 raise DataError(f"the stage {UPLOAD!r} needs the encoded contribution")
             return self.client_upload(accepted, encoded)
-        _check_request(state, request, DECRYPT)
+        check_request(request, state.session, state.client, DECRYPT, state.next_stage)
         return replace(state, next_stage=""), self._answer(self._keys(state.session.plan), state, request)
 
     def client_accept(self, state: ThresholdClient, request: Message, context: UploadContext) -> ThresholdClient:
@@ -229,7 +229,7 @@ class ThresholdPaillier(Aggregation):
             MessageRefused: a wrong stage, a repeated request, or one that holds anything.
             ConfigError: this client was dealt no identity.
         """
-        _check_request(state, request, UPLOAD)
+        check_request(request, state.session, state.client, UPLOAD, state.next_stage)
         if request.body:
             raise MalformedError(request.sender, f"a request to upload is empty, not {sorted(request.body)}")
         if state.client not in self._keys(state.session.plan).signers:
@@ -327,13 +327,6 @@ class InsecureThresholdPaillier(ThresholdPaillier):
 
     def _assumptions(self, threshold: int, holders: int) -> tuple[str, ...]:
         return (*super()._assumptions(threshold, holders), f"INSECURE: a modulus of {self.bits} bits may be factored.")
-
-
-def _check_request(state: ThresholdClient, request: Message, stage: str) -> None:
-    """Raise unless the request is for `stage`, that stage is the next one, and the exchange is this client's."""
-    expect_stage(request, state.next_stage)
-    session = state.session
-    request.check(run=session.run, round=session.round, stage=stage, sender=SERVER, receiver=state.client)
 
 
 def threshold_paillier(

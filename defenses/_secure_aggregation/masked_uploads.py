@@ -34,12 +34,6 @@ def add_upload(totals: Sequence[Array], reply: Message, plan: Plan) -> tuple[Arr
     return tuple(total + part for total, part in zip(totals, parts, strict=True))
 
 
-def add_tag(total: Array, reply: Message) -> Array:
-    """Add the tag of this upload to the sum of tags, which is empty before the first."""
-    tag = reply.body[verification.CHECK]
-    return verification.add_checks([total, tag] if total.size else [tag])
-
-
 def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
     """Convert an encoded contribution to fresh flat ring integers, in the plan's order.
 

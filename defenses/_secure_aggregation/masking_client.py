@@ -19,7 +19,7 @@ import numpy as np
 from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes, nest
 from securefed._tensors import Tensors
-from securefed.defenses._base import UploadContext, expect_stage
+from securefed.defenses._base import UploadContext, check_request
 from securefed.defenses._secure_aggregation import channel, consistency, verification
 from securefed.defenses._secure_aggregation.masked_uploads import residues_of, uniform_residues
 from securefed.defenses._secure_aggregation.masking_states import MaskingClient, no_bytes
@@ -74,9 +74,7 @@ def _check_request(state: MaskingClient, request: Message) -> None:
     """Raise unless the request is the next one, in this exchange, for this client."""
     if state.stage == CONTRIBUTE:
         raise ContradictionError(SERVER, f"asks for stage {request.stage!r} while this client computes its upload")
-    session = state.session
-    expect_stage(request, state.stage)
-    request.check(run=session.run, round=session.round, stage=state.stage, sender=SERVER, receiver=state.client)
+    check_request(request, state.session, state.client, state.stage, state.stage)
 
 
 def context_of(state: MaskingClient, encoded: Tensors) -> UploadContext:
@@ -146,9 +144,8 @@ def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[Maskin
         state.precomputed.apply(residues)
     body = nest(MASKED, {t.name: flat.reshape(wire_shape(t)) for t, flat in zip(plan.tensors, residues, strict=True)})
     if plan.verified:
-        key = state.sum_key
-        tag = verification.uniform_tag() if encoded is None else verification.tag(key, state.client, encoded, plan)
-        body[verification.CHECK] = verification.to_wire(verification.mask_tag(tag, masks))
+        tag = verification.uploaded_tag(state.sum_key, state.client, encoded, plan, masks)
+        body[verification.CHECK] = tag
     state = replace(
         state, stage=UNMASK if state.identities is None else CONFIRM, root=b"", mask_keys=no_bytes(), precomputed=None
     )

@@ -19,7 +19,7 @@ from securefed.defenses._fixed_point import from_ring
 from securefed.defenses._secure_aggregation import channel, consistency, verification
 from securefed.defenses._secure_aggregation.graph import neighbours
 from securefed.defenses._secure_aggregation.identities import Identities
-from securefed.defenses._secure_aggregation.masked_uploads import add_tag, add_upload, check_upload
+from securefed.defenses._secure_aggregation.masked_uploads import add_upload, check_upload
 from securefed.defenses._secure_aggregation.masking_states import MaskingServer, ServerStep
 from securefed.defenses._secure_aggregation.masks import apply_masks
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, check_order, private_key, public_bytes
@@ -96,7 +96,7 @@ def absorb(state: MaskingServer, client: ClientId, reply: Message) -> MaskingSer
         raise ContradictionError(client, "it uploaded before in this exchange")
     survivors = tuple(sorted((*state.survivors, client)))
     if plan.verified:
-        state = replace(state, check=add_tag(state.check, reply))
+        state = replace(state, check=verification.add_tag(state.check, reply))
     return replace(state, survivors=survivors, totals=add_upload(state.totals, reply, plan))
 
 

@@ -31,7 +31,7 @@ client was not counted. Evaluations are for the server and are not announced.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -109,7 +109,7 @@ class TagModuli:
         return self.reduce(by_prime, by_ring)
 
     def tag(self, key: bytes, client: ClientId, values: Tensors, plan: Plan) -> Tag:
-        """Compute a client's tag_i."""
+        """Compute tag_i of a client's contribution, int64 tensors named as in the plan."""
         return self.shift(self.product(key, values, plan), self.pad(key, client))
 
 
@@ -265,22 +265,17 @@ def mask_tag(tag: Tag, masks: Sequence[SignedMask], *, remove: bool = False) -> 
     return tag
 
 
-def tag(key: bytes, client: ClientId, values: Tensors, plan: Plan) -> Tag:
-    """Compute the tag of a client's contribution, int64 tensors named as in the plan."""
-    return FULL.tag(key, client, values, plan)
+def uploaded_tag(
+    key: bytes, client: ClientId, values: Tensors | None, plan: Plan, masks: Sequence[SignedMask]
+) -> Array:
+    """Compute the field of a client's upload: its masked tag, or a uniform one for a client that sits out (`None`)."""
+    tag = FULL.residues(secrets.token_bytes(KEY_BYTES)) if values is None else FULL.tag(key, client, values, plan)
+    return to_wire(mask_tag(tag, masks))
 
 
-def uniform_tag() -> Tag:
-    """Draw what a client that sits out sends instead of a tag."""
-    return FULL.residues(secrets.token_bytes(KEY_BYTES))
-
-
-def add_checks(checks: Iterable[Array]) -> Array:
-    """Add masked tags."""
-    total = (0, 0)
-    for check in checks:
-        total = FULL.shift(total, from_wire(check))
-    return to_wire(total)
+def add_tag(total: Array, reply: Message) -> Array:
+    """Add the masked tag in an upload to the sum of tags, which is empty before the first."""
+    return to_wire(FULL.shift(from_wire(total) if total.size else (0, 0), from_wire(reply.body[CHECK])))
 
 
 def unmasked(check: Array, masks: Sequence[SignedMask]) -> dict[str, Array]:

@@ -22,8 +22,8 @@ from securefed._tensors import Array, Tensors
 from securefed.errors import DataError
 
 S = TypeVar("S")
+# Letters of the kinds that `_leaf` writes and `_read` reads.
 _KINDS = "abifsy"
-"""Letters of the kinds that `_leaf` writes and `_read` reads."""
 
 
 def local(**kwargs: Any) -> Any:

@@ -38,8 +38,8 @@ MARK: Final = b"securefed sealed"
 VERSION: Final = 1
 _HEADER: Final = struct.Struct("<16sH8sQQ32s")
 _TAG, _SALT = 16, 32
+# Bytes handed to the cipher at a time: OpenSSL takes less than 2^31 in one call.
 _SLICE = 1 << 28
-"""Bytes handed to the cipher at a time: OpenSSL takes less than 2^31 in one call."""
 _ANCHOR: Final = struct.Struct("<Q32s")
 
 

@@ -22,10 +22,10 @@ from securefed.errors import ConfigError
 LARGEST_VARIANCE: Final = 2.0**44
 """Largest variance of one draw: the sampler's blocks hold at most 2^31 integers, and decimal products stay short."""
 
+# Less is no use as noise: a discrete Gaussian draw of this variance is 0 but for a probability of 1e-14.
 _SMALLEST_VARIANCE: Final = 2.0**-6
-"""Less is no use as noise: a discrete Gaussian draw of this variance is 0 but for a probability of 1e-14."""
+# Factorials below are taken from a table, and from Stirling's series above, which is exact enough from here on.
 _SMALL: Final = 64
-"""Factorials below are taken from a table, and from Stirling's series above, which is exact enough from here on."""
 _LOG_FACTORIALS: Final = np.array([math.log(math.factorial(k)) for k in range(_SMALL)])
 _ARTANH: Final = tuple(1 / (2 * j + 3) for j in range(12))
 

@@ -14,7 +14,6 @@ from securefed.defenses._differential_privacy import (
     AdaptiveClip,
     CentralGaussian,
     Clip,
-    ClipEach,
     DistributedNoise,
     FixedSizeSampling,
     PoissonCohort,
@@ -30,6 +29,7 @@ from securefed.defenses._differential_privacy import (
     skellam,
 )
 from securefed.defenses._differential_privacy.adaptive import BELOW
+from securefed.defenses._differential_privacy.clip import ClipEach
 from securefed.defenses._plan import PrivacyPlan
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError

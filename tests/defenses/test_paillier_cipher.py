@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from securefed.defenses._homomorphic import PublicKey, RandomnessPool, cipher, generate, keys
+from securefed.defenses._homomorphic import RandomnessPool, cipher, generate, keys
 from securefed.defenses._homomorphic.encryption_randomness import RANDOMNESS_KINDS
+from securefed.defenses._homomorphic.keys import PublicKey
 from securefed.errors import ConfigError, MalformedError
 
 SMALL = generate(512)
