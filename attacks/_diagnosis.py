@@ -1,7 +1,7 @@
-"""Diagnose how gaps in a transcript limited an attack: missing rounds, precision, unexplained messages.
+"""Say in a report's sentences what limited an attack: missing broadcasts, few digits, unexplained messages.
 
-The sentences are for a report. They depend only on `Reconstruction.residual` and `condition`, so that they hold
-for every attack.
+The inputs are a reconstruction and the view that it was made from. The sentences depend only on `residual` and
+`condition` of the reconstruction, so that they hold for every attack.
 """
 
 from __future__ import annotations

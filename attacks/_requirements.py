@@ -16,7 +16,7 @@ MEMORY: Final = 4 * 2**30
 """Bytes that an attack may take beside the transcript, unless its own setting `memory` gives another number."""
 
 
-def untold(rounds: Sequence[RoundView], *, every: bool = True) -> str | None:
+def why_incomplete(rounds: Sequence[RoundView], *, every: bool = True) -> str | None:
     """Return why an attack cannot start from these rounds, or `None` where it can.
 
     Args:

@@ -98,10 +98,10 @@ def _window(rounds: tuple[RoundView, ...], target: ClientId, components: int) ->
     basis = _components(np.stack([_flat(o.broadcast) for o in rounds]), components)
     fits = [_fit(columns, sizes, basis[:, : count + 1], sums, index) for count in range(basis.shape[1])]
     best = int(np.argmin([fit.expected for fit in fits]))
-    own = np.flatnonzero(columns[:, index])
-    mean = sums[own] * (sizes[index] / (columns @ sizes)[own])[:, None]
+    present = np.flatnonzero(columns[:, index])
+    mean = sums[present] * (sizes[index] / (columns @ sizes)[present])[:, None]
     found = Disaggregation(
-        tuple(rounds[k].round for k in own),
+        tuple(rounds[k].round for k in present),
         _shrunk(fits[best].messages, mean, fits[best].solved ** 2 @ noise**2),
         group,
         best,
@@ -137,22 +137,24 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
     """
     groups = columns.shape[1]
     common = _COMMON * (columns @ sizes)[:, None] * basis
-    own = (columns[:, :, None] * basis[:, None, :]).reshape(len(basis), -1)
-    U, s, Vt = np.linalg.svd(np.hstack([common, own]), full_matrices=False)
+    deviations = (columns[:, :, None] * basis[:, None, :]).reshape(len(basis), -1)
+    U, s, Vt = np.linalg.svd(np.hstack([common, deviations]), full_matrices=False)
     kept = s > _RANK_TOLERANCE * s[0]
     U, s, Vt = U[:, kept], s[kept], Vt[kept]
-    there = basis[columns[:, index] > 0]
+    functions = basis[columns[:, index] > 0]
     unit = np.zeros(groups)
     unit[index] = 1.0
-    wanted = np.hstack([_COMMON * sizes[index] * there, np.kron(unit, there)])  # the group's messages, of the unknowns
-    solved = (wanted @ Vt.T / s) @ U.T
+    to_messages = np.hstack([_COMMON * sizes[index] * functions, np.kron(unit, functions)])  # from the unknowns
+    solved = (to_messages @ Vt.T / s) @ U.T
     free = 1 - np.sum(U**2, axis=1)
-    judged = free > _FREE_TOLERANCE  # a round that fixes a parameter of its own gives no information about the fit
-    if 2 * np.sum(judged) < len(sums) and basis.shape[1] > 1:
+    checked = free > _FREE_TOLERANCE  # a round that fixes a parameter of its own gives no information about the fit
+    if 2 * np.sum(checked) < len(sums) and basis.shape[1] > 1:
         return _LeastSquares(solved @ sums, solved, float("inf"), float("inf"))
-    errors = (sums - U @ (U.T @ sums))[judged] / free[judged, None]
-    left_out = float(np.linalg.norm(errors)) * np.sqrt(len(sums) / max(int(np.sum(judged)), 1))
-    open_part = float(np.linalg.norm(wanted - (wanted @ Vt.T) @ Vt)) * float(np.linalg.norm((U.T @ sums).T / s))
+    errors = (sums - U @ (U.T @ sums))[checked] / free[checked, None]
+    left_out = float(np.linalg.norm(errors)) * np.sqrt(len(sums) / max(int(np.sum(checked)), 1))
+    open_part = float(np.linalg.norm(to_messages - (to_messages @ Vt.T) @ Vt)) * float(
+        np.linalg.norm((U.T @ sums).T / s)
+    )
     return _LeastSquares(solved @ sums, solved, left_out, left_out * float(np.linalg.norm(solved)) + open_part)
 
 

@@ -21,7 +21,7 @@ from securefed.attacks._fitting.levenberg_marquardt import (
     StallLimit,
     levenberg_marquardt,
 )
-from securefed.attacks._requirements import too_large, untold
+from securefed.attacks._requirements import too_large, why_incomplete
 from securefed.errors import TranscriptError
 
 SOLVED = 1e-10
@@ -87,7 +87,7 @@ class DistanceFit:
         features, members = target.public.features, len(observed.members)
         needed = 8 * 8 * (members + len(observed.rounds)) * features**2
         return (
-            untold(observed.rounds)
+            why_incomplete(observed.rounds)
             or too_large(needed, self.memory, f"The distances of {members} clients between {features} columns")
             or self._too_many(members, features)
         )

@@ -16,7 +16,7 @@ from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._duals.clip_reversal import undo_clipping
 from securefed.attacks._duals.observed_steps import ObservedStep, observed_steps
-from securefed.attacks._requirements import MEMORY, too_large, untold
+from securefed.attacks._requirements import MEMORY, too_large, why_incomplete
 from securefed.errors import TranscriptError
 
 CONSTANT_DIAGONAL = 0.02
@@ -89,7 +89,7 @@ class DualAttack(ABC):
             return f"Fitting several local steps is limited to {self.fit_features} features here (`fit_features`)."
         if len(observed.rounds) < 2:
             return "Two participations are the least that show a gradient and its subspace."
-        return untold(observed.rounds) or elimination_too_large(
+        return why_incomplete(observed.rounds) or elimination_too_large(
             target.algorithm.rank, target.public.features, len(observed.rounds), self.memory
         )
 

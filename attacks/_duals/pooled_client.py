@@ -25,7 +25,7 @@ from securefed.attacks._duals.observed_steps import ObservedStep, observed_steps
 from securefed.attacks._gram.elimination import EliminatedProducts, eliminate, solve_shifted
 from securefed.attacks._gram.observed_rounds import rows_of
 from securefed.attacks._gram.shrinkage import NoisyProducts, shrunk
-from securefed.attacks._requirements import MEMORY, untold
+from securefed.attacks._requirements import MEMORY, why_incomplete
 from securefed.errors import TranscriptError
 
 _ITERATIONS, _STEPS = 30, 3
@@ -69,7 +69,7 @@ class PooledDuals:
             return "The view shows one client, which `duals/fedpg` opens."
         if any(o.members != members for o in observed.rounds):
             return "The clients of the sums change, so their mean is no client."
-        return untold(observed.rounds) or elimination_too_large(
+        return why_incomplete(observed.rounds) or elimination_too_large(
             algorithm.rank, target.public.features, len(observed.rounds), self.memory
         )
 

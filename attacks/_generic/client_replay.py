@@ -30,7 +30,7 @@ _AGREES = 0.1
 """Relative difference up to which a torch derivative agrees with a finite difference."""
 _ADDED = 1e-9
 """Relative difference up to which draws count as added to a message."""
-_MOST = 2**30
+_MOST_BYTES = 2**30
 """Largest number of bytes of the hypothetical rows."""
 
 
@@ -61,8 +61,8 @@ class TimeBudget:
         return cls(seconds, time.monotonic() + seconds)
 
     @property
-    def left(self) -> float:
-        """Seconds left; negative if the budget is spent."""
+    def remaining(self) -> float:
+        """Seconds that remain; negative if the budget is spent."""
         return self.until - time.monotonic()
 
     def check(self) -> None:
@@ -71,7 +71,7 @@ class TimeBudget:
         Raises:
             TranscriptError: the budget is spent.
         """
-        if self.left < 0:
+        if self.remaining < 0:
             raise TranscriptError(
                 f"its {self.seconds:.0f} s were not enough for its client steps; allow more `seconds`, or audit fewer "
                 "or smaller clients"
@@ -104,10 +104,10 @@ class Replay:
         if not self.observed.rounds:
             raise TranscriptError("the view holds no round to replay")
         size = 8 * self.rows * self.features
-        if size > _MOST:
+        if size > _MOST_BYTES:
             raise TranscriptError(
                 f"{self.rows} hypothetical rows of {self.features} take {size / 2**30:.3g} GiB, the limit is "
-                f"{_MOST / 2**30:.3g} GiB; audit smaller clients"
+                f"{_MOST_BYTES / 2**30:.3g} GiB; audit smaller clients"
             )
         for observation in self.observed.rounds:
             if not observation.broadcast:
@@ -136,7 +136,7 @@ class Replay:
         return self.target.public.features
 
     @cached_property
-    def seen(self) -> Array:
+    def messages(self) -> Array:
         """All observed messages as one vector, (equations,)."""
         parts = [_flat(o.message) for o in self.observed.rounds]
         vector = np.concatenate(parts)
@@ -146,7 +146,7 @@ class Replay:
 
     @cached_property
     def noise(self) -> Array:
-        """Standard deviation of the noise that a defence added to each entry of `seen`, (equations,)."""
+        """Standard deviation of the noise that a defence added to each entry of `messages`, (equations,)."""
         parts = [
             np.full(np.size(o.message[name]), o.noise.get(name, 0.0))
             for o in self.observed.rounds
@@ -157,7 +157,7 @@ class Replay:
     @cached_property
     def scale(self) -> float:
         """Norm of the observed messages, or 1 if they are zero."""
-        return float(np.linalg.norm(self.seen)) or 1.0
+        return float(np.linalg.norm(self.messages)) or 1.0
 
     @cached_property
     def units(self) -> MessageUnits:
@@ -169,8 +169,8 @@ class Replay:
             drawn = [self(rows[0], seed=1 + k) for k in range(0 if self.deterministic else _DRAWS)]
             one = self.alone(0, self._split(rows[0])[0])
         except SecureFedError:
-            likely, drawn, one = [self.seen], [], self.seen
-        return MessageUnits.of(self.seen, list(self.blocks()), likely, drawn, one, self.noise)
+            likely, drawn, one = [self.messages], [], self.messages
+        return MessageUnits.of(self.messages, list(self.blocks()), likely, drawn, one, self.noise)
 
     def with_messages(self, message: Array) -> View:
         """Return the view with the observed messages replaced by these entries (equations,)."""
@@ -187,7 +187,7 @@ class Replay:
 
     def distance(self, message: Array) -> float:
         """Return the distance of a message from the observed one, in units; about 1 if nothing is explained."""
-        return float(np.linalg.norm((message - self.seen) / self.units.unit))
+        return float(np.linalg.norm((message - self.messages) / self.units.unit))
 
     def blocks(self) -> Iterator[slice]:
         """Yield the positions of each tensor of each round."""

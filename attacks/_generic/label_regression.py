@@ -16,7 +16,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from securefed._tensors import Array
-from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._base import Reconstruction
 from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._generic.row_regression import KernelRidge, RegressRows
 from securefed.errors import TranscriptError
@@ -51,7 +51,7 @@ class RegressCounts:
             rng: generator of the simulated clients.
 
         Raises:
-            TranscriptError: the labels are no classes, or too many classes; or as `RegressRows.learn`.
+            TranscriptError: the labels are no classes, or too many classes; or as `RegressRows.simulated`.
         """
         if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
             raise TranscriptError("labels must be whole-number classes to be counted; these are responses")
@@ -78,13 +78,9 @@ class LearnedCounts:
     name: ClassVar[str] = RegressCounts.name
     secret: ClassVar[str] = RegressCounts.secret
 
-    def applies(self, target: Target, observed: View) -> str | None:
-        """Return `None`: it always applies."""
-        return None
-
     def attack(self, replay: Replay) -> Reconstruction:
         """Return the expected numbers of rows by class, (classes,); they sum to the number of rows."""
-        counts = np.clip(self.model(replay.seen), 0.0, replay.rows)
+        counts = np.clip(self.model(replay.messages), 0.0, replay.rows)
         total = float(counts.sum())
         return Reconstruction(
             self.secret,
@@ -130,6 +126,6 @@ class NearestClient:
                 best = cls(known, values, place, expected)
         return best
 
-    def __call__(self, seen: Array) -> Array:
+    def __call__(self, message: Array) -> Array:
         """Estimate the values (values,) of one client from its messages (equations,)."""
-        return np.asarray(self.values[np.square(self.known - seen[self.place]).sum(axis=1).argmin()])
+        return np.asarray(self.values[np.square(self.known - message[self.place]).sum(axis=1).argmin()])

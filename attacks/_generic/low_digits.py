@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from securefed._tensors import Array
-from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._base import Reconstruction
 from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._generic.row_regression import KernelRidge
 from securefed.errors import TranscriptError
@@ -77,23 +77,19 @@ class LowDigits:
         best: tuple[float, DigitCut] | None = None
         whole = _explained(sent, rows)
         for cut in _cuts():
-            found = _explained(cut(sent), rows)
-            chance = 2 * np.log(2 * found.size * (len(DECIMALS) + len(BITS)) / _CHANCE) / len(rows)
-            better = float(np.max(np.where(found > whole + _MORE, found, 0.0), initial=0.0))
+            share = _explained(cut(sent), rows)
+            chance = 2 * np.log(2 * share.size * (len(DECIMALS) + len(BITS)) / _CHANCE) / len(rows)
+            better = float(np.max(np.where(share > whole + _MORE, share, 0.0), initial=0.0))
             if better > chance and (best is None or better > best[0]):
                 best = better, cut
         if best is None:
             raise TranscriptError("no last digits of the messages move with the rows")
         return cls(KernelRidge.of(best[1](sent), rows), best[1])
 
-    def applies(self, target: Target, observed: View) -> str | None:
-        """Return `None`: it always applies."""
-        return None
-
     def attack(self, replay: Replay) -> Reconstruction:
         """Estimate the rows from the last digits of the replay's messages."""
         bound = replay.target.public.feature_bound
-        rows = self.model(self.cut(replay.seen)).reshape(replay.rows, replay.features)
+        rows = self.model(self.cut(replay.messages)).reshape(replay.rows, replay.features)
         return Reconstruction(
             self.secret,
             np.clip(rows, -bound, bound),

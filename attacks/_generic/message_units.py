@@ -47,7 +47,7 @@ class MessageUnits:
     @classmethod
     def of(
         cls,
-        seen: Array,
+        observed: Array,
         blocks: Sequence[slice],
         likely: Sequence[Array],
         drawn: Sequence[Array],
@@ -57,17 +57,17 @@ class MessageUnits:
         """Derive the units from simulated messages of hypothetical rows.
 
         Args:
-            seen: observed messages, (equations,).
+            observed: observed messages, (equations,).
             blocks: positions of each tensor of each round.
             likely: simulated messages of different rows under one seed.
             drawn: simulated messages of the same rows under different seeds.
             one: message of one client, whose digits show in which precision (half, single, double) clients compute.
             added: (equations,) standard deviation of the noise that a defence adds.
         """
-        unit, digits = np.ones(len(seen)), np.full(len(seen), _EPS)
+        unit, digits = np.ones(len(observed)), np.full(len(observed), _EPS)
         coarsest = _EPS
         for block in blocks:
-            size = _rms(seen[block])
+            size = _rms(observed[block])
             varies = _rms(np.stack([m[block] for m in likely]) - np.mean([m[block] for m in likely], axis=0))
             noise = _deviation([m[block] for m in drawn])
             eps = _digits(one[block])
@@ -76,9 +76,9 @@ class MessageUnits:
             unit[block] = np.hypot(0.0 if constant else np.hypot(varies, _rms(added[block])), noise) or size
             digits[block] = eps
             coarsest = coarsest if constant else max(coarsest, eps)
-        unit[unit == 0] = float(np.linalg.norm(seen)) or 1.0
-        unit *= np.sqrt(len(seen))
-        rounding = float(np.linalg.norm(digits * np.abs(seen) / unit))
+        unit[unit == 0] = float(np.linalg.norm(observed)) or 1.0
+        unit *= np.sqrt(len(observed))
+        rounding = float(np.linalg.norm(digits * np.abs(observed) / unit))
         noise = max((float(np.linalg.norm((m - drawn[0]) / unit)) for m in drawn[1:]), default=0.0)
         noise = float(np.hypot(noise, np.linalg.norm(added / unit)))
         return cls(unit, rounding, noise, coarsest ** (1 / 3))

@@ -95,7 +95,9 @@ class ScaledClientStep:
     def departure(self, rng: np.random.Generator) -> float:
         """Return how far messages are from such a sum, relative to how much they vary; infinite if the step fails."""
         try:
-            found = max(self._off(rows, rng) for rows in (self._wide(self.replay.sample(rng), rng), self._likely(rng)))
+            found = max(
+                self._departure_on(rows, rng) for rows in (self._wide(self.replay.sample(rng), rng), self._likely(rng))
+            )
         except (SecureFedError, ArithmeticError, ValueError):
             return float("inf")
         return found if np.isfinite(found) else float("inf")
@@ -108,7 +110,7 @@ class ScaledClientStep:
         x = rows / self.replay.target.public.feature_bound
         return np.column_stack([x, rng.uniform(-1, 1, len(x))]) if self.response else x
 
-    def _off(self, rows: Array, rng: np.random.Generator) -> float:
+    def _departure_on(self, rows: Array, rng: np.random.Generator) -> float:
         n = len(rows)
         kinds = rng.integers(self.kinds, size=n)
         none = np.zeros_like(rows)
@@ -125,13 +127,15 @@ class ScaledClientStep:
         size = float(np.linalg.norm(here - zero))
         if not self.classes:
             return float(max(worst)) / size if size > 0 else float("inf")
-        apart, alone = self._off_classes(rows, kinds, rng, here - zero)
+        apart, alone = self._departure_by_class(rows, kinds, rng, here - zero)
         if size <= _NOTHING * float(np.linalg.norm(zero)):  # only labels enter the message
             return apart
         worst += [np.float64(alone)]
         return max(apart, float(max(worst)) / size)
 
-    def _off_classes(self, rows: Array, kinds: Array, rng: np.random.Generator, added: Array) -> tuple[float, float]:
+    def _departure_by_class(
+        self, rows: Array, kinds: Array, rng: np.random.Generator, added: Array
+    ) -> tuple[float, float]:
         """Return two departures: of zero rows from a sum over their classes, and of rows from a sum over their own.
 
         The first is relative, the second in the units of the messages.
@@ -182,14 +186,14 @@ class MomentSystem:
     Attributes:
         matrix: L, (equations, kinds * size (size + 1) / 2), for the packed moments of one class after the other.
         constant: messages of zero rows, (equations,). If counts matter, the last equations state the public ones.
-        seen: observed messages y, (equations,), with the same additions.
+        messages: observed messages y, (equations,), with the same additions.
         size: width of the moments that matter: `ScaledClientStep.width`, or one more with the constant first.
         kinds: number of classes with different messages.
     """
 
     matrix: Array
     constant: Array
-    seen: Array
+    messages: Array
     size: int
     kinds: int
 
@@ -206,7 +210,7 @@ class MomentSystem:
         constant = step(none, np.zeros(replay.rows, np.int64))
         blocks, linear = [], bool(step.response)
         for kind in range(step.kinds):
-            evens, odds, both, level = _parts(step, none, kind)
+            evens, odds, both, level = _responses(step, none, kind)
             size = max(map(np.linalg.norm, evens))
             linear = linear or max(map(np.linalg.norm, odds)) > LINEAR * size
             linear = linear or float(np.linalg.norm(level - constant)) > _NOTHING * float(np.linalg.norm(constant))
@@ -215,13 +219,13 @@ class MomentSystem:
         for odds, both, level in blocks:
             columns += [level, *(odd / np.sqrt(2) for odd in odds)] if linear else []
             columns += both
-        matrix, seen = np.stack(columns, axis=1), replay.seen / replay.units.unit
+        matrix, messages = np.stack(columns, axis=1), replay.messages / replay.units.unit
         if linear:
-            stated, values = _stated(step, p + 1, counted)
+            public, values = _public_equations(step, p + 1, counted)
             weight = float(np.abs(matrix).max()) or 1.0
-            matrix = np.vstack([matrix, weight * stated])
-            constant, seen = np.append(constant, np.zeros(len(values))), np.append(seen, weight * values)
-        return cls(matrix, constant, seen, p + linear, step.kinds)
+            matrix = np.vstack([matrix, weight * public])
+            constant, messages = np.append(constant, np.zeros(len(values))), np.append(messages, weight * values)
+        return cls(matrix, constant, messages, p + linear, step.kinds)
 
     def unpacked(self, moments: Array) -> list[Array]:
         """Return the moments of each class as (size, size) matrices."""
@@ -248,7 +252,7 @@ class MomentSystem:
         return self.packed(out)
 
 
-def _parts(step: ScaledClientStep, none: Array, kind: int) -> tuple[list[Array], list[Array], list[Array], Array]:
+def _responses(step: ScaledClientStep, none: Array, kind: int) -> tuple[list[Array], list[Array], list[Array], Array]:
     """Return, for one class, even and odd parts of unit rows' messages, columns of products, and zero rows' message."""
     kinds, p = np.full(len(none), kind), none.shape[1]
     level = step(none, kinds)
@@ -269,7 +273,7 @@ def _parts(step: ScaledClientStep, none: Array, kind: int) -> tuple[list[Array],
     return evens, odds, both, level
 
 
-def _stated(step: ScaledClientStep, size: int, counted: bool) -> tuple[Array, Array]:
+def _public_equations(step: ScaledClientStep, size: int, counted: bool) -> tuple[Array, Array]:
     """Return equations of public facts: the number of rows (by class if `counted`), and the responses' moments."""
     length = size * (size + 1) // 2
     each = np.kron(np.eye(step.kinds), np.eye(1, length))  # picks each class's number of rows

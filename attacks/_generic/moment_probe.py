@@ -15,7 +15,6 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import ive
 
-from securefed._public import require
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._generic.client_replay import Replay
@@ -27,9 +26,11 @@ _TAU = 1e-12
 """Relative size from which on a singular value of L counts."""
 _ROUNDED, _NOISE = 100.0, 10.0
 """Multiples of the messages' rounding: for the departure from linearity, and for singular values of L."""
-_MOST = 2200
+_MOST_UNKNOWNS = 2200
 """Largest number of unknowns."""
-_SETTLED = 1e-14
+_MOST_PROJECTIONS = 300
+"""Largest number of alternating projections; none are needed where the rounds determine M."""
+_CONVERGED = 1e-14
 """Relative change at which the projections stop."""
 _LEAST = 1e-3
 """Spread assumed for a feature that does not vary in the prior, relative to the bound."""
@@ -41,25 +42,18 @@ class ProbeGram:
 
     S is exact up to round-off if L has full column rank. Steps that subtract the mean of their own rows, or divide by
     anything but the public number of rows, are no such sums; the attack detects this and refuses.
-
-    Attributes:
-        sweeps: largest number of projections; none are needed where the rounds determine M.
     """
 
-    sweeps: int = 300
     name: ClassVar[str] = "generic/probe"
     secret: ClassVar[str] = "gram"
-
-    def __post_init__(self) -> None:
-        require(self.sweeps >= 0, f"sweeps cannot be negative, not {self.sweeps}")
 
     def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None` if it can."""
         if not observed.rounds:
             return "The view holds no round."
         unknowns = (target.public.features + 1) * (target.public.features + 2) // 2
-        if unknowns > _MOST:
-            return f"{unknowns} unknowns are more than the {_MOST} that are probed; project the columns."
+        if unknowns > _MOST_UNKNOWNS:
+            return f"{unknowns} unknowns are more than the {_MOST_UNKNOWNS} that are probed; project the columns."
         return None
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
@@ -68,20 +62,7 @@ class ProbeGram:
         Raises:
             TranscriptError: the view lacks what the attack needs.
         """
-        return self.attack(Replay(observed, target), rng)
-
-    def attack(self, replay: Replay, rng: np.random.Generator, prior: Array | None = None) -> Reconstruction:
-        """Do what `run` does, on a replay.
-
-        Args:
-            replay: the observed rounds.
-            rng: generator of the rows that are tried.
-            prior: rows like the members' that the attacker has; what the rounds leave open is taken from them.
-
-        Raises:
-            TranscriptError: the messages are not linear in M.
-        """
-        return self.solve(replay, rng, prior).gram()
+        return self.solve(Replay(observed, target), rng).gram()
 
     def solve(
         self,
@@ -111,10 +92,10 @@ class ProbeGram:
             raise TranscriptError("the client step draws at random, so its messages are no function of the rows alone")
         step = ScaledClientStep.of(replay, rng, None if counted else labels)
         size = step.width + 1
-        if step.kinds * size * (size + 1) // 2 > _MOST:
+        if step.kinds * size * (size + 1) // 2 > _MOST_UNKNOWNS:
             raise TranscriptError(
                 f"{step.kinds * size * (size + 1) // 2} unknowns, moments of {step.kinds} classes, are more than the "
-                f"{_MOST} that are probed; audit fewer columns or classes"
+                f"{_MOST_UNKNOWNS} that are probed; audit fewer columns or classes"
             )
         off = step.departure(rng)
         tolerance = max(LINEAR, _ROUNDED * replay.units.rounding)
@@ -122,7 +103,7 @@ class ProbeGram:
             raise TranscriptError(f"the messages are not linear in the rows' moments: off by {off:.1e} of their size")
         probes = MomentSystem.of(step, counted=counted)
         constant, matrix = probes.constant, probes.matrix
-        sent = probes.seen - constant
+        sent = probes.messages - constant
         U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
         kept = s > max(_TAU, _NOISE * replay.units.rounding) * s[0]
         if not s[0] > 0:
@@ -147,28 +128,28 @@ class ProbeGram:
         )
 
     def _complete(
-        self, found: Array, seen: Array, step: ScaledClientStep, probes: MomentSystem, *, counted: bool
+        self, found: Array, directions: Array, step: ScaledClientStep, probes: MomentSystem, *, counted: bool
     ) -> list[Array]:
         """Return positive semidefinite matrices that agree with the messages, of rank at most the number of rows."""
         most = [step.replay.rows] * step.kinds
         if counted:
             most = [int(count) for count in np.bincount(step.known, minlength=step.kinds)]
-        current, known = found, seen @ found
+        current, known = found, directions @ found
         scale = float(np.linalg.norm(found)) or 1.0
 
         def nearest(moments: Array) -> list[Array]:
             pairs = zip(probes.unpacked(moments), most, strict=True)
             return [nearest_psd(part, rank) if rank else np.zeros_like(part) for part, rank in pairs]
 
-        for _ in range(self.sweeps if len(seen) < seen.shape[1] else 0):
+        for _ in range(_MOST_PROJECTIONS if len(directions) < directions.shape[1] else 0):
             cone = probes.packed(nearest(current))
-            moved = cone + seen.T @ (known - seen @ cone)
-            done = float(np.linalg.norm(moved - current)) <= _SETTLED * scale
+            moved = cone + directions.T @ (known - directions @ cone)
+            done = float(np.linalg.norm(moved - current)) <= _CONVERGED * scale
             current = moved
             if done:
                 break
         ended = nearest(current)
-        off = float(np.linalg.norm(seen @ probes.packed(ended) - known))
+        off = float(np.linalg.norm(directions @ probes.packed(ended) - known))
         if (step.classes or step.response) and off > LINEAR * float(np.linalg.norm(known)):
             return probes.unpacked(
                 current
@@ -275,8 +256,3 @@ def _resultant(concentration: float, dimension: int) -> float:
     """Return the mean length of a von Mises-Fisher direction, I_{d/2}(k) / I_{d/2 - 1}(k); tanh(k) in one dimension."""
     order = dimension / 2
     return float(ive(order, concentration) / (ive(order - 1, concentration) or 1.0))
-
-
-def departure(replay: Replay, rng: np.random.Generator) -> float:
-    """Return how far messages are from a sum over rows of one quadratic function, relative to how much they vary."""
-    return ScaledClientStep(replay).departure(rng)

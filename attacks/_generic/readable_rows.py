@@ -45,7 +45,7 @@ class ClearRows:
         return self.attack(Replay(observed, target))
 
     def attack(self, replay: Replay) -> Reconstruction:
-        """Do what `run` does, on a replay.
+        """Recover the rows behind the replay's messages.
 
         Raises:
             TranscriptError: no tensor of the messages is as wide as the data.

@@ -88,7 +88,7 @@ class FitRows:
         return self.attack(Replay(observed, target), rng)
 
     def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
-        """Do what `run` does, on a replay.
+        """Recover the rows behind the replay's messages.
 
         Raises:
             TranscriptError: the client step fails on every start, or its answers are not repeatable, or it draws so
@@ -151,7 +151,7 @@ class FitRows:
 
         def linearised(point: Array) -> tuple[Array, Array]:
             rows = point.reshape(shape) * bound
-            residual = (replay(rows) - replay.seen) / unit
+            residual = (replay(rows) - replay.messages) / unit
             if not np.isfinite(residual).all():
                 return residual, np.full((len(residual), point.size), np.nan)
             jacobian = replay.jacobian(rows) * (bound / unit[:, None])
@@ -180,7 +180,7 @@ class FitRows:
             rows = np.clip(np.nan_to_num(rows), -bound, bound)
         values = np.zeros(0)
         if best.jacobian.size and np.isfinite(best.jacobian).all():
-            values = np.linalg.svd(best.jacobian[: len(replay.seen)], compute_uv=False)
+            values = np.linalg.svd(best.jacobian[: len(replay.messages)], compute_uv=False)
         kept = values[values > _RANK * values.max(initial=0.0)]
         return Reconstruction(
             self.secret,

@@ -1,7 +1,7 @@
 """Estimate rows from messages, by a regression that is trained on simulated clients.
 
 This is for steps that no fit can follow: clients that draw at random, where only the sum of a known and a random part
-is seen, or messages that are step functions of the rows, so that derivatives are zero. The attacker draws rows like
+is observed, or messages that are step functions of the rows, so that derivatives are zero. The attacker draws rows like
 those of the prior, draws where the clients draw, runs the client step, and learns rows as a function of messages by
 kernel ridge regression. The kernel (linear or quadratic) and the ridge are those with the smallest leave-one-out error.
 The result is the best linear (or quadratic) estimate of the rows in the mean square; where messages say nothing, it is
@@ -21,7 +21,7 @@ import numpy as np
 
 from securefed._public import require
 from securefed._tensors import Array
-from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._base import Reconstruction
 from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._gram.linear import nearest_psd
 from securefed.errors import SecureFedError, TranscriptError
@@ -63,30 +63,10 @@ class RegressRows:
         )
         require(self.calls >= 1, f"calls must be at least 1, not {self.calls}")
 
-    def applies(self, target: Target, observed: View) -> str | None:
-        """Return why the attack cannot run on this view, or `None` if it can."""
-        return None if observed.rounds else "The view holds no round."
-
-    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the secret of the view's members.
-
-        Raises:
-            TranscriptError: the view lacks what the attack needs.
-        """
-        return self.attack(Replay(observed, target), rng)
-
     def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
-        """Do what `run` does, on a replay; raises what `learn` raises."""
-        return self.learn(replay, rng).attack(replay)
-
-    def learn(self, replay: Replay, rng: np.random.Generator) -> LearnedRows:
-        """Learn a regression from messages that answer the replay's broadcasts to rows; observed messages are not used.
-
-        Raises:
-            TranscriptError: too few client steps are allowed, or they fail on rows like the prior's, or take too long.
-        """
+        """Estimate the rows behind the replay's messages; raises what `simulated` raises."""
         rows, _, sent = self.simulated(replay, rng)
-        return LearnedRows(KernelRidge.of(sent, rows))
+        return LearnedRows(KernelRidge.of(sent, rows)).attack(replay)
 
     def simulated(
         self, replay: Replay, rng: np.random.Generator, labels: Array | None = None
@@ -103,16 +83,16 @@ class RegressRows:
             equations).
 
         Raises:
-            TranscriptError: in the same cases as `learn`.
+            TranscriptError: too few client steps are allowed, or they fail on rows like the prior's, or take too long.
         """
         steps = sum(len(observation.members) for observation in replay.observed.rounds)
-        wanted = min(self.most, max(self.fewest, _PER_EQUATION * len(replay.seen)), self.calls // max(steps, 1))
-        if wanted < _FEWEST:
+        count = min(self.most, max(self.fewest, _PER_EQUATION * len(replay.messages)), self.calls // max(steps, 1))
+        if count < _FEWEST:
             raise TranscriptError(
                 f"{_FEWEST} simulated federations take {_FEWEST * steps} client steps, more than {self.calls}; raise "
                 "`calls`, or audit fewer clients or rounds"
             )
-        found = [client for client in _simulated(replay, rng, wanted, labels) if client is not None]
+        found = [client for client in _simulated(replay, rng, count, labels) if client is not None]
         if len(found) < _FEWEST:
             raise TranscriptError("the client step fails on rows like those that the attacker has")
         rows, drawn, sent = zip(*found, strict=True)
@@ -121,7 +101,7 @@ class RegressRows:
 
 @dataclass(frozen=True)
 class LearnedRows:
-    """Learned attack on rows; see `RegressRows.learn`.
+    """Learned attack on rows; see `RegressRows`.
 
     The residual of its results is the expected error: of simulated clients' rows predicted from all other clients',
     relative to their spread; 1 where messages say nothing.
@@ -134,14 +114,10 @@ class LearnedRows:
     name: ClassVar[str] = RegressRows.name
     secret: ClassVar[str] = RegressRows.secret
 
-    def applies(self, target: Target, observed: View) -> str | None:
-        """Return `None`: it always applies."""
-        return None
-
     def attack(self, replay: Replay) -> Reconstruction:
         """Estimate the rows from the replay's messages."""
         bound = replay.target.public.feature_bound
-        rows = self.model(replay.seen).reshape(replay.rows, replay.features)
+        rows = self.model(replay.messages).reshape(replay.rows, replay.features)
         return _reconstruction(self.secret, np.clip(rows, -bound, bound), self.model, replay)
 
 
@@ -164,15 +140,11 @@ class LearnedGram:
         i, j = np.triu_indices(features)
         return cls(KernelRidge.of(sent, np.einsum("kri,krj->kij", x, x)[:, i, j]))
 
-    def applies(self, target: Target, observed: View) -> str | None:
-        """Return `None`: it always applies."""
-        return None
-
     def attack(self, replay: Replay) -> Reconstruction:
         """Estimate the Gram matrix from the replay's messages."""
         gram = np.zeros((replay.features, replay.features))
         i, j = np.triu_indices(replay.features)
-        gram[i, j] = gram[j, i] = self.model(replay.seen)
+        gram[i, j] = gram[j, i] = self.model(replay.messages)
         return _reconstruction(self.secret, nearest_psd(gram, min(replay.rows, replay.features)), self.model, replay)
 
 
@@ -231,9 +203,9 @@ class KernelRidge:
         variance = float(np.mean((values - centre) ** 2)) or 1.0
         return cls(weights, known, (mean, unit, varies), centre, float(np.sqrt(left / variance)), quadratic)
 
-    def __call__(self, seen: Array) -> Array:
+    def __call__(self, message: Array) -> Array:
         """Estimate the values (values,) of one client from its messages (equations,)."""
-        row = _kernel(_scaled(seen, self.units)[None], self.known, self.quadratic)[0]
+        row = _kernel(_scaled(message, self.units)[None], self.known, self.quadratic)[0]
         return np.asarray(self.centre + row @ self.weights)
 
 
@@ -264,14 +236,14 @@ def _kernel(some: Array, others: Array, quadratic: bool) -> Array:
 
 
 def _simulated(
-    replay: Replay, rng: np.random.Generator, wanted: int, labels: Array | None
+    replay: Replay, rng: np.random.Generator, count: int, labels: Array | None
 ) -> Iterator[tuple[Array, Array, Array] | None]:
     """Yield rows, labels and messages of simulated clients, or `None` where the client step fails.
 
     Each client has random draws (and noise of a defence) of its own. The simulation ends early if most clients fail.
     """
     failed = 0
-    for number in range(wanted):
+    for number in range(count):
         if failed > max(_FEWEST, number / 2):
             return
         rows, places = _rows(replay, rng)

@@ -1,8 +1,9 @@
 """Search for the random mini-batches or blocks of a client's local steps together with its rows.
 
-A round has finitely many draws. Given the rows, the best draw of each round is the one that fits its message best;
-given the draws, the rows are fitted as without randomness. The two alternate. The start is a fit of full batches, which
-is close enough if steps are small: a wrong order of the same batches changes a round only by the square of the step.
+A draw is the choice of rows for each local step of one round; a round has finitely many. Given the rows, the best draw
+of each round is the one whose simulated message is nearest to the observed one; given the draws, the rows are fitted as
+without randomness. The two alternate. The start is a fit of full batches, which is close enough if steps are small: a
+wrong order of the same batches changes a round only by the square of the step.
 """
 
 from __future__ import annotations
@@ -118,12 +119,12 @@ def best_draws(
         [sizes[:, step, None] for step in steps],
     )
     out = []
-    for seen in simulation.rounds:
+    for item in simulation.rounds:
         with np.errstate(all="ignore"):
-            sent, fresh = method.steps(seen.received, memory, work)
-            sent = clipped(sent, seen.clips)
+            sent, fresh = method.steps(item.received, memory, work)
+            sent = clipped(sent, item.clips)
         gaps = sum(
-            scale * np.linalg.norm(sent[part] - seen.total[part], axis=-1) for part, scale in equations.scales.items()
+            scale * np.linalg.norm(sent[part] - item.total[part], axis=-1) for part, scale in equations.scales.items()
         )
         best = int(np.argmin(np.nan_to_num(gaps, nan=np.inf)))
         out.append(possible.options[best])

@@ -1,4 +1,8 @@
-"""Simulate clipped contributions: what a client sends, scaled down to a public norm."""
+"""Simulate clipped contributions: what a client sends, scaled down to a public norm.
+
+A clip replaces the blocks m of a contribution by m min(1, norm / ||m||). Where a method sends more than data (momentum
+or a control variate), that known part is scaled too; `data_free_factors` estimates by how much.
+"""
 
 from __future__ import annotations
 

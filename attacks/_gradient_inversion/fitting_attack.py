@@ -1,4 +1,9 @@
-"""Base of the attacks that fit rows to simulated rounds: solve the equations and report the rows."""
+"""Base of the attacks that fit rows to simulated rounds: solve the equations and report the rows.
+
+An attack turns a view into a `RowFitProblem`: equations `simulated messages(rows, labels) - observed messages = 0`, and
+starting points for them. `FittingAttack.solve` minimises the norm of their left side over rows and labels by the
+attack's search, or, where a defence added noise of known size, computes the rows' posterior mean.
+"""
 
 from __future__ import annotations
 

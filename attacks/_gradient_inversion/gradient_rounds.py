@@ -24,7 +24,7 @@ from securefed.attacks._base import RoundView, Target, View
 from securefed.attacks._gradient_inversion.contribution_clipping import ContributionClip
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
 from securefed.attacks._gradient_inversion.proximal_derivatives import differentiable, is_proximal
-from securefed.attacks._requirements import MEMORY, too_large, untold
+from securefed.attacks._requirements import MEMORY, too_large, why_incomplete
 from securefed.errors import TranscriptError
 from securefed.problems._base import Problem
 
@@ -97,7 +97,7 @@ def why_not_invertible(target: Target, observed: View) -> str | None:
         return "It inverts logistic and softmax regression only."
     return (
         _not_simulable(method, target.public.rows)
-        or untold(observed.rounds)
+        or why_incomplete(observed.rounds)
         or (None if _gradient_observations(observed, method) else "The view holds no messages.")
         or _too_large(target, observed)
     )
@@ -211,8 +211,8 @@ def estimate_gradients(
     part = method.sent[-1]
     memory = method.memory(Model(method.problem, public))
     out = []
-    for seen in rounds:
-        rows = float(np.mean([public.rows[client] for client in seen.members]))
+    for item in rounds:
+        rows = float(np.mean([public.rows[client] for client in item.members]))
         steps = local_steps(method)
 
         def work(gradient: Array, rows: float = rows, steps: int = steps) -> LocalTraining:
@@ -221,15 +221,15 @@ def estimate_gradients(
 
             return LocalTraining(oracle, oracle, public, rows, (0,) * steps, (rows,) * steps)
 
-        zero = np.zeros_like(seen.received["x"])
-        known = method.steps(seen.received, memory, work(zero))[0][part]
+        zero = np.zeros_like(item.received["x"])
+        known = method.steps(item.received, memory, work(zero))[0][part]
         # The penalty is the same in both, so the difference is the data's coefficient (exact for l2 = 0 or one step).
-        slope = float((method.steps(seen.received, memory, work(zero + 1.0))[0][part] - known)[-1])
-        gradient = (seen.total[part] / len(seen.members) - known) / slope
-        memory = method.steps(seen.received, memory, work(gradient))[1]
+        slope = float((method.steps(item.received, memory, work(zero + 1.0))[0][part] - known)[-1])
+        gradient = (item.total[part] / len(item.members) - known) / slope
+        memory = method.steps(item.received, memory, work(gradient))[1]
         # Each member rounds by at most half a grid step; `rounding` is the standard deviation of equally likely errors.
-        error = math.sqrt(3 * len(seen.members)) * seen.rounding.get(part, 0.0) * rows / abs(slope)
-        out.append(GradientEstimate(seen.received["x"], gradient * rows * len(seen.members), error))
+        error = math.sqrt(3 * len(item.members)) * item.rounding.get(part, 0.0) * rows / abs(slope)
+        out.append(GradientEstimate(item.received["x"], gradient * rows * len(item.members), error))
     return out
 
 

@@ -1,4 +1,10 @@
-"""Gradients of logistic and softmax regression for any leading axes, and their derivatives by the rows."""
+"""Gradients of logistic and softmax regression for any leading axes, and their derivatives by the rows.
+
+With logits z_k = W x_k + b of row k, probabilities p_k = softmax(z_k) (logistic: sigmoid), labels y_k as probabilities
+and weights v_k of the rows, the gradient of sum_k v_k loss_k + l2/2 ||W||^2 is
+
+    dW = sum_k v_k (p_k - y_k) x_k^T + l2 W,      db = sum_k v_k (p_k - y_k).
+"""
 
 from __future__ import annotations
 

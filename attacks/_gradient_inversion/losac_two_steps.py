@@ -1,12 +1,14 @@
 """Compute both gradients of a LoSAC client with two local steps, and their points, from its messages in closed form.
 
-With one block, y the stored gradient, g and g' the gradients of the two steps and x' the point between the steps,
+N is the number of clients, eta the learning rate, x the broadcast model and phi the broadcast sum of stored gradients.
+With one block, y the gradient that the client stores, g and g' the gradients of its two steps and x' the point between
+them, the client sends the changes (LoSAC, (8), (11) applied twice)
 
-    dphi = g' - y,      dx = -eta (2 phi / N + (1 + 1/N) (g - y) + g' - g),      x' = x - eta (phi / N + g - y)
+    dphi = g' - y,      dx = -eta (2 phi / N + (1 + 1/N) (g - y) + g' - g),      x' = x - eta (phi / N + g - y).
 
-((8), (11) applied twice). This gives g' = y + dphi, then g, then x'. The rows are then fitted to gradients at known
+This gives g' = y + dphi, then g, then x'; g' is the next round's y. The rows are then fitted to gradients at known
 points, without simulated steps. This also works at learning rates at which local steps overshoot, where paths simulated
-from wrong rows lead the search astray.
+from wrong rows lead the search astray (learning rate 0.3, 1 to 8 digits: all clients' rows, none without it).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from securefed.attacks._gradient_inversion.row_fit_problem import RowFitProblem,
 
 
 def two_step_problem(
-    method: LocalRound, model: LinearModel, public: Public, seen: tuple[GradientRound, ...], *, rounds: int
+    method: LocalRound, model: LinearModel, public: Public, history: tuple[GradientRound, ...], *, rounds: int
 ) -> RowFitProblem | None:
     """Build the problem of fitting rows to both gradients of each round.
 
@@ -31,7 +33,7 @@ def two_step_problem(
         method: the method whose rounds these are.
         model: the linear model.
         public: the public part of the federation.
-        seen: the rounds.
+        history: the rounds.
         rounds: number of rounds to fit, two gradients each.
 
     Returns:
@@ -40,13 +42,13 @@ def two_step_problem(
     """
     if not isinstance(method, LoSAC) or is_proximal(method) or (method.local_steps, method.blocks) != (2, 1):
         return None
-    if any(len(item.members) > 1 or item.clips or item.noise for item in seen):
+    if any(len(item.members) > 1 or item.clips or item.noise for item in history):
         return None
-    if len({item.members for item in seen}) > 1:
+    if len({item.members for item in history}) > 1:
         return None
-    eta, clients, stored = method.learning_rate, public.clients, np.zeros_like(seen[0].received["x"])
+    eta, clients, stored = method.learning_rate, public.clients, np.zeros_like(history[0].received["x"])
     gradients = list[GradientRound]()
-    for item in seen:
+    for item in history:
         x, phi = item.received["x"], item.received["phi"]
         second = stored + item.total["dphi"]
         first = clients * (-item.total["dx"] / eta - 2 * phi / clients + (1 + 1 / clients) * stored - second)

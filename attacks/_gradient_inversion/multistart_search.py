@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -27,12 +26,14 @@ _POLISHING_STEPS = 4
 _HOPELESS = 0.2
 """Share of the signal that the best fit leaves unexplained, above which a search ends once every plausible label count
 has been tried."""
-_SAME = 1e-3
-"""Relative difference of the residuals below which two batches of starts count as ending in the same minimum."""
 _STEPS_PER_START = 75
 """A search may end before its budget is spent only after `budget` divided by this number of starts."""
 _NEAR = 0.03
 """Unexplained share of the signal below which a fit may go longer without progress."""
+_FAR = 6
+"""Jacobians within which a fit has to halve its residual above `_NEAR`. Exact fits needed at most 5 (one row, logistic
+regression), those of sums of 8 clients
+2. On 117 federations of 1 to 10 rows, 3 lost none and took as long, and 12 took 1.2 times as long and lost one."""
 _GEODESIC_CORRECTIONS = 4
 """Further steps with the same Jacobian, one residual each: they lead back to the floor of a curved valley."""
 _LEAST_PROGRESS = 1e-4
@@ -71,64 +72,38 @@ class Search(Protocol):
 
 @dataclass(frozen=True)
 class MultiStartSearch:
-    """Run a batch of starts for a few steps each, then continue the best of them; repeat.
+    """Fit from one start after the other until a fit is exact or the budget is spent.
 
-    The search ends when a fit is exact (or as exact as the messages' fixed-point rounding and noise allow), or when the
-    budget is spent. Once every plausible label count has been tried, the search also ends if a batch reaches the same
-    minimum as an earlier one, or if all fits are poor. So it stops early on messages that no rows explain, such as pure
-    noise. An exact fit is polished.
+    A fit is exact if it explains the messages up to their fixed-point rounding and noise; it is then polished. Once
+    every plausible label count has been tried, the search also ends if all fits are poor: so it stops early on messages
+    that no rows explain, such as pure noise.
 
     Attributes:
-        starts: starts in a batch.
-        first_steps: steps of each start.
-        finalists: number of starts of a batch that are continued.
-        last_steps: steps of each finalist.
-        budget: steps after which no further batch begins.
+        steps: most Jacobians of a start.
+        budget: number of Jacobians after which no further start is tried.
     """
 
-    starts: int = 4
-    first_steps: int = 15
-    finalists: int = 2
-    last_steps: int = 250
+    steps: int = 250
     budget: int = 300
 
     def __call__(self, equations: SumEquations, starts: StartGenerator, rng: np.random.Generator) -> SearchResult:
         """Return the best fit found."""
-        source, used, tried = starts(rng), 0, 0
         counts = len(starts.label_counts) + len(starts.further_label_counts)
-        least = max(counts, self.starts, self.budget // _STEPS_PER_START)
+        least = max(counts, self.budget // _STEPS_PER_START)
         best: SearchResult | None = None
-        while best is None or not (solves(equations, best.fit) or used >= self.budget):
-            batch = list[SearchResult]()
-            for start in islice(source, self.starts):
-                fit = fit_rows(equations, start.labels, start.samples.ravel(), self.first_steps)
-                batch.append(SearchResult(start.labels, fit))
-                used, tried = used + fit.steps, tried + 1
-                if solves(equations, fit):
-                    break
-            ends = list[SearchResult]()
-            for one in sorted(batch, key=_norm)[: self.finalists]:
-                ends.append(self._finished(equations, one))
-                used += ends[-1].steps
-                if solves(equations, ends[-1].fit):
-                    break
-            reached = min(ends, key=_norm)
-            again = best is not None and abs(_norm(reached) - _norm(best)) < _SAME * _norm(best)
-            best = min(reached, best or reached, key=_norm)
-            if tried >= least and (again or _norm(best) > _HOPELESS * equations.signal):
+        used = 0
+        for tried, start in enumerate(starts(rng), 1):
+            fit = fit_rows(equations, start.labels, start.samples.ravel(), self.steps)
+            used += fit.steps
+            if best is None or fit.norm < best.fit.norm:
+                best = SearchResult(start.labels, fit)
+            best = replace(best, starts=tried, steps=used)
+            if solves(equations, fit) or used >= self.budget:
                 break
-        return SearchResult(best.labels, polished(equations, best.labels, best.fit), tried, used)
-
-    def _finished(self, equations: SumEquations, one: SearchResult) -> SearchResult:
-        """Continue the fit of a finalist, unless it is exact or has stopped for lack of progress."""
-        if one.fit.steps < self.first_steps or one.fit.norm <= EXACT:
-            return one
-        fit = fit_rows(equations, one.labels, one.fit.point, self.last_steps)
-        return SearchResult(one.labels, fit, steps=fit.steps)
-
-
-def _norm(one: SearchResult) -> float:
-    return one.fit.norm
+            if tried >= least and best.fit.norm > _HOPELESS * equations.signal:
+                break
+        assert best is not None  # starts never end
+        return replace(best, fit=polished(equations, best.labels, best.fit))
 
 
 def solves(equations: SumEquations, fit: LeastSquaresFit) -> bool:
@@ -155,7 +130,7 @@ def fit_rows(equations: SumEquations, labels: Array, start: Array, steps: int) -
         steps=steps,
         goal=EXACT,
         residual=residual,
-        patience=StallLimit(_NEAR * equations.signal, floor=max(_ROUND_OFF, _ROUNDED * equations.floor)),
+        patience=StallLimit(_NEAR * equations.signal, far=_FAR, floor=max(_ROUND_OFF, _ROUNDED * equations.floor)),
         stepper=GeodesicAcceleration(residual, _GEODESIC_CORRECTIONS),
         least=_LEAST_PROGRESS,
     )
@@ -166,8 +141,5 @@ def polished(equations: SumEquations, labels: Array, fit: LeastSquaresFit) -> Le
     if not EXACT >= fit.norm > 0 or equations.floor > EXACT:
         return fit
     return levenberg_marquardt(
-        lambda p: equations.linearised(p.reshape(equations.shape), labels),
-        fit.point,
-        steps=_POLISHING_STEPS,
-        goal=0.0,
+        lambda p: equations.linearised(p.reshape(equations.shape), labels), fit.point, steps=_POLISHING_STEPS, goal=0.0
     )

@@ -84,16 +84,18 @@ class NaiveDescent:
         )
 
 
-def _distance(model: LinearModel, seen: GradientEstimate, samples: Array, scores: Array) -> tuple[float, Array, Array]:
+def _distance(
+    model: LinearModel, estimate: GradientEstimate, samples: Array, scores: Array
+) -> tuple[float, Array, Array]:
     """Return ||g' - g||^2 and its derivatives by the rows and by the label scores."""
     count = len(samples)
-    p, q = model.probabilities(model.logits(seen.point, samples)), model.probabilities(scores)
+    p, q = model.probabilities(model.logits(estimate.point, samples)), model.probabilities(scores)
     slope = p - q
-    weight = slope.T @ samples / count - model.weight(seen.gradient)
-    offset = slope.mean(axis=0) - np.asarray(model.offset(seen.gradient)) if model.bias else np.zeros(model.outputs)
+    weight = slope.T @ samples / count - model.weight(estimate.gradient)
+    offset = slope.mean(axis=0) - np.asarray(model.offset(estimate.gradient)) if model.bias else np.zeros(model.outputs)
     by_slope = (2.0 / count) * (samples @ weight.T + offset)
     by_logit = _derivative_by_logits(model, p, by_slope)
-    by_sample = (2.0 / count) * slope @ weight + by_logit @ model.weight(seen.point)
+    by_sample = (2.0 / count) * slope @ weight + by_logit @ model.weight(estimate.point)
     return float(np.sum(weight**2) + np.sum(offset**2)), by_sample, -_derivative_by_logits(model, q, by_slope)
 
 

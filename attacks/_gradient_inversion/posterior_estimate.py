@@ -1,4 +1,9 @@
-"""Estimate rows from messages with noise of known size, and check how well they explain the messages."""
+"""Estimate rows from messages with noise of known size, and check how well they explain the messages.
+
+The labels are counted first, then the rows' posterior mean is computed by ridge regression (`row_posterior`). The
+estimate explains the messages if the residual, in units of the noise, is about the square root of their number of
+entries. Under weak noise, where a posterior mean falls short of this, the rows are fitted to the posterior's mode.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from securefed.attacks._gradient_inversion.row_posterior import (
     ridge,
     whitened_equations,
 )
-from securefed.attacks._gradient_inversion.sum_equations import SumEquations, data_free_messages
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 
 _EXPLAINED: Final = 1.5
 """Residual, in units of the noise, up to which an estimate explains the messages."""
@@ -39,7 +44,7 @@ _GEODESIC_CORRECTIONS: Final = 4
 def has_known_noise(simulation: RoundSimulation) -> bool:
     """Return whether every part of every message holds known noise and is linear in the rows for given coefficients."""
     parts = simulation.method.sent
-    known = all(seen.noise.get(part, 0.0) > 0 for seen in simulation.rounds for part in parts)
+    known = all(item.noise.get(part, 0.0) > 0 for item in simulation.rounds for part in parts)
     return known and not is_proximal(simulation.method)
 
 
@@ -73,7 +78,7 @@ class PosteriorEstimate:
             simulation: the simulation in all coordinates of the rows.
             further_counts: further counts of labels to try, unless noise hides the labels.
         """
-        equations = whitened_equations(simulation, simulation.public.features)
+        equations = whitened_equations(simulation)
         counts, sure = likeliest_label_counts(equations)
         every = np.arange(len(counts))
         tried = [counts]
@@ -114,8 +119,7 @@ class PosteriorEstimate:
     def fitted(self, rows: Array, labels: Array) -> PosteriorEstimate:
         """Return the posterior mode near these rows, in their span; for weak noise, whose posteriors are narrow."""
         basis = np.linalg.svd(rows, full_matrices=False)[2]
-        known = data_free_messages(self.simulation, self.simulation.public.features)
-        equations = SumEquations.in_basis(self.simulation, basis, self.equations.scales, known)
+        equations = SumEquations.in_basis(self.simulation, basis, self.equations.scales)
         root = self.prior.root(len(rows))
         shape, root_by_entry = equations.shape, np.kron(root, np.eye(len(basis)))
 

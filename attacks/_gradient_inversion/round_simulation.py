@@ -8,7 +8,7 @@ row become B coordinates. The simulation runs in those coordinates, through the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -20,10 +20,18 @@ from securefed._public import Public
 from securefed._tensors import Array
 from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining
 from securefed.algorithms._optimization.model import Model
-from securefed.attacks._gradient_inversion.contribution_clipping import ContributionClip, clipped
+from securefed.attacks._gradient_inversion.contribution_clipping import (
+    ContributionClip,
+    clipped,
+    data_free_factors,
+    scaled,
+)
 from securefed.attacks._gradient_inversion.dual_numbers import DualNumber, where
 from securefed.attacks._gradient_inversion.gradient_rounds import GradientRound, LocalRound, local_steps
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
+from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
+
+_TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -48,10 +56,14 @@ class RoundSimulation:
     start: tuple[Array, ...] | None = None
     draws: tuple[BatchDraw, ...] | None = None
 
-    @property
+    @cached_property
     def memory(self) -> tuple[Array, ...]:
         """A client's memory before the first round; of a personalised method, the known first model."""
         return self.method.memory(Model(self.method.problem, self.public)) if self.start is None else self.start
+
+    @cached_property
+    def _local_steps(self) -> int:
+        return local_steps(self.method)
 
     @cached_property
     def sizes(self) -> Array:
@@ -82,38 +94,66 @@ class RoundSimulation:
         The data-dependent part of the messages' weights is the sum over rows of coefficient times row.
         """
         out = []
-        for seen, sent in zip(self.rounds, self._sent(x, targets, self.model.gradient_by_row_weight), strict=True):
+        for item, sent in zip(self.rounds, self._sent(x, targets, self.model.gradient_by_row_weight), strict=True):
             values, counts = {part: v.value for part, v in sent.items()}, {part: v.slopes for part, v in sent.items()}
-            for clip in seen.clips:
+            for clip in item.clips:
                 factors = clip.factors(values)[:, None]
                 counts |= {part: counts[part] * factors for part in clip.weights}
             out.append(counts)
         return out
 
     def _after_clips(self, sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [clipped(out, seen.clips) if seen.clips else out for seen, out in zip(self.rounds, sent, strict=True)]
+        return [clipped(out, item.clips) if item.clips else out for item, out in zip(self.rounds, sent, strict=True)]
 
     def _sent(self, x: Array, targets: Array, gradient: Callable[..., Any]) -> list[dict[str, Any]]:
-        members = len(self.members)
-        memory = tuple(np.broadcast_to(vector, (members, vector.size)) for vector in self.memory)
+        """Return by round and part what each member sends before clipping, zero where it takes no part."""
+        if not self.memory and not self.draws and x.shape[-2]:  # without rows: all features, so one round at a time
+            sent = self._rounds_at_once(x, targets, gradient)
+        else:
+            sent = self._rounds_in_turn(x, targets, gradient)
+        return [
+            {part: where(present, value, np.zeros(1)) for part, value in out.items()} if present is not None else out
+            for present, out in zip(self._present, sent, strict=True)
+        ]
+
+    @cached_property
+    def _present(self) -> list[Array | None]:
+        """By round, (members, 1) whether a member takes part; `None` if all do."""
+        return [
+            np.isin(self.members, item.members)[:, None] if len(item.members) < len(self.members) else None
+            for item in self.rounds
+        ]
+
+    def _rounds_at_once(self, x: Array, targets: Array, gradient: Callable[..., Any]) -> list[dict[str, Any]]:
+        """Simulate all rounds of a method without memory side by side, as if each round had members of its own."""
+        rounds, members = len(self.rounds), len(self.members)
+        received = {
+            part: np.repeat(np.stack([item.received[part] for item in self.rounds]), members, axis=0)
+            for part in self.rounds[0].received
+        }
+        work = self._work(np.tile(x, (rounds, 1, 1)), np.tile(targets, (rounds, 1, 1)), None, gradient)
+        sent, _ = self.method.steps(received, (), work)
+        of_round = [slice(k * members, (k + 1) * members) for k in range(rounds)]
+        return [{part: _members(value, own) for part, value in sent.items()} for own in of_round]
+
+    def _rounds_in_turn(self, x: Array, targets: Array, gradient: Callable[..., Any]) -> list[dict[str, Any]]:
+        """Simulate one round after the other: each starts from the memory that the last one left."""
+        memory = tuple(np.broadcast_to(vector, (len(self.members), vector.size)) for vector in self.memory)
         if self.draws and x.shape[-2]:
             works = [self._work(x, targets, draw, gradient) for draw in self.draws]
         else:  # the same in every round
             works = [self._work(x, targets, None, gradient)] * len(self.rounds)
         out = []
-        for seen, work in zip(self.rounds, works, strict=True):
-            sent, fresh = self.method.steps(seen.received, memory, work)
-            if len(seen.members) < len(self.members):
-                present = np.isin(self.members, seen.members)[:, None]
-                memory = tuple(where(present, new, old) for new, old in zip(fresh, memory, strict=True))
-                sent = {part: where(present, value, np.zeros(1)) for part, value in sent.items()}
-            else:
-                memory = fresh
+        for item, present, work in zip(self.rounds, self._present, works, strict=True):
+            sent, fresh = self.method.steps(item.received, memory, work)
+            if present is not None:
+                fresh = tuple(where(present, new, old) for new, old in zip(fresh, memory, strict=True))
+            memory = fresh
             out.append(sent)
         return out
 
     def _work(self, x: Array, targets: Array, draw: BatchDraw | None, oracle: Callable[..., Any]) -> LocalTraining:
-        sizes = self.sizes[:, None]
+        sizes = np.tile(self.sizes, len(x) // len(self.members))[:, None]
         weights = (np.arange(x.shape[-2]) < sizes) / sizes
 
         def whole(point: Array, _: int = 0) -> Array:
@@ -121,8 +161,7 @@ class RoundSimulation:
 
         rows = sizes.astype(float)
         if draw is None:
-            steps = local_steps(self.method)
-            return LocalTraining(whole, whole, self.public, rows, (0,) * steps, (rows,) * steps)
+            return LocalTraining(whole, whole, self.public, rows, (0,) * self._local_steps, (rows,) * self._local_steps)
         drawn = weights_of(draw, x.shape[-2])
 
         def gradient(point: Array, step: int) -> Array:
@@ -137,21 +176,48 @@ class RoundSimulation:
         members, outputs = len(self.members), self.model.outputs
         return self._sent(np.zeros((members, 0, width)), np.zeros((members, 0, outputs)), self.model.gradient)
 
+    @cached_property
+    def data_free(self) -> list[dict[str, Array]]:
+        """Return by round and part the share of the messages that does not depend on data, after clipping.
+
+        Members whose data-free shares differ by more than a factor (weighted by rows) are replaced by the mean one.
+        """
+        known = summed_over_members(self.without_rows(self.public.features), len(self.members))
+        clips = [(k, clip) for k, item in enumerate(self.rounds) for clip in item.clips if clip.weights]
+        if not clips or is_proximal(self.method):  # a proximal operator mixes data with the rest
+            return known
+        model, parts = self.model, self.method.sent
+        sizes = {part: max(_TINY, *(float(np.linalg.norm(s.total[part])) for s in self.rounds)) for part in parts}
+
+        def rows(vectors: Sequence[Mapping[str, Array]]) -> Array:
+            return np.stack([model.weight(out[part]) / sizes[part] for out in vectors for part in parts])
+
+        groups = np.full((len(known), len(parts)), -1)
+        for group, (k, clip) in enumerate(clips):
+            groups[k, [parts.index(part) for part in clip.weights]] = group
+        totals, rank = rows([s.total for s in self.rounds]), int(self.sizes.sum())
+        factors = data_free_factors(totals, rows(known), groups.ravel(), rank)
+        out = [dict(vectors) for vectors in known]
+        for factor, (k, clip) in zip(factors, clips, strict=True):
+            for part, block in clip.blocks:
+                out[k][part] = scaled(out[k][part], block, factor)
+        return out
+
     def restricted(self, basis: Array) -> RoundSimulation:
         """Return this simulation for rows given by their coordinates in the orthonormal rows of `basis` (r, width)."""
         rounds = tuple(
             replace(
-                seen,
-                received={part: self.model.project(value, basis) for part, value in seen.received.items()},
-                total={part: self.model.project(value, basis) for part, value in seen.total.items()},
+                item,
+                received={part: self.model.project(value, basis) for part, value in item.received.items()},
+                total={part: self.model.project(value, basis) for part, value in item.total.items()},
             )
-            for seen in self.rounds
+            for item in self.rounds
         )
-        if any(seen.clips for seen in self.rounds):
+        if any(item.clips for item in self.rounds):
             data_free = self.without_rows(basis.shape[1])
             rounds = tuple(
-                replace(seen, clips=self._clips_in_coordinates(seen.clips, out, basis))
-                for seen, out in zip(rounds, data_free, strict=True)
+                replace(item, clips=self._clips_in_coordinates(item.clips, out, basis))
+                for item, out in zip(rounds, data_free, strict=True)
             )
         size = self.rounds[0].received["x"].size  # flags of a method's memory have no coordinates
         start = tuple(self.model.project(v, basis) if v.size == size else v for v in self.memory)
@@ -170,9 +236,25 @@ class RoundSimulation:
         return tuple(replace(clip, beyond=sum((outside[part] for part in clip.weights), nothing)) for clip in clips)
 
 
+def _members(value: Any, which: slice) -> Any:
+    """Return the part of an array or dual number (..., members, entries) that belongs to some members."""
+    if isinstance(value, DualNumber):
+        return DualNumber(value.value[which], value.slopes[:, which])
+    return value[which]
+
+
 def weights_of(draw: BatchDraw, rows: int) -> Array:
     """Return (steps, rows) the weight of each row in the mean gradient of each local step."""
     out = np.zeros((len(draw.parts), rows))
     for step, part in enumerate(draw.parts):
         out[step, part] = 1.0
     return np.asarray(out / out.sum(axis=1, keepdims=True))
+
+
+def summed_over_members(sent: list[dict[str, Array]], members: int) -> list[dict[str, Array]]:
+    """Sum over the members; a vector without a member axis counts once for each."""
+
+    def over(value: Array) -> Array:
+        return np.asarray(np.broadcast_to(value, (members, value.shape[-1])).sum(axis=0))
+
+    return [{part: over(value) for part, value in out.items()} for out in sent]

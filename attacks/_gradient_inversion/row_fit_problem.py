@@ -1,8 +1,14 @@
-"""Turn a view of a gradient method into equations for the rows and starting points for their search."""
+"""Turn a view of a gradient method into equations for the rows and starting points for their search.
+
+From the recorded rounds this chooses those to fit, and the method to simulate: the target's own, or one that sends the
+same gradients with less to simulate. For instance the running sums of the changes that SCAFFOLD's clients send are
+gradients at the broadcast models, as DSGD's clients send them. `sum_equations` has the equations, `starting_points` the
+starts.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -12,6 +18,7 @@ from securefed.algorithms._optimization.fedavg import FedAvg
 from securefed.algorithms._optimization.losac import LoSAC
 from securefed.algorithms._optimization.model import Model
 from securefed.algorithms._optimization.scaffold import Scaffold
+from securefed.algorithms._personalized.ditto import Ditto
 from securefed.attacks._base import Target, View
 from securefed.attacks._gradient_inversion.gradient_rounds import (
     GradientEstimate,
@@ -72,79 +79,81 @@ def problem_from_view(
     Raises:
         TranscriptError: the view does not fit the method.
     """
-    seen, model = read_rounds(observed, target), LinearModel.of(target)
+    history, model = read_rounds(observed, target), LinearModel.of(target)
     assert model is not None  # `read_rounds` refuses other models
     method: LocalRound = method_of(target)
+    if isinstance(method, Ditto):  # sends FedAvg's messages; its personal models, which are not sent, cost time
+        method = FedAvg(**{item.name: getattr(method, item.name) for item in fields(FedAvg)})
     if running_sums and isinstance(method, LoSAC):
-        method, seen = _summed_blocks(method, seen)
-    return problem_from_rounds(method, model, target.public, seen, rounds=rounds, telescope=telescope)
+        method, history = _summed_blocks(method, history)
+    return problem_from_rounds(method, model, target.public, history, rounds=rounds, telescope=telescope)
 
 
 def problem_from_rounds(
     method: LocalRound,
     model: LinearModel,
     public: Public,
-    seen: tuple[GradientRound, ...],
+    history: tuple[GradientRound, ...],
     *,
     rounds: int,
     telescope: bool = False,
 ) -> RowFitProblem:
     """Build the problem from rounds that are read already; see `problem_from_view`."""
-    gradients = estimate_gradients(seen, method, public, model)
-    members = sorted({client for item in seen for client in item.members})
+    gradients = estimate_gradients(history, method, public, model)
+    members = sorted({client for item in history for client in item.members})
     sizes = tuple(public.rows[client] for client in members)
     repeatable = not stochastic(method, sizes)
     # Stored gradients span the rows, which the models of proximal methods do not.
-    known = (telescope or is_proximal(method)) and _stores_gradients(method, seen) and repeatable
+    known = (telescope or is_proximal(method)) and _stores_gradients(method, history) and repeatable
     if known:
-        method, seen = _telescoped(method, model, public, seen, gradients)
-    chosen = _chosen_rounds(method, model, public, seen, rounds, sum(sizes))
-    seen = tuple(seen[k] for k in chosen)
-    present = tuple(sorted({client for item in seen for client in item.members}))
-    simulation = RoundSimulation(method, model, public, seen, present)
-    equations = SumEquations.in_row_space(simulation, public.features)
+        method, history = _telescoped(method, model, public, history, gradients)
+    chosen = _chosen_rounds(method, model, public, history, rounds, sum(sizes))
+    history = tuple(history[k] for k in chosen)
+    present = tuple(sorted({client for item in history for client in item.members}))
+    simulation = RoundSimulation(method, model, public, history, present)
+    equations = SumEquations.in_row_space(simulation)
     starts = StartGenerator.of(equations, [gradients[k] for k in chosen])
     return RowFitProblem(equations, starts, known, repeatable, simulation)
 
 
 def _chosen_rounds(
-    method: LocalRound, model: LinearModel, public: Public, seen: tuple[GradientRound, ...], rounds: int, rows: int
+    method: LocalRound, model: LinearModel, public: Public, history: tuple[GradientRound, ...], rounds: int, rows: int
 ) -> list[int]:
     """Return the indices of the rounds to fit."""
     # A round holds outputs * (B + 1) equations for B * B coordinates.
     rounds = max(rounds, min(_MOST_ROUNDS, 2 + int(np.ceil(_EQUATIONS_PER_UNKNOWN * rows / model.outputs))))
-    rounds += len({item.members for item in seen}) - 1  # members that come and go are seen less often
-    if any(item.noise for item in seen):
+    rounds += len({item.members for item in history}) - 1  # members that come and go are in fewer sums
+    if any(item.noise for item in history):
         rounds = max(rounds, _MOST_ROUNDS)
     if method.memory(Model(method.problem, public)):
-        return list(range(min(rounds, len(seen))))
-    return sorted({round(k) for k in np.linspace(0, len(seen) - 1, rounds)})
+        return list(range(min(rounds, len(history))))
+    return sorted({round(k) for k in np.linspace(0, len(history) - 1, rounds)})
 
 
-def _stores_gradients(method: LocalRound, seen: tuple[GradientRound, ...]) -> bool:
+def _stores_gradients(method: LocalRound, history: tuple[GradientRound, ...]) -> bool:
     """Return whether clients store gradients at the broadcast model, whose running sums the messages give exactly."""
     anchored = isinstance(method, LoSAC | Scaffold) and method.local_steps == 1
     anchored |= isinstance(method, Scaffold) and method.option == "I"
-    anchored &= not any(item.clips or item.noise for item in seen)  # clipped changes do not add up, and noise does
-    return anchored and len({item.members for item in seen}) == 1
+    anchored &= not any(item.clips or item.noise for item in history)  # clipped changes do not add up, and noise does
+    return anchored and len({item.members for item in history}) == 1
 
 
-def _summed_blocks(method: LoSAC, seen: tuple[GradientRound, ...]) -> tuple[LocalRound, tuple[GradientRound, ...]]:
+def _summed_blocks(method: LoSAC, history: tuple[GradientRound, ...]) -> tuple[LocalRound, tuple[GradientRound, ...]]:
     """Read running sums of `dphi` as gradients: phi_i sums the stored gradients of all blocks (times M as printed)."""
     scale = 1.0 / method.blocks if method.block_scale == "printed" else 1.0
-    sums = np.cumsum([item.total["dphi"] for item in seen], axis=0)
+    sums = np.cumsum([item.total["dphi"] for item in history], axis=0)
     rounds = [
         GradientRound({"x": s.received["x"]}, {"gradient": scale * v}, s.members)
-        for s, v in zip(seen, sums, strict=True)
+        for s, v in zip(history, sums, strict=True)
     ]
-    return DSGD(problem=method.problem), tuple(rounds[min(_FIRST_ROUNDS, len(seen) - 1) :])
+    return DSGD(problem=method.problem), tuple(rounds[min(_FIRST_ROUNDS, len(history) - 1) :])
 
 
 def _telescoped(
     method: LocalRound,
     model: LinearModel,
     public: Public,
-    seen: tuple[GradientRound, ...],
+    history: tuple[GradientRound, ...],
     gradients: list[GradientEstimate],
 ) -> tuple[LocalRound, tuple[GradientRound, ...]]:
     """Rewrite the rounds as those of a method that sends exactly the stored gradients."""
@@ -153,9 +162,9 @@ def _telescoped(
         part, scale = "gradient", 1.0
     else:  # stores mean gradients; one uniform step of rate 1 sends their sum, negated
         plain = FedAvg(problem=method.problem, learning_rate=1.0, local_steps=1, weighting="uniform")
-        part, scale = "delta", -1.0 / float(np.mean([public.rows[client] for client in seen[0].members]))
+        part, scale = "delta", -1.0 / float(np.mean([public.rows[client] for client in history[0].members]))
     rounds = []
-    for item, estimate in zip(seen, gradients, strict=True):
+    for item, estimate in zip(history, gradients, strict=True):
         sums = float(np.sum([public.rows[c] for c in item.members]))
         total = scale * (estimate.gradient + sums * penalty(model, estimate.point))
         rounds.append(GradientRound({"x": estimate.point}, {part: total}, item.members))

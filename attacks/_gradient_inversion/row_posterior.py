@@ -1,12 +1,14 @@
 """Posterior of the rows under noise of known size, where a fit of the messages alone would amplify the noise.
 
-Given the rows' coefficients, the messages are linear in the rows, feature by feature, with Gaussian noise, so that the
-posterior mean under a Gaussian prior is a ridge regression. The coefficients follow from the rows, and the two
-alternate. The variances of the prior, and the labels, maximise the marginal likelihood of the messages.
+The weights' part of a message is sum_k c_k x_k + noise with the rows x_k and coefficients c_k (residuals p_k - y_k,
+summed over the local steps), feature by feature. For given c_k it is linear in the rows, so that under a Gaussian prior
+their posterior mean is a ridge regression. The c_k follow from the rows, and the two alternate. The variances of the
+prior, and the labels, maximise the marginal likelihood of the messages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -18,7 +20,7 @@ from securefed._tensors import Array
 from securefed.attacks._fitting.label_counts import round_to_total
 from securefed.attacks._gradient_inversion.linear_model import number_of_classes
 from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
-from securefed.attacks._gradient_inversion.sum_equations import SumEquations, data_free_messages
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 
 _SQUARES = 1 / 3, 1 / 4, 1 / 6, 1 / 10, 1 / 20, 1 / 50
 """Mean squares of an entry to try, in units of the squared feature bound; 1/3 is that of a uniform distribution."""
@@ -60,6 +62,14 @@ class GaussianRowPrior:
         return np.asarray((vectors / np.sqrt(values)).T)
 
 
+def priors_with(square: float) -> list[GaussianRowPrior]:
+    """Return the priors to compare whose entries have this mean square."""
+    return [
+        GaussianRowPrior(square * level * (1 - own), square * (1 - level) * (1 - own), square * own)
+        for own, level in product(_OWN_SHARES, _LEVEL_SHARES)
+    ]
+
+
 @dataclass(frozen=True)
 class LinearMessages:
     """Messages as linear functions of the rows: data = counts rows + noise of variance 1.
@@ -81,38 +91,47 @@ class LinearMessages:
         turn, root = np.linalg.qr(self.counts)
         return root, turn.T @ self.data
 
-    def likelihood(self, prior: GaussianRowPrior, each: Array) -> float:
-        """Return the log marginal likelihood, up to a constant, if the k unknowns are sums of `each` (k,) rows."""
-        return float(self.likelihoods(prior, each[None])[0])
+    def likelihoods(self, priors: Sequence[GaussianRowPrior], each: Array) -> Array:
+        """Return (priors, m) log marginal likelihoods, up to a constant, for m alternatives of what the unknowns are.
 
-    def likelihoods(self, prior: GaussianRowPrior, each: Array) -> Array:
-        """Return (m,) the likelihoods for m alternatives `each` (m, k)."""
+        Each unknown of an alternative is a sum of e_j rows. With R^T R = counts^T counts, the reduced messages have
+        covariance I + own M + v u u^T across features, where M = R diag(e) R^T, u = R e, v = mean (along (1, ..., 1):
+        mean + features level). One eigendecomposition of M serves all priors, and the term of rank one follows by the
+        matrix determinant lemma and the Sherman-Morrison formula.
+
+        Args:
+            priors: priors to compare.
+            each: (m, k) numbers of rows e.
+        """
         root, data = self._reduced
-        out = np.full(len(each), np.sum(data**2) - np.sum(self.data**2))
+        values, axes = np.linalg.eigh((root * each[:, None]) @ root.T)
+        shift = ((each @ root.T)[:, None] @ axes)[:, 0]
+        scales = 1.0 + np.array([prior.own for prior in priors])[:, None, None] * np.maximum(values, 0.0)
+        out = np.full((len(priors), len(each)), np.sum(data**2) - np.sum(self.data**2))
         if self.bias.size:
             out -= np.sum((self.bias - self.counts @ each.T) ** 2, axis=0)
-        for cov, part, width in zip(prior.covariance(each, self.features), *self._split(data), strict=True):
-            values, vectors = np.linalg.eigh(root @ cov @ root.T)
-            values = 1.0 + np.maximum(values, 0.0)
-            along = np.sum((part @ part.T @ vectors) * vectors, axis=-2)
-            out = out - width * np.sum(np.log(values), axis=-1) - np.sum(along / values, axis=-1)
+        weights = shift / scales
+        squares = np.sum(shift * weights, axis=-1)
+        levels = np.array([[prior.mean + self.features * prior.level, prior.mean] for prior in priors])
+        for level, part, width in zip(levels.T[..., None], *self._split(data), strict=True):
+            turned = np.swapaxes(axes, -1, -2) @ part
+            inner = turned @ np.swapaxes(turned, -1, -2)
+            common = 1.0 + level * squares
+            out -= width * (np.sum(np.log(scales), axis=-1) + np.log(common))
+            out -= np.sum(np.diagonal(inner, axis1=-2, axis2=-1) / scales, axis=-1)
+            along = (weights[..., None, :] @ inner @ weights[..., None])[..., 0, 0]
+            out += level * along / common
         return np.asarray(out / 2)
 
     def _split(self, data: Array) -> tuple[tuple[Array, Array], tuple[int, int]]:
         """Split into the part along (1, ..., 1) and the orthogonal part; also return their numbers of directions."""
         return (data[:, :1], data[:, 1:]), (1, self.features - 1)
 
-    def priors(self, square: float, each: Array) -> list[tuple[float, GaussianRowPrior]]:
-        """Return priors with this mean square of an entry, with their likelihoods."""
-        tried = (
-            GaussianRowPrior(square * level * (1 - own), square * (1 - level) * (1 - own), square * own)
-            for own, level in product(_OWN_SHARES, _LEVEL_SHARES)
-        )
-        return [(self.likelihood(prior, each), prior) for prior in tried]
-
     def best(self, square: float, each: Array) -> tuple[float, GaussianRowPrior]:
-        """Return the likeliest of `priors`, with its likelihood."""
-        return max(self.priors(square, each), key=lambda one: one[0])
+        """Return the likeliest prior with this mean square of an entry, and its likelihood."""
+        priors = priors_with(square)
+        values = self.likelihoods(priors, each[None])[:, 0]
+        return float(values.max()), priors[int(values.argmax())]
 
     def rows(self, prior: GaussianRowPrior) -> Array:
         """Return (rows, coordinates + 1) the posterior means, and in the last column the posterior deviation.
@@ -129,20 +148,20 @@ class LinearMessages:
         return np.concatenate([*out, np.sqrt(np.maximum(spread, 0.0))[:, None]], axis=1)
 
 
-def whitened_equations(simulation: RoundSimulation, features: int) -> SumEquations:
+def whitened_equations(simulation: RoundSimulation) -> SumEquations:
     """Return the equations in units of their noise, in coordinates that span the messages.
 
     The first coordinate is along (1, ..., 1). The last one is outside all features: it holds the unknown part of a row,
     which affects only the row's norm.
     """
-    known, parts, model = data_free_messages(simulation, features), simulation.method.sent, simulation.model
-    sizes = {part: np.sqrt(np.mean([seen.noise[part] ** 2 for seen in simulation.rounds])) for part in parts}
+    parts, model, features = simulation.method.sent, simulation.model, simulation.public.features
+    sizes = {part: np.sqrt(np.mean([item.noise[part] ** 2 for item in simulation.rounds])) for part in parts}
     rows = [np.ones((1, features))]
-    for seen, out in zip(simulation.rounds, known, strict=True):
-        rows += [model.weight(seen.total[part] - out[part]) for part in parts]
+    for item, out in zip(simulation.rounds, simulation.data_free, strict=True):
+        rows += [model.weight(item.total[part] - out[part]) for part in parts]
     basis = np.linalg.qr(np.concatenate(rows).T)[0].T
     basis = np.concatenate([basis, np.zeros((1, features))])
-    return SumEquations.in_basis(simulation, basis, {part: 1.0 / sizes[part] for part in parts}, known)
+    return SumEquations.in_basis(simulation, basis, {part: 1.0 / sizes[part] for part in parts})
 
 
 def linear_messages(equations: SumEquations, rows: Array, labels: Array) -> LinearMessages:
@@ -154,12 +173,15 @@ def linear_messages(equations: SumEquations, rows: Array, labels: Array) -> Line
 def ridge(equations: SumEquations, labels: Array) -> tuple[float, GaussianRowPrior, Array]:
     """Return the log likelihood of these labels, the posterior means of the prior and of the rows."""
     bound, count = equations.simulation.public.feature_bound, equations.shape[0]
-    found = list[tuple[float, GaussianRowPrior]]()
+    priors, values = list[GaussianRowPrior](), list[float]()
     for square in _SQUARES:
-        about = linear_messages(equations, uninformed_rows(equations, square), labels)
-        found += about.priors(bound**2 * square, np.ones(count))
-    likelihoods, priors = zip(*found, strict=True)
-    weights = np.exp(np.array(likelihoods) - max(likelihoods))
+        about, tried = (
+            linear_messages(equations, uninformed_rows(equations, square), labels),
+            priors_with(bound**2 * square),
+        )
+        values += about.likelihoods(tried, np.ones((1, count)))[:, 0].tolist()
+        priors += tried
+    weights = np.exp(np.array(values) - max(values))
     weights /= weights.sum()
     prior = GaussianRowPrior(
         *(float(weights @ [getattr(one, of) for one in priors]) for of in ("level", "mean", "own"))
@@ -167,7 +189,7 @@ def ridge(equations: SumEquations, labels: Array) -> tuple[float, GaussianRowPri
     rows = uninformed_rows(equations, (prior.level + prior.mean + prior.own) / bound**2)
     for _ in range(_ALTERNATIONS):
         rows = linear_messages(equations, rows, labels).rows(prior)
-    return max(likelihoods), prior, rows
+    return max(values), prior, rows
 
 
 def uninformed_rows(equations: SumEquations, square: float) -> Array:
@@ -205,7 +227,7 @@ def likeliest_label_counts(equations: SumEquations) -> tuple[Array, Array]:
     judged = {tuple(one): single(one) for one in (counts, *near[:_NEIGHBOURS])}
     counts, odds = np.array(max(judged, key=judged.__getitem__)), np.zeros(number)
     others = _exchanges(counts)
-    values = by_class.likelihoods(prior, np.stack(others)) + [log_orderings(other) for other in others]
+    values = by_class.likelihoods([prior], np.stack(others))[0] + [log_orderings(other) for other in others]
     for other, reached in zip(others, values, strict=True):
         known = judged.get(tuple(other))
         less = reached - best if known is None else known - judged[tuple(counts)]
@@ -221,18 +243,15 @@ def _climb(
     Returns:
         The likelihood, the prior, the counts, and their neighbours, best first.
     """
+    best, prior = by_class.best(square, counts)
     while True:
-        prior = by_class.best(square, counts)[1]
-        best, near = _value(by_class, prior, counts), _exchanges(counts)
-        found = by_class.likelihoods(prior, np.stack(near)) + [log_orderings(one) for one in near]
+        near = _exchanges(counts)
+        found = by_class.likelihoods([prior], np.stack(near))[0] + [log_orderings(one) for one in near]
         near = [near[k] for k in np.argsort(-found, kind="stable")]
-        if by_class.best(square, near[0])[0] + log_orderings(near[0]) <= best:
-            return best, prior, counts, near
-        counts = near[0]
-
-
-def _value(by_class: LinearMessages, prior: GaussianRowPrior, counts: Array) -> float:
-    return by_class.likelihood(prior, counts) + log_orderings(counts)
+        value, other = by_class.best(square, near[0])
+        if value + log_orderings(near[0]) <= best + log_orderings(counts):
+            return best + log_orderings(counts), prior, counts, near
+        best, prior, counts = value, other, near[0]
 
 
 def log_orderings(counts: Array) -> float:

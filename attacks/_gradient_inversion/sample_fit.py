@@ -1,4 +1,8 @@
-"""Find the rows that, run through the clients' own steps, send the observed messages."""
+"""Find the rows that, run through the clients' own steps, send the observed messages.
+
+From a view of a gradient method on logistic or softmax regression, the attack fits all rows and labels of the members
+to several rounds together: Levenberg-Marquardt on the difference between simulated and observed messages.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +88,7 @@ class SampleFit(FittingAttack):
         simulation = problem.equations.simulation
         if len(simulation.members) > 1:
             return "not searched for: the view shows a sum of several clients"
-        if any(seen.noise for seen in simulation.rounds):
+        if any(gradient_round.noise for gradient_round in simulation.rounds):
             return "not searched for: noise hides them"
         if is_proximal(simulation.method):
             return "not searched for: local steps pass through a proximal operator"

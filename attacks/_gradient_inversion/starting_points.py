@@ -124,7 +124,7 @@ class StartGenerator:
         Rows of one label come out equal.
         """
         simulation = self.equations.simulation
-        if any(seen.clips for seen in simulation.rounds) and not is_proximal(simulation.method):
+        if any(item.clips for item in simulation.rounds) and not is_proximal(simulation.method):
             return self._clipped_samples(labels)
         targets = self.model.targets(labels)
         x = np.zeros((len(labels), len(self.equations.basis)))
@@ -143,7 +143,7 @@ class StartGenerator:
         divided by that factor.
         """
         equations = self.equations
-        (rows, bias), clips = equations.data, [clip for seen in equations.simulation.rounds for clip in seen.clips]
+        (rows, bias), clips = (equations.data, [clip for item in equations.simulation.rounds for clip in item.clips])
         if not all(clip.weights and len(clip.blocks) > len(clip.weights) for clip in clips):
             bias = bias[:, :0]  # a bias that is clipped by itself does not show the clipping factors of the weights
         x = np.zeros((len(labels), len(equations.basis)))

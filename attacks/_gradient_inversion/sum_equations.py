@@ -1,4 +1,12 @@
-"""The equations that the unknown rows must satisfy: simulated sums equal observed sums."""
+"""The equations that the unknown rows must satisfy: simulated sums equal observed sums.
+
+With X the members' rows, y their labels, and m_kp(X, y) the simulated sum of the members' messages in round k and part
+p (for instance `delta`, or `dx` and `dc`), the residual stacks over all k and p
+
+    scale_p (m_kp(X, y) - observed_kp),      scale_p = 1 / || observed_p - data-free part of it ||.
+
+Each row is given by its coordinates in an orthonormal basis of the span of the rows, which the messages reveal.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +18,10 @@ import numpy as np
 
 from securefed._tensors import Array
 from securefed.algorithms._optimization.local_steps import BatchDraw
-from securefed.attacks._gradient_inversion.contribution_clipping import data_free_factors, scaled
 from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
-from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
+from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation, summed_over_members
 
 _RANK_TOLERANCE = 1e-13
-_TINY = 1e-300
 _ROUND_OFF = 1e-12
 _CACHED = 1 << 17
 """Numbers in a batch of derivatives: a megabyte, which stays in the processor's cache (affects speed only)."""
@@ -38,12 +44,11 @@ class SumEquations:
     data_free: tuple[Mapping[str, Array], ...]
 
     @classmethod
-    def in_row_space(cls, simulation: RoundSimulation, features: int) -> SumEquations:
+    def in_row_space(cls, simulation: RoundSimulation) -> SumEquations:
         """Build the equations in the row space of the messages; in all coordinates if the method is proximal."""
-        model = simulation.model
-        known = data_free_messages(simulation, features)
+        model, features, known = simulation.model, simulation.public.features, simulation.data_free
         signals = {
-            part: np.stack([seen.total[part] - out[part] for seen, out in zip(simulation.rounds, known, strict=True)])
+            part: np.stack([item.total[part] - out[part] for item, out in zip(simulation.rounds, known, strict=True)])
             for part in simulation.method.sent
         }
         norms = {part: float(np.linalg.norm(signal)) for part, signal in signals.items()}
@@ -54,21 +59,16 @@ class SumEquations:
         scales = {part: 1.0 / norm if norm > floors[part] else 0.0 for part, norm in norms.items()}
         rows = np.stack([scales[part] * model.weight(s) for part, s in signals.items()], axis=1).reshape(-1, features)
         if is_proximal(simulation.method):
-            return cls.in_basis(simulation, np.eye(features), scales, known)
+            return cls.in_basis(simulation, np.eye(features), scales)
         values, directions = np.linalg.svd(rows, full_matrices=False)[1:]
         kept = int(np.sum(values > _RANK_TOLERANCE * max(values[0], np.finfo(float).tiny)))
         kept = max(1, min(kept, int(simulation.sizes.sum())))
-        return cls.in_basis(simulation, directions[:kept], scales, known)
+        return cls.in_basis(simulation, directions[:kept], scales)
 
     @classmethod
-    def in_basis(
-        cls,
-        simulation: RoundSimulation,
-        basis: Array,
-        scales: dict[str, float],
-        data_free: Sequence[Mapping[str, Array]],
-    ) -> SumEquations:
-        """Build the equations in coordinates of `basis` from a simulation and data-free messages in all coordinates."""
+    def in_basis(cls, simulation: RoundSimulation, basis: Array, scales: dict[str, float]) -> SumEquations:
+        """Build the equations in coordinates of `basis` from a simulation in all coordinates."""
+        data_free = simulation.data_free
         if basis.shape[0] < basis.shape[1] or not np.array_equal(basis, np.eye(len(basis))):
             simulation = simulation.restricted(basis)
             model = simulation.model
@@ -100,8 +100,8 @@ class SumEquations:
     def floor(self) -> float:
         """Norm of the residual of the true rows, caused by fixed-point rounding and noise; 0 without either."""
         deviations = [
-            scale * float(np.hypot(seen.rounding.get(part, 0.0), seen.noise.get(part, 0.0)))
-            for seen in self.simulation.rounds
+            scale * float(np.hypot(item.rounding.get(part, 0.0), item.noise.get(part, 0.0)))
+            for item in self.simulation.rounds
             for part, scale in self.scales.items()
         ]
         return float(np.sqrt(self.simulation.model.size(len(self.basis))) * np.linalg.norm(deviations))
@@ -117,9 +117,8 @@ class SumEquations:
 
     def linearised(self, samples: Array, labels: Array) -> tuple[Array, Array]:
         """Return the residuals and their Jacobian (equations, rows * coordinates)."""
-        x, targets = self._slotted(samples, labels)
         with np.errstate(all="ignore"):
-            return self._residual(x, targets), self._jacobian(x, targets)
+            return self._residual_and_jacobian(*self._slotted(samples, labels))
 
     def coefficients(self, samples: Array, labels: Array) -> Array:
         """Return (rounds * parts * outputs, rows): each row's coefficient in the equations of a coordinate."""
@@ -142,14 +141,14 @@ class SumEquations:
     def _residual(self, x: Array, targets: Array) -> Array:
         with np.errstate(all="ignore"):
             totals = self.simulation.totals(x, targets)
-            return self._gap(_summed(totals, len(self.simulation.members))).ravel()
+            return self._gap(summed_over_members(totals, len(self.simulation.members))).ravel()
 
     def _gap(self, sums: Sequence[Mapping[str, Array]]) -> Array:
         """Return (rounds, parts, parameters): the given minus the observed sums, scaled."""
         return np.stack(
             [
-                [scale * (out[part] - seen.total[part]) for part, scale in self.scales.items()]
-                for seen, out in zip(self.simulation.rounds, sums, strict=True)
+                [scale * (out[part] - item.total[part]) for part, scale in self.scales.items()]
+                for item, out in zip(self.simulation.rounds, sums, strict=True)
             ]
         )
 
@@ -162,53 +161,21 @@ class SumEquations:
         targets[slots] = simulation.model.targets(labels)
         return x, targets
 
-    def _jacobian(self, x: Array, targets: Array) -> Array:
+    def _residual_and_jacobian(self, x: Array, targets: Array) -> tuple[Array, Array]:
         """Compute the Jacobian a few slots at a time, so that intermediate results stay in the cache."""
         (members, widest, width), simulation = x.shape, self.simulation
-        size = simulation.model.size(width)
-        slopes = np.empty((len(simulation.rounds), len(self.scales), size, members, widest, width))
+        rounds, size = len(simulation.rounds), simulation.model.size(width)
+        slopes = np.empty((rounds, len(self.scales), size, members, widest, width))
         few = max(1, _CACHED // (width * members * size))
         for start in range(0, widest, few):
             part = slice(start, min(start + few, widest))
-            for k, out in enumerate(simulation.totals_by_rows(x, targets, part)):
+            sent = simulation.totals_by_rows(x, targets, part)
+            for k, out in enumerate(sent):
                 for which, (name, scale) in enumerate(self.scales.items()):
                     here = out[name].slopes.reshape(-1, width, members, size).transpose(3, 2, 0, 1)
                     np.multiply(here, scale, out=slopes[k, which, :, :, part])
+        values = [{part: dual.value for part, dual in out.items()} for out in sent]
         used = slopes if simulation.slots.all() else slopes[:, :, :, simulation.slots]
-        return used.reshape(len(simulation.rounds) * len(self.scales) * size, -1)
-
-
-def _summed(sent: list[dict[str, Array]], members: int) -> list[dict[str, Array]]:
-    """Sum over the members; a vector without a member axis counts once for each."""
-
-    def over(value: Array) -> Array:
-        return np.asarray(np.broadcast_to(value, (members, value.shape[-1])).sum(axis=0))
-
-    return [{part: over(value) for part, value in out.items()} for out in sent]
-
-
-def data_free_messages(simulation: RoundSimulation, features: int) -> list[dict[str, Array]]:
-    """Return by round and part the share of the messages that does not depend on data, after clipping.
-
-    Members whose data-free shares differ by more than a factor (weighted by their rows) are replaced by the mean one.
-    """
-    known = _summed(simulation.without_rows(features), len(simulation.members))
-    clips = [(k, clip) for k, seen in enumerate(simulation.rounds) for clip in seen.clips if clip.weights]
-    if not clips or is_proximal(simulation.method):  # a proximal operator mixes data with the rest
-        return known
-    model, parts = simulation.model, simulation.method.sent
-    sizes = {part: max(_TINY, *(float(np.linalg.norm(s.total[part])) for s in simulation.rounds)) for part in parts}
-
-    def rows(vectors: Sequence[Mapping[str, Array]]) -> Array:
-        return np.stack([model.weight(out[part]) / sizes[part] for out in vectors for part in parts])
-
-    groups = np.full((len(known), len(parts)), -1)
-    for group, (k, clip) in enumerate(clips):
-        groups[k, [parts.index(part) for part in clip.weights]] = group
-    totals, rank = rows([s.total for s in simulation.rounds]), int(simulation.sizes.sum())
-    factors = data_free_factors(totals, rows(known), groups.ravel(), rank)
-    out = [dict(vectors) for vectors in known]
-    for factor, (k, clip) in zip(factors, clips, strict=True):
-        for part, block in clip.blocks:
-            out[k][part] = scaled(out[k][part], block, factor)
-    return out
+        return self._gap(summed_over_members(values, members)).ravel(), used.reshape(
+            rounds * len(self.scales) * size, -1
+        )

@@ -13,7 +13,7 @@ from securefed._public import require
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gram.joint_fit import MemberSimulation, fit_jointly
-from securefed.attacks._requirements import untold
+from securefed.attacks._requirements import why_incomplete
 from securefed.errors import TranscriptError
 
 
@@ -75,7 +75,7 @@ class JointAttack(ABC):
 
     def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
-        reason = self.foreign(target.algorithm) or untold(observed.rounds) or _noised(observed)
+        reason = self.foreign(target.algorithm) or why_incomplete(observed.rounds) or _noised(observed)
         if reason is not None:
             return reason
         members = observed.rounds[0].members

@@ -18,7 +18,7 @@ from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks._base import Reconstruction, RoundView, Target, View
 from securefed.attacks._gram.observed_rounds import most_frequent_members, rounds_by_members, rows_of
 from securefed.attacks._gram.repeated_products import LocalPowerRound, RepeatedProductsFit, polish, root
-from securefed.attacks._requirements import MEMORY, too_large, untold
+from securefed.attacks._requirements import MEMORY, too_large, why_incomplete
 from securefed.errors import TranscriptError
 
 
@@ -56,7 +56,7 @@ class LocalPowerGram:
             return "The messages hold no repeated products S V; this attack is for LocalPower with several local steps."
         if target.algorithm.sends_gram_product:
             return "With a KKT stop rule the clients send S Z itself; use `gram/power`."
-        if (reason := untold(observed.rounds, every=False)) is not None:
+        if (reason := why_incomplete(observed.rounds, every=False)) is not None:
             return reason
         members = _members(observed)
         if members is None or len(members) > 1:

@@ -23,7 +23,7 @@ from securefed.attacks._gram.observed_rounds import (
     shows_products,
     stacked_products,
 )
-from securefed.attacks._requirements import MEMORY, untold
+from securefed.attacks._requirements import MEMORY, why_incomplete
 from securefed.errors import TranscriptError
 
 
@@ -64,7 +64,7 @@ class PowerGram:
         """Return why the attack cannot run on this view, or `None`."""
         if not shows_products(target.algorithm):
             return "The messages are no products S Z: this attack is for SSI and LocalPower, or a KKT stop."
-        if (reason := untold(observed.rounds, every=False)) is not None:
+        if (reason := why_incomplete(observed.rounds, every=False)) is not None:
             return reason
         rounds = linear_rounds(observed)
         if not rounds:

@@ -28,7 +28,7 @@ from securefed.attacks._gram.observed_rounds import (
     shows_products,
     stacked_products,
 )
-from securefed.attacks._requirements import MEMORY, untold
+from securefed.attacks._requirements import MEMORY, why_incomplete
 from securefed.errors import TranscriptError
 
 _TAU = 1e-12
@@ -75,7 +75,7 @@ class DifferenceGram:
         rounds = linear_rounds(observed)
         if not any(observed.target in o.members for o in rounds):
             return (
-                untold(observed.rounds, every=False)
+                why_incomplete(observed.rounds, every=False)
                 or f"No observed sum that is linear in S holds client {observed.target}."
             )
         if any(o.members == {observed.target} for o in rounds):

@@ -82,7 +82,7 @@ class CanaryGame:
     Attributes:
         replay: the observed rounds as a function of rows.
         member: index of the client in `replay.members`.
-        seen: (numbers,) the client's part of all messages, noise included.
+        messages: (numbers,) the client's part of all messages, noise included.
         noise: standard deviation of the noise, one for all numbers or one each.
         data: the client's data with the canaries planted.
         canaries: the canaries.
@@ -90,7 +90,7 @@ class CanaryGame:
 
     replay: Replay
     member: int
-    seen: Array
+    messages: Array
     noise: float | Array
     data: Dataset
     canaries: Canaries
@@ -98,7 +98,7 @@ class CanaryGame:
     def informed(self) -> Array:
         """Return (bits,) scores of the adversary that knows all other rows; higher means the own row is more likely."""
         noisy = bool(np.any(self.noise))
-        unit = np.sqrt(2) * self.noise if noisy else float(np.linalg.norm(self.seen)) or 1.0
+        unit = np.sqrt(2) * self.noise if noisy else float(np.linalg.norm(self.messages)) or 1.0
         out = []
         for place, pair in enumerate(zip(self.canaries.own, self.canaries.stand_ins, strict=True)):
             own, other = (self._off(self._with(self.data.x, place, row), unit) for row in pair)
@@ -114,13 +114,13 @@ class CanaryGame:
             rng: source of randomness.
         """
         draws = [self._drawn(population, rng) for _ in range(shadows)]
-        floor = self.noise**2 + _VARIANCE_FLOOR * float(np.linalg.norm(self.seen)) ** 2 / self.seen.size
+        floor = self.noise**2 + _VARIANCE_FLOOR * float(np.linalg.norm(self.messages)) ** 2 / self.messages.size
         out = []
         for place, pair in enumerate(zip(self.canaries.own, self.canaries.stand_ins, strict=True)):
             logs = []
             for row in pair:
                 runs = np.stack([self._sent(self._with(rows, place, row)) for rows in draws])
-                logs.append(gaussian_log(self.seen, runs, floor))
+                logs.append(gaussian_log(self.messages, runs, floor))
             out.append(float(np.sum(logs[0] - logs[1])))
         return np.array(out)
 
@@ -138,4 +138,4 @@ class CanaryGame:
         return self.replay.alone(self.member, Dataset(rows, self.data.y))
 
     def _off(self, rows: Array, unit: float | Array) -> float:
-        return float(np.sum(((self.seen - self._sent(rows)) / unit) ** 2))
+        return float(np.sum(((self.messages - self._sent(rows)) / unit) ** 2))

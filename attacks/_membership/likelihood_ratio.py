@@ -94,10 +94,12 @@ class ShadowMembership:
             changed[candidate.place] = candidate.row
             runs.append(replay(changed, seed=1 + k))
         inside = np.stack(runs)
-        floor = _VARIANCE_FLOOR * replay.scale**2 / replay.seen.size
+        floor = _VARIANCE_FLOOR * replay.scale**2 / replay.messages.size
         # Each side has its own variance. A common one (Carlini's offline variant) would be safer with so few shadows,
         # but a number that the candidate fixes has variance 0 inside only, and single fingerprints show in that.
-        return float(np.mean(gaussian_log(replay.seen, inside, floor) - gaussian_log(replay.seen, without, floor)))
+        return float(
+            np.mean(gaussian_log(replay.messages, inside, floor) - gaussian_log(replay.messages, without, floor))
+        )
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,11 @@ class ConfirmationAttack:
             rows = known.copy()
             rows[candidate.place] = candidate.row
             mean = np.mean([replay(rows, seed=1 + k) for k in range(count)], axis=0)
-            out.append(-float(np.linalg.norm(mean - replay.seen)))
+            out.append(-float(np.linalg.norm(mean - replay.messages)))
         return np.array(out)
 
 
-def gaussian_log(seen: Array, runs: Array, floor: float | Array) -> Array:
+def gaussian_log(observed: Array, runs: Array, floor: float | Array) -> Array:
     """Return the log likelihood of every number under a Gaussian fitted to `runs`, up to a constant."""
     variance = runs.var(axis=0, ddof=1) + floor
-    return np.asarray(-((seen - runs.mean(axis=0)) ** 2) / (2 * variance) - np.log(variance) / 2)
+    return np.asarray(-((observed - runs.mean(axis=0)) ** 2) / (2 * variance) - np.log(variance) / 2)

@@ -76,18 +76,18 @@ def invert(
     sent = network.flatten(_named(network, message))
     require(all(map(torch.isfinite, sent.aminmax())), "the message holds numbers that are not finite")
     gradient = mean_gradient(simulation, sent)
-    aims = _aims(rows, labels, targets)
+    known_targets = _known_targets(rows, labels, targets)
     image = (row_shape[0], row_shape[1], row_shape[2]) if len(row_shape) == 3 else None
     columns = MixedColumns(features, tuple(tuple(group) for group in categories)) if categories else None
     inversion = StagedInversion(network, simulation, features, RowPrior(*bounds, image=image), effort, columns)
     inversion.require_memory(rows)
     rng = np.random.default_rng(seed)
-    probe = torch.zeros(1, dtype=torch.int64) if aims is None else aims[:1]
+    probe = torch.zeros(1, dtype=torch.int64) if known_targets is None else known_targets[:1]
     first = FirstLayerEvidence.of(network, point, gradient, probe, rows, features, rng)
-    if aims is None:
+    if known_targets is None:
         found = invert_unlabelled(inversion, point, sent, gradient, first, rows, classes, rng)
     else:
-        found = inversion(InversionProblem(point, sent, aims), rng, first)
+        found = inversion(InversionProblem(point, sent, known_targets), rng, first)
     assert found.targets is not None
     return replace(found, rows=found.rows.reshape(rows, *row_shape)), found.targets
 
@@ -123,13 +123,17 @@ def invert_unlabelled(
     Raises:
         ConfigError: the labels cannot be counted, since no linear layer gives the logits of a cross entropy.
     """
-    if first is not None and classes >= 2 and (read := inversion.read(point, message, first, classes)) is not None:
+    if (
+        first is not None
+        and classes >= 2
+        and (read := inversion.from_first_layer(point, message, first, classes)) is not None
+    ):
         return read
     counted = count_labels(inversion.network, point, gradient, rows, inversion.features, classes)
-    accounts = [
+    hypotheses = [
         InversionProblem(point, message, torch.as_tensor(labels)) for labels in islice(counted, inversion.effort.counts)
     ]
-    return inversion.among(accounts, rng, first)
+    return inversion.with_unknown_labels(hypotheses, rng, first)
 
 
 def count_labels(
@@ -153,17 +157,17 @@ def count_labels(
     return (np.repeat(np.arange(len(number)), number) for number in numbers)
 
 
-def _aims(rows: int, labels: Array | Sequence[int] | None, targets: Array | None) -> torch.Tensor | None:
+def _known_targets(rows: int, labels: Array | Sequence[int] | None, targets: Array | None) -> torch.Tensor | None:
     """Return the labels or targets of the rows, or `None` if neither is known."""
     if targets is not None:
-        aims = torch.as_tensor(np.asarray(targets))
-        require(len(aims) == rows, f"{rows} rows need as many targets, not {len(aims)}")
-        return aims
+        known_targets = torch.as_tensor(np.asarray(targets))
+        require(len(known_targets) == rows, f"{rows} rows need as many targets, not {len(known_targets)}")
+        return known_targets
     if labels is None:
         return None
-    aims = torch.as_tensor(np.asarray(labels).astype(np.int64))
-    require(aims.shape == (rows,), f"{rows} rows need as many labels, not {tuple(aims.shape)}")
-    return aims
+    known_targets = torch.as_tensor(np.asarray(labels).astype(np.int64))
+    require(known_targets.shape == (rows,), f"{rows} rows need as many labels, not {tuple(known_targets.shape)}")
+    return known_targets
 
 
 def _named(network: FlatNetwork, message: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:

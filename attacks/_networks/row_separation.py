@@ -5,8 +5,7 @@ For z = W x + b the gradients of one batch are gW = D^T X and gb = D^T 1, with D
   one row:        gW = d x^T, gb = d: the ratio, by least squares over all outputs (Phong et al. 2017);
   ReLU:           gW = L R of rank B and D^T = L Q. ReLU cuts rows off from outputs, so L q has many zeros where q is a
                   column of Q: it is the null vector of any B - 1 rows of L at which its row is cut off (Dimitrov et
-                  al. 2024, SPEAR). Outputs that few rows reach give q without trials (`single_row_outputs`). gb gives
-                  the lengths of the columns;
+                  al. 2024, SPEAR). gb gives the lengths of the columns;
   any activation: the rows of gW span those of X, so that only B coordinates of each row remain unknown.
 """
 
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed._tensors import Array
-from securefed.attacks._networks.single_row_outputs import sparse_columns
 
 _ROUND_OFF = 10.0
 """Singular values below this many times the first one that rounding makes are noise."""
@@ -155,13 +153,6 @@ class _Columns:
         turned = self.left @ turn
         turned = turned / np.linalg.norm(turned, axis=1, keepdims=True)
         found: list[tuple[Array, Array]] = []  # direction, its zeros
-        direct = sparse_columns(self.left, self.noise)
-        for q in () if direct is None else direct.T:
-            zeros = np.abs(self.left @ q) <= 3.0 * self.tolerance
-            if zeros.sum() >= self.needed:
-                self._add(found, zeros)
-        if len(found) == self.rows and (best := self._best(found)) is not None:
-            return best
         sample = rng.permutation(len(self.left))[:_SAMPLE]
         tried, changed, chunk = 0, 0, _FIRST_CHUNK
         while tried < trials and (len(found) < self.rows or tried < _VAIN * changed):

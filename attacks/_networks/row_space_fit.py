@@ -1,6 +1,9 @@
-"""Fit rows by Levenberg-Marquardt in the row space of the first layer's gradient, which leaves few unknowns a row.
+"""Fit the rows behind one message by Levenberg-Marquardt, in the row space of the first layer's gradient.
 
-An account is the message together with one guess of the rows' labels.
+The gradient of a first linear layer is D^T X, so that its row space holds the B rows X (B, features). With an
+orthonormal basis V (r, features) of it, r <= B, the rows are X = C V, and only the coordinates C (B, r) are fitted:
+they minimise ||simulated message of C V - observed message|| / ||observed message|| from random starts. Where labels
+are unknown, several hypotheses, each the message with one guess of all labels, are compared by a few steps each.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from securefed.attacks._networks.gradient_matching import InversionProblem, RowP
 from securefed.attacks._networks.row_parametrisations import RowSpace
 
 _STEPS, _FIRST_STEPS = 150, 6
-"""Most Jacobians of a fit, and of a trial of an account. After six, residuals under right and wrong labels lie a
+"""Most Jacobians of a fit, and of a trial of a hypothesis. After six, residuals under right and wrong labels lie a
 hundredfold apart (softmax regression, 8 rows: at most 5e-4 against at least .1)."""
 _NEAR = 0.03
 """Relative residual below which a fit is given more time; it lies between those of right and wrong labels (above)."""
@@ -35,12 +38,12 @@ _EXACT = 1e-12
 
 @dataclass(frozen=True)
 class RowSpaceFit:
-    """Fit the rows to one message from random starts, under several accounts of their labels.
+    """Fit the rows to one message from random starts, under several hypotheses about their labels.
 
     Attributes:
         network: the model and its loss.
         simulation: computes a client's message from its rows.
-        accounts: the message with each guess of the rows' labels or targets.
+        hypotheses: the message with each guess of the rows' labels or targets.
         space: the space that holds the rows.
         prior: range from which starts are drawn.
         fits: largest number of starts.
@@ -49,20 +52,20 @@ class RowSpaceFit:
 
     network: FlatNetwork
     simulation: ClientSimulation
-    accounts: Sequence[InversionProblem]
+    hypotheses: Sequence[InversionProblem]
     space: RowSpace
     prior: RowPrior
     fits: int
     solved: float
 
     def __call__(self, which: int, rng: np.random.Generator, rows: Array | None = None) -> LeastSquaresFit:
-        """Return the best fit under an account: its point holds the coordinates, its norm is the relative residual.
+        """Return the best fit under a hypothesis: its point holds the coordinates, its norm is the relative residual.
 
         A residual below `solved` that is larger than rounding errors may belong to a local minimum. Then the other
         starts are run too.
 
         Args:
-            which: number of the account.
+            which: number of the hypothesis.
             rng: generator of the random starts.
             rows: (B, features) rows that are almost right, in place of the first random start.
         """
@@ -76,15 +79,15 @@ class RowSpaceFit:
             best, spent = min(best, other, key=lambda fit: fit.norm), spent + other.steps
         return LeastSquaresFit(best.point, best.norm, spent, best.linearised)
 
-    def nearest_account(self, rng: np.random.Generator) -> tuple[int, int]:
-        """Choose an account by a few steps of a fit under each.
+    def choose_hypothesis(self, rng: np.random.Generator) -> tuple[int, int]:
+        """Choose a hypothesis by a few steps of a fit under each.
 
         Returns:
-            The index of the first account with a small residual, else of the one with the smallest; and the number of
-            steps taken.
+            The index of the first hypothesis with a small residual, else of the one with the smallest; and the number
+            of steps taken.
         """
         spent, norms = 0, []
-        for which in range(len(self.accounts)):
+        for which in range(len(self.hypotheses)):
             trial = self._fit(which, self._random(rng), _FIRST_STEPS)
             spent += trial.steps
             norms.append(trial.norm)
@@ -94,14 +97,14 @@ class RowSpaceFit:
 
     def rows(self, fit: LeastSquaresFit) -> Array:
         """Return the rows (B, features) of a fit."""
-        return np.asarray(self.space.rows(torch.as_tensor(fit.point.reshape(len(self.accounts[0].targets), -1))))
+        return np.asarray(self.space.rows(torch.as_tensor(fit.point.reshape(len(self.hypotheses[0].targets), -1))))
 
     def _random(self, rng: np.random.Generator) -> Array:
-        shape = (len(self.accounts[0].targets), self.space.basis.shape[1])
+        shape = (len(self.hypotheses[0].targets), self.space.basis.shape[1])
         return rng.uniform(self.prior.low, self.prior.high, shape)
 
     def _fit(self, which: int, rows: Array, steps: int) -> LeastSquaresFit:
-        problem = self.accounts[which]
+        problem = self.hypotheses[which]
 
         def gap(flat: Tensor) -> Tensor:
             x = self.space.rows(flat.reshape(len(rows), -1))
@@ -126,4 +129,4 @@ class RowSpaceFit:
 
     @cached_property
     def _scale(self) -> float:
-        return float(self.accounts[0].message.double().norm())
+        return float(self.hypotheses[0].message.double().norm())

@@ -1,7 +1,16 @@
-"""Invert one message in stages: closed forms first, then a fit in few coordinates, then descent on the entries.
+"""Invert one message of a network in stages: closed forms, then a fit in few coordinates, then descent on all entries.
 
-After each stage the rows found so far are simulated. If they send what was observed, the inversion ends; otherwise the
-next stage begins, and the rows that explain the message best are kept.
+The input is a gradient or model update (the message), the parameters at which it was computed, and the rows' labels or
+guesses of them. Stages, from the cheapest:
+
+1. closed forms from the first linear layer: the ratio of its weight and bias gradients for one row, or the separation
+   of the rows behind ReLUs (`row_separation`);
+2. Levenberg-Marquardt on the rows' coordinates in the row space of that layer's gradient (`row_space_fit`);
+3. L-BFGS on all entries of the rows, with ReLUs smoothed at first (`smoothed_relu`), and signed Adam on the cosine
+   distance (Geiping et al. 2020).
+
+After each stage the rows found so far are simulated. If they send the observed message, the inversion ends; otherwise
+the next stage begins, and the rows that explain the message best are kept.
 """
 
 from __future__ import annotations
@@ -151,7 +160,7 @@ class StagedInversion:
             found = self._descend(problem, found, rng)
         return replace(found, seconds=time.perf_counter() - begun, targets=problem.targets.numpy())
 
-    def read(
+    def from_first_layer(
         self, point: torch.Tensor, message: torch.Tensor, first: FirstLayerEvidence, classes: int
     ) -> RecoveredRows | None:
         """Return rows and labels in closed form from the first layer; `None` unless they explain the message."""
@@ -165,18 +174,18 @@ class StagedInversion:
             return None
         return RecoveredRows(rows, residual, first.stage, seconds=time.perf_counter() - begun, targets=labels)
 
-    def among(
-        self, accounts: Sequence[InversionProblem], rng: np.random.Generator, first: FirstLayerEvidence | None
+    def with_unknown_labels(
+        self, hypotheses: Sequence[InversionProblem], rng: np.random.Generator, first: FirstLayerEvidence | None
     ) -> RecoveredRows:
-        """Invert one message under several accounts of its targets, the likeliest first.
+        """Invert one message under several hypotheses about its labels, the likeliest first.
 
-        A few steps of the fit in the row space choose the account: the first that comes near. Where that fit cannot
-        be used, the first account is taken.
+        A few steps of the fit in the row space choose the hypothesis: the first with a small residual. Where that fit
+        cannot be used, the first hypothesis is taken.
         """
         begun, which, spent = time.perf_counter(), 0, 0
-        if len(accounts) > 1 and (fits := self._row_space_fit(accounts, first)) is not None:
-            which, spent = fits.nearest_account(rng)
-        found = self(accounts[which], rng, first)
+        if len(hypotheses) > 1 and (fits := self._row_space_fit(hypotheses, first)) is not None:
+            which, spent = fits.choose_hypothesis(rng)
+        found = self(hypotheses[which], rng, first)
         seconds = time.perf_counter() - begun
         return replace(found, evaluations=found.evaluations + spent, seconds=seconds)
 
@@ -229,15 +238,15 @@ class StagedInversion:
         return RecoveredRows(rows, self._matching(problem).relative(rows), first.stage, targets=targets.numpy())
 
     def _row_space_fit(
-        self, accounts: Sequence[InversionProblem], first: FirstLayerEvidence | None
+        self, hypotheses: Sequence[InversionProblem], first: FirstLayerEvidence | None
     ) -> RowSpaceFit | None:
         """Return the fit in the row space; `None` without such a space, or where its Jacobian would be too large."""
         if first is None or not self.effort.exact:
             return None
         space, effort = RowSpace(first.row_space), self.effort
-        if 8 * first.count * space.width * len(accounts[0].message) > min(effort.memory, _JACOBIAN):
+        if 8 * first.count * space.width * len(hypotheses[0].message) > min(effort.memory, _JACOBIAN):
             return None
-        return RowSpaceFit(self.network, self.simulation, accounts, space, self.prior, effort.fits, effort.solved)
+        return RowSpaceFit(self.network, self.simulation, hypotheses, space, self.prior, effort.fits, effort.solved)
 
     def _descend(self, problem: InversionProblem, best: RecoveredRows, rng: np.random.Generator) -> RecoveredRows:
         """Run L-BFGS on the entries; where it fails, signed Adam on cosine distance, then L-BFGS from there."""

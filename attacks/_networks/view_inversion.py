@@ -11,7 +11,7 @@ from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.gradient_rounds import method_of
-from securefed.attacks._requirements import too_long, untold
+from securefed.attacks._requirements import too_long, why_incomplete
 from securefed.errors import ConfigError, TranscriptError
 
 _VECTORS = 16
@@ -58,7 +58,7 @@ class NetworkInversion:
             return "It inverts networks in torch; other attacks invert linear models."
         if not method.replayable:
             return "It simulates local steps by additions and products, and these pass through a proximal operator."
-        if (reason := untold(observed.rounds[:1])) is not None:  # it reads only the first round
+        if (reason := why_incomplete(observed.rounds[:1])) is not None:  # it reads only the first round
             return reason
         rows = sum(target.public.rows[client] for client in observed.rounds[0].members)
         if rows > self.largest:
@@ -84,7 +84,7 @@ class NetworkInversion:
 
         first_round, public, problem = read_first_round(observed, target), target.public, method_of(target).problem
         rows, gradient = sum(first_round.simulation.sizes), first_round.gradient()
-        aims = None if _has_labels(problem) else _companions(problem, rows, rng)
+        known_targets = None if _has_labels(problem) else _companions(problem, rows, rng)
         low = -public.feature_bound if self.low is None else self.low
         shape = getattr(problem, "image_shape", None)
         prior = RowPrior(low, public.feature_bound, image=tuple(shape) if shape and len(shape) == 3 else None)
@@ -99,14 +99,14 @@ class NetworkInversion:
         )
         network, point, message = first_round.network, first_round.point, first_round.message
         inversion = StagedInversion(network, first_round.simulation, public.features, prior, effort)
-        probe = torch.zeros(1, dtype=torch.int64) if aims is None else aims[:1]
+        probe = torch.zeros(1, dtype=torch.int64) if known_targets is None else known_targets[:1]
         try:
             inversion.require_memory(rows)
             first = FirstLayerEvidence.of(network, point, gradient, probe, rows, public.features, rng)
-            if aims is None:
+            if known_targets is None:
                 found = invert_unlabelled(inversion, point, message, gradient, first, rows, public.classes, rng)
             else:
-                found = inversion(InversionProblem(point, message, aims), rng, first)
+                found = inversion(InversionProblem(point, message, known_targets), rng, first)
         except ConfigError as error:
             raise TranscriptError(str(error)) from error
         value = np.nan_to_num(found.rows)
@@ -115,7 +115,7 @@ class NetworkInversion:
         return Reconstruction(
             "samples",
             value,
-            labels=found.targets if aims is None else None,
+            labels=found.targets if known_targets is None else None,
             residual=float(found.residual),
             unknowns=value.size,
             members=observed.rounds[0].members,

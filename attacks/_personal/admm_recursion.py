@@ -1,4 +1,10 @@
-"""Compute the local and personal models of consensus ADMM from what its clients send."""
+"""Compute the local and personal models of consensus ADMM from what its clients send.
+
+In FLAME and FedADMM, w is the broadcast model, w_i and pi_i are client i's local model and dual variable, rho > 0 is
+the penalty, and in FLAME theta_i is its personal model, lambda the attraction to w_i and a_i the client's weight. A
+client sends the change dz_i of z_i = w_i + pi_i / rho. All of them start at public values, so that the server can run
+the clients' update rules backwards (`recover_states`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from securefed.algorithms._personalized.flame import FLAME
 from securefed.algorithms._personalized.pfedme import PFedMe
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._personal.message_denoising import denoised, is_distorted, without_rows
-from securefed.attacks._requirements import too_long, untold
+from securefed.attacks._requirements import too_long, why_incomplete
 from securefed.errors import TranscriptError
 
 
@@ -60,10 +66,10 @@ def recover_states(
         z = z + dz
         locals_.append((z + w - duals[-1] / rho) / 2)
         duals.append((duals[-1] + rho * (z - w)) / 2)
-    own, pi = np.stack(locals_), np.stack(duals)
-    personal = own + pi / (method.attraction * share) if isinstance(method, FLAME) else own
+    local, pi = np.stack(locals_), np.stack(duals)
+    personal = local + pi / (method.attraction * share) if isinstance(method, FLAME) else local
     personal[0] = start
-    return ADMMStates(own, pi, personal)
+    return ADMMStates(local, pi, personal)
 
 
 def states_of_view(observed: View, target: Target) -> ADMMStates:
@@ -92,7 +98,7 @@ def why_no_states(observed: View, target: Target) -> str | None:
     method = target.algorithm
     if not isinstance(method, ConsensusADMM):
         return "It computes the duals of consensus ADMM, and this algorithm has none."
-    if (reason := untold(observed.rounds)) is not None:
+    if (reason := why_incomplete(observed.rounds)) is not None:
         return reason
     if len({item.members for item in observed.rounds}) > 1:
         return "It adds up what the same clients send, and here the clients change from round to round."
@@ -123,7 +129,7 @@ class ADMMRecursion:
             return why_no_states(observed, target) or _too_long(observed, target)
         if target.algorithm.local_epochs is None and target.algorithm.local_steps > 1:
             return "Several updates of w_i a round hide theta_i in their sum; use personal/replay."
-        return untold(observed.rounds) or _too_long(observed, target)
+        return why_incomplete(observed.rounds) or _too_long(observed, target)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Run the attack, as `Attack.run`."""

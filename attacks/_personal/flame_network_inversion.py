@@ -139,12 +139,14 @@ class FLAMENetworkInversion:
         message, labelled = gradients.reshape(-1), first.labelled(public.classes)
         if labelled is None:
             counted = count_labels(unpenalised, start, gradients[0], rows, public.features, public.classes)
-            accounts = [InversionProblem(start, message, torch.as_tensor(own)) for own in islice(counted, _COUNTS)]
-            return inversion.among(accounts, rng, first)
-        account = InversionProblem(start, message, torch.as_tensor(labelled[1]))
+            hypotheses = [
+                InversionProblem(start, message, torch.as_tensor(labels)) for labels in islice(counted, _COUNTS)
+            ]
+            return inversion.with_unknown_labels(hypotheses, rng, first)
+        hypothesis = InversionProblem(start, message, torch.as_tensor(labelled[1]))
         if stochastic(method, (rows,)):  # a fit of guessed batches is no better than the closed form
-            return inversion.closed_form(account, first)
-        return inversion(account, rng, first)
+            return inversion.closed_form(hypothesis, first)
+        return inversion(hypothesis, rng, first)
 
 
 def _paths(
@@ -159,10 +161,10 @@ def _paths(
     if method.anchor == "global":
         model = Model(method.problem, target.public)
         anchors = np.stack([model.vector("", item.broadcast) for item in observed.rounds])
-    starts, ends, held = (
+    starts, ends, drawn_to = (
         torch.as_tensor(np.ascontiguousarray(value), dtype=network.dtype)
         for value in (states.personal[:-1], states.personal[1:], anchors)
     )
     steps = len(method.draw(rows, np.random.default_rng(0)).parts)
-    simulation = FLAMESimulation(FLAMELocalSteps(method), target.public, starts, held, steps)
+    simulation = FLAMESimulation(FLAMELocalSteps(method), target.public, starts, drawn_to, steps)
     return simulation, simulation.mean_gradients(network, ends - starts)

@@ -90,11 +90,11 @@ class FLAMERowFit(FittingAttack):
             raise TranscriptError(reason)
         method, states, linear = target.algorithm, states_of_view(observed, target), LinearModel.of(target)
         assert isinstance(method, FLAME) and linear is not None  # `applies` refuses others
-        model, seen = Model(method.problem, target.public), []
+        model, history = Model(method.problem, target.public), []
         for k, item in enumerate(observed.rounds):
             anchor = states.local[k] if method.anchor == "local" else model.vector("", item.broadcast)
             received = {"x": states.personal[k], "anchor": anchor}
             total = {"delta": states.personal[k + 1] - states.personal[k]}
-            seen.append(GradientRound(received, total, tuple(item.members)))
-        scene = problem_from_rounds(FLAMELocalSteps(method), linear, target.public, tuple(seen), rounds=self.rounds)
+            history.append(GradientRound(received, total, tuple(item.members)))
+        scene = problem_from_rounds(FLAMELocalSteps(method), linear, target.public, tuple(history), rounds=self.rounds)
         return self.solve(scene, rng)

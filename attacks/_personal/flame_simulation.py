@@ -1,4 +1,12 @@
-"""Simulate FLAME's local steps through a network, all rounds at once, in torch."""
+"""Simulate FLAME's local steps through a network, all rounds at once, in torch.
+
+Given are the personal models theta_i at both ends of each round (`admm_recursion`). A round's steps
+
+    theta <- theta - eta (grad f(theta) + lambda (theta - w))
+
+with learning rate eta, attraction lambda and anchor w are linear in the gradients grad f, so that the ends give a
+weighted mean of these; the simulation computes the same mean for hypothetical rows.
+"""
 
 from __future__ import annotations
 

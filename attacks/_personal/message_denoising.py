@@ -4,7 +4,8 @@ A client's steps are linear in what it received and in its gradients. If the gra
 
     message_t = known_t + sum_{s <= t} A_ts g_s,
 
-where known_t is what a client without rows would send, and the A_ts are numbers. The gradients of one client resemble
+where known_t is what a client without rows would send, and the A_ts are numbers that the learning rate and the number
+of local steps determine. The gradients of one client resemble
 each other. Their prior is normal with mean 0, a size within the public bound and a correlation between rounds; both are
 averaged over a grid, weighted by the likelihood of the messages. The posterior mean tends to the message itself for
 little noise, and to `known` for much.
@@ -33,7 +34,7 @@ _CORRELATIONS = (0.0, 0.5, 0.9, 0.99)
 """Grid of correlations between the gradients of two rounds."""
 _SIZES = np.geomspace(1e-6, 1.0, 61)
 """Grid of sizes of what the gradients add to a message, relative to the public bound of its entries: ten a decade."""
-_TURNS, _SETTLED = 8, 1e-9
+_MOST_ALTERNATIONS, _CONVERGED = 8, 1e-9
 """Most alternations between factors of clips and gradients, and the change of the factors at which they end."""
 _UNCLIPPED = 1 - 1e-9
 """A single message shorter than this share of the clipping norm was not clipped."""
@@ -197,7 +198,7 @@ class DistortedMessages:
             response: A (rounds, rounds).
         """
         found, factors, earlier = known, np.ones(self.noise.shape), np.tril(response, -1)
-        for _ in range(min(_TURNS, len(known)) if any(self.clips) else 1):
+        for _ in range(min(_MOST_ALTERNATIONS, len(known)) if any(self.clips) else 1):
             gradients = solve_triangular(response, found - known, lower=True)
             old, factors = factors, self._factors(known + earlier @ gradients)
             found = np.empty_like(self.messages)
@@ -206,7 +207,7 @@ class DistortedMessages:
                 excess = self.messages[:, places] / scale[:, None] - known[:, places]
                 cleaned = posterior_mean(excess, response, self.noise[:, k] / scale, self.bounds[k])
                 found[:, places] = known[:, places] + cleaned
-            if np.max(np.abs(factors - old)) < _SETTLED:
+            if np.max(np.abs(factors - old)) < _CONVERGED:
                 break
         return found
 
@@ -220,12 +221,12 @@ class DistortedMessages:
         for t, together in enumerate(self.clips):
             for chosen, norm in together:
                 places = np.concatenate([np.r_[self.tensors[k]] for k in chosen])
-                own, noise = self.messages[t, places], float(self.noise[t, chosen].max())
+                message, noise = self.messages[t, places], float(self.noise[t, chosen].max())
                 length = float(np.linalg.norm(expected[t, places]))
-                unclipped = self.alone and not noise and float(np.linalg.norm(own)) < _UNCLIPPED * norm
+                unclipped = self.alone and not noise and float(np.linalg.norm(message)) < _UNCLIPPED * norm
                 if length <= norm or unclipped:
                     continue
-                predicted, along = norm / length, float(own @ expected[t, places]) / length**2
+                predicted, along = norm / length, float(message @ expected[t, places]) / length**2
                 unsure = (_UNSURE * predicted) ** 2
                 mixed = predicted + unsure / (unsure + (noise / length) ** 2) * (along - predicted)
                 out[t, chosen] = np.clip(mixed, predicted / 2, 1.0)

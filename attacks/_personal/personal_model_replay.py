@@ -58,15 +58,15 @@ class PersonalModelReplay:
         """Run the attack, as `Attack.run`."""
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
-        model, seen = LinearModel.of(target), read_rounds(denoised(observed, target), target)
+        model, history = LinearModel.of(target), read_rounds(denoised(observed, target), target)
         guess = read_rounds(without_rows(observed, target), target) if is_distorted(observed) else ()
         assert model is not None  # `applies` refuses other models
         alone = len(observed.members) == 1
         found = self.fit.run(observed, target, rng) if alone else None
         if found is not None and found.labels is not None and found.residual <= SOLVED:
-            value, how = _replayed(target, model, seen, found.value, found.labels), "rows fitted, rounds replayed"
+            value, how = (_replayed(target, model, history, found.value, found.labels), "rows fitted, rounds replayed")
         else:
-            value, how = _constant(target, model, seen), "gradients taken to be constant in a round"
+            value, how = _constant(target, model, history), "gradients taken to be constant in a round"
         if not np.isfinite(value).all():
             raise TranscriptError("the view's messages lead to numbers that are not finite")
         residual = found.residual if found is not None else float("nan")
@@ -83,7 +83,9 @@ class PersonalModelReplay:
         )
 
 
-def _replayed(target: Target, model: LinearModel, seen: tuple[GradientRound, ...], rows: Array, labels: Array) -> Array:
+def _replayed(
+    target: Target, model: LinearModel, history: tuple[GradientRound, ...], rows: Array, labels: Array
+) -> Array:
     """Return the personal model of a client with these rows."""
     targets, weights = model.targets(labels), np.full(len(rows), 1.0 / len(rows))
 
@@ -94,17 +96,17 @@ def _replayed(target: Target, model: LinearModel, seen: tuple[GradientRound, ...
     steps = local_steps(method)
     work = LocalTraining(gradient, gradient, target.public, count, (0,) * steps, (count,) * steps)
     memory = method.memory(Model(method.problem, target.public))
-    for item in seen:
+    for item in history:
         memory = method.steps(item.received, memory, work)[1]
     return np.asarray(memory[0])
 
 
-def _constant(target: Target, model: LinearModel, seen: tuple[GradientRound, ...]) -> Array:
+def _constant(target: Target, model: LinearModel, history: tuple[GradientRound, ...]) -> Array:
     """Return the personal model of a client whose gradients are constant in each round, the mean over the members."""
     method, public = method_of(target), target.public
     memory = method.memory(Model(method.problem, public))
     steps = local_steps(method)
-    for item, read_as in zip(seen, estimate_gradients(seen, method, public, model), strict=True):
+    for item, read_as in zip(history, estimate_gradients(history, method, public, model), strict=True):
         rows = float(np.mean([public.rows[client] for client in item.members]))
         mean = read_as.gradient / (rows * len(item.members))
 

@@ -29,7 +29,7 @@ RECOVERED = 1e-3
 """Largest error of a pixel of a row that counts as recovered; pixels lie in [0, 1]."""
 METHOD = DSGD(learning_rate=1.0)
 ATTACK = SampleFit(search=MultiStartSearch(budget=2500))
-"""The audit's own budget of 150 steps is two heats of starts, which need not hold the right counts of labels."""
+"""The audit's own budget of 300 Jacobians need not last until the right counts of labels are tried."""
 
 
 def main() -> None:

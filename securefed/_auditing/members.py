@@ -286,7 +286,7 @@ def _game(
 ) -> CanaryGame:
     """The target's part: what was seen less what every other member sent, which this adversary knows."""
     replay = Replay(observed, target, through=through)
-    seen = replay.seen
+    seen = replay.messages
     for index, client in enumerate(replay.members):
         if client != _TARGET:
             seen = seen - replay.alone(index, clients[client])

@@ -151,7 +151,7 @@ def audit_algorithm(
         for place, what in enumerate(looks):
             budget = TimeBudget.of(left / ((seeds - seed) * len(looks) - place))
             run.look(what, budget)
-            left -= budget.seconds - max(budget.left, 0.0)
+            left -= budget.seconds - max(budget.remaining, 0.0)
     known = ["the algorithm, its hyper-parameters, every broadcast and each client's number of rows are public"]
     known += ["what the rounds leave open is filled in from the pooled rows, which are every attack's baseline too"]
     if labelled:

@@ -13,8 +13,7 @@ from securefed.algorithms._pca import SSI
 from securefed.attacks import views
 from securefed.attacks._base import Target, View
 from securefed.attacks._generic import ClearRows, FitRows, ProbeGram, Replay
-from securefed.attacks._generic.moment_map import pack, unpack
-from securefed.attacks._generic.moment_probe import departure
+from securefed.attacks._generic.moment_map import ScaledClientStep, pack, unpack
 from securefed.attacks._gram import PowerGram
 from securefed.attacks.scores import match, relative_error
 from securefed.datasets._base import Dataset
@@ -59,7 +58,7 @@ Z = {"z": np.linalg.qr(RNG.normal(size=(5, 2)))[0]}
 def test_a_replay_of_the_truth_is_what_was_sent(function, view) -> None:
     again = replay(function, Z, rotate, view=view)
     truth = np.concatenate([DATA[i].x for i in again.members])
-    np.testing.assert_allclose(again(truth), again.seen, atol=1e-12)
+    np.testing.assert_allclose(again(truth), again.messages, atol=1e-12)
     assert again.residual(truth) < 1e-14
     assert again.residual(-truth[::-1] / 2) > 0.1
     assert again.deterministic
@@ -70,7 +69,7 @@ def test_a_replay_of_the_truth_is_what_was_sent(function, view) -> None:
 def test_moments_are_recovered_exactly_where_the_rounds_span_the_features(function, view) -> None:
     again = replay(function, Z, rotate, view=view)
     rows = np.concatenate([DATA[i].x for i in again.members])
-    found = ProbeGram().attack(again, RNG)
+    found = ProbeGram().solve(again, RNG).gram()
     assert relative_error(found.value, rows.T @ rows) < 1e-7
     assert found.residual < 1e-9
     assert found.members == frozenset(again.members)
@@ -90,7 +89,7 @@ def test_a_prior_fills_in_what_the_rounds_leave_open() -> None:
     short = replay(product, Z, rotate, rounds=1)
     rows = DATA[1].x
     truth = rows.T @ rows
-    bare, helped = ProbeGram().attack(short, RNG), ProbeGram().attack(short, RNG, rows[:3])
+    bare, helped = ProbeGram().solve(short, RNG).gram(), ProbeGram().solve(short, RNG, rows[:3]).gram()
     assert relative_error(helped.value, truth) < relative_error(bare.value, truth)
     assert bare.rank < bare.unknowns
 
@@ -108,12 +107,12 @@ def test_a_prior_fills_in_what_the_rounds_leave_open() -> None:
 def test_what_is_no_sum_of_quadratic_functions_is_refused(function) -> None:
     again = replay(function, Z)
     with pytest.raises(TranscriptError, match=r"not linear|at random"):
-        ProbeGram().attack(again, RNG)
+        ProbeGram().solve(again, RNG).gram()
 
 
 def test_the_departure_is_round_off_for_a_linear_step_only() -> None:
-    assert departure(replay(shifted, Z), RNG) < 1e-12
-    assert departure(replay(lambda rows, b: {"y": (rows**2 + 1e-3 * rows**3).sum(0)}, Z), RNG) > 1e-5
+    assert ScaledClientStep(replay(shifted, Z)).departure(RNG) < 1e-12
+    assert ScaledClientStep(replay(lambda rows, b: {"y": (rows**2 + 1e-3 * rows**3).sum(0)}, Z)).departure(RNG) > 1e-5
 
 
 def test_packing_keeps_norms_and_is_inverted() -> None:

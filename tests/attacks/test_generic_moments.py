@@ -50,7 +50,7 @@ def plain(rows, broadcast, labels):
 def test_the_gram_matrix_is_exact_behind_labels(function, data, view) -> None:
     again = replay(function, data, view)
     rows = np.concatenate([data[i].x for i in again.members])
-    found = ProbeGram().attack(again, np.random.default_rng(0))
+    found = ProbeGram().solve(again, np.random.default_rng(0)).gram()
     assert relative_error(found.value, rows.T @ rows) < 1e-7
     assert found.diagnostics["explained"]
 
@@ -66,7 +66,7 @@ def test_the_gram_matrix_is_exact_behind_labels(function, data, view) -> None:
 )
 def test_what_is_no_sum_over_rows_of_each_class_is_refused(function) -> None:
     with pytest.raises(TranscriptError, match="not linear in the rows' moments"):
-        ProbeGram().attack(replay(function, CLASSES), np.random.default_rng(0))
+        ProbeGram().solve(replay(function, CLASSES), np.random.default_rng(0)).gram()
 
 
 def test_numbers_of_labels_are_exact_where_the_messages_tell_them() -> None:

@@ -51,8 +51,8 @@ def noisy(multiplier, seed=0):
 
 def test_a_replayed_client_clips_as_the_defence_does() -> None:
     replay, rows, _ = scene(clip(0.1))
-    np.testing.assert_allclose(replay(rows), replay.seen, rtol=1e-12)
-    assert np.linalg.norm(undistorted(replay)(rows) - replay.seen) > 0.1
+    np.testing.assert_allclose(replay(rows), replay.messages, rtol=1e-12)
+    assert np.linalg.norm(undistorted(replay)(rows) - replay.messages) > 0.1
 
 
 def test_rows_are_fitted_through_a_clip() -> None:

@@ -13,7 +13,7 @@ from securefed._runtime.federation import Federation
 from securefed.attacks import views
 from securefed.attacks._base import Target
 from securefed.attacks._generic import ClearRows, FitRows, ProbeGram, RegressCounts, RegressRows, Replay
-from securefed.attacks._generic.moment_probe import departure
+from securefed.attacks._generic.moment_map import ScaledClientStep
 from securefed.attacks._generic.row_regression import KernelRidge, _rows, _solved
 from securefed.attacks.scores import match, relative_error
 from securefed.datasets._base import Dataset
@@ -163,9 +163,9 @@ def test_a_step_that_tells_real_rows_from_tried_ones_is_not_called_linear() -> N
         return {"m": rows.T @ rows, "u": rows * (rows >= 0).all()}
 
     again = replay(positive, drawn(0))
-    assert departure(replace(again, prior=None), np.random.default_rng(0)) < 1e-12  # the trap
-    assert departure(again, np.random.default_rng(0)) > 0.1
-    blind = ProbeGram().attack(replace(again, prior=None), np.random.default_rng(0))
+    assert ScaledClientStep(replace(again, prior=None)).departure(np.random.default_rng(0)) < 1e-12  # the trap
+    assert ScaledClientStep(again).departure(np.random.default_rng(0)) > 0.1
+    blind = ProbeGram().solve(replace(again, prior=None), np.random.default_rng(0)).gram()
     assert not blind.diagnostics["explained"]
 
 

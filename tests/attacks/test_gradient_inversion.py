@@ -17,7 +17,7 @@ from securefed.attacks._gradient_inversion import DLG, NaiveDescent, SampleFit, 
 from securefed.attacks._gradient_inversion.gradient_rounds import read_rounds
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
 from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation
-from securefed.attacks._gradient_inversion.sum_equations import SumEquations, data_free_messages
+from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 from securefed.attacks.scores import sample_error
 from securefed.datasets._base import Dataset
 from securefed.defenses._chain import chain
@@ -216,12 +216,12 @@ def true_system(method):
     target = Target(method, federation.public)
     seen = read_rounds(views.sum_only(federation.transcript, None), target)
     simulation = RoundSimulation(method, LinearModel.of(target), federation.public, seen, (0, 1))
-    system = SumEquations.in_row_space(simulation, 64)
+    system = SumEquations.in_row_space(simulation)
     rows = np.vstack([c.x for c in clients])
     # Logistic rounds may span less than the rows; what lies outside the span is not in the messages at W = 0.
     if len(system.basis) < len(rows):
         basis = np.linalg.svd(rows, full_matrices=False)[2]
-        system = SumEquations.in_basis(simulation, basis, system.scales, data_free_messages(simulation, 64))
+        system = SumEquations.in_basis(simulation, basis, system.scales)
     return system, rows @ system.basis.T, np.concatenate([c.y for c in clients])
 
 

@@ -111,9 +111,7 @@ def test_slopes_are_those_of_the_residual(method, pooled) -> None:
     """Along a random direction, against central differences; clients of two, three and one rows."""
     first, both, target, _ = scene(method, sizes=(2, 3, 1), rounds=3)
     seen, model = read_rounds(both if pooled else first, target), LinearModel.of(target)
-    system = SumEquations.in_row_space(
-        RoundSimulation(method_of(target), model, target.public, seen, seen[0].members), 64
-    )
+    system = SumEquations.in_row_space(RoundSimulation(method_of(target), model, target.public, seen, seen[0].members))
     rng = np.random.default_rng(0)
     x, along = rng.normal(size=(2, *system.shape))
     labels = rng.integers(0, 2, len(x))

@@ -164,7 +164,7 @@ def test_messages_are_as_probable_as_the_joint_normal_law_has_it():
         forward = np.kron(linear.counts, np.eye(5))
         law = multivariate_normal(np.zeros(35), forward @ cov @ forward.T + np.eye(35))
         off = np.sum((linear.bias[:, 0] - linear.counts @ each) ** 2) / 2
-        values.append(linear.likelihood(prior, each) - law.logpdf(messages.ravel()) + off)
+        values.append(linear.likelihoods([prior], each[None])[0, 0] - law.logpdf(messages.ravel()) + off)
     assert values[0] == pytest.approx(values[1], abs=1e-9)  # up to a constant
 
 
@@ -203,7 +203,7 @@ def test_labels_are_counted_under_noise_and_are_sure_where_it_is_weak():
     certain = []
     for multiplier in (0.05, 5.0):
         target, observed, _, labels = view(DSGD(), noised(multiplier), views.released, sizes=(1,) * 5, seed=1)
-        system = whitened_equations(problem_from_view(observed, target, rounds=6).simulation, 64)
+        system = whitened_equations(problem_from_view(observed, target, rounds=6).simulation)
         counts, sure = likeliest_label_counts(system)
         if multiplier < 1:
             np.testing.assert_array_equal(counts, np.bincount(labels, minlength=10))

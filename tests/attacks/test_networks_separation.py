@@ -11,7 +11,6 @@ from securefed.attacks._networks import row_separation
 from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.attacks._networks.last_layer_labels import plausible_label_counts
 from securefed.attacks._networks.row_separation import FirstLayerGradient, ratio, row_space, separate
-from securefed.attacks._networks.single_row_outputs import sparse_columns
 from securefed.attacks.scores import sample_error
 
 
@@ -40,21 +39,6 @@ def test_rows_behind_relu_are_separated(rows: int, outputs: int) -> None:
     found = separate(seen, rows, np.random.default_rng(0))
     assert found is not None
     assert sample_error(found, x) < 1e-8
-
-
-@pytest.mark.parametrize(("rows", "outputs"), [(2, 40), (5, 100), (8, 1000)])
-def test_outputs_that_few_rows_reach_tell_all_columns(rows: int, outputs: int) -> None:
-    rng = np.random.default_rng(rows)
-    D = slopes(rows, outputs, rng, 0.5).T
-    turn = rng.normal(size=(rows, rows))
-    noise = 1e-9 * rng.normal(size=D.shape)
-    Q = sparse_columns(D @ turn + noise, 1e-9)
-    assert Q is not None
-    found = np.abs(turn @ Q)  # each column of D @ turn @ Q is one of D, up to its length
-    found /= found.max(axis=0)
-    assert (np.sort(found.argmax(axis=0)) == np.arange(rows)).all()
-    assert np.sort(found, axis=0)[:-1].max() < 1e-5
-    assert sparse_columns(slopes(rows, outputs, rng, 1.1).T @ turn, 1e-9) is None  # none is cut off
 
 
 def test_rounded_messages_are_separated_too() -> None:

@@ -208,7 +208,7 @@ def test_a_clip_that_moves_is_followed_by_the_adversary() -> None:
         through = partial(members._clipped, defense, known)
         game = members._game(observed, Target(what.build(), public), clients, canaries, 0.0, through)
         own = game.replay.alone(game.member, clients[0])
-        return float(np.linalg.norm(game.seen - own) / np.linalg.norm(own))
+        return float(np.linalg.norm(game.messages - own) / np.linalg.norm(own))
 
     assert max(plan.learned[0] for plan in plans.values()) > 5 * plans[0].learned[0]
     assert left(plans) < 0.02

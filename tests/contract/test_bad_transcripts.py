@@ -53,7 +53,7 @@ FEW = (
     "graph/ppgl",
 )
 """An algorithm of each family of attacks."""
-SHORT = MultiStartSearch(starts=2, first_steps=10, finalists=1, last_steps=40, budget=40)
+SHORT = MultiStartSearch(steps=40, budget=40)
 QUICK: dict[str, dict[str, Any]] = {
     "gradient_inversion/fit": {"search": SHORT},
     "personal/path": {"search": SHORT},

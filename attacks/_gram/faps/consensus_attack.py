@@ -22,7 +22,7 @@ from securefed.attacks._gram.faps.near_consensus import ROUNDS, evenly_spaced, n
 from securefed.attacks._gram.faps.round_by_round import is_solvable_by_rounds, solve_round_by_round, solves_subproblems
 from securefed.attacks._gram.faps.solution import FAPSSolution
 from securefed.attacks._gram.observed_rounds import Members, most_frequent_members, rounds_by_members, rows_of
-from securefed.attacks._requirements import untold
+from securefed.attacks._requirements import why_incomplete
 from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
 
@@ -81,7 +81,7 @@ class ConsensusGram:
         """Return why the attack cannot run on this view, or `None`."""
         if not isinstance(target.algorithm, FAPS):
             return "The messages are no masked products of FAPS."
-        if (reason := untold(observed.rounds)) is not None:
+        if (reason := why_incomplete(observed.rounds)) is not None:
             return reason
         if target.public.features > self.largest:
             need, have = (ROUNDS * features**2 * 3 * 8 / 2**20 for features in (target.public.features, self.largest))
