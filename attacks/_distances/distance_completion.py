@@ -35,11 +35,11 @@ def complete_undetermined(edges: Edges, distances: Array, hidden: Array, jacobia
     span = np.linalg.qr(np.delete(jacobian, hidden, axis=1))[0]
     rest = columns - span @ (span.T @ columns)  # what no other distance can make up for
     _, sizes, directions = np.linalg.svd(rest, full_matrices=False)
-    held = directions[sizes > _DETERMINED * np.linalg.norm(columns, 2)].T
-    return complete_distances(edges, distances, hidden, held)
+    determined = directions[sizes > _DETERMINED * np.linalg.norm(columns, 2)].T
+    return complete_distances(edges, distances, hidden, determined)
 
 
-def complete_distances(edges: Edges, distances: Array, free: Array, held: Array) -> Array:
+def complete_distances(edges: Edges, distances: Array, free: Array, determined: Array) -> Array:
     """Return the distances with those at `free` moved to the largest log-determinant, (edges,).
 
     Before a fit has converged, the other distances need not be distances of any signals; the added variances allow for
@@ -49,15 +49,15 @@ def complete_distances(edges: Edges, distances: Array, free: Array, held: Array)
         edges: of the graph.
         distances: (edges,) start of the search.
         free: indices of the distances that may move.
-        held: (free, directions), orthonormal directions in which they must not move.
+        determined: (free, directions), orthonormal directions in which they must not move.
     """
-    nearly = 0.0
+    added_variance = 0.0
     for nugget in _NUGGETS:
         scale = float(np.mean(distances))
         least = float(np.linalg.eigvalsh(centred_gram(edges.adjacency(distances)))[0])
-        nearly = max(nugget * scale, -2.4 * least)
+        added_variance = max(nugget * scale, -2.4 * least)
         for _ in range(_STEPS):
-            distances, gain = _newton(edges, distances, free, held, nearly)
+            distances, gain = _newton(edges, distances, free, determined, added_variance)
             if gain < _ENOUGH:
                 break
     return distances
@@ -75,7 +75,7 @@ def _log_determinant(matrix: Array) -> float:
         return -np.inf
 
 
-def _newton(edges: Edges, distances: Array, free: Array, held: Array, nugget: float) -> tuple[Array, float]:
+def _newton(edges: Edges, distances: Array, free: Array, determined: Array, nugget: float) -> tuple[Array, float]:
     """Return the distances after one damped Newton step by conjugate gradients, and the predicted gain."""
     size, heads, tails = edges.vertices, edges.ends[0][free], edges.ends[1][free]
     matrix = _shifted(edges, distances, nugget)
@@ -83,7 +83,7 @@ def _newton(edges: Edges, distances: Array, free: Array, held: Array, nugget: fl
     across = inverse[heads, tails]
 
     def inside(vector: Array) -> Array:
-        return np.asarray(vector - held @ (held.T @ vector))
+        return np.asarray(vector - determined @ (determined.T @ vector))
 
     def curvature(vector: Array) -> Array:
         moved = np.zeros((size, size))
@@ -93,17 +93,17 @@ def _newton(edges: Edges, distances: Array, free: Array, held: Array, nugget: fl
     slope = inside(-across)
     scale = 0.5 * (across**2 + inverse[heads, heads] * inverse[tails, tails])
     step, rest = np.zeros_like(slope), slope.copy()
-    along = near = inside(rest / scale)
-    begun = left = float(rest @ near)
+    along = preconditioned = inside(rest / scale)
+    initial = remaining = float(rest @ preconditioned)
     for _ in range(_INNER):
-        bent = curvature(along)
-        if not (left > 1e-6 * begun and along @ bent > 0):
+        bending = curvature(along)
+        if not (remaining > 1e-6 * initial and along @ bending > 0):
             break
-        length = left / float(along @ bent)
-        step, rest = step + length * along, rest - length * bent
-        near = inside(rest / scale)
-        left, last = float(rest @ near), left
-        along = near + left / last * along
+        length = remaining / float(along @ bending)
+        step, rest = step + length * along, rest - length * bending
+        preconditioned = inside(rest / scale)
+        remaining, last = float(rest @ preconditioned), remaining
+        along = preconditioned + remaining / last * along
     predicted, value, share = float(slope @ step), _log_determinant(matrix), 1.0
     while predicted > 0 and share > 1e-4:
         there = distances.copy()

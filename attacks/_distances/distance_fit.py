@@ -1,4 +1,13 @@
-"""Recover the distances behind graphs, by inverting the projected gradient steps that led to the graphs."""
+"""Recover the distances between vertices' signals from the graphs that clients send while they learn them.
+
+A client holds z_e, the squared distance between the signals at the two ends of edge e, summed over its N rows. In each
+round it makes K projected gradient steps on its edge weights w,
+
+    w <- max(0, v - eta [z / N - S^T(alpha / (S v + zeta)) + 4 beta v + pull (v - consensus)]),
+
+where v is w with momentum and S v are the degrees, and sends w or a multiple of it. The attack knows all but z: it
+simulates the steps as a function of z / N of every client in a sum, and fits that to the observed messages.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +37,11 @@ SOLVED = 1e-10
 """Residual, relative to the messages, at which a fit explains them."""
 _GOAL, _ROUND_OFF = 3e-15, 1e-13
 """Residual at which a search stops, and the same where distances are left open, so that steps are inexact."""
-_LONG, _SHORT = StallLimit(0.03), StallLimit(0.03, close=12)
-"""Patience of a search, and the same where distances are left open."""
+_LONG, _SHORT = StallLimit(0.03), StallLimit(0.03, far=5, close=5)
+"""Patience of a search, and the same where distances are left open: there completions follow, and 12 Jacobians in place
+of 5 take twice as long at 30 columns for the same errors."""
 _RANK_TOLERANCE = 1e-12
+"""Relative size below which a singular value of the Jacobian counts as zero: round-off of a simulation is 1e-14."""
 _STAGES = (1, 2, 3, 6, 14)
 """Numbers of rounds that are fitted one after the other, for one client."""
 _HOPELESS = 0.3
@@ -166,16 +177,24 @@ class DistanceFit:
         def linearised(p: Array) -> tuple[Array, Array]:
             return system.residual_and_jacobian(p.reshape(shape))
 
+        def residual(p: Array) -> Array:
+            return system.residual_and_jacobian(p.reshape(shape), slope=False)[0]
+
+        def search(point: Array) -> LeastSquaresFit:
+            return levenberg_marquardt(
+                linearised, point, steps=self.steps, goal=goal, residual=residual, patience=patience
+            )
+
         hidden = system.hidden
         goal, patience = (_ROUND_OFF, _SHORT) if len(hidden) else (_GOAL, _LONG)
         for _ in range(_COMPLETIONS if len(hidden) else 0):
-            end = levenberg_marquardt(linearised, point, steps=self.steps, goal=goal, patience=patience)
+            end = search(point)
             if not np.isfinite(end.norm):
                 return end
             point = complete_undetermined(edges_of(system.public.features), end.point, hidden, end.jacobian)
             if np.linalg.norm(point - end.point) < _SETTLED * np.linalg.norm(point):
                 break
-        return levenberg_marquardt(linearised, point, steps=self.steps, goal=goal, patience=patience)
+        return search(point)
 
     def _reconstruction(self, system: GraphSimulation, distances: Array, jacobian: Array) -> Reconstruction:
         rank, condition = 0, float("nan")

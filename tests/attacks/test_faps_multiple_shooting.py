@@ -45,7 +45,7 @@ def test_the_clients_own_subspaces_leave_nothing_and_its_counts_are_the_rules():
     X, parts = equations.probes[0], [equations.parametrisation.coordinates(S)]
     for k, Z in enumerate(equations.probes[1:], start=1):
         X = iterate_by_rule(InnerOperator(S, X, -off(X, S @ X), 0.15, Z), equations.algorithm)[1]
-        parts.append(shooting._chart(k, X).reshape(-1))
+        parts.append(shooting._coordinates_of(k, X).reshape(-1))
     point = np.concatenate(parts)
     assert shooting.counts(point).tolist() == counts.tolist()
     assert np.linalg.norm(shooting.residual(point, counts)) < 1e-12

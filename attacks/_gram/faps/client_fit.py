@@ -93,7 +93,7 @@ def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: 
     proof = SINGLE_PROOF if all(is_single_precision(o.message[PRODUCT]) for o in rounds) else PROOF
     noised = first_message_noise(rounds[0]) is None or not is_exact(rounds[0])
     for attempt, start in enumerate(_starts(guess, rows, starts)):
-        x = _shot(equations, start) if attempt % 2 else _climbed(equations, start, count)
+        x = _fit_by_shooting(equations, start) if attempt % 2 else _fit_round_by_round(equations, start, count)
         if x is None:
             continue
         fit = _accepted(equations, x, attempt + 1, proof)
@@ -158,7 +158,7 @@ def _starts(guess: Array, rows: int, number: int) -> Iterator[Array]:
         yield nearest_psd((1 - share) * guess + share * random, rows)
 
 
-def _climbed(equations: ClientEquations, start: Array, count: int) -> Array | None:
+def _fit_round_by_round(equations: ClientEquations, start: Array, count: int) -> Array | None:
     """Fit the first rounds, then more and more of them up to `count`; `None` where a stage gets stuck."""
     size, stages = equations.parametrisation.count, (*(stage for stage in _STAGES if stage < count), count)
     x, counts = equations.parametrisation.coordinates(start), np.zeros(0)
@@ -174,7 +174,7 @@ def _climbed(equations: ClientEquations, start: Array, count: int) -> Array | No
     return np.concatenate([x, counts])
 
 
-def _shot(equations: ClientEquations, start: Array) -> Array | None:
+def _fit_by_shooting(equations: ClientEquations, start: Array) -> Array | None:
     """Improve the start by multiple shooting over all rounds, then fit them; `None` where it gets stuck."""
     rounds = len(equations.probes)
     landed = MultipleShooting(equations).search(equations.parametrisation.coordinates(start), _SHOTS)

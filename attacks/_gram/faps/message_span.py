@@ -19,8 +19,6 @@ from securefed.attacks._base import RoundView
 
 _ROUND_OFF = 1e-12
 """Relative noise of a first message, and relative singular values, that count as round-off of double precision."""
-_SMALLEST = 1e-8
-"""Smallest relative singular value of the span of exact messages: below it no direction is known well enough."""
 _HIDDEN = 30.0
 """Directions below so many times the relative noise are taken for noise. Noise itself reaches about one time, so this
 leaves a margin; larger values give up the span of messages with faint directions.
@@ -74,7 +72,7 @@ def span_basis(rounds: Sequence[RoundView], rows: int) -> Array:
         exact = is_exact(rounds[0])
         hidden = _ROUND_OFF if exact else _HIDDEN * (first_message_noise(rounds[0]) or 0.0)
         count = int(np.sum(s > hidden * s[0]))
-        if (count == width or (exact and count < width)) and s[count - 1] > _SMALLEST * s[0]:
+        if count == width or (exact and count < width):
             return np.asarray(U[:, :count])
     return np.eye(features)
 

@@ -1,4 +1,4 @@
-"""Find a start for the fit of FAPS' client by multiple shooting.
+"""Find a start for the fit of FAPS' client by multiple shooting: Gram matrix S and inner counts from messages Y_k.
 
 A simulated client composes all its rounds, and where the inner iterations converge slowly a small change of S turns
 the subspaces by much: few starts of a fit of S alone succeed. Here S and every subspace X_k are unknown. Each message
@@ -106,7 +106,7 @@ class MultipleShooting:
 
     def residual(self, point: Array, counts: Array) -> Array:
         """Return the relative residuals of the messages, of what else is known of S, and of the links."""
-        S, subspaces = self._at(point)
+        S, subspaces = self._gram_and_subspaces(point)
         if S is None:
             return np.full(1, np.nan)
         try:
@@ -116,7 +116,7 @@ class MultipleShooting:
                 V, H = subspaces[k - 1], self._operator(S, subspaces, masks, k)
                 for _ in range(int(counts[k - 1])):
                     V = orth(H.times(V))
-                gaps.append(_weight(counts[k - 1]) * (self._chart(k, V) - self._block(point, k)))
+                gaps.append(_weight(counts[k - 1]) * (self._coordinates_of(k, V) - self._block(point, k)))
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
         return self._stack(
@@ -126,16 +126,16 @@ class MultipleShooting:
     def linearised(self, point: Array, counts: Array) -> tuple[Array, Array]:
         """Return `residual` and its derivative (equations, parameters)."""
         size, rounds = self._coordinates.count, len(self._received.probes)
-        S, subspaces = self._at(point)
+        S, subspaces = self._gram_and_subspaces(point)
         assert S is not None
         directions = self._coordinates.at(point[:size])
-        dXs = [self._moved(point, k) for k in range(rounds)]
+        dXs = [self._subspace_tangents(point, k) for k in range(rounds)]
         pairs = [mask(S, X, dX, directions) for X, dX in zip(subspaces, dXs, strict=True)]
         masks, d_masks = [W for W, _ in pairs], [dW for _, dW in pairs]
         rows, gaps, links = [], [], []
         for k, (X, dX, W, dW) in enumerate(zip(subspaces, dXs, masks, d_masks, strict=True)):
             dY = product_tangents(X, dX, W, dW, self._received.betas[k], self._received.probes[k])
-            rows.append(self._spread(dY / self._norms[k], k))
+            rows.append(self._jacobian_rows(dY / self._norms[k], k))
             if k:
                 H = self._operator(S, subspaces, masks, k)
                 moved = InnerOperatorDerivative(H, dXs[k - 1], d_masks[k - 1], directions)
@@ -143,8 +143,8 @@ class MultipleShooting:
                 for _ in range(int(counts[k - 1])):
                     V, dV = horizontal(H.times(V), moved.times(V, dV))
                 weight = _weight(counts[k - 1])
-                gaps.append(weight * (self._chart(k, V) - self._block(point, k)))
-                link = self._spread(self._chart_tangents(k, V, dV), k - 1)
+                gaps.append(weight * (self._coordinates_of(k, V) - self._block(point, k)))
+                link = self._jacobian_rows(self._coordinate_tangents(k, V, dV), k - 1)
                 link[:, self._columns(k)] -= np.eye(self._moves)
                 links.append(weight * link)
         more, slopes = self._of_gram(point[:size])
@@ -169,7 +169,7 @@ class MultipleShooting:
         """Return T_k, with X_k = orth(Z_k + B_k T_k), B_k an orthonormal basis of the complement of Z_k."""
         return point[self._columns(k)].reshape(self._bases[k].shape[1], -1)
 
-    def _at(self, point: Array) -> tuple[Array | None, list[Array]]:
+    def _gram_and_subspaces(self, point: Array) -> tuple[Array | None, list[Array]]:
         """Return S and the subspaces; `None` and nothing where the parameters are out of range."""
         probes = self._received.probes
         try:
@@ -179,7 +179,7 @@ class MultipleShooting:
             return None, []
         return (S if np.isfinite(S).all() else None), [probes[0], *rest]
 
-    def _moved(self, point: Array, k: int) -> Array:
+    def _subspace_tangents(self, point: Array, k: int) -> Array:
         """Return dX_k by the parameters of S, which do not move it, and by its own; X_0 has none."""
         Z, size = self._received.probes[k], self._coordinates.count
         if not k:
@@ -190,7 +190,7 @@ class MultipleShooting:
         own[:, :, np.arange(rank), np.arange(rank)] = B[:, :, None]
         return horizontal(Z + B @ self._block(point, k), d)[1]
 
-    def _spread(self, tangents: Array, k: int) -> Array:
+    def _jacobian_rows(self, tangents: Array, k: int) -> Array:
         """Return tangents (rows, parameters of S and X_k, columns) as rows of the whole Jacobian."""
         size = self._coordinates.count
         flat = tangents.transpose(0, 2, 1).reshape(-1, tangents.shape[1])
@@ -200,11 +200,11 @@ class MultipleShooting:
             out[:, self._columns(k)] = flat[:, size:]
         return out
 
-    def _chart(self, k: int, V: Array) -> Array:
+    def _coordinates_of(self, k: int, V: Array) -> Array:
         """Return T_k of the subspace V."""
         return np.asarray(self._bases[k].T @ V @ np.linalg.inv(self._received.probes[k].T @ V))
 
-    def _chart_tangents(self, k: int, V: Array, dV: Array) -> Array:
+    def _coordinate_tangents(self, k: int, V: Array, dV: Array) -> Array:
         """Return dT_k."""
         inverse = np.linalg.inv(self._received.probes[k].T @ V)
         T = self._bases[k].T @ V @ inverse
@@ -225,7 +225,7 @@ class MultipleShooting:
 
     def counts(self, point: Array) -> Array:
         """Return the inner counts of rounds 1, 2, ... by the rule, with this S and these subspaces."""
-        S, subspaces = self._at(point)
+        S, subspaces = self._gram_and_subspaces(point)
         rounds = range(1, len(self._received.probes))
         if self._received.steps is not None or S is None:
             return np.full(len(rounds), self._received.steps or 1)

@@ -1,4 +1,13 @@
-"""Find the most likely S behind FAPS messages that carry rounding errors or noise.
+"""Find the most likely Gram matrix S of one client from its FAPS messages, if these carry rounding errors or noise.
+
+Inputs are the messages Y_k, the S at which `client_fit` ended, and the estimate S_0 of `near_consensus`. The result
+minimises, over S, its largest eigenvalue and the inner counts,
+
+    sum_e (Y_e(S) - Y_e)^2 / var_e + ||x(S) - x(S_0)||^2 / away^2,
+    var_e = (even rms_k)^2 + (own Y_e)^2 + rounding_e^2,
+
+where e runs over the entries, rms_k is the root mean square of message k, x(S) are the parameters of S, and the
+three standard deviations `even`, `own`, `away` are fitted in turn with S.
 
 `client_fit` takes the first message as exact, beta with it, and gives all rounds the same weight. Near its solution
 every entry is weighted here by its own error, beta follows S, and what the messages leave open stays at the
@@ -231,12 +240,12 @@ class _NoiseWeightedEquations:
             fit = min(fit, self._moved((point + self._mean) / 2, sizes), key=lambda one: one.norm)
         for _ in range(_TURNS):
             point, before = fit.point, sizes
-            sizes = self._fitted(point, self._left(fit), sizes)
+            sizes = self._fitted(point, self._left_open(fit), sizes)
             if sizes.moved(before) < _SETTLED:
                 break
             fit = self._moved(point, sizes)
         fit = gauss_newton(lambda values: self._whitened(values, sizes), point, _LAST)
-        return self._told(fit, sizes, scale, rows)
+        return self._summary(fit, sizes, scale, rows)
 
     def least_error(self) -> float:
         """Return the bound at the start, taken as the truth, with nothing known but the messages."""
@@ -287,21 +296,21 @@ class _NoiseWeightedEquations:
         observed, away = self._deviations(sizes)
         return np.concatenate([self._seen.residual(point) / observed, (point - self._mean) / away])
 
-    def _fitted(self, point: Array, left: tuple[Array, float], sizes: _ErrorSizes) -> _ErrorSizes:
+    def _fitted(self, point: Array, left_open: tuple[Array, float], sizes: _ErrorSizes) -> _ErrorSizes:
         """Return the sizes that explain the residuals, each weighted by what the fit has left of it."""
         count = len(self._entries)
         variances = self._deviations(sizes)[0][:count] ** 2
-        free, told = left
+        free, determined = left_open
         kinds = np.stack([self._typical**2, self._entries**2], axis=1) * (free / variances)[:, None]
         rounding = free * self._seen.rounding.reshape(-1) ** 2 / variances
         even, own = np.sqrt(nnls(kinds, self._residual(point, sizes)[:count] ** 2 - rounding)[0])
         shift = float(np.linalg.norm((point - self._mean)[: self._size]))
-        return _ErrorSizes(float(even), float(own), shift / math.sqrt(max(told, 1.0)))
+        return _ErrorSizes(float(even), float(own), shift / math.sqrt(max(determined, 1.0)))
 
-    def _told(self, fit: LeastSquaresFit, sizes: _ErrorSizes, scale: float, rows: int) -> NoiseWeightedFit:
+    def _summary(self, fit: LeastSquaresFit, sizes: _ErrorSizes, scale: float, rows: int) -> NoiseWeightedFit:
         seen, size, count = self._seen, self._size, len(self._entries)
         deviations = self._deviations(sizes)[0][:count] / self._typical
-        free, told = self._left(fit)
+        free, determined = self._left_open(fit)
         whitened = self._residual(fit.point, sizes)[:count]
         residuals, left = (np.sum(v.reshape(len(seen.products), -1), axis=1) for v in (whitened**2, free))
         s = np.linalg.svd(np.linalg.qr(fit.jacobian, mode="r"), compute_uv=False)
@@ -312,7 +321,7 @@ class _NoiseWeightedEquations:
             noise=float(np.sqrt(np.mean(deviations**2))),
             residual=float(np.linalg.norm(whitened * deviations)) / math.sqrt(seen.products[0].size),
             unevenness=float(np.max(np.abs(residuals - left) / np.sqrt(2 * np.maximum(left, 1.0)))),
-            rank=round(told),
+            rank=round(determined),
             unknowns=size,
             condition=float(s[0] / s[-1]),
         )
@@ -326,7 +335,7 @@ class _NoiseWeightedEquations:
         spread = solve_triangular(np.linalg.qr(jacobian, mode="r"), moves.T, trans="T")
         return float(np.linalg.norm(spread) / np.linalg.norm(S))
 
-    def _left(self, fit: LeastSquaresFit) -> tuple[Array, float]:
+    def _left_open(self, fit: LeastSquaresFit) -> tuple[Array, float]:
         """Return what the fit leaves open.
 
         Returns:

@@ -1,4 +1,11 @@
-"""Simulate FAPS' client as a function of S, with its derivative.
+"""Simulate a FAPS client's messages Y_k as a function of its Gram matrix S, with their derivatives.
+
+The client receives Z_k, orthonormal (features, rank), and keeps a subspace X_k, with X_0 = Z_0. In round k it starts
+from X = X_{k-1} and iterates V <- orth(H V), c_k times, from V = X:
+
+    H = S + X W^T + W X^T + beta_k Z_k Z_k^T,   W = -(I - X X^T) S X    (12), (15), (16).
+
+The last V is X_k. It sends Y_k = beta_k X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k (19), W_k the mask W at X_k.
 
 Everything sent depends on the subspace of X alone, so tangents are kept horizontal: d(orth(N)) = (I - V V^T) dN R^-1.
 The inner count of a round may be a real number c = j + tau between two iterates, so that unknown counts can be fitted.
