@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
-    from securefed._auditing.epsilon_noise import audit_noise
-    from securefed._auditing.epsilon_records import audit_records
-    from securefed._auditing.imported import audit_transcript
-    from securefed._auditing.matrix import audit
-    from securefed._auditing.own import audit_algorithm
+    from securefed._auditing.differential_privacy.noise_audit import audit_noise
+    from securefed._auditing.differential_privacy.record_audit import audit_records
+    from securefed._auditing.own.own_audit import audit_algorithm
+    from securefed._auditing.registered.registered_audit import audit
+    from securefed._auditing.registered.transcript_audit import audit_transcript
     from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId, Transcript
     from securefed._persistence.packing import local
     from securefed._persistence.sealing import Seal
@@ -85,11 +85,11 @@ __all__ = [
 ]
 
 EXPORTS = {
-    "securefed._auditing.matrix": "audit",
-    "securefed._auditing.own": "audit_algorithm",
-    "securefed._auditing.epsilon_noise": "audit_noise",
-    "securefed._auditing.epsilon_records": "audit_records",
-    "securefed._auditing.imported": "audit_transcript",
+    "securefed._auditing.registered.registered_audit": "audit",
+    "securefed._auditing.own.own_audit": "audit_algorithm",
+    "securefed._auditing.differential_privacy.noise_audit": "audit_noise",
+    "securefed._auditing.differential_privacy.record_audit": "audit_records",
+    "securefed._auditing.registered.transcript_audit": "audit_transcript",
     "securefed._wrap": "secure_mean secure_sum",
     "securefed._runtime.federation": "Federation",
     "securefed._runtime.server": "Server Result",

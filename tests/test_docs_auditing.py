@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from securefed._auditing.imported import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, UNCHECKED, UNSOLVED
+from securefed._auditing.registered.transcript_audit import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, UNCHECKED, UNSOLVED
 from securefed._commands.cli import app
 
 PAGE = (Path(__file__).parents[1] / "docs" / "auditing.md").read_text()

@@ -98,4 +98,4 @@ def test_imports_work_beside_folders_of_the_same_names(installed: Path, tmp_path
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert (installed / "securefed" / "_auditing" / "report.html.j2").is_file()
+    assert (installed / "securefed" / "_auditing" / "report" / "report.html.j2").is_file()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefed import Dataset, Federation, Ledger, Limits, RunOptions, Transcript, chain
-from securefed._auditing import comparison
+from securefed._auditing.report import comparison
 from securefed._runtime.client_freezing import thaw
 from securefed.algorithms import SSI, LoSAC
 from securefed.attacks import views

@@ -27,12 +27,12 @@ import numpy as np
 from benchmarks.pages import leakage_page
 from benchmarks.pages.leakage_curves import CURVES, DATA, SUBJECTS, Point, asked, is_current
 from benchmarks.rows import RESULTS
-from securefed._auditing.attacking import Attacker
-from securefed._auditing.audit_cells import FEDERATION
 from securefed._auditing.cases import Prepared, case
-from securefed._auditing.cases.data import most_varied
-from securefed._auditing.runs import QUANTISED, TARGET
-from securefed._auditing.scoring import assess
+from securefed._auditing.cases.data_splits import most_varied
+from securefed._auditing.engine.results import FEDERATION
+from securefed._auditing.registered.attacker import Attacker
+from securefed._auditing.registered.scoring import assess
+from securefed._auditing.registered.seed_run import QUANTISED, TARGET
 from securefed._catalogue import algorithms
 from securefed._messages import ClientId, Transcript
 from securefed._runtime.federation import Federation
@@ -114,14 +114,16 @@ def measure(point: Point, seed: int) -> Finding:
     start = time.process_time()
     try:
         with limited(SECONDS):
-            done, refused = attacker.attempts(observed)
+            done, refused = attacker.attack(observed)
     except OutOfTime:
         return {"out of time": SECONDS} | _scored(prepared, observed, guess(secret, prepared), result)
     seconds = time.process_time() - start
     if not done:
-        return {"refused": refused[0]} | _scored(prepared, observed, guess(secret, prepared), result)
-    best = min(done, key=lambda attempt: math.inf if math.isnan(attempt.found.residual) else attempt.found.residual)
-    return {"attack": best.attack, "seconds": _short(seconds)} | _scored(prepared, observed, best.found, result)
+        reason = "{}: {}".format(*next(iter(refused.items())))
+        return {"refused": reason} | _scored(prepared, observed, guess(secret, prepared), result)
+    residuals = [one.estimate.residual for one in done]
+    best = done[int(np.argmin([math.inf if math.isnan(residual) else residual for residual in residuals]))]
+    return {"attack": best.attack, "seconds": _short(seconds)} | _scored(prepared, observed, best.estimate, result)
 
 
 def guess(secret: str, prepared: Prepared) -> Reconstruction:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from securefed._auditing.cases import Preparation
-from securefed._auditing.cases.data import SMALL_CLIENT, even_shares, one_small, rows_each, standardised
+from securefed._auditing.cases.data_splits import SMALL_CLIENT, even_shares, one_small, rows_each, standardised
 from securefed.attacks import _distances as distances
 from securefed.attacks import views
 from securefed.attacks._base import Attack

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from benchmarks.rows import Row, row, write
-from securefed._auditing.epsilon import Guesses, from_scores, one_run, one_run_f
-from securefed._auditing.epsilon_noise import audit_noise
-from securefed._auditing.statistics import FOUND, interval, verdict
+from securefed._auditing.differential_privacy.epsilon_bounds import Guesses, from_scores, one_run, one_run_f
+from securefed._auditing.differential_privacy.noise_audit import audit_noise
+from securefed._auditing.engine.statistics import FOUND, interval, verdict
 from securefed._catalogue import algorithms
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import Row, row, write
-from securefed._auditing.audit_cells import CLIENT
+from securefed._auditing.engine.results import CLIENT
 
 SETTINGS = {
     "default": ((), 2, 60),

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from securefed import _catalogue as catalogue
-from securefed._auditing import report as page
-from securefed._auditing.audit_cells import Report
 from securefed._auditing.cases import case
-from securefed._auditing.curves import curves_for
-from securefed._auditing.imported import TranscriptAudit, audit_transcript
-from securefed._auditing.matrix import Progress, audit
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.registered.registered_audit import Progress, audit
+from securefed._auditing.registered.transcript_audit import TranscriptAudit, audit_transcript
 from securefed._commands.named_run import NamedRun, build, federation
 from securefed._messages import Transcript
 from securefed._runtime.client_sampling import with_disclosures
@@ -39,12 +36,8 @@ def run_and_save(out: Path, progress: Progress | None, **arguments: Any) -> Repo
         (out / "audit.json").touch()
     except OSError as error:
         raise StorageError(f"cannot write into {out}: {error.strerror}; choose another folder with --out") from error
-    result = audit(progress=progress, keep=out / UNFINISHED, **arguments)
-    curves = curves_for(result)
-    report = replace(result.report, curves=tuple(curve.to_json() for curve in curves))
-    artifacts = [artifact for outcome in result.outcomes for artifact in outcome.artifacts]
-    report.save(out / "audit.json")
-    page.save(out / "audit.html", report, artifacts, curves)
+    report = audit(progress=progress, keep=out / UNFINISHED, **arguments)
+    report.save(out)
     return report
 
 

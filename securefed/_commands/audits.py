@@ -14,7 +14,7 @@ from securefed._commands.base import DATA_HELP, EXIT_LEAK, Names, Settings, app,
 from securefed._commands.display import console, errors, progress_bar, show_audit, show_comparison
 
 if TYPE_CHECKING:
-    from securefed._auditing.audit_cells import Report
+    from securefed._auditing.engine.audit_report import Report
 
 
 @app.command(
@@ -74,11 +74,11 @@ def audit(
         if check_itself:
             return _self_check()
         if fail_above is not None:
-            from securefed._auditing.gate import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
+            from securefed._auditing.gate.leakage_limits import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
 
             require_limit(fail_above, "--fail-above")
         if workers != 1:
-            from securefed._auditing.processes import warm_up  # noqa: PLC0415 - not needed for --help
+            from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
 
             warm_up()
         from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
@@ -191,7 +191,7 @@ def compare(
     """Compare two audits: leaks that grew or shrank by more than their intervals, utility and bytes."""
 
     def command() -> int:
-        from securefed._auditing import comparison, comparison_page  # noqa: PLC0415 - not needed for --help
+        from securefed._auditing.report import comparison, comparison_page  # noqa: PLC0415 - not needed for --help
 
         reports = comparison.read(before), comparison.read(after)
         rows = comparison.compare(*reports)
@@ -200,7 +200,7 @@ def compare(
         if as_json:
             typer.echo(json.dumps(comparison_page.to_json(*reports), indent=1, allow_nan=False))
         else:
-            show_comparison(rows, list(comparison.settings_that_differ(*reports)), everything=every)
+            show_comparison(rows, [str(item) for item in comparison.differences(*reports)], everything=every)
             console.print(f"\n{comparison_page.summary(*reports)}", highlight=False, markup=False)
             if out is not None:
                 where = [escape(str(out / f"comparison.{kind}")) for kind in ("html", "json")]
@@ -211,8 +211,7 @@ def compare(
 
 
 def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
-    """Print what grew from one audit to the next, and what cannot be judged; return the exit code."""
-    from securefed._auditing.growth import growth, unjudged  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed._auditing.gate.grown_leaks import growth, unjudged  # noqa: PLC0415 - heavy, and not needed for --help
 
     code = _refuse((reason.kind, reason.where, reason.said) for reason in growth(before, after))
     for sentence in unjudged(before, after):
@@ -224,7 +223,7 @@ def _gate(report: Report, limit: float | None) -> int:
     """Print the cells above the limit, if there is one; return the exit code."""
     if limit is None:
         return 0
-    from securefed._auditing.gate import reasons  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed._auditing.gate.leakage_limits import reasons  # noqa: PLC0415 - heavy, and not needed for --help
 
     above = f"above {limit:g}"
     return _refuse((above if r.kind == "above" else r.kind, r.where, r.said) for r in reasons(report, limit))
@@ -240,8 +239,7 @@ def _refuse(reasons: Iterable[tuple[str, str, str]]) -> int:
 
 
 def _self_check() -> int:
-    """Run the self-check and print each planted leak or safe run; return the exit code."""
-    from securefed._auditing.selfcheck import failures, self_check  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed._auditing.gate.self_check import failures, self_check  # noqa: PLC0415 - heavy, and not needed for --help
 
     checked = self_check()
     for item in checked:

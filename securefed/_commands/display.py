@@ -21,8 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from securefed._auditing.audit_cells import Cell, Report
-    from securefed._auditing.comparison import Compared
+    from securefed._auditing.engine.audit_report import Report
+    from securefed._auditing.engine.results import Cell
+    from securefed._auditing.report.comparison import Compared
 
 console = Console()
 errors = Console(stderr=True)
@@ -48,10 +49,10 @@ def progress_bar(silent: bool) -> Progress:
 
 def show_audit(report: Report) -> None:
     """Print one line for each view, the reasons for missing cells, and the finding."""
-    from securefed._auditing.audit_cells import CLIENT, FEDERATION  # noqa: PLC0415
-    from securefed._auditing.finding import strongest  # noqa: PLC0415
-    from securefed._auditing.report import headline  # noqa: PLC0415
-    from securefed._auditing.report_text import short, short_defense  # noqa: PLC0415
+    from securefed._auditing.engine.results import CLIENT, FEDERATION  # noqa: PLC0415
+    from securefed._auditing.report.audit_page import headline  # noqa: PLC0415
+    from securefed._auditing.report.conclusions import strongest  # noqa: PLC0415
+    from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415
 
     best = strongest(report.cells)
     table = Table(
@@ -61,7 +62,7 @@ def show_audit(report: Report) -> None:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for name in ("algorithm", "defence", "view", "one client", "everybody pooled"):
+    for name in ("algorithm", "defence", "view", "one client", "all clients pooled"):
         table.add_column(name, no_wrap=True)
     gaps, reasons = _gaps(report)
     previous = ("", "")
@@ -115,8 +116,7 @@ def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int]]:
 
 
 def _leakage(cell: Cell) -> str:
-    """Return a cell's leakage and its interval, in the colour of its verdict."""
-    from securefed._auditing.report_text import leak_text  # noqa: PLC0415
+    from securefed._auditing.report.report_words import leak_text  # noqa: PLC0415
 
     leak = cell.leakage
     styles = {"exposed": "bold red", "partial": "yellow", "not detected": "green", "inconclusive": "dim"}
@@ -152,8 +152,8 @@ def _costs(defense: Any, found: Any, clients: int | None) -> list[str]:
 
 def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:
     """Print the cells that changed, or all of them, and the settings in which the two audits differ."""
-    from securefed._auditing.comparison import QUIET  # noqa: PLC0415 - not needed for --help
-    from securefed._auditing.report_text import short, short_defense  # noqa: PLC0415
+    from securefed._auditing.report.comparison import QUIET  # noqa: PLC0415 - not needed for --help
+    from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415
 
     shown = [row for row in rows if everything or row.change not in QUIET]
     table = Table(title="Leakage before and after", title_justify="left", box=None, pad_edge=False)

@@ -13,8 +13,8 @@ class AuditCase:
 
     Attributes:
         settings: the algorithm's hyper-parameters.
-        secret: what the clients want to keep, by its name in `securefed._auditing.scoring.SCORES`: `gram` (a client's
-            Gram matrix), `samples` (its rows) or `distances` (between its columns).
+        secret: what the clients want to keep, by its name in `securefed._auditing.registered.scoring.SCORES`: `gram` (a
+            client's Gram matrix), `samples` (its rows) or `distances` (between its columns).
         also: further secrets that are attacked and scored.
         split: how rows are split over the clients, by name: `even_shares`, `one_small=ROWS`, `rows_each=ROWS`,
             `standardised` or `standardised=COLUMNS`.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from securefed._auditing.cases import case, case_names
-from securefed._auditing.scoring import SCORES
+from securefed._auditing.registered.scoring import SCORES
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
 from securefed.attacks import views

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from securefed._auditing.own import GATED, SECRETS, VIEWS, Clients, OwnAudit, Secret, audit_algorithm
-from securefed._auditing.own_gate import blind, leaks
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.results import GATED, SECRETS, Secret
+from securefed._auditing.gate.leakage_limits import blind, leaks
+from securefed._auditing.own.own_audit import VIEWS, Clients, audit_algorithm
 from securefed._hyperparameters import check_number
 from securefed.errors import ConfigError
 
@@ -25,12 +27,12 @@ def assert_leakage_below(
     views: Sequence[str] = ("server",),
     secrets: Sequence[Secret] = GATED,
     **audit: Any,
-) -> OwnAudit:
+) -> Report:
     """Fail if an attack leaks `limit` or more, or if the audit is too weak to decide.
 
     Args:
         limit: 0 = nothing beyond public knowledge, 1 = exact.
-        algorithm: as `securefed.audit_algorithm` takes it; or a finished `OwnAudit`, alone.
+        algorithm: as `securefed.audit_algorithm` takes it; or the `Report` of a finished audit, alone.
         clients: as `securefed.audit_algorithm` takes them.
         views: those that have to stay below: `("sum only",)` for a method that always runs under secure aggregation.
         secrets: of gram, samples, labels, membership, pooled gram, pooled samples, confirmation; confirmation is not
@@ -48,16 +50,18 @@ def assert_leakage_below(
         ConfigError: the limit is outside (0, 1), a view or secret is unknown, or nothing was audited.
     """
     check_number("limit", limit, below=1, positive=True)
-    checked_views, checked_secrets = _names(views, VIEWS, "views"), _names(secrets, SECRETS, "secrets")
-    result = algorithm if isinstance(algorithm, OwnAudit) else _audit(algorithm, clients, checked_views, audit)
-    if not any(cell.view in checked_views and cell.secret in checked_secrets for cell in result.cells):
-        reasons = "; ".join(result.skipped) or "no such view"
-        raise ConfigError(f"no attack on {', '.join(checked_secrets)} ran: {reasons}")
-    if above := leaks(result, limit, checked_views, checked_secrets):
-        raise AssertionError(f"leakage is not below {limit:g}: {'; '.join(above)}\n{result}")
-    if weak := blind(result, limit, checked_views, checked_secrets):
-        raise AssertionError(f"the audit is too weak for {limit:g}: {'; '.join(weak)}\n{result}")
-    return result
+    looks, sought = _names(views, VIEWS, "views"), _names(secrets, SECRETS, "secrets")
+    found = algorithm if isinstance(algorithm, Report) else _audit(algorithm, clients, looks, audit)
+    cells = [cell for cell in found.cells if cell.view in looks and cell.secret in sought]
+    if not cells:
+        raise ConfigError(f"no attack on {', '.join(sought)} ran: {'; '.join(found.skipped) or 'no such view'}")
+    above = leaks(found, limit, looks, sought)
+    if above:
+        raise AssertionError(f"leakage is not below {limit:g}: {'; '.join(above)}\n{found}")
+    weak = blind(found, limit, looks, sought)
+    if weak:
+        raise AssertionError(f"the audit is too weak for {limit:g}: {'; '.join(weak)}\n{found}")
+    return found
 
 
 def _names(given: Sequence[str], known: Sequence[str], what: str) -> tuple[Any, ...]:
@@ -69,7 +73,7 @@ def _names(given: Sequence[str], known: Sequence[str], what: str) -> tuple[Any, 
     return names
 
 
-def _audit(algorithm: Any, clients: Clients | None, views: Sequence[str], audit: dict[str, Any]) -> OwnAudit:
+def _audit(algorithm: Any, clients: Clients | None, views: Sequence[str], audit: dict[str, Any]) -> Report:
     if clients is None:
         raise ConfigError(
             "clients must be the clients' rows, one securefed.Dataset each; got None. Give them, or a finished audit."

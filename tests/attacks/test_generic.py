@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from securefed._auditing.own_function import as_algorithm
+from securefed._auditing.own.function_algorithm import as_algorithm
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed.algorithms._pca import SSI

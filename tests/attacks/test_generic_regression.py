@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._auditing.own_function import as_algorithm
+from securefed._auditing.own.function_algorithm import as_algorithm
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed.attacks import views

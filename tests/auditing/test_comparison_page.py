@@ -11,10 +11,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from securefed._auditing import comparison, plots
-from securefed._auditing.audit_cells import CLIENT, FEDERATION, Cell
-from securefed._auditing.comparison_page import render, save, summary, to_json
-from securefed._auditing.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, Verdict, interval
+from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
+from securefed._auditing.engine.statistics import (
+    EXPOSED,
+    INCONCLUSIVE,
+    NOT_DETECTED,
+    PARTIAL,
+    Interval,
+    Verdict,
+    interval,
+)
+from securefed._auditing.report import charts, comparison
+from securefed._auditing.report.comparison_page import render, save, summary, to_json
 from securefed.errors import StorageError
 from tests.auditing.page import sections, tables
 from tests.auditing.test_report import cell, report
@@ -117,7 +125,7 @@ def test_every_situation_stands_under_what_became_of_it_the_worst_first() -> Non
     ]
     assert "0.19 to 0.21" in found["Got worse (1)"] and "0.59 to 0.61" in found["Got worse (1)"]
     assert "Paillier" in found["Only in the later audit (1)"]
-    assert "everybody's pooled data" in found["Only in the earlier audit (1)"]
+    assert "all clients' pooled data" in found["Only in the earlier audit (1)"]
     for change in ("0.900 → 0.500", "150 → 300 (× 2.00)", "8 → 2"):
         assert change in found["What it costs"]
     assert "0.95" in sections(render(AFTER, BEFORE))["Got worse (2)"]
@@ -150,7 +158,7 @@ def test_audits_that_were_not_run_alike_say_so() -> None:
     other["settings"]["audit"]["clients"] = 5
     other["settings"]["pca/ssi"]["hyper-parameters"]["rank"] = 9
     assert "not run alike (they differ in: clients, rank), so a change may come from that" in summary(BEFORE, other)
-    said = list(comparison.settings_that_differ(BEFORE, other))
+    said = [str(item) for item in comparison.differences(BEFORE, other)]
     assert said == ["securefed 0 before, 9 after", "audit: clients was 8, is 5", "pca/ssi: rank was 5, is 9"]
     html = render(BEFORE, other)
     assert "Not the same audit" in sections(html)
@@ -184,7 +192,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_is_readable_without_eyes() ->
 
 
 def test_a_dumbbell_ends_at_0_and_1_and_marks_what_is_unknown() -> None:
-    drawn = plots.dumbbell("a & b", [(-2.0, -3.0, -1.0), (0.5, 0.25, 2.0)], [False, True], "worse")
+    drawn = charts.dumbbell("a & b", [(-2.0, -3.0, -1.0), (0.5, 0.25, 2.0)], [False, True], "worse")
     assert 'aria-label="a &amp; b"' in drawn
     circles = re.findall(r'<circle class="([^"]+)" cx="([^"]+)"', drawn)
     assert circles == [("before unknown", "8.0"), ("after", "110.0")]

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import binom
 
-from securefed._auditing.epsilon import (
+from securefed._auditing.differential_privacy.epsilon_bounds import (
     Guesses,
     clopper_pearson,
     from_scores,

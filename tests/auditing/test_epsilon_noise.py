@@ -7,8 +7,8 @@ from importlib import import_module
 
 import pytest
 
-from securefed._auditing.epsilon import from_scores
-from securefed._auditing.epsilon_noise import audit_noise
+from securefed._auditing.differential_privacy.epsilon_bounds import from_scores
+from securefed._auditing.differential_privacy.noise_audit import audit_noise
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import (
     AdaptiveClip,

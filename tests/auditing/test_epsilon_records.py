@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from securefed._auditing.epsilon_records import audit_records
+from securefed._auditing.differential_privacy.record_audit import audit_records
 from securefed.algorithms._pca import SSI
 from securefed.algorithms._private.dp_fedavg import PrivateFedAvg
 from securefed.algorithms._private.record_level import RecordLevel, record_level

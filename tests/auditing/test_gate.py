@@ -10,10 +10,10 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from securefed import audit_algorithm
-from securefed._auditing.gate import reasons, require_limit
-from securefed._auditing.planted import PLANTED, clients, labelled
-from securefed._auditing.selfcheck import check, check_gaps, failures
-from securefed._auditing.statistics import EXPOSED
+from securefed._auditing.engine.statistics import EXPOSED
+from securefed._auditing.gate.leakage_limits import reasons, require_limit, unsearched
+from securefed._auditing.gate.planted_leaks import PLANTED, clients, labelled
+from securefed._auditing.gate.self_check import check, check_gaps, failures
 from securefed._commands.cli import app
 from securefed.attacks._generic import FitRows
 from securefed.datasets._base import Dataset
@@ -86,19 +86,19 @@ def test_what_was_not_scored_was_not_looked_for() -> None:
     audit = found(lambda rows, b: {"y": np.tanh(rows).mean(0)}, clients, fit=FitRows(most=3), view=["server"])
     assert any(cell.secret == "gram" for cell in audit.cells)  # by regression, which sees not all there is
     for secret in ("gram", "samples"):
-        assert "no attack would have seen a leak" in (audit.unseen("server", secret) or "")
+        assert "no attack would have seen a leak" in (unsearched(audit, "server", secret) or "")
         with pytest.raises(AssertionError, match=f"{secret}: no attack would have seen"):
             assert_leakage_below(0.99, audit, secrets=[secret])
-    assert audit.unseen("server", "pooled gram") is None  # the server's view is of one client
+    assert unsearched(audit, "server", "pooled gram") is None  # the server's view is of one client
     seen = found(scaled, clients, fit=FitRows(starts=1, steps=20))
-    assert seen.unseen("server", "gram") is None and seen.unseen("server", "samples") is None
+    assert unsearched(seen, "server", "gram") is None and unsearched(seen, "server", "samples") is None
 
 
 def test_a_sum_of_gram_matrices_is_everybodys_and_no_clients() -> None:
     audit = found(lambda rows, b: {"gram": rows.T @ rows}, clients, view=["sum only"], seeds=10)
     assert best(audit, "pooled gram", "sum only").verdict.word == EXPOSED
     assert best(audit, "gram", "sum only").leakage.high < 0.05
-    with pytest.raises(AssertionError, match="everybody's data was reconstructed"):
+    with pytest.raises(AssertionError, match="all clients' data was reconstructed"):
         assert_leakage_below(0.7, audit, views="sum only", secrets=["gram", "pooled gram"])
     assert assert_leakage_below(0.7, audit, views="sum only", secrets=["gram", "samples"]) is audit
 

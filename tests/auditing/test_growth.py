@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from securefed._auditing.audit_cells import FEDERATION, Cell
-from securefed._auditing.growth import growth, unjudged
-from securefed._auditing.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
+from securefed._auditing.engine.results import FEDERATION, Cell
+from securefed._auditing.engine.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
+from securefed._auditing.gate.grown_leaks import growth, unjudged
 from securefed._commands.cli import app
 from tests.auditing.test_comparison_page import audit, judged
 

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed._auditing.imported import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, ImportedFinding, audit_transcript
+from securefed._auditing.registered.transcript_audit import (
+    OPEN_DIRECTIONS,
+    OTHER_RUN,
+    RECOVERED,
+    TranscriptFinding,
+    audit_transcript,
+)
 from securefed._messages import Transcript
 from securefed._runtime.federation import Federation
 from securefed.algorithms._optimization import DSGD, FedAvg
@@ -200,7 +206,7 @@ def test_a_search_that_fails_is_not_blamed_on_hyper_parameters_that_explain_anot
 def test_what_was_learned_of_a_clients_draws_is_said() -> None:
     def said(**diagnostics) -> str:
         found = Reconstruction("samples", np.zeros((3, 2)), residual=1e-15, diagnostics=diagnostics)
-        return ImportedFinding("server", "gradient_inversion/fit", 2, found, True, None, ()).draws
+        return TranscriptFinding("server", "gradient_inversion/fit", 2, found, True, None, ()).draws
 
     assert said() == ""
     batches = (((0, 2), (0, 1)), ((1, 2), (0, 2)))

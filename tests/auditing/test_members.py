@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from securefed._auditing import members
 from securefed._auditing.cases import case
-from securefed._auditing.matrix import audit
-from securefed._auditing.members import (
-    COINS,
+from securefed._auditing.differential_privacy import membership_audit as members
+from securefed._auditing.differential_privacy.membership_audit import (
     INFORMED,
     NOISES,
     PLAIN,
+    POISSON,
     POPULATION,
     client_canaries,
-    gather,
+    gather_plays,
     play,
     record_canaries,
 )
-from securefed._auditing.report import render
-from securefed._auditing.task_results import Settings, Task
+from securefed._auditing.registered.audit_settings import Settings
+from securefed._auditing.registered.registered_audit import audit
+from securefed._auditing.report.audit_page import render
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed.attacks import views
@@ -113,11 +113,9 @@ def settings(epsilon: float, algorithm: str) -> Settings:
 
 
 def test_rows_of_ssi_are_told_apart_in_the_clear_and_not_under_noise() -> None:
-    plays, skipped = zip(
-        *(play(Task("pca/ssi", seed, False, settings(0.5, "pca/ssi"))) for seed in range(3)), strict=True
-    )
+    plays, skipped = zip(*(play("pca/ssi", seed, settings(0.5, "pca/ssi")) for seed in range(3)), strict=True)
     assert not any(skipped)
-    rows = {(row.defense, row.adversary): row for row in gather([item for seed in plays for item in seed])}
+    rows = {(row.defense, row.adversary): row for row in gather_plays([item for seed in plays for item in seed])}
     assert {defense for defense, _ in rows} == {PLAIN, *NOISES}
     assert {adversary for _, adversary in rows} == {INFORMED, POPULATION}
     assert rows[PLAIN, INFORMED].auc[0] == 1.0
@@ -148,8 +146,8 @@ def test_noise_that_is_missing_shows(monkeypatch) -> None:
 
     rights = ("first", "second", "third")
     monkeypatch.setattr(members, "NOISES", {"weak": weak, **dict.fromkeys(rights, right)})
-    plays = [item for seed in range(3) for item in play(Task("pca/ssi", seed, False, settings(8.0, "pca/ssi")))[0]]
-    rows = {row.defense: row for row in gather(plays) if row.adversary == INFORMED}
+    plays = [item for seed in range(3) for item in play("pca/ssi", seed, settings(8.0, "pca/ssi"))[0]]
+    rows = {row.defense: row for row in gather_plays(plays) if row.adversary == INFORMED}
     # Of 12 and 12 scores the AUC of chance has a deviation of .12, the mean of three noises .07.
     assert rows["weak"].auc[0] > 0.97 > np.mean([rows[name].auc[0] for name in rights])
 
@@ -160,7 +158,7 @@ def test_a_contribution_that_joins_by_its_coin_is_seen_one_time_in_ten(monkeypat
     monkeypatch.setattr(members, "NOISES", {})
     monkeypatch.setattr(members, "_CANARY_RUNS", 500)
     (row,) = client_canaries(1e-5, 1.0, 2)
-    assert row.defense in COINS
+    assert row.defense in POISSON
     assert row.auc[0] < 0.65
     assert 1 < row.epsilon < 3  # 4.4 without coins
 
@@ -172,7 +170,7 @@ CANARY_RUNS = 100
 @pytest.mark.exhaustive
 def test_one_whole_contribution_is_seen_through_little_noise_only(monkeypatch) -> None:
     monkeypatch.setattr(members, "_CANARY_RUNS", CANARY_RUNS)
-    monkeypatch.setattr(members, "COINS", {})
+    monkeypatch.setattr(members, "POISSON", {})
     little, much = ({row.defense: row for row in client_canaries(1e-5, noise, 2)} for noise in (0.3, 30.0))
     assert set(little) == set(much) == set(NOISES)
     for name in NOISES:
@@ -220,7 +218,7 @@ def test_the_audit_has_the_rows_only_where_they_are_asked_for(monkeypatch) -> No
     monkeypatch.setattr(members, "_CANARY_RUNS", 10)
     small = {"algorithms": ["optimization/dsgd"], "defenses": ["plain"], "attacks": ["gradient_inversion/fit"]}
     small |= {"clients": 4, "seeds": 2, "workers": 1}
-    with_it = audit(**small, membership=True).report
+    with_it = audit(**small, membership=True)
     assert {row["adversary"] for row in with_it.membership} == {
         INFORMED,
         POPULATION,
@@ -228,11 +226,11 @@ def test_the_audit_has_the_rows_only_where_they_are_asked_for(monkeypatch) -> No
         members.RECORD_CANARY,
     }
     assert "--membership" in with_it.command
-    page = render(with_it, [], [])
+    page = render(with_it)
     assert "Who was there" in page
-    without = audit(**small).report
+    without = audit(**small)
     assert without.membership == ()
-    assert "Who was there" not in render(without, [], [])
+    assert "Who was there" not in render(without)
     assert "--membership" not in without.command
 
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._auditing.audit_cells import CLIENT, RunFacts, Score, gather
-from securefed._auditing.misfit import explains, offered, precision
-from securefed._auditing.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, interval, verdict
+from securefed._auditing.engine.explained_messages import explains, fall_back_on_guess, precision
+from securefed._auditing.engine.gathering import gather
+from securefed._auditing.engine.results import CLIENT, Attempt, RunFacts
+from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL, Interval, interval, verdict
 from securefed._runtime.federation import Federation
 from securefed.algorithms._pca import SSI
 from securefed.attacks import views
@@ -66,6 +67,18 @@ def test_an_attack_that_checks_nothing_and_one_that_says_so_itself() -> None:
     assert explains(replace(bare, residual=1e-3, condition=1e20), 1e-6) is False
 
 
+def attempts(leaks, nulls, explained, null_explained):
+    made = Attempt("pca/ssi", "plain", "server", 0, 0, "gram/power", CLIENT, 0.0, 0.0, 0.0, 1.0, False, 0.1, 1, 1, 1.0)
+    return [
+        replace(made, seed=seed, leakage=a, error=1 - a, null_leakage=b, explained=c, null_explained=d)
+        for seed, (a, b, c, d) in enumerate(zip(leaks, nulls, explained, null_explained, strict=True))
+    ]
+
+
+def offered(*columns):
+    return fall_back_on_guess(attempts(*columns))
+
+
 def test_the_guess_replaces_failed_estimates_where_that_is_better_on_average() -> None:
     known = [True, True, False]
     assert offered([1.0, 1.0, -8.0], [-3.0, -3.0, -3.0], known, [False] * 3) == ([1.0, 1.0, 0.0], [0.0] * 3)
@@ -75,11 +88,7 @@ def test_the_guess_replaces_failed_estimates_where_that_is_better_on_average() -
 
 
 def scores(leaks, explained):
-    made = Score("pca/ssi", "plain", "server", "gram/power", CLIENT, 0, 0.0, 1.0, 1.0, False, 0.1, 1, 1, 1.0)
-    return [
-        replace(made, seed=seed, error=1 - leak, explained=known, null_explained=False)
-        for seed, (leak, known) in enumerate(zip(leaks, explained, strict=True))
-    ]
+    return attempts(leaks, [0.0] * len(leaks), explained, [False] * len(leaks))
 
 
 @pytest.mark.parametrize(

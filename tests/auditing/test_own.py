@@ -10,8 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from securefed import audit_algorithm
-from securefed._auditing.selfcheck import PLANTED, check, check_gaps, failures
-from securefed._auditing.statistics import EXPOSED, FOUND
+from securefed._auditing.engine.statistics import EXPOSED, FOUND
+from securefed._auditing.gate.grown_leaks import growth
+from securefed._auditing.gate.leakage_limits import has_label_counts
+from securefed._auditing.gate.self_check import PLANTED, check, check_gaps, failures
+from securefed._auditing.report import comparison
 from securefed._catalogue import algorithms
 from securefed._commands.cli import app
 from securefed.algorithms._optimization.dsgd import DSGD
@@ -20,6 +23,7 @@ from securefed.attacks._generic import FitRows
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.testing import assert_leakage_below
+from tests.auditing.page import text
 
 
 def clients(seed, count=3):
@@ -298,11 +302,23 @@ def test_a_gate_does_not_pass_where_no_attack_could_have_seen() -> None:
     with pytest.raises(AssertionError, match=r"membership: no attack.*give `population`"):
         moments = audit(product, view=["sum only"], combine=follow)
         assert_leakage_below(0.99, moments, views="sum only", secrets=["gram", "membership"])
-    with pytest.raises(ConfigError, match="everybody's pooled rows"):
+    with pytest.raises(ConfigError, match="all clients' pooled rows"):
         assert_leakage_below(0.5, product, [np.ones((3, 4))] * 3, start=START, **QUICK)
     for wrong in ({"secrets": ["sampels"]}, {"secrets": []}, {"views": ["sum"]}):
         with pytest.raises(ConfigError, match="are "):
             assert_leakage_below(0.5, moments, **wrong)
+
+
+def test_the_report_of_an_own_algorithm_is_saved_as_that_of_a_registered_one(tmp_path) -> None:
+    found = audit_algorithm(SSI(rank=2), clients, rounds=4, seeds=3)
+    found.save(tmp_path)
+    saved = comparison.read(tmp_path / "audit.json")
+    assert [cell.verdict.word for cell in comparison.cells_of(saved)] == [cell.verdict.word for cell in found.cells]
+    page = text((tmp_path / "audit.html").read_text())
+    assert "Whoever runs the server of SSI can compute all second moments" in page
+    assert "sums, which still give away all or part of all clients' pooled data in SSI" in page
+    assert "nan" not in page.split()
+    assert not growth(saved, saved)
 
 
 @pytest.mark.exhaustive
@@ -325,5 +341,5 @@ def test_labels_in_the_clear_fail_the_gate_that_is_asked_for_nothing_else() -> N
     with pytest.raises(AssertionError, match="labels"):
         assert_leakage_below(0.3, found)
     quiet = audit_algorithm(silent, clients, start=start, rounds=1, seeds=5)
-    assert assert_leakage_below(0.3, quiet, secrets=["labels"]).counted
+    assert assert_leakage_below(0.3, quiet, secrets=["labels"]) is quiet and has_label_counts(quiet)
     assert any("a secret of its own" in line for line in quiet.assumptions)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from securefed import audit_algorithm
-from securefed._auditing.statistics import Interval, interval, seeds_for, verdict
+from securefed._auditing.engine.statistics import Interval, interval, seeds_for, verdict
 from securefed._tensors import Layout, TensorSpec
 from securefed.algorithms._base import Algorithm
 from securefed.errors import DataError
@@ -139,7 +139,7 @@ def test_a_step_that_loads_torch_within_a_call_and_draws_from_it_can_be_replayed
     code = """
 import sys
 import numpy as np
-from securefed._auditing.own_function import Rows, as_algorithm
+from securefed._auditing.own.function_algorithm import Rows, as_algorithm
 from securefed.datasets._base import Dataset
 
 def step(rows, broadcast):
@@ -180,7 +180,16 @@ def test_a_gate_names_the_seeds_that_would_tell_and_where_none_would() -> None:
     (cell, *_) = (cell for cell in found.cells if cell.secret == "gram")
 
     def gate(limit, leakage):
-        cells = (replace(cell, leakage=leakage, null=silent, highest=0.0, asked=10, verdict=verdict(leakage, silent)),)
+        cells = (
+            replace(
+                cell,
+                leakage=leakage,
+                null_leakage=silent,
+                reconstructed=False,
+                asked=10,
+                verdict=verdict(leakage, silent),
+            ),
+        )
         assert_leakage_below(limit, replace(found, cells=cells), secrets=["gram"])
 
     needed = seeds_for(wide, silent, 0.22)

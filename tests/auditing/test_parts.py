@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from securefed import audit_algorithm
-from securefed._auditing.single_row_or_column import best_part
+from securefed._auditing.own.single_row_or_column import best_part
 from securefed.testing import assert_leakage_below
 
 START = {"round": np.zeros(1)}
@@ -60,5 +60,5 @@ def test_a_constant_message_gives_nobody_away() -> None:
 
     found = audit_algorithm(lambda rows, b: {"book": every}, binary, start=START, rounds=1, seeds=4, view="server")
     clear = next(cell for cell in found.cells if cell.attack == "generic/clear")
-    assert clear.leakage.mean == clear.null.mean == 1
+    assert clear.leakage.mean == clear.null_leakage.mean == 1
     assert not clear.given_away and clear.verdict.word not in ("exposed", "partial")

@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._auditing import comparison, plots
-from securefed._auditing.audit_cells import CLIENT, FEDERATION, NOT_COVERED, Cell, Report
-from securefed._auditing.curves import Curve
-from securefed._auditing.finding import finding, remedy, strongest, worst
-from securefed._auditing.pages import section
-from securefed._auditing.report import headline, render
-from securefed._auditing.statistics import INCONCLUSIVE, Interval, Verdict, verdict
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
+from securefed._auditing.engine.statistics import INCONCLUSIVE, Interval, Verdict, verdict
+from securefed._auditing.report import charts, comparison
+from securefed._auditing.report.algorithm_section import section
+from securefed._auditing.report.audit_page import headline, render
+from securefed._auditing.report.conclusions import finding, remedy, strongest, worst
 from securefed.errors import DataError
 from tests.auditing.page import sections, tables, text
 
@@ -87,7 +87,7 @@ SMALL = report(
 
 def test_every_cell_stands_under_its_own_defence_and_view() -> None:
     """`changing survivors` is first met in the second row, after columns of a later defence."""
-    defenses, views, faps, ssi = tables(render(SMALL, [], []))[0]
+    defenses, views, faps, ssi = tables(render(SMALL))[0]
     columns = list(zip(defenses, views, strict=True))
     changing = columns.index(("Secure aggregation", "changing survivors"))
     assert (faps[0], ssi[0]) == ("FAPS Gram matrix", "SSI Gram matrix")
@@ -98,8 +98,8 @@ def test_every_cell_stands_under_its_own_defence_and_view() -> None:
 
 def test_each_algorithm_has_its_section_with_finding_messages_and_costs() -> None:
     series = {"rounds": [1, 2], "middle": [1.0, 0.1], "low": [0.9, 0.05], "high": [1.1, 0.2]}
-    curve = Curve("pca/ssi", "Error by rounds", "Falls.", ("power",), (series,))
-    shown = sections(render(SMALL, [], [curve]))
+    curve = {"algorithm": "pca/ssi", "title": "Error by rounds", "note": "Falls.", "series": {"power": series}}
+    shown = sections(render(replace(SMALL, curves=(curve,))))
     for name, title in (("pca/ssi", "SSI"), ("pca/faps", "FAPS")):
         assert finding(SMALL, name) in shown[title]
         assert "A client sends" in shown[title]
@@ -120,7 +120,7 @@ def test_the_page_shows_what_the_json_says_of_a_cell_a_member_and_a_setting() ->
     rows = tuple(row | counts | {"detectable": value} for value in (0.5, 1.2, None))
     made = replace(report(quiet), membership=rows)
     made.settings["pca/ssi"] = SETTING | {"also attacked": "personal/network"}  # type: ignore[index]
-    html = render(made, [], [])
+    html = render(made)
     _, _, members, (names, values), settings = tables(html)
     assert dict(zip(names, values, strict=True))["highest"] == "0.97"
     assert [row[-1] for row in members] == ["would show", "0.75", "none", ""]
@@ -134,12 +134,12 @@ def test_the_finding_names_what_plain_messages_give_away_and_what_defences_chang
     hiding = (
         "Under secure aggregation, the server still comes 62% of the way to one client's data from sums over different"
     )
-    assert f"{hiding} sets of clients and everybody's pooled data can still be computed." in text
+    assert f"{hiding} sets of clients and all clients' pooled data can still be computed." in text
     assert "learnt nothing of one client's data, at the price of captured variance: 0.50 and not 0.90." in text
     other = [replace(c, defense="paillier") for c in SMALL.cells if c.defense == "secure_aggregation"]
     assert "Under secure aggregation and Paillier, " in finding(report(*SMALL.cells, *other), "pca/ssi")
     open_ = [cell("pca/ssi", "dp", "sum only", 1.0, secret) for secret in (CLIENT, FEDERATION)]
-    both = "one client's data and everybody's pooled data can still be computed."
+    both = "one client's data and all clients' pooled data can still be computed."
     assert finding(report(*open_), "pca/ssi").endswith(f"Under DP on secure aggregation, {both}")
     assert finding(SMALL, "pca/faps").startswith("From 10 rounds of plain messages of FAPS the server comes 40%")
     hidden = report(cell("pca/faps", "plain", "server", 0.0))
@@ -149,12 +149,12 @@ def test_the_finding_names_what_plain_messages_give_away_and_what_defences_chang
 def test_a_search_that_failed_is_no_safety_in_any_sentence() -> None:
     stuck = cell("pca/faps", "plain", "server", -0.4, explained=0.0, residual=0.3)
     text = finding(report(stuck), "pca/faps")
-    assert "the attack did not fit the messages, with a misfit of 0.3, which says nothing about whether" in text
+    assert "the attack did not fit the messages, with a residual of 0.3, which says nothing about whether" in text
     assert "hidden" not in text
     assert "guessed" not in text
     assert remedy(report(stuck), "pca/faps", 0.1) is None
     assert headline(report(stuck))[0].endswith("Of FAPS nothing is known: the attacks failed.")
-    html = render(report(stuck), [], [])
+    html = render(report(stuck))
     assert re.search(r'<td class="unsure"[^>]*><b>-0.40</b>', html)
     assert 'fill="#fff" stroke="#b3201f" stroke-dasharray' in html  # hollow in the panel
     blind = cell("pca/faps", "plain", "server", 0.0, attack="gram/consensus", explained=float("nan"))
@@ -191,7 +191,7 @@ def test_the_headline_counts_what_is_exposed() -> None:
     assert headline(SMALL)[:2] == [
         "In the clear, the server can compute a client's data in 1 of 2 algorithms (SSI), and a part of it in 1 more "
         "(FAPS).",
-        "Under secure aggregation the server sees only sums, which still give away all or part of everybody's "
+        "Under secure aggregation the server sees only sums, which still give away all or part of all clients' "
         "pooled data in SSI; where clients come and go, one client's data in SSI.",
     ]
     many = [cell(f"pca/{name}", "plain", "server", 1.0) for name in ("ssi", "faps", "fedpg")]
@@ -223,27 +223,27 @@ def test_the_headline_tells_who_is_held_off_by_differential_privacy_and_only_whe
     ]
     pooled = cell("pca/ssi", "dp", "released", 0.2, FEDERATION)
     assert headline(report(hidden, pooled))[1] == (
-        "All others see sums with the noise, which still give away all or part of everybody's pooled data in SSI."
+        "All others see sums with the noise, which still give away all or part of all clients' pooled data in SSI."
     )
     wide = replace(hidden, verdict=Verdict(INCONCLUSIVE, 3.0))  # explained, but no leak would have been noticed
     assert headline(report(wide))[1].endswith("is open: attacks failed or scatter too much to tell.")
     assert not [
         line for line in headline(report(*[c for c in SMALL.cells if c.defense != "dp"])) if "ifferential" in line
     ]
-    page = render(report(read, hidden), [], [])
+    page = render(report(read, hidden))
     assert "All others see sums with the noise, in which no leak was detected." in page
 
 
 def test_every_note_says_of_which_views_it_is() -> None:
     first, second = (replace(cell("pca/ssi", "paillier", view, 0.0), note=f"note {view[0]}") for view in ("a", "b"))
-    html = render(report(first, second, replace(second, view="c")), [], [])
+    html = render(report(first, second, replace(second, view="c")))
     assert "Paillier (a): note a. Paillier (b, c): note b." in text(html)
 
 
 def test_a_spectrum_leaves_rounding_out_and_a_matrix_of_zeros_has_none() -> None:
     gram = np.diag([1.0, 0.1, 1e-12])
-    assert plots.spectrum("s", gram, gram).count("<circle") == 4
-    assert plots.spectrum("s", np.zeros((3, 3)), gram) == ""
+    assert charts.spectrum("s", gram, gram).count("<circle") == 4
+    assert charts.spectrum("s", np.zeros((3, 3)), gram) == ""
 
 
 def test_a_comparison_calls_a_change_only_beyond_both_intervals() -> None:
@@ -261,9 +261,9 @@ def test_a_comparison_calls_a_change_only_beyond_both_intervals() -> None:
     assert (grew.change, grew.bytes) == (comparison.GREW, 2.0)
     assert rows["pca/ssi", "paillier", "sum only", CLIENT].change == comparison.ADDED
     assert rows["pca/faps", "dp", "sum only", CLIENT].change == comparison.GONE
-    assert not list(comparison.settings_that_differ(before, after))
+    assert not [str(item) for item in comparison.differences(before, after)]
     after["settings"]["audit"]["seeds"] = 3
-    assert list(comparison.settings_that_differ(before, after)) == ["audit: seeds was 10, is 3"]
+    assert [str(item) for item in comparison.differences(before, after)] == ["audit: seeds was 10, is 3"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": [{"algorithm": 1}]}'])
@@ -288,5 +288,5 @@ def test_a_finding_under_noise_says_that_the_server_sees_the_sums_before_it() ->
 
 def test_the_costs_name_epsilon_also_where_no_attack_reads_what_it_covers() -> None:
     cells = cell("pca/fedpg", "plain", "server", 1.0), cell("pca/fedpg", "dp", "sum only", 0.0, epsilon=NOT_COVERED)
-    costs = section(report(*cells), "pca/fedpg", [], [])["costs"]
+    costs = section(report(*cells), "pca/fedpg")["costs"]
     assert [row["epsilon"] for row in costs] == ["", "8"]

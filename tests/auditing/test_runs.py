@@ -7,9 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed._auditing import runs
-from securefed._auditing.runs import DP, PAILLIER, PLAIN, QUANTISED, SECURE_AGGREGATION, _identical, run_task
-from securefed._auditing.task_results import Settings, Task, TaskResult
+from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.registered import seed_run as runs
+from securefed._auditing.registered.audit_settings import Settings
+from securefed._auditing.registered.seed_run import (
+    DP,
+    PAILLIER,
+    PLAIN,
+    QUANTISED,
+    SECURE_AGGREGATION,
+    RegisteredSubject,
+    _identical,
+)
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
 from securefed.algorithms._graph import PPGL
@@ -24,9 +33,9 @@ NOISE = {(8.0, 6): 1e-3, (8.0, 10): 1e-3}
 
 def outcome(
     algorithm: str, *defenses: str, attacks: tuple[str, ...] = (), seed: int = 5, first: bool = False
-) -> TaskResult:
+) -> SeedResult:
     settings = Settings("digits", 4, defenses, attacks, 8.0, 1e-5, NOISE, (), False)
-    return run_task(Task(algorithm, seed, first, settings))
+    return RegisteredSubject(algorithm, settings).audit_seed(seed, first=first)
 
 
 def diverges(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +63,7 @@ def test_a_run_without_a_good_round_is_left_out_and_the_others_go_on(monkeypatch
     diverges(6, monkeypatch)
     found = outcome("graph/ppgl", PLAIN, DP)
     assert [fact.defense for fact in found.facts] == [PLAIN]
-    assert found.skipped == ("graph/ppgl, dp, seed 5: noise outweighs the weights",)
+    assert found.skipped == ["graph/ppgl, dp, seed 5: noise outweighs the weights"]
 
 
 def test_what_exact_defences_share_is_run_once(monkeypatch) -> None:
@@ -64,7 +73,7 @@ def test_what_exact_defences_share_is_run_once(monkeypatch) -> None:
     monkeypatch.setattr(Federation, "run", lambda self, *a, **k: made.append(self.defense.name) or usual(self, *a, **k))
     found = outcome("pca/ssi", PLAIN, SECURE_AGGREGATION, PAILLIER, attacks=("gram/difference",))
     assert made == ["plain", "quantise + plain", "quantise + plain"]
-    assert {(s.defense, s.view) for s in found.scores} == {
+    assert {(s.defense, s.view) for s in found.attempts} == {
         (SECURE_AGGREGATION, "changing survivors"),
         (PAILLIER, "changing survivors"),
     }

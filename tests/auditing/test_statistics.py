@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed._auditing.statistics import (
+from securefed._auditing.engine.statistics import (
     EXPOSED,
     FOUND,
     INCONCLUSIVE,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
-from securefed._auditing import matrix, unfinished
-from securefed._auditing.matrix import audit
+from securefed._auditing.registered import registered_audit as matrix
+from securefed._auditing.registered import unfinished_tasks as unfinished
+from securefed._auditing.registered.registered_audit import audit
+from securefed._auditing.registered.seed_run import RegisteredSubject
 
 SMALL = {"algorithms": ["ssi"], "defenses": ["plain"], "attacks": ["gram/power"], "clients": 4, "workers": 1}
 
@@ -18,15 +22,15 @@ class CutOff(Exception):
 def cut_off_after(count: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let so many tasks run, and say which seeds ran."""
     ran: list[int] = []
-    usual = matrix.run_task
+    usual = RegisteredSubject.audit_seed
 
-    def run(task):
+    def run(subject, seed):
         if len(ran) == count:
             raise CutOff
-        ran.append(task.seed)
-        return usual(task)
+        ran.append(seed)
+        return usual(subject, seed)
 
-    monkeypatch.setattr(matrix, "run_task", run)
+    monkeypatch.setattr(RegisteredSubject, "audit_seed", run)
     return ran
 
 
@@ -42,15 +46,18 @@ def halfway(tmp_path, monkeypatch):
 
 
 def test_it_goes_on_where_it_stopped_and_finds_the_same(halfway, monkeypatch) -> None:
-    whole = audit(**SMALL, seeds=4)
+    outcomes = []
+    usual = matrix.make_report
+    monkeypatch.setattr(matrix, "make_report", lambda *a, **k: outcomes.append(a[1]) or usual(*a, **k))
+    audit(**SMALL, seeds=4)
     ran = cut_off_after(9, monkeypatch)
     seen: list[tuple[int, int]] = []
-    resumed = audit(**SMALL, seeds=4, keep=halfway, progress=lambda done, total, _: seen.append((done, total)))
+    audit(**SMALL, seeds=4, keep=halfway, progress=lambda done, total, _: seen.append((done, total)))
     assert ran == [2, 3]
     assert seen == [(3, 4), (4, 4)]
     assert not halfway.exists()
-    for ours, theirs in zip(resumed.outcomes, whole.outcomes, strict=True):
-        assert ours.scores == theirs.scores
+    for ours, theirs in zip(*reversed(outcomes), strict=True):
+        np.testing.assert_equal([asdict(a) for a in ours.attempts], [asdict(a) for a in theirs.attempts])
         np.testing.assert_equal([t.errors for t in ours.traces], [t.errors for t in theirs.traces])
         for a, b in zip(ours.artifacts, theirs.artifacts, strict=True):
             np.testing.assert_array_equal(a.estimate, b.estimate)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from securefed import _catalogue as catalogue
-from securefed._auditing.cases.data import even_shares
+from securefed._auditing.cases.data_splits import even_shares
 from securefed._commands.cli import app
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.pages.references.figures import Cell, Figure, Measurement
 from benchmarks.pages.references.scenes import CLIENTS, digits, scene
 from benchmarks.rows import RESULTS
-from securefed._auditing.epsilon_noise import audit_noise
+from securefed._auditing.differential_privacy.noise_audit import audit_noise
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed._tensors import Array, Tensors

@@ -1,6 +1,6 @@
 """The audit's run of each algorithm, read from the algorithms' own classes."""
 
-from securefed._auditing.cases.base import (
+from securefed._auditing.cases.case import (
     Case,
     Preparation,
     Prepared,

@@ -1,4 +1,4 @@
-"""Utilities of an audit's results, by the names that an algorithm's audit case gives them."""
+"""Utilities of final models, by the names that algorithms' audit cases give them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Utility = Callable[[Tensors, Dataset], float]
 
 
 def captured_variance(output: Tensors, test: Dataset) -> float:
-    """Share of the held-out rows' energy in the span of `basis`, over the best share of that rank (1 is optimal)."""
+    """Divide the held-out rows' energy in the span of `basis` by the largest energy at that rank; 1 is optimal."""
     basis, _ = np.linalg.qr(output["basis"])
     best = np.linalg.svd(test.x, compute_uv=False)[: basis.shape[1]]
     return float(np.sum((test.x @ basis) ** 2) / np.sum(best**2))
 
 
 def mean_share(output: Tensors, test: Dataset) -> float:
-    """The output of self-learning PCA: no basis leaves a client, so held-out rows say nothing."""
+    """Return the output of self-learning PCA; no basis leaves a client, so that held-out rows cannot be scored."""
     return float(output["share"])
 
 
 def graph_fit(output: Tensors, test: Dataset) -> float:
-    """Minus the smoothness objective of the broadcast graph on held-out rows; of IGL, minus its mean objective."""
+    """Return minus the smoothness objective of the broadcast graph on held-out rows; of IGL, minus its mean."""
     if CONSENSUS not in output:
         return -float(next(iter(output.values())))
     edges = Edges(test.features)

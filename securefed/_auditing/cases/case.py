@@ -1,0 +1,181 @@
+"""What the audit runs for each registered algorithm: hyper-parameters, data, rounds, secret, clip and utility.
+
+Each algorithm's class holds them as `audit_case`, by names; `case` resolves the names. They are the settings in which
+the published attacks were measured, and the report prints every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from securefed._catalogue import algorithms
+from securefed._public import Public
+from securefed._tensors import Tensors
+from securefed.algorithms._base import Algorithm
+from securefed.datasets._base import Dataset
+from securefed.datasets._loaders import LoadedDataset
+from securefed.errors import ConfigError, UnknownNameError
+
+Setting = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One seed's federation.
+
+    Attributes:
+        clients: one data set each; client 0 is the target.
+        test: held-out rows, on which utility is measured.
+        public: declared facts.
+        image_shape: (height, width) of rows that are images; `None` otherwise.
+    """
+
+    clients: tuple[Dataset, ...]
+    test: Dataset
+    public: Public
+    image_shape: tuple[int, int] | None
+
+
+Preparation = Callable[[LoadedDataset, int, int], Prepared]
+"""(source, clients, seed) -> the data of one run."""
+
+
+@dataclass(frozen=True)
+class WideCase:
+    """The same algorithm on all columns of the data.
+
+    Attributes:
+        prepare: as in `Case`.
+        rounds: numbers of rounds after which the attacks are tried.
+    """
+
+    prepare: Preparation
+    rounds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How the audit runs one algorithm.
+
+    Attributes:
+        name: the algorithm's registry name.
+        setting: its hyper-parameters.
+        secret: kind of data that its clients keep secret, by its name in `scoring.SCORES`, such as `gram`.
+        prepare: (source, clients, seed) -> data of one run.
+        rounds: number of training rounds.
+        clip: L2 norm to which a contribution is clipped under differential privacy.
+        utility: (final broadcast, held-out rows) -> score, higher is better.
+        utility_name: what it measures.
+        data: the split of the data, in words.
+        wide: a harder setting, traced over rounds beside the usual one; `None` without.
+        absences: data of the view in which the target stays away in some rounds; `None` without that view.
+        default: whether the audit runs the algorithm if none is named; those must be quick.
+        traced: number of seeds on which the attacks also see only the first rounds, for the curves.
+        also: further kinds of secrets, attacked and scored beside it.
+    """
+
+    name: str
+    setting: Setting
+    secret: str
+    prepare: Preparation
+    rounds: int
+    clip: float
+    utility: Callable[[Tensors, Dataset], float]
+    utility_name: str
+    data: str
+    wide: WideCase | None = None
+    absences: Preparation | None = None
+    default: bool = False
+    traced: int = 3
+    also: tuple[str, ...] = ()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """All kinds of secrets that are attacked."""
+        return (self.secret, *self.also)
+
+    def build(self) -> Algorithm[Any, Any]:
+        """Make the algorithm with this case's hyper-parameters."""
+        return algorithms.make(self.name, **self.setting)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the case's settings for the report."""
+        setting = {
+            name: value if isinstance(value, int | float | str | bool) else str(value)
+            for name, value in self.setting.items()
+        }
+        return {
+            "hyper-parameters": setting,
+            "data": self.data,
+            "rounds": self.rounds,
+            "secret": self.secret,
+            "also attacked": ", ".join(self.also) or "nothing else",
+            "clip": self.clip,
+            "utility": self.utility_name,
+        }
+
+
+def case(name: str) -> Case:
+    """Resolve the audit case of an algorithm.
+
+    Args:
+        name: as `securefed list` names it, or `module:Class`.
+
+    Raises:
+        UnknownNameError: there is no such algorithm, or it has no audit case.
+        ConfigError: its audit case names a split or a utility that does not exist.
+    """
+    from securefed._auditing.cases.data_splits import preparation, words  # noqa: PLC0415 - it imports the classes above
+    from securefed._auditing.cases.utilities import utility  # noqa: PLC0415
+
+    entry = algorithms[name]
+    data = entry.audit_case
+    if data is None:
+        if ":" in name:
+            raise ConfigError(f"{name} has no audit case; give the class an attribute `audit_case = AuditCase(...)`")
+        raise UnknownNameError("algorithm", name, case_names())
+    score, label = utility(data.utility, lambda: entry.make(**data.settings))
+    return Case(
+        name=entry.name,
+        setting=data.settings,
+        secret=data.secret,
+        prepare=preparation(data.split),
+        rounds=data.rounds,
+        clip=data.clip,
+        utility=score,
+        utility_name=label,
+        data=data.split_words or words(data.split),
+        wide=WideCase(preparation(data.wide_split), data.wide_rounds) if data.wide_split else None,
+        absences=preparation(data.absent_split) if data.absent_split else None,
+        default=data.default,
+        traced=data.traced,
+        also=data.also,
+    )
+
+
+def case_names() -> tuple[str, ...]:
+    """List all registered algorithms with an audit case."""
+    return tuple(entry.name for entry in algorithms if entry.audit_case is not None)
+
+
+FAMILIES = ("pca", "optimization", "personalized", "graph", "detection")
+"""Families of algorithms in the report's order; others follow."""
+
+
+def every() -> tuple[str, ...]:
+    """List all algorithms with an audit case, in the report's order."""
+    order = {family: index for index, family in enumerate(FAMILIES)}
+    return tuple(sorted(case_names(), key=lambda name: order.get(name.split("/")[0], len(order))))
+
+
+def defaults() -> tuple[str, ...]:
+    """List the algorithms of an audit that names none."""
+    return tuple(name for name in every() if algorithms[name].audit_case.default)
+
+
+def require_clients(clients: int) -> None:
+    """Refuse fewer than 3 clients, which secure aggregation needs."""
+    if clients < 3:
+        raise ConfigError(f"the audit needs at least 3 clients (secure aggregation refuses fewer), not {clients}")

@@ -1,0 +1,151 @@
+"""Split a data set among the clients of an audit.
+
+A split is named in an algorithm's audit case, such as `even_shares` or `one_small=8`. It sets a fifth of the rows
+aside, on which utility is measured, and gives the others to the clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from securefed._auditing.cases.case import Preparation, Prepared
+from securefed._public import Public
+from securefed._tensors import Array
+from securefed.datasets import partition
+from securefed.datasets._base import Dataset
+from securefed.datasets._loaders import LoadedDataset
+from securefed.errors import ConfigError, DataError
+
+SMALL_CLIENT = 8
+"""Rows of the target of the subspace methods: fewer than features, so that its Gram matrix has low rank."""
+HELD_OUT = 0.2
+"""Share of the rows on which utility is measured."""
+
+
+def even_shares(source: LoadedDataset, clients: int, seed: int) -> Prepared:
+    """Give every client the same number of raw rows."""
+    rng = _rng(seed)
+    rest, test = partition.split(source.data, HELD_OUT, rng)
+    return _prepared(partition.iid(rest, clients, rng), test, source.feature_bound, source.image_shape)
+
+
+def one_small(rows: int) -> Preparation:
+    """Give the target `rows` raw rows, and the other clients even shares of the rest."""
+
+    def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
+        rng = _rng(seed)
+        rest, test = partition.split(source.data, HELD_OUT, rng)
+        parts = partition.one_small(rest, clients, rows, rng)
+        return _prepared(parts, test, source.feature_bound, source.image_shape)
+
+    return prepare
+
+
+def standardised(features: int | None, rows: int | None = None) -> Preparation:
+    """Select the columns of highest variance; every client z-scores its own rows.
+
+    A column that is constant at a client becomes zero there.
+
+    Args:
+        features: number of columns; all that vary for `None`.
+        rows: of each client; even shares for `None`.
+    """
+
+    def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
+        rng = _rng(seed)
+        rest, test = partition.split(most_varied(source.data, features), HELD_OUT, rng)
+        shares = partition.iid(rest, clients, rng) if rows is None else partition.sized(rest, [rows] * clients, rng)
+        parts = [_z_scored(part) for part in shares]
+        bound = max(float(np.abs(part.x).max()) for part in parts)
+        return _prepared(parts, _z_scored(test), bound, None)
+
+    return prepare
+
+
+def most_varied(data: Dataset, features: int | None) -> Dataset:
+    """Select the `features` columns of highest variance, in their order (`None`: all that vary)."""
+    spread = data.x.std(axis=0)
+    order = np.argsort(-spread, kind="stable")
+    chosen = np.sort(order[: min(features or len(order), int((spread > 0).sum()))])
+    return Dataset(data.x[:, chosen], data.y)
+
+
+def _z_scored(data: Dataset) -> Dataset:
+    spread = data.x.std(axis=0)
+    return Dataset((data.x - data.x.mean(axis=0)) / np.where(spread > 0, spread, 1.0), data.y)
+
+
+def rows_each(rows: int) -> Preparation:
+    """Give every client `rows` raw rows. All labels of the set are declared, even those that no client holds."""
+
+    def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
+        rng = _rng(seed)
+        rest, test = partition.split(source.data, HELD_OUT, rng)
+        parts = partition.sized(rest, [rows] * clients, rng)
+        prepared = _prepared(parts, test, source.feature_bound, source.image_shape)
+        facts = replace(prepared.public, classes=int(source.data.labels().max()) + 1)
+        return replace(prepared, public=facts)
+
+    return prepare
+
+
+def pooled_gram(clients: tuple[Dataset, ...]) -> Array:
+    """Sum the clients' Gram matrices X^T X; (features, features)."""
+    rows = np.concatenate([data.x for data in clients])
+    return np.asarray(rows.T @ rows)
+
+
+_SPLITS: dict[str, tuple[Callable[[int | None], Preparation], str]] = {
+    "even_shares": (lambda _: even_shares, "raw rows in even shares"),
+    "one_small": (
+        lambda rows: one_small(rows or SMALL_CLIENT),
+        "raw rows; client 0 (the target) holds {}, the others share the rest evenly (changing survivors: even shares)",
+    ),
+    "standardised": (
+        standardised,
+        "the {} columns of highest variance, even shares, z-scored by each client",
+    ),
+    "rows_each": (lambda rows: rows_each(rows or 1), "{} for every client; utility on held-out rows"),
+}
+"""By name, the function that makes a split from its number, and the description of the split in the report."""
+
+
+def preparation(split: str) -> Preparation:
+    """Find a split of the data by its name, such as `even_shares` or `one_small=8`.
+
+    Raises:
+        ConfigError: there is no such split, or its number is no positive integer.
+    """
+    name, number = _parsed(split)
+    return _SPLITS[name][0](number)
+
+
+def words(split: str) -> str:
+    """Describe a split for the report."""
+    name, number = _parsed(split)
+    text = "one row" if (name, number) == ("rows_each", 1) else number
+    return _SPLITS[name][1].format(text)
+
+
+def _parsed(split: str) -> tuple[str, int | None]:
+    name, equals, number = split.partition("=")
+    if name not in _SPLITS or (equals and not number.isdecimal()):
+        raise ConfigError(f"split must be one of {', '.join(_SPLITS)}, with =NUMBER where it has one; got {split!r}")
+    return name, int(number) if equals else None
+
+
+def _prepared(parts: list[Dataset], test: Dataset, bound: float, image_shape: tuple[int, int] | None) -> Prepared:
+    first = parts[0].x[0]
+    if all((part.x == first).all() for part in parts):
+        raise DataError(
+            "all rows are the same, so a guess knows every client's rows without a message and an audit would measure "
+            "nothing; give data whose rows differ"
+        )
+    return Prepared(tuple(parts), test, Public.of(parts, feature_bound=bound), image_shape)
+
+
+def _rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng([seed, 0xDA7A])

@@ -1,0 +1,378 @@
+"""Measure membership: which of a client's rows took part, in the clear and under every kind of noise.
+
+The target's first rows are canaries: a coin decides whether the target has its own row or a stand-in, a held-out row of
+the same label. The algorithm runs as its audit case says. The adversary sees what the noise's epsilon covers, knows all
+other clients' rows and subtracts their messages, and scores each coin by a log likelihood ratio.
+
+Two worst cases stand beside these: a whole contribution far beyond the clip (`noise_audit`), and one record where
+records are the unit of privacy (`record_audit`). Poisson sampling has only these, since the adversary above would have
+to know which other clients were sampled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._auditing.cases import Prepared, case
+from securefed._auditing.differential_privacy.noise_audit import (
+    NoiseAudit,
+    audit_noise,
+    release_after_noise,
+    released_sum,
+)
+from securefed._auditing.differential_privacy.record_audit import audit_records
+from securefed._auditing.engine.statistics import Interval, verdict
+from securefed._auditing.registered.audit_settings import Settings
+from securefed._runtime.federation import Federation
+from securefed._runtime.server import Result
+from securefed._tensors import Array, Tensors
+from securefed.algorithms._pca.ssi import SSI
+from securefed.algorithms._private.record_level import record_level
+from securefed.attacks import views
+from securefed.attacks._base import Target, View
+from securefed.attacks._generic import Replay
+from securefed.attacks._membership import Canaries, CanaryGame, plant, pooled_rates
+from securefed.datasets._base import Dataset
+from securefed.datasets._loaders import load
+from securefed.defenses._base import Defense, Plan
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import (
+    CentralGaussian,
+    DistributedNoise,
+    PoissonSampling,
+    adaptive_clip,
+    clip,
+    clip_each,
+    discrete_gaussian,
+    epsilon_of,
+    gaussian,
+    local_gaussian,
+    local_laplace,
+    poisson,
+    records,
+    skellam,
+)
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._plain import Plain
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.errors import ConfigError, SecureFedError
+
+INFORMED, POPULATION = "informed", "population"
+CLIENT_CANARY, RECORD_CANARY = "client canary", "record canary"
+PLAIN: Final = "plain"
+NOISES: Final[Mapping[str, Callable[[float, float], Defense]]] = {
+    "gaussian": lambda norm, noise: chain(clip(norm), gaussian(noise), Quantise(), Plain()),
+    "gaussian, clip by tensor": lambda norm, noise: chain(clip_each(norm), gaussian(noise), Quantise(), Plain()),
+    "gaussian, adaptive clip": lambda norm, noise: chain(
+        adaptive_clip(0.5, initial=norm), gaussian(noise), Quantise(), Plain()
+    ),
+    "discrete_gaussian": lambda norm, noise: chain(clip(norm), discrete_gaussian(noise), secure_aggregation()),
+    "skellam": lambda norm, noise: chain(clip(norm), skellam(noise), secure_aggregation()),
+    "local_gaussian": lambda norm, noise: chain(clip(norm), local_gaussian(noise), Plain()),
+    "local_laplace": lambda norm, noise: chain(clip(norm), local_laplace(noise), Plain()),
+}
+"""By name, the defence with a kind of noise or clip, made from a clipping norm and a noise multiplier."""
+_RATE: Final = PoissonSampling(0.1)  # each client takes part in a tenth of the rounds, so that sampling matters
+POISSON: Final[Mapping[str, Callable[[float, float], Defense]]] = {
+    "gaussian, Poisson cohorts": lambda norm, noise: chain(
+        clip(norm), poisson(_RATE.rate), gaussian(noise, sampler=_RATE), Quantise(), Plain()
+    )
+}
+CANARIES: Final = 8
+"""Most rows of the target that a coin decides over; a client needs rows that are known to the adversary beside them."""
+SHADOWS: Final = 6
+"""Simulated clients for each of the two hypotheses of the adversary who knows only the population."""
+_TARGET: Final = 0
+_NOISE_ENTRIES: Final = 4000
+"""Noise draws from which its standard deviation is measured, to about 1 %."""
+_CANARY_RUNS: Final = 200
+"""Exchanges with, and as many without, a canary, over all seeds; the AUC then has a standard error below .03."""
+_TENSORS: Final = 3
+"""Tensors of a contribution, so that clips by tensor differ from a clip of the whole."""
+_RECORDS: Final = 16
+"""Rows of the client whose records are canaries."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """Scores of one adversary in one run.
+
+    Attributes:
+        algorithm: its name.
+        defense: name of the noise.
+        adversary: what the adversary knows.
+        scores: one for each coin, higher if the own row is more likely.
+        inside: whether it was the own row.
+        epsilon: that the plan claims for all rounds; `None` without noise.
+    """
+
+    algorithm: str
+    defense: str
+    adversary: str
+    scores: tuple[float, ...]
+    inside: tuple[bool, ...]
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
+class MembershipRow:
+    """One adversary under one defence, over all seeds.
+
+    Attributes:
+        algorithm: its name; "any" for canaries that are whole contributions.
+        defense: name of the noise.
+        adversary: what the adversary knows.
+        auc: (value, low, high) of the area under the ROC curve.
+        tpr: (value, low, high) of the true positive rate at 1 % false positives.
+        null: (low, high) of the AUC if membership is permuted at random.
+        members: number of members' scores.
+        others: number of non-members' scores.
+        seeds: number of runs.
+        epsilon: that the plan claims for all rounds; `None` without noise.
+        verdict: as of every cell, of the leakage 2 AUC - 1.
+        detectable: likewise.
+    """
+
+    algorithm: str
+    defense: str
+    adversary: str
+    auc: tuple[float, float, float]
+    tpr: tuple[float, float, float]
+    null: tuple[float, float]
+    members: int
+    others: int
+    seeds: int
+    epsilon: float | None
+    verdict: str
+    detectable: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values."""
+        out = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in out.items()}
+
+
+def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], list[str]]:
+    """Play one seed of one algorithm under every noise; return the plays, and what was left out and why."""
+    what = case(algorithm)
+    prepared = what.prepare(load(settings.data), settings.clients, seed)
+    rng = np.random.default_rng([seed, 0x3E3])
+    try:
+        canaries = _canaries(prepared, seed, rng)
+    except SecureFedError as error:
+        return [], [f"{algorithm}, membership: {error}"]
+    noise = settings.noise[settings.epsilon, what.rounds]
+    done: list[Play] = []
+    skipped: list[str] = []
+    for name in (PLAIN, *NOISES):
+        defense = chain() if name == PLAIN else NOISES[name](what.clip, noise)
+        try:
+            done += _plays_under(algorithm, seed, settings.delta, name, defense, prepared, canaries, rng)
+        except (SecureFedError, np.linalg.LinAlgError) as error:
+            skipped.append(f"{algorithm}, membership under {name}: {error}")
+    return done, skipped
+
+
+def client_canaries(delta: float, noise: float, seeds: int) -> Iterator[MembershipRow]:
+    """Measure the worst case of one whole contribution in one exchange under each noise, whatever the algorithm."""
+    for name, make in {**NOISES, **POISSON}.items():
+        yield from _canary_row(
+            "any", name, CLIENT_CANARY, seeds, partial(audit_noise, make(1.0, noise), delta, tensors=_TENSORS)
+        )
+
+
+def record_canaries(delta: float, noise: float, seeds: int) -> Iterator[MembershipRow]:
+    """Measure the worst case of one record in one round, where records are the unit of privacy."""
+    rows = Dataset(100.0 * np.eye(_RECORDS), np.ones((_RECORDS, 1)))  # each in its own direction, far beyond the clip
+    whole: Any = record_level(SSI(rank=_RECORDS), 1.0)
+    for name, made in (("gaussian, records", gaussian(noise)), ("skellam, records", skellam(noise))):
+        defense = chain(records(), made, secure_aggregation())
+        yield from _canary_row(
+            "pca/ssi", name, RECORD_CANARY, seeds, partial(audit_records, whole, defense, rows, delta)
+        )
+    try:
+        audited = _dp_sgd(rows, delta, noise)
+    except ConfigError:  # the optional package is not installed
+        return
+    yield from _canary_row("private/fedavg", "DP-SGD", RECORD_CANARY, seeds, audited)
+
+
+def _dp_sgd(rows: Dataset, delta: float, noise: float) -> Callable[..., NoiseAudit]:
+    """Prepare one full-batch step of linear regression with DP-SGD; rows of zeros have no gradient there."""
+    from torch import nn  # noqa: PLC0415 - one row needs it
+
+    from securefed.algorithms._private.dp_fedavg import PrivateFedAvg  # noqa: PLC0415 - needs an extra
+    from securefed.problems import TorchModule  # noqa: PLC0415
+
+    module = partial(nn.Linear, _RECORDS, 1, bias=False)
+    problem = TorchModule(module=module, criterion="squared_error", compared_with="responses")
+    method = PrivateFedAvg(problem=problem, local_steps=1, batch_size=None, noise_multiplier=noise, delta=delta)
+    return partial(
+        audit_records,
+        method,
+        chain(),
+        rows,
+        delta,
+        silent=replace(method, noise_multiplier=1e-6),
+        claimed=method.per_round(_RECORDS),
+    )
+
+
+def _canary_row(
+    algorithm: str, defense: str, adversary: str, seeds: int, audited: Callable[..., NoiseAudit]
+) -> Iterator[MembershipRow]:
+    runs = [audited(runs=_CANARY_RUNS // seeds + 4) for _ in range(seeds)]
+    plays = [Play(algorithm, defense, adversary, item.scores, item.inside, item.claimed) for item in runs]
+    if plays := [item for item in plays if item.scores]:
+        yield _row(plays)
+
+
+def membership_rows(plays: Iterable[Play], delta: float, noise: float, seeds: int) -> list[MembershipRow]:
+    """Make the rows of the plays, and those of canaries in the worst case under a noise multiplier."""
+    return [*gather_plays(plays), *client_canaries(delta, noise, seeds), *record_canaries(delta, noise, seeds)]
+
+
+def gather_plays(plays: Iterable[Play]) -> list[MembershipRow]:
+    """Make rows in order of their first play; plays that hold only members, or none, are left out."""
+    groups: dict[tuple[str, str, str], list[Play]] = {}
+    for item in plays:
+        groups.setdefault((item.algorithm, item.defense, item.adversary), []).append(item)
+    return [_row(group) for group in groups.values() if {bit for item in group for bit in item.inside} == {True, False}]
+
+
+def _row(group: Sequence[Play]) -> MembershipRow:
+    found = pooled_rates([np.array(item.scores) for item in group], [np.array(item.inside) for item in group])
+    count, auc = len(group), found.rates.auc
+    leak = Interval(2 * auc - 1, 2 * found.auc[0] - 1, 2 * found.auc[1] - 1, count, 2 * found.deviation * count**0.5)
+    null = Interval(0.0, 2 * found.null[0] - 1, 2 * found.null[1] - 1, count, 0.0)
+    judged = verdict(leak, null)
+    first = group[0]
+    return MembershipRow(
+        first.algorithm,
+        first.defense,
+        first.adversary,
+        (auc, *found.auc),
+        (found.rates.tpr, *found.tpr),
+        found.null,
+        found.rates.members,
+        found.rates.others,
+        count,
+        first.epsilon,
+        judged.word,
+        judged.detectable,
+    )
+
+
+def _canaries(prepared: Prepared, seed: int, rng: np.random.Generator) -> Canaries:
+    """Toss the coins: half of them show the own row; a single coin does in every second seed."""
+    data, bound = prepared.clients[_TARGET], prepared.public.feature_bound
+    count = min(CANARIES, data.rows)
+    bits = rng.permutation(np.arange(count) % 2 == 0) if count > 1 else np.array([seed % 2 == 0])
+    return plant(data, _population(prepared.test, bound), bits.tolist(), rng)
+
+
+def _population(test: Dataset, bound: float) -> Dataset:
+    """Select the held-out rows within the declared range."""
+    return test.take(np.flatnonzero(np.abs(test.x).max(axis=1) <= bound))
+
+
+def _plays_under(
+    algorithm: str,
+    seed: int,
+    delta: float,
+    name: str,
+    defense: Defense,
+    prepared: Prepared,
+    canaries: Canaries,
+    rng: np.random.Generator,
+) -> Iterator[Play]:
+    what = case(algorithm)
+    planted = canaries.planted(prepared.clients[_TARGET])
+    clients = (planted, *prepared.clients[1:])
+    method = what.build()
+    result = Federation(method, clients, defense, seed=seed, public=prepared.public).run(what.rounds)
+    privacy = result.plan.privacy
+    local = name == PLAIN or (privacy is not None and privacy.noise_survivors == 1)
+    observed = (views.server if local else views.released)(result.transcript, _TARGET)
+    plans = _plans(defense, result)
+    noise = 0.0 if name == PLAIN else _noise(defense, result.plan, local=local) * _scales(defense, observed, plans)
+    through = None if name == PLAIN else partial(_clipped, defense, plans)
+    game = _game(observed, Target(method, prepared.public), clients, canaries, noise, through)
+    population = _population(prepared.test, prepared.public.feature_bound)
+    epsilon = _claimed(defense, result.plan, what.rounds, delta)
+    inside = tuple(bool(bit) for bit in canaries.inside)
+    for adversary, scores in (
+        (INFORMED, game.informed()),
+        (POPULATION, game.population(population, SHADOWS, rng)),
+    ):
+        yield Play(algorithm, name, adversary, tuple(float(x) for x in scores), inside, epsilon)
+
+
+def _game(
+    observed: View,
+    target: Target,
+    clients: Sequence[Dataset],
+    canaries: Canaries,
+    noise: float | Array,
+    through: Callable[[Tensors, int], Tensors] | None,
+) -> CanaryGame:
+    """Subtract from the messages what every other member sent, which the adversary knows; the rest is the target's."""
+    replay = Replay(observed, target, through=through)
+    own_part = replay.messages
+    for index, client in enumerate(replay.members):
+        if client != _TARGET:
+            own_part = own_part - replay.alone(index, clients[client])
+    return CanaryGame(replay, replay.members.index(_TARGET), own_part, noise, clients[_TARGET], canaries)
+
+
+def _plans(defense: Defense, result: Result) -> dict[int, Plan]:
+    """Return the plan of every exchange; what a defence learns between them follows from the public releases."""
+    learned, plans = defense.start(result.plan.own), {}
+    for record in result.transcript.records:
+        plans[record.round] = replace(result.plan, learned=learned)
+        learned = defense.learn(record.released, plans[record.round], len(record.survivors))
+    return plans
+
+
+def _clipped(defense: Defense, plans: Mapping[int, Plan], sent: Tensors, exchange: int) -> Tensors:
+    """Clip a contribution as that exchange does, in the units of its release."""
+    clip = defense.transforms[0]
+    return clip.release(clip.encode(sent, plans[exchange]), plans[exchange])
+
+
+def _scales(defense: Defense, observed: View, plans: Mapping[int, Plan]) -> Array:
+    """Return the factor by which each number's noise is multiplied in the release; (numbers,)."""
+    out = []
+    for observation in observed.rounds:
+        plan = plans[observation.round]
+        ones = release_after_noise(defense, {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}, plan)
+        out += [np.ravel(ones[name]) for name in sorted(observation.message)]
+    return np.concatenate(out)
+
+
+def _noise(defense: Defense, planned: Plan, *, local: bool) -> float:
+    """Measure the noise's standard deviation before units, by sending zeros through the defence's own code."""
+    zeros = {spec.name: np.zeros(spec.shape) for spec in planned.own}
+    units = release_after_noise(defense, {tensor.name: np.ones(tensor.shape) for tensor in planned.tensors}, planned)
+    clients = [partial(defense.encode, zeros)] * (1 if local else planned.clients)
+    drawn: list[Array] = []
+    while sum(map(len, drawn)) < _NOISE_ENTRIES:
+        released = released_sum(defense, planned, clients)
+        drawn.append(np.concatenate([np.ravel(released[name] / units[name]) for name in zeros]))
+    return float(np.std(np.concatenate(drawn)))
+
+
+def _claimed(defense: Defense, plan: Plan, rounds: int, delta: float) -> float | None:
+    """Compute epsilon of all rounds as the mechanism itself accounts for them; `None` without noise."""
+    for transform in defense.transforms:
+        if isinstance(transform, CentralGaussian):
+            return float(epsilon_of(transform.noise_multiplier, rounds, delta))
+        if isinstance(transform, DistributedNoise):
+            return float(transform.loss(plan).epsilon(rounds, delta))
+    return None

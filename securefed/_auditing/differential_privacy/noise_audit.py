@@ -1,0 +1,279 @@
+"""Measure whether a defence with noise keeps its own epsilon: canaries go through its real code, and bound it.
+
+A canary is a client whose contribution is one direction, far beyond the clip, or nothing at all. These are the two
+neighbouring inputs of the plan's epsilon (under cohorts of a fixed size: that direction or its opposite). The adversary
+sees what epsilon covers: under local noise one upload, under noise in the ring the sum of the fewest clients that may
+be opened, under central noise the released sum. Chains whose unit is a record are audited in `record_audit`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Final
+
+import numpy as np
+
+from securefed._auditing.differential_privacy.epsilon_bounds import CONFIDENCE, Guesses, from_scores, one_run, one_run_f
+from securefed._public import require
+from securefed._runtime.client_sampling import unpredictable
+from securefed._runtime.privacy_checks import sampler_of
+from securefed._tensors import Array, Layout, Tensors, TensorSpec
+from securefed.defenses._base import Defense, Plan, Session
+from securefed.defenses._differential_privacy import FixedSizeSampling
+from securefed.defenses._transform import ChainStage
+from securefed.errors import PlanError, SecureFedError
+
+Draw = Callable[[Sequence[int], int], Sequence[int]]
+"""Draws a cohort of a fixed size: (all clients, size) -> the clients that take part."""
+_FAR: Final = 100.0
+"""Norm of a canary in clips, so that a clip that is missing or too large shows."""
+_ENTRIES: Final = 4
+"""Numbers of a tensor in exchanges with one canary; more only take longer."""
+_SMALL: Final = 3
+"""Clients of these exchanges: the fewest that secure aggregation accepts."""
+
+
+@dataclass(frozen=True)
+class NoiseAudit:
+    """Lower bounds on epsilon of one exchange of a defence.
+
+    Attributes:
+        defense: its name.
+        claimed: epsilon that its plan states for one exchange.
+        delta: of that epsilon.
+        repeated: Clopper-Pearson bound over independent exchanges.
+        one_run: bound from one exchange with many canaries.
+        one_run_f: the same by Gaussian trade-off curves; a bound only where the noise is (nearly) Gaussian.
+        refused: the defence's error if it refused a canary, whose bounds are then 0; empty otherwise.
+        scores: of the independent exchanges, for membership rates.
+        inside: whether the canary was there, for each score.
+    """
+
+    defense: str
+    claimed: float
+    delta: float
+    repeated: float
+    one_run: float
+    one_run_f: float
+    refused: str = ""
+    scores: tuple[float, ...] = ()
+    inside: tuple[bool, ...] = ()
+
+    @property
+    def bound(self) -> float:
+        """The larger of the two bounds that hold for any noise, each at the confidence asked for."""
+        return max(self.repeated, self.one_run)
+
+    @property
+    def violated(self) -> bool:
+        """Whether epsilon is larger than claimed; wrong with at most twice the probability that a bound may fail."""
+        return self.bound > self.claimed
+
+    @property
+    def flagged(self) -> bool:
+        """Whether something is wrong: epsilon is larger than claimed, or a client that follows the chain is refused."""
+        return self.violated or bool(self.refused)
+
+
+def audit_noise(
+    defense: Defense,
+    delta: float,
+    *,
+    runs: int = 1000,
+    canaries: int = 128,
+    made: int | None = None,
+    clip: float | None = None,
+    tensors: int = 1,
+    draw: Draw = unpredictable,
+    confidence: float = CONFIDENCE,
+) -> NoiseAudit:
+    """Audit one exchange of a defence that adds noise.
+
+    Args:
+        defense: with noise.
+        delta: of the epsilon that its plan states.
+        runs: number of exchanges with a canary, and of as many without.
+        canaries: number of bits of the one run.
+        made: number of guesses of them; by default the surest quarter.
+        clip: of the plan by default; canaries have 100 times that norm.
+        tensors: number of tensors of a contribution; a canary is the same in all of them. Clips by tensor need more
+            than one.
+        draw: of cohorts, where the accountant counts on `FixedSizeSampling`; the federation's own by default.
+        confidence: of each bound.
+
+    Raises:
+        ConfigError: too few runs or canaries.
+        PlanError: the defence plans no epsilon.
+    """
+    require(runs >= 4 and canaries >= 8, f"at least 4 runs and 8 canaries, not {runs} and {canaries}")
+    few = _CanaryExchanges(defense, _SMALL, (tensors, _ENTRIES), clip, draw)
+    try:
+        with_it = np.stack([few.one(bit=True) for _ in range(runs)])
+        without = np.stack([few.one(bit=False) for _ in range(runs)])
+        scores, bits = _one_run_scores(defense, (tensors, canaries), clip, draw)
+    except SecureFedError as error:
+        return NoiseAudit(defense.name, few.claimed, delta, 0.0, 0.0, 0.0, str(error))
+    counted = Guesses.of(scores, bits, canaries // 4 if made is None else made)
+    return audit_from_scores(defense.name, few.claimed, delta, (with_it, without), counted, confidence)
+
+
+def audit_from_scores(
+    name: str, claimed: float, delta: float, repeated: tuple[Array, Array], guesses: Guesses, confidence: float
+) -> NoiseAudit:
+    """Compute the bounds.
+
+    Args:
+        name: of the defence.
+        claimed: epsilon that its plan states.
+        delta: of that epsilon.
+        repeated: (runs, statistics) of exchanges with, and without, the canary. The first statistic is the one that
+            tells most where nothing is wrong.
+        guesses: of one run with many canaries.
+        confidence: of each bound.
+    """
+    with_it, without = repeated
+    return NoiseAudit(
+        name,
+        claimed,
+        delta,
+        from_scores(with_it, without, delta, confidence),
+        one_run(guesses, delta, confidence),
+        one_run_f(guesses, delta, confidence),
+        scores=(*with_it[:, 0].tolist(), *without[:, 0].tolist()),
+        inside=(*[True] * len(with_it), *[False] * len(without)),
+    )
+
+
+class _CanaryExchanges:
+    """Exchanges of canary clients under one defence.
+
+    Args:
+        defense: with noise.
+        clients: number of clients.
+        shape: number of tensors of a contribution, and of entries of each.
+        clip: largest norm of a contribution; that of the plan by default.
+        draw: of cohorts of a fixed size.
+    """
+
+    def __init__(
+        self, defense: Defense, clients: int, shape: tuple[int, int], clip: float | None, draw: Draw = unpredictable
+    ) -> None:
+        tensors, self.entries = shape
+        self.defense, self.draw = defense, draw
+        sampler = sampler_of(defense)
+        self.fixed = sampler if isinstance(sampler, FixedSizeSampling) else None
+        self.names = tuple(f"canary{place}" for place in range(tensors))
+        layout = Layout(tuple(TensorSpec(name, (self.entries,)) for name in self.names))
+        self._planned: Plan = defense.plan(layout, clients if self.fixed is None else self.fixed.cohort)
+        found = dict(self._planned.epsilon).get(1)
+        if found is None:
+            raise PlanError(f"{defense.name} plans no epsilon for one exchange, so there is nothing to audit")
+        self.claimed = float(found)
+        privacy = self._planned.privacy
+        if privacy is None:
+            raise PlanError(f"{defense.name} has no clip; put one into the chain")
+        self.local = privacy.noise_survivors == 1
+        norm = clip if clip is not None else privacy.clip
+        self.norm = norm * max(self._planned.learned, default=1.0)
+        # central noise does not depend on who is there; distributed noise is least for the fewest survivors
+        self.summed = 1 if self.local else max(privacy.noise_survivors, 1)
+
+    def one(self, *, bit: bool) -> Array:
+        """Return log likelihood ratios of one exchange (with the canary if `bit`), of all tensors and of each."""
+        release = self.exchange(self._with_silent_clients([self._direction_or_none(self._direction, bit=bit)]))
+        shift, scale = self._shift_and_scale
+        parts = [float(np.sum(shift[name] * release[name] / scale[name] ** 2)) for name in shift]
+        return np.array([sum(parts), *(parts if len(parts) > 1 else [])])
+
+    def exchange(self, directions: Sequence[Array | None]) -> dict[str, Array]:
+        """Return what the adversary sees of a sum of clients; each sends `_FAR` clips in its direction, or nothing."""
+
+        def encoded(direction: Array | None, plan: Plan) -> Tensors:
+            return self._nothing(plan) if direction is None else self.defense.encode(self._canary(direction), plan)
+
+        return released_sum(self.defense, self._planned, [partial(encoded, direction) for direction in directions])
+
+    def scores(self, directions: Sequence[Array], bits: Array) -> Array:
+        """Score the canaries of one exchange, whose directions are orthogonal; (canaries,)."""
+        canaries = [self._direction_or_none(d, bit=bool(b)) for d, b in zip(directions, bits, strict=True)]
+        release = self.exchange(self._with_silent_clients(canaries))
+        return np.array([sum(float(release[name] @ direction) for name in self.names) for direction in directions])
+
+    def _with_silent_clients(self, canaries: Sequence[Array | None]) -> list[Array | None]:
+        """Add silent clients, as many as the noise is for; or draw a cohort of a fixed size."""
+        if self.fixed is None:
+            return [*canaries, *[None] * (self.summed - len(canaries))]
+        clients = [*canaries, *[None] * (self.fixed.clients - len(canaries))]
+        return [clients[client] for client in self.draw(range(self.fixed.clients), self.fixed.cohort)]
+
+    def _direction_or_none(self, direction: Array, *, bit: bool) -> Array | None:
+        """Return the canary's direction if `bit`; else nothing, or its opposite in a cohort of a fixed size."""
+        return direction if bit else None if self.fixed is None else -direction
+
+    def _canary(self, direction: Array) -> dict[str, Array]:
+        return dict.fromkeys(self.names, direction * (_FAR * self.norm))
+
+    def _nothing(self, plan: Plan) -> Tensors:
+        """Encode zeros without the steps up to the clip, which may add something to a contribution."""
+        zeros: Tensors = {tensor.name: np.zeros(tensor.shape) for tensor in plan.tensors}
+        for transform in self.defense.transforms:
+            if transform.stage <= ChainStage.CLIP:
+                continue
+            zeros = transform.encode(zeros, plan)
+        return zeros
+
+    @cached_property
+    def _direction(self) -> Array:
+        return np.full(self.entries, self.entries**-0.5)
+
+    @cached_property
+    def _shift_and_scale(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """By tensor: how far a canary moves the release, and the factor by which the release multiplies noise."""
+        plan, moved = self._planned, self._canary(self._direction)
+        for transform in self.defense.transforms:
+            if transform.stage <= ChainStage.CLIP:
+                moved = dict(transform.encode(moved, plan))
+        ones: Tensors = {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}
+        return release_after_noise(self.defense, moved, plan), release_after_noise(self.defense, ones, plan)
+
+
+def released_sum(defense: Defense, planned: Plan, clients: Sequence[Callable[[Plan], Tensors]]) -> dict[str, Array]:
+    """Run one exchange through a defence's own code: sum the clients' encoded messages, decode and release the sum.
+
+    Args:
+        defense: with noise.
+        planned: its plan; the exchange draws secrets of its own.
+        clients: for each client in the sum, the function that encodes its message.
+    """
+    plan = Session(secrets.token_hex(16), 0, tuple(range(planned.clients)), planned).plan
+    total: dict[str, Array] = {}
+    for encode in clients:
+        total = {name: np.asarray(value) + total.get(name, 0) for name, value in encode(plan).items()}
+    released = defense.release(defense.decode(total, plan, len(clients)), plan)
+    return {name: np.asarray(value, np.float64) for name, value in released.items()}
+
+
+def release_after_noise(defense: Defense, tensors: Tensors, plan: Plan) -> dict[str, Array]:
+    """Apply what a release does to a sum after the noise: units of an adaptive clip, the rate of Poisson sampling."""
+    for transform in reversed(defense.transforms):
+        if transform.stage < ChainStage.NOISE:
+            tensors = transform.release(tensors, plan)
+    return {name: np.asarray(value, np.float64) for name, value in tensors.items()}
+
+
+def _one_run_scores(defense: Defense, shape: tuple[int, int], clip: float | None, draw: Draw) -> tuple[Array, Array]:
+    """Return scores and bits of one run with many canaries.
+
+    They are orthogonal directions in one sum, or one upload each under local noise.
+    """
+    canaries = shape[1]
+    game = _CanaryExchanges(defense, canaries, shape, clip, draw)
+    bits = np.random.default_rng(secrets.randbits(128)).integers(0, 2, canaries)
+    if game.local:
+        small = _CanaryExchanges(defense, _SMALL, (shape[0], _ENTRIES), clip)
+        return np.array([small.one(bit=bool(bit))[0] for bit in bits]), bits
+    present = canaries if game.summed == 1 else game.summed  # under central noise all canaries may be in the sum
+    return game.scores(list(np.eye(canaries)[:present]), bits[:present]), bits[:present]

@@ -1,0 +1,124 @@
+"""Measure whether record-level privacy keeps its epsilon: canary records go through an algorithm's own code.
+
+A canary is one row of a client, or a row of zeros in its place. The adversary sees what epsilon covers: the released
+sum, to which no other client contributes anything; or the upload, if the algorithm itself adds the noise (DP-SGD). The
+bounds are those of `noise_audit`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from securefed._auditing.differential_privacy.epsilon_bounds import CONFIDENCE, Guesses
+from securefed._auditing.differential_privacy.noise_audit import NoiseAudit, audit_from_scores, released_sum
+from securefed._public import Public, require
+from securefed._tensors import Array, Tensors
+from securefed.algorithms._base import Algorithm
+from securefed.datasets._base import Dataset
+from securefed.defenses._base import Defense, Plan
+from securefed.errors import PlanError, SecureFedError
+
+_OTHERS = 2  # silent clients: secure aggregation needs three in all
+
+
+def audit_records(
+    algorithm: Algorithm[Any, Any],
+    defense: Defense,
+    data: Dataset,
+    delta: float,
+    *,
+    silent: Algorithm[Any, Any] | None = None,
+    claimed: float | None = None,
+    runs: int = 1000,
+    confidence: float = CONFIDENCE,
+) -> NoiseAudit:
+    """Audit one round of an algorithm under a defence; each row of `data` is a canary.
+
+    Args:
+        algorithm: whose unit of privacy is a record.
+        defense: it runs under.
+        data: of the client. Its message tells most if its rows move it in different directions, beyond the norm that
+            they are clipped to. Responses stay with rows of zeros, so they must not matter there.
+        delta: of the epsilon that is claimed.
+        silent: the algorithm without noise of its own; by default the algorithm, which then adds none.
+        claimed: epsilon of one round; by default what the defence plans for one exchange.
+        runs: number of rounds with the first row, and of as many without; all other rows are zeros.
+        confidence: of each bound.
+
+    Raises:
+        ConfigError: fewer than 4 runs or 8 rows.
+        PlanError: no epsilon is claimed.
+    """
+    require(runs >= 4 and data.rows >= 8, f"at least 4 runs and 8 rows, not {runs} and {data.rows}")
+    game = _CanaryRounds(algorithm, defense, data, silent or algorithm)
+    epsilon = dict(game.plan.epsilon).get(1) if claimed is None else claimed
+    if epsilon is None:
+        raise PlanError(f"{defense.name} plans no epsilon for one exchange, so there is nothing to audit")
+    first, none = np.arange(data.rows) == 0, np.zeros(data.rows, bool)
+    try:
+        with_it = np.array([game.scores(first)[:1] for _ in range(runs)])
+        without = np.array([game.scores(none)[:1] for _ in range(runs)])
+        bits = np.random.default_rng(secrets.randbits(128)).integers(0, 2, data.rows).astype(bool)
+        guesses = Guesses.of(game.scores(bits), bits, max(2, data.rows // 4))
+    except SecureFedError as error:
+        return NoiseAudit(defense.name, epsilon, delta, 0.0, 0.0, 0.0, str(error))
+    return audit_from_scores(defense.name, epsilon, delta, (with_it, without), guesses, confidence)
+
+
+@dataclass(frozen=True)
+class _CanaryRounds:
+    """Rounds of one client from the first broadcast, beside silent clients."""
+
+    algorithm: Algorithm[Any, Any]
+    defense: Defense
+    data: Dataset
+    silent: Algorithm[Any, Any]
+
+    @cached_property
+    def public(self) -> Public:
+        return Public.of([self.data] * (1 + _OTHERS))
+
+    @cached_property
+    def broadcast(self) -> Tensors:
+        rng = np.random.default_rng(0)
+        return self.algorithm.broadcast(self.algorithm.start(self.public, rng))
+
+    @cached_property
+    def plan(self) -> Plan:
+        return self.defense.plan(self.algorithm.layout(self.public), 1 + _OTHERS)
+
+    def scores(self, present: Array) -> Array:
+        """Return each row's log likelihood ratio in one round with the rows that are `present`; (rows,)."""
+        return np.asarray(self._shifts @ (self._release(present) - self._message_of_none))
+
+    def _release(self, present: Array) -> Array:
+        """Return the released sum of the fewest clients that may be opened; all but the first send zeros."""
+        privacy, zeros = self.plan.privacy, {spec.name: np.zeros(spec.shape) for spec in self.plan.own}
+        others = 0 if privacy is None else max(privacy.noise_survivors, 1) - 1
+        messages = [self._sent(self.algorithm, present), *[zeros] * others]
+        encoders = [partial(self.defense.encode, message) for message in messages]
+        return _flat(released_sum(self.defense, self.plan, encoders))
+
+    def _sent(self, algorithm: Algorithm[Any, Any], present: Array) -> Tensors:
+        rng = np.random.default_rng(secrets.randbits(128))
+        rows = Dataset(self.data.x * present[:, None], self.data.y)
+        return algorithm.contribute(algorithm.enroll(rows, self.public, rng), self.broadcast, rng)[1]
+
+    @cached_property
+    def _message_of_none(self) -> Array:
+        return _flat(self._sent(self.silent, np.zeros(self.data.rows, bool)))
+
+    @cached_property
+    def _shifts(self) -> Array:
+        """(rows, numbers): how far each row by itself moves the message."""
+        each = [_flat(self._sent(self.silent, own)) for own in np.eye(self.data.rows, dtype=bool)]
+        return np.stack(each) - self._message_of_none
+
+
+def _flat(tensors: Tensors) -> Array:
+    return np.concatenate([np.ravel(np.asarray(tensors[name], np.float64)) for name in sorted(tensors)])

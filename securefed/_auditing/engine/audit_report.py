@@ -1,0 +1,192 @@
+"""The report of an audit, made by the same code for registered algorithms and for a user's own.
+
+A `Subject` is one algorithm under audit; it runs itself for a seed, lets attacks loose on its views and returns a
+`SeedResult`. `make_report` gathers the results of all subjects and seeds into cells, gaps and a `Report`, which `save`
+writes as `audit.json` and `audit.html`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from securefed._auditing.engine.gathering import gather
+from securefed._auditing.engine.incomplete_results import Missing, missing
+from securefed._auditing.engine.results import Artifact, Cell, RunFacts, finite_or_none
+from securefed._auditing.engine.seed_result import SeedResult
+from securefed.errors import ConfigError, StorageError
+
+AUDIT: Final = "audit"
+"""Key of `Report.settings` that holds what all algorithms share, beside one key for each algorithm."""
+ACCEPTABLE: Final = 0.1
+"""Leakage up to which a defence counts as a remedy by default: a tenth of the way from a guess to the data."""
+
+
+class Subject(Protocol):
+    """An algorithm under audit: a registered one with its audit case, or an instance or function of the user's.
+
+    Attributes:
+        name: the algorithm's name in the report.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """Say what the algorithm ran with: hyper-parameters, data, rounds, secret, clip and utility."""
+        ...
+
+    def audit_seed(self, seed: int) -> SeedResult:
+        """Run the algorithm with this seed under each of its defences, and attack every view of every run."""
+        ...
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole audit.
+
+    Attributes:
+        version: of this package.
+        command: shell command that reproduces the audit; empty for an audit of a user's own algorithm.
+        environment: versions of Python and of the libraries, and the machine.
+        settings: what each algorithm ran with, and under `AUDIT` what all of them share.
+        cells: the results.
+        facts: costs of the runs.
+        curves: errors against the number of rounds seen, as `round_curves` makes them.
+        tradeoffs: leakage and utility against epsilon, by algorithm.
+        membership: rates of record and client membership, where they were asked for.
+        skipped: what was not run, and why.
+        missing: what was asked for and did not run, or ran for some seeds only.
+        assumptions: what the attackers are given.
+        seconds: wall-clock time of the audit.
+        artifacts: secrets and estimates for pictures; they are in the page, and not in the JSON.
+    """
+
+    version: str
+    command: str
+    environment: Mapping[str, str]
+    settings: Mapping[str, Mapping[str, Any]]
+    cells: tuple[Cell, ...]
+    facts: tuple[RunFacts, ...]
+    curves: tuple[Mapping[str, Any], ...] = ()
+    tradeoffs: tuple[Mapping[str, Any], ...] = ()
+    membership: tuple[Mapping[str, Any], ...] = ()
+    skipped: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    seconds: float = 0.0
+    artifacts: tuple[Artifact, ...] = ()
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Names of the audited algorithms, in order."""
+        return tuple(name for name in self.settings if name != AUDIT)
+
+    @property
+    def worst(self) -> Cell:
+        """The cell of highest mean leakage, `confirmation` aside; raises `ConfigError` where no attack ran."""
+        cells = [cell for cell in self.cells if cell.secret != "confirmation"]
+        if not cells:
+            raise ConfigError(f"no attack applied to {', '.join(self.algorithms)}: {'; '.join(self.skipped)}")
+        return max(cells, key=lambda cell: cell.leakage.mean)
+
+    def of(self, algorithm: str) -> tuple[Cell, ...]:
+        """Select the cells of one algorithm."""
+        return tuple(cell for cell in self.cells if cell.algorithm == algorithm)
+
+    def __str__(self) -> str:
+        lines = []
+        for name in self.algorithms:
+            seeds, rounds = self.settings[AUDIT]["seeds"], self.settings[name]["rounds"]
+            lines.append(f"{name}: {seeds} seeds of {rounds} rounds; 1 = exact, 0 = nothing")
+            lines += [f"  {cell}" for cell in self.of(name)]
+        lines += [f"  skipped: {reason}" for reason in self.skipped]
+        return "\n".join([*lines, *(f"  assumed: {assumption}" for assumption in self.assumptions)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values; the pictures are left out."""
+        return {
+            "version": self.version,
+            "command": self.command,
+            "environment": dict(self.environment),
+            "settings": {name: dict(values) for name, values in self.settings.items()},
+            "seconds": self.seconds,
+            "cells": [cell.to_json() for cell in self.cells],
+            "runs": [{key: finite_or_none(value) for key, value in asdict(fact).items()} for fact in self.facts],
+            "missing": [asdict(item) for item in self.missing],
+            **{
+                name: list(getattr(self, name))
+                for name in ("curves", "tradeoffs", "membership", "skipped", "assumptions")
+            },
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write `audit.json` and the page `audit.html` into a folder.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        from securefed._auditing.report.audit_page import render  # noqa: PLC0415 - the page is made of reports
+
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "audit.json").write_text(text + "\n", encoding="utf-8")
+            (folder / "audit.html").write_text(render(self), encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder") from error
+
+
+def make_report(
+    subjects: Sequence[Subject],
+    results: Sequence[SeedResult],
+    defenses: Sequence[str],
+    shared: Mapping[str, Any],
+    *,
+    covered: Mapping[str, str],
+    unfit: Mapping[str, str],
+    **more: Any,
+) -> Report:
+    """Gather the results of all subjects and seeds.
+
+    Args:
+        subjects: in the order of the report.
+        results: of every subject and seed, in any order.
+        defenses: names of those that were to run, in the order of the report.
+        shared: settings of the whole audit, `seeds` among them.
+        covered: by defence with noise, the one view that its epsilon covers.
+        unfit: algorithms that the data do not suit, and why.
+        **more: further fields of `Report`.
+    """
+    names = [subject.name for subject in subjects]
+    attempts = [attempt for result in results for attempt in result.attempts]
+    attempts.sort(key=lambda attempt: (names.index(attempt.algorithm), defenses.index(attempt.defense)))
+    facts = [fact for result in results for fact in result.facts]
+    gaps = [gap for result in results for gap in result.gaps]
+    return Report(
+        version=version("securefed"),
+        environment=environment(),
+        settings={subject.name: subject.describe() for subject in subjects} | {AUDIT: shared},
+        cells=tuple(gather(attempts, facts, covered, shared["seeds"])),
+        facts=tuple(facts),
+        artifacts=tuple(artifact for result in results for artifact in result.artifacts),
+        missing=missing(names, defenses, shared["seeds"], attempts, gaps, unfit) + more.pop("missing", ()),
+        **more,
+    )
+
+
+def environment() -> dict[str, str]:
+    """Return the versions that results depend on."""
+    packages = ("numpy", "scipy", "torch", "cryptography", "phe", "gmpy2", "dp-accounting")
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": str(os.cpu_count()),
+        **{name: version(name) for name in packages},
+    }

@@ -1,0 +1,105 @@
+"""Make cells of attempts: one cell for each algorithm, defence, view, attack and secret, over all seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from securefed._auditing.engine.explained_messages import fall_back_on_guess
+from securefed._auditing.engine.results import FEDERATION, NOT_COVERED, Attempt, Cell, RunFacts, owner
+from securefed._auditing.engine.statistics import EXPOSED_FROM, RECONSTRUCTED, interval, verdict
+
+
+def gather(
+    attempts: Iterable[Attempt], facts: Iterable[RunFacts], covered: Mapping[str, str], seeds: int = 0
+) -> list[Cell]:
+    """Make cells, in order of their first attempt.
+
+    Args:
+        attempts: of all seeds.
+        facts: of all runs; every defence of an attempt has one.
+        covered: by defence with noise, the one view that its epsilon covers.
+        seeds: number of seeds that were asked for.
+    """
+    groups: dict[tuple[str, ...], list[Attempt]] = {}
+    for attempt in attempts:
+        key = (attempt.algorithm, attempt.defense, attempt.view, attempt.attack, attempt.secret)
+        groups.setdefault(key, []).append(attempt)
+    runs: dict[tuple[str, str, str], list[RunFacts]] = {}
+    for fact in facts:
+        runs.setdefault((fact.algorithm, fact.defense, fact.view), []).append(fact)
+    return [
+        _cell(group, runs.get((algorithm, defense, view)) or runs[algorithm, defense, ""], covered, seeds)
+        for (algorithm, defense, view, *_), group in groups.items()
+    ]
+
+
+def _cell(group: Sequence[Attempt], runs: Sequence[RunFacts], covered: Mapping[str, str], seeds: int) -> Cell:
+    first = group[0]
+    leaks, nulls = fall_back_on_guess(group)
+    leak, null = interval(leaks), interval(nulls)
+    explained = _mean([float(a.explained) for a in group if a.explained is not None])
+    whole = [a for a in group if a.reconstructs]
+    parts = [a for a in group if a.part_leakage >= RECONSTRUCTED]
+    reconstruction = max([*(a.leakage for a in whole), *(a.part_leakage for a in parts)], default=-math.inf)
+    part = ""
+    if parts and not whole:
+        whose = "all clients' rows" if owner(first.secret) == FEDERATION else f"client {parts[0].target}"
+        part = f"{parts[0].part} of {whose}"
+    epsilon: float | str | None = None
+    if first.defense in covered:
+        epsilon = runs[0].epsilon if covered[first.defense] == first.view else NOT_COVERED
+    real = [run for run in runs if run.real]
+    return Cell(
+        algorithm=first.algorithm,
+        defense=first.defense,
+        view=first.view,
+        attack=first.attack,
+        secret=first.secret,
+        leakage=leak,
+        null_leakage=null,
+        error=_mean([a.error for a in group]),
+        error_median=median(a.error for a in group),
+        baseline_error=_mean([a.baseline for a in group]),
+        verdict=verdict(leak, null, explained=explained, highest=reconstruction),
+        utility=_mean([run.utility for run in runs]),
+        bytes_per_client_round=_mean([run.bytes_per_client_round for run in real]),
+        seconds_per_round=_mean([run.seconds_per_round for run in real]),
+        epsilon=epsilon,
+        failed=sum(a.failed for a in group),
+        exposed_seeds=sum(a.leakage >= EXPOSED_FROM for a in group),
+        residual=_mean([a.residual for a in group]),
+        rank=_mean([float(a.rank) for a in group]),
+        unknowns=first.unknowns,
+        condition=_mean([a.condition for a in group]),
+        note=_note(runs, real),
+        explained=explained,
+        highest=max(leaks),
+        tpr=_mean([a.tpr for a in group]),
+        client=max(whole or group, key=lambda a: a.leakage).target or 0,
+        asked=seeds,
+        part=part,
+        reconstructed=bool(whole),
+        derived=all(a.derived for a in group),
+    )
+
+
+def _note(runs: Sequence[RunFacts], real: Sequence[RunFacts]) -> str:
+    """Say which runs are the defence itself; empty if all are."""
+    if not real:
+        return "no seed ran the defence itself: its view is made from the sums of the run in the clear"
+    compared = min((run.rounds for run in real if run.identical is not None), default=0)
+    part = f", {compared} rounds of it" if 0 < compared < max(run.rounds for run in runs) else ""
+    if not part and len(real) == len(runs):
+        return ""
+    return (
+        f"{len(real)} of {len(runs)} seeds ran the defence itself{part} (a defence without noise is compared bit for "
+        "bit with the quantised run); the other views come from the run with the same sums of integers"
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Average the values that are not NaN."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

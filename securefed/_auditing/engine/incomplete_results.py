@@ -1,0 +1,116 @@
+"""Find what an audit was asked for and did not run, or ran for some seeds only.
+
+A gate must not pass because cells are missing, so every gap of the table is listed with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from securefed._auditing.engine.results import Attempt
+from securefed._auditing.engine.seed_result import Gap
+from securefed._auditing.report.report_words import short, short_defense
+
+UNTRIED: Final = "no chosen attack looks at any of its views"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that the audit was asked for and that did not run, or ran for some seeds only.
+
+    Attributes:
+        algorithm: its name.
+        defense: name of the defence; empty where the whole algorithm is missing.
+        view: name of the view; empty where the whole defence is missing.
+        attack: name of the attack; empty where the whole view is missing.
+        ran: number of seeds that ran.
+        asked: seeds of the audit.
+        reason: why the first missing seed is missing.
+    """
+
+    algorithm: str
+    defense: str
+    view: str
+    attack: str
+    ran: int
+    asked: int
+    reason: str
+
+    @property
+    def where(self) -> str:
+        """Name what is missing."""
+        names = (short(self.algorithm), self.defense and short_defense(self.defense), self.view, self.attack)
+        return ", ".join(name for name in names if name)
+
+    @property
+    def said(self) -> str:
+        """How many seeds ran, and why not all of them."""
+        return f"{self.ran} of {self.asked} seeds ran: {self.reason}"
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.said}"
+
+
+def missing(
+    algorithms: Iterable[str],
+    defenses: Sequence[str],
+    seeds: int,
+    attempts: Iterable[Attempt],
+    gaps: Iterable[Gap],
+    unfit: Mapping[str, str],
+) -> tuple[Missing, ...]:
+    """List every gap of an audit, the larger ones first and without those that follow from them.
+
+    Args:
+        algorithms: that were to run.
+        defenses: under which each of them was to run.
+        seeds: number for each of them.
+        attempts: attacks that ran.
+        gaps: what the runs report as not run.
+        unfit: algorithms that the data do not suit, and why.
+    """
+    ran, reported = tuple(attempts), tuple(gaps)
+    out = [Missing(name, "", "", "", 0, seeds, reason) for name, reason in unfit.items()]
+    for algorithm in algorithms:
+        for defense in defenses:
+            place = (algorithm, defense)
+            out += _missing_of(
+                place,
+                seeds,
+                [attempt for attempt in ran if (attempt.algorithm, attempt.defense) == place],
+                [gap for gap in reported if (gap.algorithm, gap.defense) == place],
+            )
+    return tuple(out)
+
+
+def _missing_of(
+    place: tuple[str, str], seeds: int, attempts: Sequence[Attempt], gaps: Sequence[Gap]
+) -> Iterator[Missing]:
+    """List the gaps of one algorithm under one defence: of the whole run, of views, of attacks on some seeds."""
+    ended = {gap.seed: gap.reason for gap in reversed(gaps) if not gap.view}
+    if ended:
+        yield Missing(*place, "", "", seeds - len(ended), seeds, ended[min(ended)])
+    elif not attempts:
+        reasons = [f"{gap.attack}: {gap.reason}" for gap in gaps if gap.attack and gap.seed == gaps[0].seed]
+        yield Missing(*place, "", "", 0, seeds, "; ".join(dict.fromkeys(reasons)) or UNTRIED)
+        return
+    for view in dict.fromkeys([*(a.view for a in attempts), *(gap.view for gap in gaps if gap.view)]):
+        ran: dict[str, set[int]] = {}
+        for attempt in attempts:
+            if attempt.view == view:
+                ran.setdefault(attempt.attack, set()).add(attempt.seed)
+        attacked = set().union(*ran.values())
+        expected = set(range(seeds)) - set(ended)
+        reported = [gap for gap in gaps if gap.view == view]
+        if not expected <= attacked:
+            first = min(expected - attacked)
+            reasons = [f"{gap.attack}: {gap.reason}" for gap in reported if gap.seed == first]
+            why = f"no attack applies ({'; '.join(reasons) or UNTRIED})"
+            yield Missing(*place, view, "", len(attacked), seeds, why)
+        for attack, own in ran.items():
+            if not attacked <= own:
+                first = min(attacked - own)
+                why = next((gap.reason for gap in reported if (gap.attack, gap.seed) == (attack, first)), UNTRIED)
+                yield Missing(*place, view, attack, len(own), seeds, why)

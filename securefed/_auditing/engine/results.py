@@ -1,0 +1,296 @@
+"""Results of single attacks, the same for registered algorithms and for a user's own.
+
+An `Attempt` is one attack on one view of one run. `gathering.gather` makes one `Cell` of an attack's attempts over all
+seeds, with intervals and a verdict. All cells together are an `audit_report.Report`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from securefed._auditing.engine.statistics import (
+    INCONCLUSIVE,
+    NOT_DETECTED,
+    RECONSTRUCTED,
+    SIGHTED,
+    Interval,
+    Verdict,
+)
+from securefed._tensors import Array
+from securefed.attacks._generic import ClearRows, LowDigits, RegressRows
+
+CLIENT: Final[Literal["client"]] = "client"
+FEDERATION: Final[Literal["federation"]] = "federation"
+RECORD: Final = "record"
+Secret = Literal[
+    "client", "federation", "gram", "samples", "labels", "membership", "confirmation", "pooled gram", "pooled samples"
+]
+"""`client` and `federation` are one client's and all clients' data, whose kind the algorithm's audit case states (an
+audit of registered algorithms). The others state the kind itself (an audit of a user's own algorithm)."""
+POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
+"""The data of all clients together, which sums may give away where they hide every single client."""
+GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership", *POOLED)
+"""What a gate checks by default. `confirmation` is left out: an adversary who guesses all of a client's data can
+confirm the guess against any message without noise, so that only differential privacy passes it."""
+SECRETS: Final[tuple[Secret, ...]] = (*GATED, "confirmation")
+NOT_COVERED: Final = "not covered"
+_FURTHER: Final = 10
+"""How many times further from exact the null of a run must be for that run to count as a reconstruction. Estimates of
+rows of few possible values are nearly exact by chance, and do not count."""
+
+
+def owner(secret: str) -> str:
+    """Name whose data a secret is: `client`, `federation` or `record` (one row); `confirmation` has no owner."""
+    if secret == FEDERATION or secret in POOLED:
+        return FEDERATION
+    if secret == "confirmation":
+        return secret
+    return RECORD if secret == "membership" else CLIENT
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attack on one view of one run.
+
+    Attributes:
+        algorithm: its name.
+        defense: name of the defence.
+        view: name of the attacker's view.
+        seed: of the run.
+        target: the client attacked; `None` for all clients together.
+        attack: its name.
+        secret: what the estimate is of.
+        leakage: 1 - error / baseline; of membership 2 AUC - 1. 1 is exact, 0 no better than the guess.
+        null_leakage: the same for the attack on messages that say nothing about the target.
+        error: relative error of the estimate, that of the baseline if `failed`; NaN for membership.
+        baseline: relative error of the guess without messages.
+        failed: whether the attack returned nothing finite, so that its user is left with the guess.
+        residual: of the messages under the estimate, as the attack reports it.
+        rank: of the attack's linear system.
+        unknowns: of that system.
+        condition: of that system.
+        explained: whether the estimate explains the messages to their precision; `None` where the attack cannot tell.
+        null_explained: the same for the null.
+        tpr: true positive rate at 1 % false positives of a membership attack; NaN for the others.
+        part: the best known column or row, where not all rows are known.
+        part_leakage: of that column or row.
+        derived: whether the attack sought another secret, from which this estimate was computed.
+    """
+
+    algorithm: str
+    defense: str
+    view: str
+    seed: int
+    target: int | None
+    attack: str
+    secret: Secret
+    leakage: float
+    null_leakage: float
+    error: float = math.nan
+    baseline: float = math.nan
+    failed: bool = False
+    residual: float = math.nan
+    rank: int = 0
+    unknowns: int = 0
+    condition: float = math.nan
+    explained: bool | None = None
+    null_explained: bool | None = None
+    tpr: float = math.nan
+    part: str = ""
+    part_leakage: float = -math.inf
+    derived: bool = False
+
+    @property
+    def reconstructs(self) -> bool:
+        """Whether the data are known to a thousandth of the guess's error, and chance is far from that."""
+        if owner(self.secret) not in (CLIENT, FEDERATION) or self.leakage < RECONSTRUCTED:
+            return False
+        return self.null_leakage < RECONSTRUCTED and 1 - self.null_leakage >= _FURTHER * (1 - self.leakage)
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What one run under one defence cost and achieved.
+
+    Attributes:
+        algorithm: its name.
+        defense: name of the defence.
+        seed: of the run.
+        utility: of the final model on held-out rows (higher is better); NaN where no utility is known.
+        bytes_per_client_round: of all messages in both directions.
+        seconds_per_round: wall-clock time of the whole federation in one process.
+        rounds: number that ran.
+        epsilon: of what the server publishes after all rounds; `None` without noise.
+        real: whether the defence itself ran, or a cheaper run whose sums are the same.
+        identical: for a real run of a defence without noise, whether every sum equals the cheaper run's bit for bit.
+        view: the one view that this run was made for; empty for the defence's usual run.
+    """
+
+    algorithm: str
+    defense: str
+    seed: int
+    utility: float
+    bytes_per_client_round: float
+    seconds_per_round: float
+    rounds: int
+    epsilon: float | None = None
+    real: bool = True
+    identical: bool | None = None
+    view: str = ""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A secret and its estimate, for the pictures of the page.
+
+    Attributes:
+        algorithm: its name.
+        defense: name of the defence.
+        view: name of the view.
+        attack: name of the attack.
+        secret: as in `Cell`.
+        truth: the secret.
+        estimate: of the same shape.
+        image_shape: (height, width) of a row that is an image; `None` otherwise.
+    """
+
+    algorithm: str
+    defense: str
+    view: str
+    attack: str
+    secret: Secret
+    truth: Array
+    estimate: Array
+    image_shape: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One attack on one secret in one view, over all seeds.
+
+    Attributes:
+        algorithm: its name.
+        defense: name of the defence.
+        view: what the attacker sees.
+        attack: name of the attack.
+        secret: what it looks for.
+        leakage: mean over seeds with its 95 % interval.
+        null_leakage: the same of the null, which is what chance gives.
+        error: mean relative error.
+        error_median: median relative error.
+        baseline_error: mean relative error of the guess.
+        verdict: `exposed`, `partial`, `not detected` or `inconclusive`.
+        utility: mean utility of the final models.
+        bytes_per_client_round: mean traffic of one client in one round.
+        seconds_per_round: mean time of one round.
+        epsilon: what differential privacy promises against this view; `not covered` where the noise comes after it;
+            `None` without noise.
+        failed: number of runs in which the attack returned nothing finite.
+        exposed_seeds: number of runs that leaked .9 or more, which a mean may hide.
+        residual: mean relative residual of the messages.
+        rank: mean rank of the attack's system.
+        unknowns: of that system.
+        condition: mean condition number of that system.
+        note: how the runs were made, where not all of them are the defence itself.
+        explained: share of the runs whose messages the estimate explains; NaN where the attack cannot tell. Below .8
+            the search failed too often for its silence to mean anything.
+        highest: leakage of the run that leaked most.
+        tpr: mean true positive rate of a membership attack at 1 % false positives; NaN for the others.
+        client: target of the run that leaked most.
+        asked: seeds of the audit; `leakage.seeds` of them could be attacked.
+        part: a column or row that was read in some run; empty if none, or if all rows were.
+        reconstructed: whether some run gave all of the secret away.
+        derived: whether the attack sought another secret, from which this one follows.
+    """
+
+    algorithm: str
+    defense: str
+    view: str
+    attack: str
+    secret: Secret
+    leakage: Interval
+    null_leakage: Interval
+    error: float
+    error_median: float
+    baseline_error: float
+    verdict: Verdict
+    utility: float
+    bytes_per_client_round: float
+    seconds_per_round: float
+    epsilon: float | str | None
+    failed: int
+    exposed_seeds: int
+    residual: float
+    rank: float
+    unknowns: int
+    condition: float
+    note: str = ""
+    explained: float = math.nan
+    highest: float = math.nan
+    tpr: float = math.nan
+    client: int = 0
+    asked: int = 0
+    part: str = ""
+    reconstructed: bool = False
+    derived: bool = False
+
+    @property
+    def owner(self) -> str:
+        """Whose data the secret is."""
+        return owner(self.secret)
+
+    @property
+    def given_away(self) -> str:
+        """Name whose data, or which part of them, some run reconstructed; empty if none."""
+        whose = "all clients' data" if self.owner == FEDERATION else f"client {self.client}"
+        return whose if self.reconstructed else self.part
+
+    @property
+    def sighted(self) -> bool:
+        """Whether silence of this attack means anything: it ran on most seeds, and explained their messages."""
+        return self.leakage.seeds >= SIGHTED * self.asked and not self.explained < SIGHTED
+
+    @property
+    def searches(self) -> bool:
+        """Whether the attack would find this secret wherever it is hidden in the messages.
+
+        One that reads rows off finds only what stands there as it is. Regression finds all there is only where the
+        clients' own random draws explain the rest of the messages.
+        """
+        reads = self.attack in (ClearRows.name, LowDigits.name)
+        return not reads and (self.attack != RegressRows.name or self.explained >= SIGHTED)
+
+    @property
+    def remarks(self) -> str:
+        """What the verdict's word leaves out, in brackets; empty if there is nothing."""
+        remarks = []
+        if self.verdict.word == NOT_DETECTED:
+            power = f"a leak of {self.verdict.detectable:.2f} would have been"
+            remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
+        if self.verdict.word == INCONCLUSIVE and not self.explained < SIGHTED:
+            remarks.append("its results, or those of chance, scatter too much for any leak to be noticed")
+        if self.leakage.seeds < self.asked:
+            remarks.append(f"{self.leakage.seeds} of {self.asked} seeds")
+        if self.explained < 1:
+            remarks.append(f"explained {self.explained:.0%} of the runs, residual {self.residual:.1e}")
+        if self.reconstructed and self.leakage.mean < RECONSTRUCTED:
+            remarks.append(f"{self.given_away} was reconstructed: {self.highest:.2f}")
+        elif self.part:
+            remarks.append(f"{self.part} was read")
+        return f" ({'; '.join(remarks)})" if remarks else ""
+
+    def __str__(self) -> str:
+        mean = f"{self.leakage.mean:5.2f} [{self.leakage.low:.2f}, {self.leakage.high:.2f}]"
+        return f"{self.view:14} {self.secret:14} {self.attack:24} {mean:20} {self.verdict.word}{self.remarks}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to the JSON values of a cell of `audit.json`."""
+        values = asdict(self) | {"verdict": self.verdict.word, "detectable": self.verdict.detectable}
+        return {key: finite_or_none(value) for key, value in values.items()}
+
+
+def finite_or_none(value: Any) -> Any:
+    """Replace NaN and infinity by `None`, since JSON has neither."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,226 @@
+"""What one seed of one algorithm gives an audit: scored attacks, costs, pictures and gaps.
+
+`SeedResult.record` is the one place where an attack's estimates become attempts, for registered algorithms and for a
+user's own: it scores each estimate beside the null, which is the same attack on messages that say nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from securefed._auditing.engine.results import Artifact, Attempt, RunFacts, Secret
+from securefed._runtime.history import RoundHistory
+from securefed._tensors import Array
+from securefed.attacks._base import Reconstruction
+from securefed.attacks.scores import leakage, relative_error
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an attack looks: algorithm, defence, view, seed, and the client attacked (`None`: all clients together)."""
+
+    algorithm: str
+    defense: str
+    view: str
+    seed: int
+    target: int | None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An estimate beside the secret.
+
+    Attributes:
+        secret: name of the secret.
+        error: relative error of the estimate; that of the baseline if `failed`.
+        baseline: relative error of the guess without messages.
+        failed: whether the estimate is not finite, so that its user is left with the guess.
+        truth: the secret.
+        estimate: of it; the guess if `failed`.
+        part: the column or row that the estimate knows best; empty where none counts.
+        part_leakage: of that column or row.
+    """
+
+    secret: Secret
+    error: float
+    baseline: float
+    failed: bool
+    truth: Array
+    estimate: Array
+    part: str = ""
+    part_leakage: float = -math.inf
+
+
+def judge_estimate(secret: Secret, estimate: Array, truth: Array, guess: Array, baseline: float) -> Judgement:
+    """Compare an estimate with the truth; `guess`, of error `baseline`, replaces one that is not finite."""
+    if not np.isfinite(estimate).all():
+        return Judgement(secret, baseline, baseline, True, truth, np.asarray(guess))
+    return Judgement(secret, relative_error(estimate, truth), baseline, False, truth, estimate)
+
+
+Judge = Callable[[Reconstruction], Sequence[Judgement]]
+"""Scores an estimate for each secret that it is an estimate of."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Something that was to run and did not.
+
+    Attributes:
+        algorithm: its name.
+        defense: name of the defence.
+        view: name of the view; empty where the run itself ended.
+        attack: name of the attack; empty likewise.
+        seed: of the run.
+        reason: in a sentence.
+    """
+
+    algorithm: str
+    defense: str
+    view: str
+    attack: str
+    seed: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One attack on the first rounds of a run in the clear, for several numbers of rounds.
+
+    Attributes:
+        setting: what the run was, for the chart's legend.
+        algorithm: its name.
+        attack: its name.
+        rounds: numbers of rounds.
+        errors: relative error of the client's secret for each number; NaN where the attack did not apply.
+        conditions: condition number of the attack's system, likewise.
+    """
+
+    setting: str
+    algorithm: str
+    attack: str
+    rounds: tuple[int, ...]
+    errors: tuple[float, ...]
+    conditions: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """One run under differential privacy at one epsilon.
+
+    Attributes:
+        algorithm: its name.
+        epsilon: for all rounds together.
+        seed: of the run.
+        leakage: of the client's secret, by the strongest attack on what the server publishes; NaN where none applies.
+        utility: of the final model on held-out rows.
+    """
+
+    algorithm: str
+    epsilon: float
+    seed: int
+    leakage: float
+    utility: float
+
+
+@dataclass
+class SeedResult:
+    """All results of one seed of one algorithm; `skipped` holds sentences for the report's list of what did not run."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+    facts: list[RunFacts] = field(default_factory=list)
+    artifacts: list[Artifact] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
+    tradeoffs: list[Tradeoff] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+    def leave_out(self, place: Place, attack: str, reason: str) -> None:
+        """Note that an attack did not run, and why."""
+        self.gaps.append(Gap(place.algorithm, place.defense, place.view, attack, place.seed, reason))
+
+    def record(
+        self,
+        place: Place,
+        attack: str,
+        estimates: Sequence[Reconstruction],
+        nulls: Sequence[Sequence[Reconstruction] | None],
+        judge: Judge,
+        explains: Callable[[Reconstruction], bool | None],
+    ) -> list[Judgement]:
+        """Score an attack's estimates beside its nulls.
+
+        Args:
+            place: where it looked.
+            attack: its name.
+            estimates: its result; each one after the first follows from the first.
+            nulls: its results on messages that say nothing about the target, estimate by estimate. `None` where it
+                returned nothing, so that its user is left with the guess. Of several nulls the one that errs least
+                counts.
+            judge: scores an estimate.
+            explains: tells whether an estimate explains its messages; `None` where the attack cannot tell.
+
+        Returns:
+            The scores of the estimates.
+        """
+        chances = [{} if null is None else _errors_by_secret(null, judge, explains) for null in nulls]
+        judgements = []
+        for index, estimate in enumerate(estimates):
+            for judged in judge(estimate):
+                guess = judged.baseline, None
+                known = (chance.get((index, judged.secret), guess) for chance in chances)
+                null_error, null_explained = min(known, key=lambda pair: pair[0], default=guess)
+                self.attempts.append(
+                    Attempt(
+                        **asdict(place),
+                        attack=attack,
+                        secret=judged.secret,
+                        leakage=leakage(judged.error, judged.baseline),
+                        null_leakage=leakage(null_error, judged.baseline),
+                        error=judged.error,
+                        baseline=judged.baseline,
+                        failed=judged.failed,
+                        residual=estimate.residual,
+                        rank=estimate.rank,
+                        unknowns=estimate.unknowns,
+                        condition=finite_or_nan(estimate.condition),
+                        explained=explains(estimate),
+                        null_explained=null_explained,
+                        part=judged.part,
+                        part_leakage=judged.part_leakage,
+                        derived=index > 0,
+                    )
+                )
+                judgements.append(judged)
+        return judgements
+
+
+def _errors_by_secret(
+    estimates: Sequence[Reconstruction], judge: Judge, explains: Callable[[Reconstruction], bool | None]
+) -> dict[tuple[int, str], tuple[float, bool | None]]:
+    """Map (number of the estimate, secret) to its error and whether it explains the messages."""
+    return {
+        (index, judged.secret): (judged.error, explains(estimate))
+        for index, estimate in enumerate(estimates)
+        for judged in judge(estimate)
+    }
+
+
+def run_costs(history: Sequence[RoundHistory], clients: int) -> dict[str, Any]:
+    """Compute the fields of `RunFacts` that a run's history tells: traffic, time and number of rounds."""
+    rounds = len(history)
+    return {
+        "bytes_per_client_round": sum(entry.up + entry.down for entry in history) / rounds / clients,
+        "seconds_per_round": sum(entry.seconds for entry in history) / rounds,
+        "rounds": rounds,
+    }
+
+
+def finite_or_nan(value: float) -> float:
+    """Replace infinity by NaN, which JSON and the charts leave out."""
+    return value if math.isfinite(value) else math.nan

@@ -1,0 +1,66 @@
+"""Run an audit's tasks in worker processes.
+
+The workers are forked from a server process that has imported everything and has started no thread, so that a worker
+starts at once and inherits no lock.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from typing import TypeVar
+
+from threadpoolctl import threadpool_limits
+
+Task = TypeVar("Task")
+Outcome = TypeVar("Outcome")
+_PRELOADED = ["securefed._auditing.registered.seed_run", "sklearn.datasets"]
+
+
+def warm_up() -> None:
+    """Start the server, so that it imports while the caller does; both take about two seconds."""
+    _context()
+    forkserver.ensure_running()
+
+
+def run_all(
+    tasks: Sequence[Task], workers: int, work: Callable[[Task], Outcome], finished: Callable[[Task, Outcome], None]
+) -> None:
+    """Call `finished(task, work(task))` for each task, in the order in which they end.
+
+    Args:
+        tasks: arguments of `work`.
+        workers: number of processes; with one worker or one task everything runs in this process.
+        work: a function of a module, which the workers import.
+        finished: called in this process.
+
+    Raises:
+        BaseException: a task raised it; tasks that have not begun are dropped.
+    """
+    if workers == 1 or len(tasks) <= 1:
+        _start_worker()
+        for task in tasks:
+            finished(task, work(task))
+        return
+    with ProcessPoolExecutor(workers, mp_context=_context(), initializer=_start_worker) as pool:
+        futures = {pool.submit(work, task): task for task in tasks}
+        try:
+            for future in as_completed(futures):
+                finished(futures[future], future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    return context
+
+
+def _start_worker() -> None:
+    """Limit a process to one thread: tasks are small, and as many run at once as there are cores."""
+    threadpool_limits(1)

@@ -1,0 +1,155 @@
+"""Decide whether an audit stays below a limit on leakage, and whether it could have seen a leak of that size.
+
+Two gates use the same report. `securefed audit --fail-above` asks `reasons`: no cell above the limit, none unknown, and
+nothing left out. `securefed.testing.assert_leakage_below` asks `leaks` and `blind`, which also demand that a search for
+each secret had the power to find a leak of the limit's size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.results import POOLED, Cell, Secret
+from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, seeds_for
+from securefed._auditing.report.conclusions import strongest, why
+from securefed.attacks.views import SUM_ONLY
+from securefed.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One reason for a gate to fail.
+
+    Attributes:
+        kind: `above`, `unknown`, `did not run`; between two audits `grew`, `new`, `no longer known`.
+        where: algorithm, defence, view, attack and secret, as far as the reason extends.
+        said: figures, or why.
+    """
+
+    kind: str
+    where: str
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where}: {self.said}"
+
+
+NO_CELL = "it holds no cell"
+
+
+def require_limit(limit: float, name: str) -> None:
+    """Refuse a limit that no leak could exceed, or that every audit exceeds.
+
+    Args:
+        limit: a leakage: 0 is nothing, 1 is exact.
+        name: of the option, for the message.
+
+    Raises:
+        ConfigError: the limit is not a number of at least 0 and below 1.
+    """
+    if not (math.isfinite(limit) and 0 <= limit < 1):
+        raise ConfigError(
+            f"{name} takes a leakage of at least 0 (nothing leaks) and below 1 (all is exact, so that no cell is above "
+            f"it); got {limit:g}"
+        )
+
+
+def reasons(report: Report, limit: float) -> list[Reason]:
+    """List every reason to fail; empty if all that was asked for ran, is known, and leaks at most `limit`.
+
+    Not promised: that no other attack finds more.
+    """
+    above = [
+        Reason("above", _where(cell, cell.attack), f"up to {cell.leakage.high:.3f}")
+        for cell in report.cells
+        if not cell.leakage.high <= limit
+    ]
+    unknown = [
+        Reason("unknown", _where(cell), why(cell))
+        for cell in strongest(report.cells).values()
+        if cell.verdict.word == INCONCLUSIVE
+    ]
+    absent = [Reason("did not run", item.where, item.said) for item in report.missing]
+    if not report.cells and not report.missing:
+        absent.append(Reason("did not run", "the audit", NO_CELL))
+    return above + unknown + absent
+
+
+def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
+    """List every cell whose interval reaches the limit, and every client, row or column that was reconstructed."""
+    cells = _chosen(report, views, secrets)
+    out = [
+        f"{_place(cell)}: up to {cell.leakage.high:.2f}{_seeds_needed(cell, limit)}"
+        for cell in cells
+        if cell.leakage.high >= limit
+    ]
+    return out + [f"{_place(cell)}: {cell.given_away} was reconstructed" for cell in cells if cell.given_away]
+
+
+def blind(report: Report, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
+    """List every secret that no attack searched for, and every attack that would not have seen a leak of `limit`."""
+    cells = _chosen(report, views, secrets)
+    out = [text for view in views for secret in secrets if (text := unsearched(report, view, secret)) is not None]
+    return out + [
+        f"{_place(cell)}: only a leak of {cell.verdict.detectable:.2f} would have been seen{_seeds_needed(cell, limit)}"
+        for cell in cells
+        if cell.verdict.word not in FOUND and not cell.verdict.detectable <= limit and not _covered(cell, cells, limit)
+    ]
+
+
+def unsearched(report: Report, view: str, secret: Secret) -> str | None:
+    """Say why no attack would have seen a leak of a secret in a view; `None` if one would, or if there is none to see.
+
+    Only an attack whose estimate was scored for this very secret has searched for it. Pooled secrets belong to sums,
+    and counts of labels are a secret only where labels are classes that the clients hold in different shares.
+    """
+    if (secret == "labels" and not has_label_counts(report)) or (secret in POOLED and view != SUM_ONLY):
+        return None
+    cells = [c for c in report.cells if c.view == view and c.secret == secret and c.searches]
+    if any(cell.sighted for cell in cells):
+        return None
+    unsure = [f"{cell.attack}{cell.remarks}" for cell in cells]
+    skipped = [reason for reason in report.skipped if reason.startswith(view)]
+    return f"{view}, {secret}: no attack would have seen a leak: {'; '.join([*unsure, *skipped]) or 'none was tried'}"
+
+
+def has_label_counts(report: Report) -> bool:
+    """Whether counts of labels were among the secrets."""
+    return any("labels" in report.settings[name].get("also attacked", "") for name in report.algorithms)
+
+
+def _chosen(report: Report, views: Sequence[str], secrets: Sequence[Secret]) -> list[Cell]:
+    return [cell for cell in report.cells if cell.view in views and cell.secret in secrets]
+
+
+def _covered(cell: Cell, cells: Iterable[Cell], limit: float) -> bool:
+    """Whether the cell only follows from an attack on another secret, and one on this secret had the power."""
+    return cell.derived and any(
+        other.searches and other.sighted and (other.verdict.word in FOUND or other.verdict.detectable <= limit)
+        for other in cells
+        if (other.view, other.secret) == (cell.view, cell.secret)
+    )
+
+
+def _seeds_needed(cell: Cell, limit: float) -> str:
+    """Say how many seeds would decide, of a cell in which nothing was found; empty if something was."""
+    if cell.verdict.word in FOUND:
+        return ""
+    if cell.leakage.seeds < 2:
+        return ", for one seed has no spread: give 10"
+    needed = seeds_for(cell.leakage, cell.null_leakage, limit)
+    if needed is None:
+        means = f"mean {cell.leakage.mean:.2f}, chance {cell.null_leakage.mean:.2f}"
+        return f", which more seeds will not change ({means})"
+    return f", about {needed} seeds would tell" if needed > cell.leakage.seeds else ""
+
+
+def _place(cell: Cell) -> str:
+    return f"{cell.view}, {cell.secret}, {cell.attack}"
+
+
+def _where(cell: Cell, attack: str = "") -> str:
+    return ", ".join(name for name in (cell.algorithm, cell.defense, cell.view, attack, cell.secret) if name)

@@ -1,0 +1,354 @@
+"""Wrap a user's client function as an `Algorithm`, which can be run, recorded and attacked.
+
+The function maps a client's rows and a broadcast to tensors by name. It is called again and again by attackers, so it
+must give the same answer to the same question: `as_algorithm` checks that, and sets the global random generators for
+each call if the function draws from them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from securefed._messages import Aggregate
+from securefed._persistence.packing import local
+from securefed._public import Public, require
+from securefed._tensors import Array, Layout, Tensors, TensorSpec
+from securefed.algorithms._base import Algorithm
+from securefed.datasets._base import Dataset
+from securefed.errors import ConfigError, DataError, SecureFedError
+
+Contribute = Callable[..., Any]
+"""`contribute(rows, broadcast)` -> tensors by name; parameters named `labels` and `rng` are given too."""
+Combine = Callable[[Tensors, Tensors, int], Tensors]
+"""`combine(broadcast, total, clients)` -> the next broadcast, of the same names, shapes and types."""
+_OPTIONAL = ("labels", "rng")
+_SAME = 1e-9  # relative difference up to which two answers count as the same
+
+
+@dataclass(frozen=True)
+class Rows:
+    """State of a client: its data, and the number of its rounds, which only errors use."""
+
+    data: Dataset = local()
+    rounds: int = local(default=0)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The first failure of a client step.
+
+    Attributes:
+        data: the rows on which it failed.
+        rounds: number of rounds that this client had taken part in.
+        what: the error message.
+    """
+
+    data: Dataset
+    rounds: int
+    what: str
+
+
+@dataclass(frozen=True, repr=False)
+class FunctionAlgorithm(Algorithm[Tensors, Rows]):
+    """An algorithm made of a client function on NumPy arrays that keeps no memory.
+
+    Attributes:
+        function: see `Contribute`.
+        first: the first broadcast.
+        follow: see `Combine`; `None` if every round repeats the first broadcast.
+        example: a message, for names and shapes; empty before there is one.
+        seeded: whether the global generators of `random`, NumPy and torch are set for each call and restored after it,
+            for a function that draws from them.
+        faults: the first client step that failed, or nothing.
+    """
+
+    function: Contribute
+    first: Tensors
+    follow: Combine | None
+    example: Tensors
+    seeded: bool = False
+    faults: list[Fault] = field(default_factory=list, compare=False)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        inner = getattr(self.function, "func", self.function)  # of a functools.partial
+        return str(getattr(inner, "__name__", type(inner).__name__))
+
+    def layout(self, public: Public) -> Layout:
+        """Return names and shapes of the messages."""
+        return Layout.of(self.example)
+
+    def start(self, public: Public, rng: np.random.Generator) -> Tensors:
+        """Return the first broadcast."""
+        return self.first
+
+    def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> Rows:
+        """Return the state of a client."""
+        return Rows(data)
+
+    def broadcast(self, server: Tensors) -> Tensors:
+        """Return the broadcast, which is the server's state."""
+        return server
+
+    def contribute(self, client: Rows, broadcast: Tensors, rng: np.random.Generator) -> tuple[Rows, Tensors]:
+        """Call the function; raise `DataError` if it fails or returns other names or shapes than the first message."""
+        try:
+            sent = self._sent(client.data, broadcast, rng)
+        except SecureFedError as error:
+            if not self.faults:
+                self.faults.append(Fault(client.data, client.rounds, str(error)))
+            raise
+        return replace(client, rounds=client.rounds + 1), sent
+
+    def _sent(self, data: Dataset, broadcast: Tensors, rng: np.random.Generator) -> dict[str, Array]:
+        seed = int(rng.integers(2**32)) if self.seeded else None
+        try:
+            found = self._found(data, broadcast, rng, seed)
+        except SecureFedError:
+            raise
+        except Exception as error:
+            raise DataError(f"{self.name} raised {type(error).__name__}: {error}") from error
+        if not isinstance(found, Mapping) or not found:
+            raise DataError(
+                f'{self.name} must return tensors by name, as {{"update": array}}, not {type(found).__name__}'
+            )
+        sent = {str(name): self._numbers(str(name), value) for name, value in found.items()}
+        if self.example:
+            self._check_shapes(sent)
+        return sent
+
+    def _found(self, data: Dataset, broadcast: Tensors, rng: np.random.Generator, seed: int | None) -> Any:
+        """Call the function, with the global generators at a seed if there is one.
+
+        A call that is the first to load torch draws from a generator that was not set before, so it is repeated.
+        """
+        if seed is None:
+            return self.call(data, deepcopy(dict(broadcast)), rng)
+        loaded = "torch" in sys.modules
+        again = None if loaded else deepcopy(rng)
+        with _global_seed(seed):
+            found = self.call(data, deepcopy(dict(broadcast)), rng)
+        if again is None or "torch" not in sys.modules:
+            return found
+        with _global_seed(seed):
+            return self.call(data, deepcopy(dict(broadcast)), again)
+
+    def _numbers(self, name: str, value: Any) -> Array:
+        try:
+            array = np.asarray(value)
+            real = array.dtype.kind in "fiub"
+            numbers = np.asarray(array, np.float64) if real else array
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(f"{self.name} returned {name!r}, which is no array of numbers: {error}") from error
+        if not real:
+            raise DataError(
+                f"{self.name} returned {name!r} of type {array.dtype}; real numbers are needed (complex ones as two "
+                "tensors, nested ones under names of their own)"
+            )
+        if not np.isfinite(numbers).all():
+            raise DataError(f"{self.name} returned NaN or infinity in {name!r}; mend the step, or audit fewer rounds")
+        return numbers
+
+    def _check_shapes(self, sent: Tensors) -> None:
+        if not any(np.size(value) for value in sent.values()):
+            raise DataError(f"{self.name} returned no number at all, so there is nothing to sum and nothing to audit")
+        for name in sorted({*sent, *self.example}):
+            mine, first = (np.shape(t[name]) if name in t else None for t in (sent, self.example))
+            if mine != first:
+                raise DataError(
+                    f"{self.name} returned {name!r} of shape {mine}, and of shape {first} for the first client in the "
+                    "first round; what a server sums has one shape, and a shape that follows the rows gives them away"
+                )
+        if list(sent) != list(self.example or sent):
+            raise DataError(
+                f"{self.name} returned its tensors in the order {', '.join(sent)}, and for the first client in the "
+                f"first round in the order {', '.join(self.example)}; an order that follows the rows gives them away: "
+                "return every message in one order"
+            )
+
+    def call(self, data: Dataset, broadcast: Tensors, rng: np.random.Generator) -> Any:
+        """Call the function on copies of the client's data."""
+        given = {"labels": None if data.y is None else data.y.copy(), "rng": rng}
+        return self.function(data.x.copy(), broadcast, **{name: given[name] for name in self.extra})
+
+    @cached_property
+    def extra(self) -> tuple[str, ...]:
+        """The parameters among `labels` and `rng` that the function has."""
+        return tuple(name for name in _OPTIONAL if name in _parameters(self.function))
+
+    def combine(self, server: Tensors, aggregate: Aggregate) -> Tensors:
+        """Compute the next broadcast; raise `DataError` if `follow` fails or returns other names or shapes."""
+        if self.follow is None:
+            return server
+        try:
+            after = self.follow(deepcopy(dict(server)), deepcopy(dict(aggregate.total)), aggregate.count)
+        except Exception as error:
+            raise DataError(f"combine raised {type(error).__name__}: {error}") from error
+        if not isinstance(after, Mapping) or set(after) != set(server):
+            raise DataError(f"combine must return the broadcast's tensors {sorted(server)}, as `start` names them")
+        for name, value in after.items():
+            if np.shape(value) != np.shape(server[name]):
+                raise DataError(
+                    f"combine returned {name!r} of shape {np.shape(value)}, `start` has {np.shape(server[name])}; "
+                    "every broadcast has the names and shapes of the first"
+                )
+        return {name: np.array(after[name], np.asarray(server[name]).dtype) for name in server}
+
+    def evaluation_layout(self, public: Public) -> Layout:
+        """Return the layout of an evaluation, which counts rows only."""
+        return Layout((TensorSpec("count", (), float(max(public.rows))),))
+
+    def evaluate(self, client: Rows, broadcast: Tensors) -> Tensors:
+        """Count the client's rows."""
+        return {"count": np.asarray(float(client.data.rows))}
+
+
+class TorchFunction(FunctionAlgorithm):
+    """An algorithm made of a function on torch tensors, whose exact derivatives attacks use (`Differentiable`)."""
+
+    def call(self, data: Dataset, broadcast: Tensors, rng: np.random.Generator) -> Any:
+        """Call the function on tensors, and convert its result to NumPy."""
+        import torch  # noqa: PLC0415 - only for functions written in it
+
+        found: Any = self.torch_messages(torch.tensor(data.x), data.y, broadcast)
+        if not isinstance(found, Mapping):
+            return found
+        return {name: value.detach().numpy() if torch.is_tensor(value) else value for name, value in found.items()}
+
+    def torch_messages(self, rows: Any, labels: Array | None, broadcast: Tensors) -> Mapping[str, Any]:
+        """Call the function; return torch tensors that depend differentiably on `rows`."""
+        import torch  # noqa: PLC0415
+
+        sent = {name: torch.tensor(np.asarray(value)) for name, value in broadcast.items()}
+        extra: dict[str, Any] = {}
+        if "labels" in self.extra:
+            extra["labels"] = None if labels is None else torch.tensor(labels)
+        found: Mapping[str, Any] = self.function(rows, sent, **extra)
+        return found
+
+
+Backend = Literal["numpy", "torch"]
+_BACKENDS: Mapping[str, type[FunctionAlgorithm]] = {"numpy": FunctionAlgorithm, "torch": TorchFunction}
+
+
+def as_algorithm(
+    function: Contribute, data: Dataset, first: Tensors, follow: Combine | None, backend: Backend
+) -> FunctionAlgorithm:
+    """Wrap a function; names and shapes of its messages come from calls on `data`.
+
+    Args:
+        function: see `Contribute`.
+        data: the first client's.
+        first: the first broadcast.
+        follow: see `Combine`.
+        backend: "numpy" or "torch".
+
+    Raises:
+        ConfigError: the backend is unknown; the function cannot be called so, or lacks labels that it asks for; a torch
+            function asks for `rng`; or `first` holds no arrays of numbers.
+        DataError: the function returns no finite arrays by name, or two answers to the same question.
+    """
+    require(backend in _BACKENDS, f'backend must be "numpy" or "torch", not {backend!r}')
+    wrapped = _BACKENDS[backend](function, _checked_start(first), follow, {})
+    _check_parameters(wrapped)
+    require(
+        backend == "numpy" or "rng" not in wrapped.extra,
+        f'{wrapped.name} draws from `rng`, which torch cannot differentiate through; use backend="numpy"',
+    )
+    require(
+        "labels" not in wrapped.extra or data.y is not None,
+        f"{wrapped.name} asks for labels, and the first client has none; give clients as securefed.Dataset(x, y)",
+    )
+    try:
+        _, example = wrapped.contribute(Rows(data), wrapped.first, np.random.default_rng(0))
+    except DataError as error:
+        if backend == "numpy" and "Tensor" in str(error):
+            raise DataError(f'{error}; for a function of torch tensors say backend="torch"') from error
+        raise
+    for seeded in (False, True):
+        tried = replace(wrapped, example=example, seeded=seeded, faults=[])
+        if _repeats(tried, data):
+            return tried
+    raise DataError(
+        f"{wrapped.name} answers one question in two ways, so that its messages cannot be replayed: it keeps something "
+        "from one call to the next, or draws from a generator of its own. For draws give it a parameter `rng` and use "
+        "that; a method with a memory is a class that satisfies securefed.Algorithm"
+    )
+
+
+def _repeats(method: FunctionAlgorithm, data: Dataset) -> bool:
+    first, second = (
+        np.concatenate([np.ravel(sent[name]) for name in sorted(sent)])
+        for _, sent in (method.contribute(Rows(data), method.first, np.random.default_rng(0)) for _ in range(2))
+    )
+    return bool(np.allclose(first, second, rtol=_SAME, atol=_SAME * float(np.abs(first).max(initial=0.0))))
+
+
+def _checked_start(first: Tensors) -> dict[str, Array]:
+    if not isinstance(first, Mapping) or not first:
+        raise ConfigError(
+            "`start` must hold the first broadcast's arrays by name; for clients that are sent nothing give "
+            'start={"round": np.zeros(1)}'
+        )
+    start = {str(name): np.array(value) for name, value in first.items()}
+    for name, value in start.items():
+        if value.dtype.kind not in "fiub" or not np.isfinite(value).all():
+            raise ConfigError(f"`start` holds {name!r}, which is no array of finite numbers")
+    return start
+
+
+def _parameters(function: Contribute) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # built-in functions state none
+        return {}
+
+
+def _check_parameters(wrapped: FunctionAlgorithm) -> None:
+    if inspect.isclass(wrapped.function):
+        raise ConfigError(f"{wrapped.name} is a class; give an instance, or its function")
+    known = _parameters(wrapped.function)
+    if not known:
+        return
+    try:
+        inspect.signature(wrapped.function).bind(None, None, **dict.fromkeys(wrapped.extra))
+    except TypeError as error:
+        raise ConfigError(
+            f"{wrapped.name} must be callable as contribute(rows, broadcast), with parameters `labels` and `rng` where "
+            f"it wants them: {error}; bind others with functools.partial"
+        ) from error
+
+
+@contextmanager
+def _global_seed(seed: int) -> Iterator[None]:
+    """Set the global generators to a seed, and restore them afterwards.
+
+    NumPy's legacy global generator is included, since a user's function may draw from it. Nothing secret depends on
+    these draws; they only make a simulated client step repeatable. torch is left alone if it is not loaded.
+    """
+    torch = sys.modules.get("torch")
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - see above
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - see above
+    try:
+        with nullcontext() if torch is None else torch.random.fork_rng(devices=[]):
+            if torch is not None:
+                torch.manual_seed(seed)
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002 - see above

@@ -1,0 +1,194 @@
+"""Run every generic attack on one view of a user's own algorithm, for the data of one client or of all together.
+
+The attacks only run the algorithm's client step on rows of their own (a `Replay` of the observed rounds). They build on
+each other: the fit of rows runs where the probe for moments refuses or leaves directions open, and all regressions
+share one set of simulated clients. The null of an attack is the same attack on shuffled rounds and, once they are
+known, on messages of the same rounds from other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from securefed._auditing.engine.seed_result import Place, SeedResult
+from securefed._auditing.own.client_secrets import SecretData
+from securefed._tensors import Array
+from securefed.attacks._base import Reconstruction, View
+from securefed.attacks._generic import (
+    ClearRows,
+    FitRows,
+    LearnedCounts,
+    LearnedGram,
+    LearnedRows,
+    LowDigits,
+    ProbeGram,
+    RegressCounts,
+    RegressRows,
+    Replay,
+    uses_labels,
+)
+from securefed.attacks._generic.row_regression import KernelRidge
+from securefed.attacks.views import shuffled
+from securefed.errors import SecureFedError, TranscriptError
+
+Run = Callable[[Replay], list[Reconstruction]]
+"""An attack: its estimate from a replay, and what follows from that."""
+
+
+class GenericAttacks:
+    """All generic attacks on one view.
+
+    Args:
+        secret: the data to recover.
+        place: of the attempts.
+        result: where the attempts are recorded.
+        fit: limits of the fitting attack.
+        observed: the view.
+        replay_of: makes the replay of a view.
+    """
+
+    def __init__(
+        self,
+        secret: SecretData,
+        place: Place,
+        result: SeedResult,
+        fit: FitRows,
+        observed: View,
+        replay_of: Callable[[View], Replay],
+    ) -> None:
+        self._secret, self._place, self._result, self._fit = secret, place, result, fit
+        self._replay_of = replay_of
+        self.replay = replay_of(observed)
+        self._nulls = [replay_of(shuffled(observed, np.random.default_rng([secret.seed, 2])))]
+        self._moments_known = False
+        self._moments_complete = False
+
+    def search(self) -> None:
+        """Probe for moments; fit rows where the messages depend on more, or leave moments open."""
+        self._moments_known = self._try(ProbeGram.name, self._probe)
+        if self._moments_known and self._moments_complete:
+            reason = "the messages depend on the rows through their moments only; the probe recovers those"
+            self.skip(self._fit.name, reason)
+        elif (refusal := self._fit.applies(self.replay.target, self.replay.observed)) is not None:
+            self.skip(self._fit.name, refusal)
+        else:
+            self._try(self._fit.name, lambda replay: self._derive(self._fit.attack(replay, self._rng(3))))
+
+    def add_null_of_other_rows(self) -> None:
+        """Add messages of other rows as a null for the attacks that follow; the search would take too long on them."""
+        messages = messages_of_other_rows(self._secret, self.replay)
+        if messages is not None:
+            self._nulls.append(self._replay_of(self.replay.with_messages(messages)))
+
+    def read(self) -> None:
+        """Read rows off the messages, and counts of labels where those are linear in the messages."""
+        clear = ClearRows()
+        if (reason := clear.applies(self.replay.target, self.replay.observed)) is not None:
+            self.skip(clear.name, reason)
+        else:
+            self._try(clear.name, lambda replay: self._derive(clear.attack(replay), read=True))
+        if self._secret.has_label_counts:
+            self._try(ProbeGram.name, self._count, self._nulls[1:], what=" of labels")
+
+    def regress(self) -> None:
+        """Learn rows, their Gram matrix and counts of labels from simulated clients."""
+        rng, regression, labels = self._rng(9), RegressRows(calls=self._fit.calls), self._secret.prior_labels
+        try:
+            if not self._moments_known:
+                rows, _, messages = regression.simulated(self.replay, rng)
+                self._try_learned(LearnedRows(KernelRidge.of(messages, rows)))
+                self._try_learned(LearnedGram.of(rows, messages, self.replay.features))
+                self._read_low_digits(rows, messages)
+        except (SecureFedError, np.linalg.LinAlgError) as refusal:
+            self.skip(regression.name, str(refusal))
+        try:
+            if self._secret.has_label_counts and labels is not None:
+                learned = RegressCounts(regression).learn(self.replay, labels, rng)
+                self._try_learned(learned, self._nulls[1:])  # shuffled rounds hold the same counts, so they are no null
+        except (SecureFedError, np.linalg.LinAlgError) as refusal:
+            self.skip(RegressCounts.name, str(refusal))
+
+    def skip(self, attack: str, reason: str) -> None:
+        """Note that an attack did not run, and why."""
+        self._result.leave_out(self._place, self._secret.named(attack), reason)
+
+    def _read_low_digits(self, rows: Array, messages: Array) -> None:
+        try:
+            learned = LowDigits.learn(rows, messages)
+        except TranscriptError as refusal:
+            self.skip(LowDigits.name, str(refusal))
+            return
+        self._try(learned.name, lambda replay: self._derive(learned.attack(replay), read=True))
+
+    def _probe(self, replay: Replay) -> list[Reconstruction]:
+        moments = ProbeGram().solve(replay, self._rng(3), self._secret.prior, self._secret.prior_labels)
+        if replay is self.replay:
+            self._moments_complete = moments.rank == moments.unknowns
+        return [moments.gram(), moments.rows(self._secret.prior)]
+
+    def _count(self, replay: Replay) -> list[Reconstruction]:
+        prior, labels = self._secret.prior, self._secret.prior_labels
+        return [ProbeGram().solve(replay, self._rng(3), prior, labels, counted=False).counts()]
+
+    def _derive(self, estimate: Reconstruction, *, read: bool = False) -> list[Reconstruction]:
+        """Return an estimate and what follows from it; of labels nothing if it was made with the true ones."""
+        return self._secret.derive(estimate, labels=read or not self._labels_used)
+
+    @cached_property
+    def _labels_used(self) -> bool:
+        return uses_labels(self.replay, self._rng(15), self._secret.prior_labels)
+
+    def _try_learned(
+        self, learned: LearnedRows | LearnedGram | LearnedCounts, nulls: Sequence[Replay] | None = None
+    ) -> None:
+        self._try(learned.name, lambda replay: [learned.attack(replay)], nulls)
+
+    def _rng(self, stream: int) -> np.random.Generator:
+        return np.random.default_rng([self._secret.seed, stream])
+
+    def _try(self, name: str, run: Run, nulls: Sequence[Replay] | None = None, what: str = "") -> bool:
+        """Run an attack and its nulls; tell whether it ran, and did not notice itself that it failed."""
+        try:
+            estimates = run(self.replay)
+        except (SecureFedError, np.linalg.LinAlgError) as refusal:
+            self.skip(f"{name}{what}", str(refusal))
+            return False
+        chances = [_or_none(run, null) for null in (self._nulls if nulls is None else nulls)]
+        self._result.record(self._place, name, estimates, chances, self._secret.judge, _explains)
+        return _explains(estimates[0]) is not False
+
+
+def _or_none(run: Run, null: Replay) -> list[Reconstruction] | None:
+    """Attack a null; `None` where the attack notices that nothing fits."""
+    try:
+        return run(null)
+    except (SecureFedError, np.linalg.LinAlgError):
+        return None
+
+
+def _explains(estimate: Reconstruction) -> bool | None:
+    """Return what the attack itself says of its estimate, which it judges by how much its messages can vary."""
+    return estimate.diagnostics.get("explained")
+
+
+def messages_of_other_rows(secret: SecretData, replay: Replay) -> Array | None:
+    """Simulate the messages of the same rounds from other rows, which may be like the secret ones.
+
+    Returns:
+        (numbers,) all messages as one vector; `None` if the client step fails on those rows.
+    """
+    rng, labels = np.random.default_rng([secret.seed, 10]), replay.labels
+    if secret.target is None:
+        rows = secret.prior[rng.choice(len(secret.prior), replay.rows)]
+    else:
+        owners = np.repeat(np.arange(len(secret.data)), [data.rows for data in secret.data])
+        places = rng.choice(np.flatnonzero(owners != secret.target), replay.rows)
+        known = [data.y for data in secret.data if data.y is not None]
+        rows, labels = secret.pooled[places], np.concatenate(known)[places] if labels is not None else None
+    try:
+        return replay(rows, int(rng.integers(2**62)), labels)
+    except SecureFedError:
+        return None

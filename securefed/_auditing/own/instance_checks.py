@@ -1,0 +1,124 @@
+"""Check a user's instance of `Algorithm` before and after a run, so that errors name method, client and round."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._public import Public
+from securefed._runtime.client import ClientNode
+from securefed._tensors import Array, Tensors
+from securefed.algorithms._base import Algorithm
+from securefed.datasets._base import Dataset
+from securefed.errors import DataError, SecureFedError
+
+_SAME: Final = 1e-9
+"""Relative difference up to which two answers count as the same: sums in another order differ by less."""
+
+
+class Rehearsal:
+    """Call every client's first step outside any run; `repeat` asks the first client again later.
+
+    Args:
+        method: the instance.
+        data: each client's rows.
+        public: facts that the method is started with.
+
+    Raises:
+        DataError: a method fails on some client, or returns something that its layout does not state; or the instance
+            gave two answers to the same question and has changed in between.
+    """
+
+    def __init__(self, method: Algorithm[Any, Any], data: Sequence[Dataset], public: Public) -> None:
+        self._method, self._data, self._public = method, data, public
+        self._attributes = _attributes(method)
+        self._broadcast = self._first_broadcast()
+        self._first, *_ = [self._message(client) for client in range(len(data))]
+        self.repeat()
+
+    def repeat(self) -> None:
+        """Raise `DataError` if the first question has another answer now, and an attribute changed meanwhile."""
+        tolerance = _SAME * float(np.abs(self._first).max(initial=0))
+        if np.allclose(self._message(0), self._first, rtol=_SAME, atol=tolerance):
+            return
+        now = _attributes(self._method)
+        changed = sorted(name for name in now if now[name] != self._attributes.get(name))
+        if changed:  # otherwise it draws from a generator of its own, and each attack says what that costs it
+            raise DataError(
+                f"{_name(self._method)}.contribute answers one question in two ways, and meanwhile "
+                f"{', '.join(changed)} of the object changed: all clients and all attackers share the object, so that "
+                "its messages cannot be replayed; what a client remembers belongs in the state that contribute returns"
+            )
+
+    def _first_broadcast(self) -> Tensors:
+        try:
+            return self._method.broadcast(self._method.start(self._public, np.random.default_rng(0)))
+        except SecureFedError:
+            raise
+        except Exception as error:
+            raise DataError(_failure(self._method, error)) from error
+
+    def _message(self, client: int) -> Array:
+        """Compute a client's first message as one vector."""
+        rng, where = np.random.default_rng(0), f"client {client}, round 0: "
+        try:
+            state = self._method.enroll(self._data[client], self._public, rng)
+            answer = self._method.contribute(state, dict(self._broadcast), rng)
+            if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Mapping):
+                raise DataError(f"contribute must return (state, tensors by name), not {type(answer).__name__}")
+            self._method.layout(self._public).check(answer[1])
+            return np.concatenate([np.ravel(answer[1][name]) for name in sorted(answer[1])])
+        except SecureFedError as error:
+            raise DataError(f"{where}{_name(self._method)}: {error}") from error
+        except Exception as error:
+            raise DataError(where + _failure(self._method, error)) from error
+
+
+def locate_failure(method: Algorithm[Any, Any], error: Exception, seed: int) -> DataError:
+    """Make the error that names the method, and the client and round if there is one, in which a run failed."""
+    where = ""
+    for frame in _frames(error):
+        node, pending = frame.f_locals.get("self"), frame.f_locals.get("pending")
+        if isinstance(node, ClientNode):
+            where = f"client {node.client}, " + ("" if pending is None else f"round {pending.message.round}, ")
+    return DataError(f"{where}seed {seed}: {_failure(method, error)}")
+
+
+_METHODS: Final = frozenset(name for name in vars(Algorithm) if not name.startswith("_")) | {"contribute_together"}
+
+
+def _failure(method: Any, error: Exception) -> str:
+    """Name the class, its method (or else the innermost function) and the exception."""
+    names = [frame.f_code.co_name for frame in _frames(error)]
+    called = next((name for name in names if name in _METHODS), names[-1])
+    return f"{_name(method)}.{called} raised {type(error).__name__}: {error}"
+
+
+def _frames(error: Exception) -> list[FrameType]:
+    """List the frames of the calls that led to an error, outermost first."""
+    trace, frames = error.__traceback__, []
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    return frames
+
+
+def _name(method: Any) -> str:
+    return type(method).__name__
+
+
+def _attributes(method: Any) -> dict[str, bytes]:
+    """Serialise what an object holds, to compare it; what cannot be serialised is left out.
+
+    The bytes are compared and thrown away. Nothing is ever unpickled.
+    """
+    out: dict[str, bytes] = {}
+    for name, value in getattr(method, "__dict__", {}).items():
+        with suppress(Exception):
+            out[name] = pickle.dumps(value)
+    return out

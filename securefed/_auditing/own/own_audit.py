@@ -1,0 +1,242 @@
+"""Audit a user's own algorithm: an instance that satisfies `Algorithm`, or a bare client function.
+
+No attack code is needed, since every attack only runs the client step. The report is the same as that of registered
+algorithms (`audit_report.Report`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
+from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.own.function_algorithm import Backend, Combine, Contribute, as_algorithm
+from securefed._auditing.own.instance_checks import Rehearsal
+from securefed._auditing.own.own_seed_run import DEFENSES, AttackOptions, OwnSeedRun
+from securefed._public import Public
+from securefed._tensors import Array, Tensors
+from securefed.algorithms._base import Algorithm
+from securefed.algorithms._validation import missing_methods
+from securefed.attacks._generic import FitRows, TimeBudget
+from securefed.datasets._base import Dataset
+from securefed.errors import ConfigError, DataError
+
+VIEWS: Final = tuple(DEFENSES)
+Clients = Sequence[Dataset | Array] | Callable[[int], Sequence[Dataset | Array]]
+"""The clients' rows, or a function of the seed that draws them (better, since seeds then vary the data too)."""
+
+
+def audit_algorithm(
+    algorithm: Algorithm[Any, Any] | Contribute,
+    clients: Clients,
+    *,
+    rounds: int = 5,
+    seeds: int = 10,
+    start: Tensors | None = None,
+    combine: Combine | None = None,
+    backend: Backend = "numpy",
+    population: Array | None = None,
+    feature_bound: float | None = None,
+    view: Sequence[str] = VIEWS,
+    fit: FitRows | None = None,
+    seconds: float = 900.0,
+) -> Report:
+    """Run an algorithm in the clear, and attack what a server sees, or what it sees of sums alone.
+
+    Args:
+        algorithm: an instance that satisfies `Algorithm`; or a function `contribute(rows, broadcast)` that returns
+            tensors by name. It gets each client's rows as a (rows, features) array and may also have parameters named
+            `labels` and `rng`.
+        clients: each client's rows (`Dataset` where there are labels), at least 2 clients; or a function of the seed.
+        rounds: of each run; a linear message needs features / width of them.
+        seeds: number of runs; verdicts to rely on need 10.
+        start: for a function: the first broadcast.
+        combine: for a function: (broadcast, total, clients) -> the next broadcast; without it every round repeats
+            `start`.
+        backend: of a function: "torch" if it takes and returns float64 torch tensors (exact derivatives).
+        population: rows that the membership attack knows to be like the clients'; the other clients' by default.
+        feature_bound: declared range of the data; the largest entry of all clients by default.
+        view: "server" (one client in the clear), "sum only" (what secure aggregation leaves).
+        fit: limits of the fitting attack.
+        seconds: for all attacks together, without the runs themselves. Attacks that a slow client step keeps from
+            ending are skipped by name. 900 seconds are far more than a step of milliseconds needs.
+
+    Returns:
+        A report with one cell for each view, secret and attack. Rows are compared with the mean row, Gram matrices with
+        the pooled one; all clients' data together, in sums, with what each column's mean and spread tell.
+
+    Raises:
+        ConfigError: arguments contradict each other, or a function cannot be called.
+        DataError: clients or messages cannot be run; the message names client and round. Also if names, shapes or the
+            order of the tensors differ from the first client's.
+    """
+    began = time.perf_counter()
+    if seeds < 1 or rounds < 1:
+        raise ConfigError(f"an audit needs at least one seed and one round, not {seeds} and {rounds}")
+    if not seconds > 0:
+        raise ConfigError(f"seconds must be positive, not {seconds}")
+    chosen = (view,) if isinstance(view, str) else tuple(view)
+    unknown = sorted(set(chosen) - set(VIEWS))
+    if unknown:
+        raise ConfigError(f'views are "server" and "sum only", not {unknown[0]!r}')
+    is_instance = _is_instance(algorithm, start, combine)
+    draw: Any = clients if callable(clients) else lambda _, given=list(clients): given
+    options = AttackOptions(chosen, population, feature_bound, fit or FitRows())
+    function = None if is_instance else (start, combine, backend)
+    subject = OwnSubject(algorithm, function, draw, rounds, seeds, options, seconds)
+    results = [subject.audit_seed(seed) for seed in range(seeds)]
+    return make_report(
+        [subject],
+        results,
+        [DEFENSES[name] for name in VIEWS if name in chosen],
+        {"data": "the caller's rows", "clients": subject.clients, "seeds": seeds, "acceptable": ACCEPTABLE},
+        covered={},
+        unfit={},
+        command="",
+        skipped=_skipped(results, seeds),
+        assumptions=subject.assumptions(),
+        seconds=time.perf_counter() - began,
+    )
+
+
+@dataclass
+class OwnSubject:
+    """A user's algorithm under audit; an `audit_report.Subject`.
+
+    Attributes:
+        algorithm: an instance, or a client function.
+        function: for a function: its first broadcast, `combine` and backend; `None` for an instance.
+        draw: gives the clients' rows of a seed.
+        rounds: of each run.
+        seeds: number of runs.
+        options: of the attacks.
+        seconds_left: for all attacks that are still to come.
+        clients: number of clients.
+        labelled: whether the clients have labels.
+        label_counts: whether counts of labels were a secret in some run.
+    """
+
+    algorithm: Any
+    function: tuple[Any, Any, Any] | None
+    draw: Callable[[int], Iterable[Dataset | Array]]
+    rounds: int
+    seeds: int
+    options: AttackOptions
+    seconds_left: float
+    clients: int = 0
+    labelled: bool = False
+    label_counts: bool = False
+    name: str = ""
+    _rehearsal: Rehearsal | None = None
+
+    def describe(self) -> Mapping[str, Any]:
+        """Say what the algorithm ran with; `also attacked` lists the secrets beside the rows."""
+        own = fields(self.algorithm) if is_dataclass(self.algorithm) else ()
+        also = ["membership", "pooled data", *["counts of labels"] * self.label_counts]
+        return {
+            "hyper-parameters": {field.name: str(getattr(self.algorithm, field.name)) for field in own},
+            "data": "the caller's rows",
+            "rounds": self.rounds,
+            "secret": "data",
+            "also attacked": ", ".join(also),
+            "clip": "none",
+            "utility": "utility",
+        }
+
+    def audit_seed(self, seed: int) -> SeedResult:
+        """Run one seed in the clear and attack its views; each gets an equal part of the seconds that are left."""
+        data = _datasets(self.draw(seed))
+        self.clients, self.labelled = len(data), self.labelled or data[0].y is not None
+        method: Any = self.algorithm
+        if self.function is None:
+            if self._rehearsal is None:
+                public = Public.of(data, feature_bound=self.options.feature_bound)
+                self._rehearsal = Rehearsal(method, data, public)
+        else:
+            start, combine, backend = self.function
+            method = as_algorithm(method, data[0], start, combine, backend)
+        run = OwnSeedRun(method, data, self.rounds, seed, self.options)
+        self.name, self.label_counts = run.name, self.label_counts or run.has_label_counts
+        if self._rehearsal is not None and seed == 0:
+            self._rehearsal.repeat()
+        for place, view in enumerate(self.options.views):
+            parts = (self.seeds - seed) * len(self.options.views) - place
+            budget = TimeBudget.of(self.seconds_left / parts)
+            run.attack(view, budget)
+            self.seconds_left -= budget.seconds - max(budget.remaining, 0.0)
+        return run.result
+
+    def assumptions(self) -> tuple[str, ...]:
+        """List what the attackers are given."""
+        given = [
+            "the algorithm, its hyper-parameters, every broadcast and each client's number of rows are public",
+            "the pooled rows of all clients fill in what the rounds leave open, and are every attack's baseline too",
+        ]
+        if self.labelled:
+            counts = "what messages tell of their counts is a secret of its own"
+            unasked = "no attack looks for them"
+            text = "labels are known to whoever attacks rows; "
+            given.append(text + (counts if self.label_counts else unasked))
+        if self.seeds < self.clients:
+            given.append(f"{self.seeds} of {self.clients} clients were targets, one a seed")
+        return tuple(given)
+
+
+def _skipped(results: Sequence[SeedResult], seeds: int) -> tuple[str, ...]:
+    """Say what did not run, with the first seed's reason, since those of other seeds differ in figures at most."""
+    reasons: dict[str, list[str]] = {}
+    for gap in (gap for result in results for gap in result.gaps):
+        reasons.setdefault(f"{gap.view}, {gap.attack}", []).append(gap.reason)
+    return (
+        *(reason for result in results for reason in result.skipped),
+        *(
+            f"{where}: {group[0]}" + f" ({len(group)} of {seeds} seeds)" * (len(group) < seeds)
+            for where, group in reasons.items()
+        ),
+    )
+
+
+def _is_instance(algorithm: Any, start: Tensors | None, combine: Combine | None) -> bool:
+    """Tell an `Algorithm` from a function. Raises `ConfigError` if it is neither, or lacks its arguments."""
+    if isinstance(algorithm, type):
+        raise ConfigError(f"{algorithm.__name__} is a class; give an instance")
+    if isinstance(algorithm, Algorithm):
+        if start is not None or combine is not None:
+            raise ConfigError("start and combine belong to a function; an Algorithm has steps of its own")
+        return True
+    if not callable(algorithm):
+        lacks = ", ".join(missing_methods(algorithm))
+        raise ConfigError(
+            f"{type(algorithm).__name__} is neither a function nor a securefed.Algorithm: it lacks {lacks}"
+        )
+    if start is None:
+        raise ConfigError("a function needs its first broadcast as `start`; an Algorithm lacks it here")
+    return False
+
+
+def _datasets(clients: Iterable[Dataset | Array]) -> list[Dataset]:
+    data = [_dataset(index, item) for index, item in enumerate(clients)]
+    if len(data) < 2:
+        raise ConfigError(f"an audit needs at least 2 clients, not {len(data)}; the others are the baseline")
+    odd = [index for index, item in enumerate(data) if (item.y is None) != (data[0].y is None)]
+    if odd:
+        raise ConfigError(f"client 0 and client {odd[0]} differ in having labels; give all clients labels, or none")
+    return data
+
+
+def _dataset(index: int, item: Any) -> Dataset:
+    if isinstance(item, Dataset):
+        return item
+    if isinstance(item, tuple):
+        raise ConfigError(f"client {index} is a tuple; give securefed.Dataset(x, y) where there are labels")
+    try:
+        return Dataset(np.asarray(item))
+    except DataError as error:
+        raise DataError(f"client {index}: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise DataError(f"client {index}: its rows are no matrix of numbers: {error}") from error

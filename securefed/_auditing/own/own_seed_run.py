@@ -1,0 +1,213 @@
+"""One seed of an audit of a user's own algorithm: a run in the clear, and every attack on its views.
+
+Two views are made of the run: the server's, which holds the target's own messages, and the sums alone, which are all
+that secure aggregation without noise would leave. The cells of the sums therefore stand under secure aggregation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._auditing.engine.results import Attempt, RunFacts, Secret
+from securefed._auditing.engine.seed_result import Place, SeedResult, run_costs
+from securefed._auditing.own.client_secrets import SecretData
+from securefed._auditing.own.function_algorithm import FunctionAlgorithm
+from securefed._auditing.own.generic_attacks import GenericAttacks
+from securefed._auditing.own.instance_checks import locate_failure
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.server import Result
+from securefed._tensors import Array
+from securefed.algorithms._base import Algorithm
+from securefed.attacks import views
+from securefed.attacks._base import Target, View
+from securefed.attacks._generic import FitRows, Replay, TimeBudget
+from securefed.attacks._membership import ConfirmationAttack, ShadowMembership, membership_rates
+from securefed.attacks._membership.likelihood_ratio import CandidateRecord, MembershipAttack
+from securefed.datasets._base import Dataset
+from securefed.errors import DataError, RoundVoid, SecureFedError
+
+DEFENSES: Final[Mapping[str, str]] = {views.SERVER_VIEW: "plain", views.SUM_ONLY: "secure_aggregation"}
+"""By view, the defence under which a server sees just that."""
+_CANDIDATES: Final = 20
+"""Most records whose membership is scored in one run, half of them members; each costs simulated clients."""
+
+
+@dataclass(frozen=True)
+class AttackOptions:
+    """Options of the attacks on a user's own algorithm.
+
+    Attributes:
+        views: that are attacked.
+        population: rows like the clients', for the membership attack; `None` for the other clients' rows.
+        feature_bound: declared range of the data; `None` for the largest entry of all clients.
+        fit: limits of the fitting attack.
+    """
+
+    views: Sequence[str]
+    population: Array | None
+    feature_bound: float | None
+    fit: FitRows
+
+
+class OwnSeedRun:
+    """One run in the clear; the target is client `seed` modulo the number of clients.
+
+    Args:
+        method: the algorithm.
+        data: each client's rows.
+        rounds: number of rounds.
+        seed: of the run and of the attacks.
+        options: of the attacks.
+
+    Raises:
+        DataError: the algorithm fails on a client's own rows; the message names client, round and seed.
+    """
+
+    def __init__(
+        self, method: Algorithm[Any, Any], data: list[Dataset], rounds: int, seed: int, options: AttackOptions
+    ) -> None:
+        self.method, self.data, self.seed, self.options = method, data, seed, options
+        self.public = Public.of(data, feature_bound=options.feature_bound)
+        self.target = seed % len(data)  # the targets take turns, so that a single client's rows do not decide
+        self.name = getattr(method, "name", type(method).__name__)
+        self.result = SeedResult()
+        self.run = self._recorded(rounds)
+        self._note_costs()
+
+    @property
+    def has_label_counts(self) -> bool:
+        """Whether counts of the target's labels are a secret."""
+        return SecretData(self.data, self.public, self.target, self.seed).has_label_counts
+
+    def attack(self, view: str, budget: TimeBudget) -> None:
+        """Attack one view, in as many seconds as the budget has left."""
+        see = views.server if view == views.SERVER_VIEW else views.sum_only
+        observed = see(self.run.transcript, self.target)
+        for target in (None, self.target) if view == views.SUM_ONLY else (self.target,):
+            self._attack(SecretData(self.data, self.public, target, self.seed), observed, budget)
+
+    def _recorded(self, rounds: int) -> Result:
+        try:
+            run = Federation(self.method, self.data, seed=self.seed, public=self.public).run(rounds)
+        except RoundVoid:
+            self._raise_first_fault()
+            raise
+        except SecureFedError:
+            raise
+        except Exception as error:
+            raise locate_failure(self.method, error, self.seed) from error
+        self._raise_first_fault()
+        refused = {i for record in run.transcript.records for i in set(record.cohort) - set(record.survivors)}
+        if refused:
+            reason = f"clients {sorted(refused)} refused some rounds; the others' are attacked"
+            self.result.skipped.append(f"seed {self.seed}: {reason}")
+        return run
+
+    def _raise_first_fault(self) -> None:
+        """Raise `DataError` if the function failed on a client's own rows, since a run without them is another run."""
+        if not isinstance(self.method, FunctionAlgorithm) or not self.method.faults:
+            return
+        fault = self.method.faults[0]
+        clients = [str(index) for index, data in enumerate(self.data) if data is fault.data]
+        where = f"client {', '.join(clients) or '?'}, round {fault.rounds} (seed {self.seed})"
+        raise DataError(f"{where}: {fault.what}")
+
+    def _note_costs(self) -> None:
+        """Record the costs of the run in the clear; the sums are those of a defence that did not run itself."""
+        costs = run_costs(self.run.history, len(self.data))
+        for view, defense in DEFENSES.items():
+            real = view == views.SERVER_VIEW
+            self.result.facts.append(RunFacts(self.name, defense, self.seed, math.nan, real=real, **costs))
+
+    def _attack(self, secret: SecretData, observed: View, budget: TimeBudget) -> None:
+        """Attack one view for the data of one client, or of all together."""
+        place = Place(self.name, DEFENSES[observed.view], observed.view, self.seed, secret.target)
+        if (reason := secret.nothing_to_leak(observed.members)) is not None:
+            self.result.leave_out(place, secret.named("every attack"), reason)
+            return
+        replay_of = partial(self._replay, secret, budget)
+        attacks = GenericAttacks(secret, place, self.result, self.options.fit, observed, replay_of)
+        try:
+            attacks.search()
+            attacks.add_null_of_other_rows()
+            attacks.read()
+            for scorer in (ShadowMembership(), ConfirmationAttack()) if secret.target is not None else ():
+                self._membership(scorer, attacks.replay, place)
+            attacks.regress()
+        except SecureFedError as refusal:
+            attacks.skip("what is left", str(refusal))
+
+    def _replay(self, secret: SecretData, budget: TimeBudget, observed: View) -> Replay:
+        labels = [self.data[client].y for client in sorted(observed.members)]
+        known = [y for y in labels if y is not None]
+        return Replay(
+            observed,
+            Target(self.method, self.public),
+            np.concatenate(known) if len(known) == len(labels) else None,
+            prior=secret.prior,
+            budget=budget,
+        )
+
+    def _membership(self, scorer: MembershipAttack, replay: Replay, place: Place) -> None:
+        """Score records that are members and records that are not; the null permutes the scores."""
+        secret: Secret = "confirmation" if isinstance(scorer, ConfirmationAttack) else "membership"
+        inside, outside, known = self._records(replay, informed=secret == "confirmation")
+        if min(len(inside), len(outside)) < 1:
+            self.result.leave_out(place, scorer.name, "no record is left that is no member; give `population`")
+            return
+        if secret == "membership" and len(known) < replay.rows:
+            reason = f"{replay.rows} population rows are needed, there are {len(known)}; give `population`"
+            self.result.leave_out(place, scorer.name, reason)
+            return
+
+        rng = np.random.default_rng([self.seed, 4])
+        try:
+            scores = scorer.score(replay, [*inside, *outside], known, rng)
+            rates = membership_rates(scores[: len(inside)], scores[len(inside) :])
+        except (SecureFedError, np.linalg.LinAlgError) as error:
+            self.result.leave_out(place, scorer.name, str(error))
+            return
+        mixed = rng.permutation(scores)
+        null = membership_rates(mixed[: len(inside)], mixed[len(inside) :])
+        attempt = Attempt(
+            **asdict(place),
+            attack=scorer.name,
+            secret=secret,
+            leakage=rates.leakage,
+            null_leakage=null.leakage,
+            tpr=rates.tpr,
+        )
+        self.result.attempts.append(attempt)
+
+    def _records(self, replay: Replay, *, informed: bool) -> tuple[list[CandidateRecord], list[CandidateRecord], Array]:
+        """Choose members and as many non-members, each at a place among the target's rows.
+
+        Args:
+            replay: of the observed rounds.
+            informed: whether the adversary knows all members' rows, or only the population.
+
+        Returns:
+            Members, non-members, and (rows, features) what the adversary knows.
+        """
+        rng = np.random.default_rng([self.seed, 6])
+        own = self.data[self.target]
+        first = sum(replay.sizes[: replay.members.index(self.target)])
+        places = rng.permutation(own.rows)[: _CANDIDATES // 2]
+        others = np.concatenate([data.x for i, data in enumerate(self.data) if i != self.target])
+        population = self.options.population
+        pool = others if population is None else np.asarray(population, np.float64)
+        none_absent = population is None and len(replay.members) > 1  # the other clients' rows are members of the sum
+        drawn = pool[rng.permutation(len(pool))]
+        absent = own.x[:0] if none_absent else drawn[: len(places)]
+        inside = [CandidateRecord(own.x[k], first + int(k)) for k in places]
+        outside = [CandidateRecord(row, first + int(k)) for row, k in zip(absent, places, strict=False)]
+        if informed:
+            return inside, outside, np.concatenate([self.data[client].x for client in replay.members])
+        return inside, outside, drawn[len(absent) :]

@@ -1,0 +1,1 @@
+"""Audit registered algorithms: run each one under every defence, or take a recorded run, and attack it."""

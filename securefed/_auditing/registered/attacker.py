@@ -1,0 +1,146 @@
+"""Run registered attacks on views of one seed: which of them apply, what they find, and what their nulls find."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed.attacks import views
+from securefed.attacks._base import Attack, Reconstruction, Target, View, attacks
+from securefed.errors import TranscriptError
+
+CHANGING_SURVIVORS: Final = "changing survivors"
+DIFFERENCE: Final = "gram/difference"
+"""The attack on sums over changing sets of survivors; it runs on that view alone, the others on the other views."""
+JOINT_FIT: Final = "gradient_inversion/fit"
+WEAKER_FITS: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", "gradient_inversion/telescoping")
+"""Attacks that pose the joint fit's problem and solve it less often. They run on the server's view, for comparison; on
+the other views the joint fit runs in their place, unless it was not chosen."""
+Members = tuple[frozenset[ClientId], frozenset[ClientId]]
+"""Clients whose sum a round shows, and all clients in that round's sum."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One attack's result on one view.
+
+    Attributes:
+        attack: its name.
+        estimate: of the secret.
+        null: its estimate from the shuffled transcript; `None` where it refused that, or where no null was asked for.
+    """
+
+    attack: str
+    estimate: Reconstruction
+    null: Reconstruction | None
+
+
+class Attacker:
+    """All chosen attacks on some kinds of secrets.
+
+    Equal views give equal results, so each is attacked once: defences without noise leave the same sums bit for bit,
+    and a key holder sees what a collusion of all other clients sees.
+
+    Args:
+        chosen: attacks to run, by name or ready-made.
+        secrets: kinds of secrets (`gram`, `samples`, ...); attacks on other kinds are left out.
+        target: the algorithm and the public facts.
+        seed: of the attacks' own randomness and of the shuffling.
+        nulls: whether the attacks also run on shuffled transcripts, which takes as long again.
+    """
+
+    def __init__(
+        self, chosen: Sequence[str | Attack], secrets: Sequence[str], target: Target, seed: int, *, nulls: bool = True
+    ) -> None:
+        self._chosen = [attacks.make(attack) if isinstance(attack, str) else attack for attack in chosen]
+        self._secrets, self._target, self._seed, self._with_nulls = tuple(secrets), target, seed, nulls
+        self._findings: dict[tuple[str, bytes], Finding] = {}
+        self._nulls: dict[tuple[str, bool, frozenset[Members]], Reconstruction | None] = {}
+
+    def attack(self, observed: View) -> tuple[list[Finding], dict[str, str]]:
+        """Attack a view; return the findings, and by attack that did not run the reason."""
+        findings, refused = [], {}
+        for attack in self._applicable(observed):
+            reason = attack.applies(self._target, observed)
+            if reason is None:
+                try:
+                    findings.append(self._once(attack, observed))
+                except TranscriptError as error:
+                    reason = str(error)
+            if reason is not None:
+                refused[attack.name] = reason
+        return findings, refused
+
+    def prefixes(
+        self, observed: View, rounds: Sequence[int], left_out: Sequence[str]
+    ) -> Iterator[tuple[str, list[Reconstruction | None]]]:
+        """Let each attack read the first `rounds[i]` rounds; `None` where it does not apply, or not yet."""
+        for attack in self._applicable(observed):
+            if attack.name in left_out:
+                continue
+            parts = [replace(observed, rounds=observed.rounds[:count]) for count in rounds]
+            estimates = [self._on_prefix(attack, part) for part in parts]
+            if any(item is not None for item in estimates):
+                yield attack.name, estimates
+
+    def _on_prefix(self, attack: Attack, part: View) -> Reconstruction | None:
+        if attack.applies(self._target, part) is not None:
+            return None
+        if (known := self._findings.get((attack.name, _digest(part)))) is not None:  # all rounds were attacked before
+            return known.estimate
+        try:
+            return self._run(attack, part)
+        except TranscriptError:  # the attack noticed only once it had begun; the audit goes on
+            return None
+
+    def _applicable(self, observed: View) -> Iterator[Attack]:
+        changing = observed.view == CHANGING_SURVIVORS
+        joint = observed.view != views.SERVER_VIEW and any(attack.name == JOINT_FIT for attack in self._chosen)
+        for attack in self._chosen:
+            left_out = joint and attack.name in WEAKER_FITS
+            if attack.secret in self._secrets and (attack.name == DIFFERENCE) == changing and not left_out:
+                yield attack
+
+    def _once(self, attack: Attack, observed: View) -> Finding:
+        key = (attack.name, _digest(observed))
+        if key not in self._findings:
+            null = self._null(attack, observed) if self._with_nulls else None
+            self._findings[key] = Finding(attack.name, self._run(attack, observed), null)
+        return self._findings[key]
+
+    def _run(self, attack: Attack, observed: View) -> Reconstruction:
+        return attack.run(observed, self._target, np.random.default_rng([self._seed, 1]))
+
+    def _null(self, attack: Attack, observed: View) -> Reconstruction | None:
+        """Attack a shuffled transcript: once for each set of clients in a sum, and apart for sums with noise."""
+        noised = observed.view == views.RELEASED
+        key = (attack.name, noised, frozenset((o.members, o.survivors) for o in observed.rounds))
+        if key not in self._nulls:
+            shuffled = views.shuffled(observed, np.random.default_rng([self._seed, 2]))
+            try:
+                applies = attack.applies(self._target, shuffled) is None
+                self._nulls[key] = self._run(attack, shuffled) if applies else None
+            except TranscriptError:
+                self._nulls[key] = None
+        return self._nulls[key]
+
+
+def prefix_lengths(rounds: int) -> tuple[int, ...]:
+    """Choose the numbers of rounds at which errors are traced: close together at first, where they change most."""
+    return (*(count for count in (1, 2, 3, 5, 8, 13, 20, 40) if count < rounds), rounds)
+
+
+def _digest(observed: View) -> bytes:
+    """Hash everything that an attack can read of a view."""
+    digest = hashlib.sha256(repr((observed.target, [(o.members, o.survivors) for o in observed.rounds])).encode())
+    for observation in observed.rounds:
+        for tensors in (observation.broadcast, observation.message, observation.followed):
+            for name in sorted(tensors):
+                value = np.asarray(tensors[name])
+                digest.update(f"{name}{value.dtype.str}{value.shape}".encode() + value.tobytes())
+    return digest.digest()

@@ -1,0 +1,296 @@
+"""`securefed.audit(...)`: attack registered algorithms under every defence, in every view that fits it, over seeds."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from securefed import _catalogue as catalogue
+from securefed._auditing.cases import case, defaults, every, require_clients
+from securefed._auditing.differential_privacy.membership_audit import membership_rows, play
+from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
+from securefed._auditing.engine.incomplete_results import Missing
+from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.engine.statistics import interval
+from securefed._auditing.engine.worker_processes import run_all
+from securefed._auditing.registered.audit_settings import Settings
+from securefed._auditing.registered.seed_run import COVERED, DEFENSES, DP, RegisteredSubject
+from securefed._auditing.registered.unfinished_tasks import Unfinished
+from securefed._auditing.report.round_curves import curves_of
+from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.datasets._loaders import load
+from securefed.errors import ConfigError, DataError, UnknownNameError
+
+ALL: Final = "all"
+"""Given in place of algorithms' names: every one that has an audit case."""
+Progress = Callable[[int, int, str], None]
+"""Called with (tasks done, tasks in all, name of the task just done)."""
+Task = tuple[RegisteredSubject, int]
+"""An algorithm, and the seed to run."""
+
+
+def audit(
+    algorithms: Sequence[str] | None = None,
+    defenses: Sequence[str] | None = None,
+    attacks: Sequence[str] | None = None,
+    *,
+    data: str = "digits",
+    clients: int = 8,
+    seeds: int = 10,
+    epsilon: float = 8.0,
+    delta: float = 1e-5,
+    epsilons: Sequence[float] = (),
+    acceptable: float = ACCEPTABLE,
+    every_seed: bool = False,
+    survivor_change: int = 1,
+    membership: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    keep: Path | None = None,
+) -> Report:
+    """Attack every named algorithm under every named defence.
+
+    An algorithm that the data do not suit (no labels, too few columns) is refused if it was named; otherwise the report
+    lists it among what did not run.
+
+    Args:
+        algorithms: names; by default those of a quick audit; `["all"]` is every one with an audit case.
+        defenses: names; all by default.
+        attacks: names; all by default.
+        data: `digits`, `breast_cancer`, `mnist`, or a path to an `.npz` with `x` and `y`.
+        clients: number of clients; client 0 is attacked.
+        seeds: runs of each cell; a report to rely on needs 10.
+        epsilon: of the defence with noise, over all rounds together.
+        delta: likewise.
+        epsilons: for curves of leakage and utility against epsilon, over three seeds.
+        acceptable: leakage to the server up to which a defence counts as a remedy in the report.
+        every_seed: run secure aggregation and Paillier themselves in every round of every seed. Otherwise they run the
+            first rounds of the first seed, whose sums are checked against a run that only quantises; that run stands
+            for all others.
+        survivor_change: number of clients that come and go together where survivors change, as
+            `secure_aggregation(survivor_change=...)` requires of them.
+        membership: also ask which rows the target has, under every kind of noise (`membership_audit`).
+        workers: processes; all cores by default. A script calls this under `if __name__ == "__main__":`, as everything
+            that starts processes; `workers=1` starts none.
+        progress: called after every task.
+        keep: folder for the results so far; the same audit, started again after an interruption, continues from them.
+
+    Returns:
+        The report; `save` writes `audit.json` and `audit.html`.
+
+    Raises:
+        UnknownNameError: an algorithm, defence or attack is unknown; nothing was run.
+        ConfigError: an argument is out of range; nothing was run.
+        DataError: the data cannot be read or do not suit a named algorithm; nothing was run.
+    """
+    start = time.perf_counter()
+    chosen = _algorithms(algorithms)
+    under = _names("defense", defenses, DEFENSES, None)
+    with_attacks = _names("attack", attacks, catalogue.attacks.names, catalogue.attacks.__getitem__)
+    _check(clients, seeds, survivor_change, workers, membership, with_curves=bool(epsilons) and DP not in under)
+    named = bool(algorithms) and list(algorithms or ()) != [ALL]
+    chosen, unfit = _fitting(chosen, load(data), clients, named)
+    shared = {"data": data, "clients": clients, "seeds": seeds, "epsilon": epsilon, "delta": delta}
+    curve = tuple(sorted(set(epsilons)))
+    noise = _noise(chosen, (*under, DP) if membership else under, {epsilon, *curve}, delta)
+    settings = Settings(data, clients, under, with_attacks, epsilon, delta, noise, curve, every_seed, survivor_change)
+    subjects = [RegisteredSubject(name, settings) for name in chosen]
+    tasks = [(subject, seed) for seed in range(seeds) for subject in subjects]
+    processes = workers or os.cpu_count() or 1
+    results = _run(tasks, processes, progress, Unfinished(keep, settings) if keep is not None else None)
+    rows, unplayed = _membership(tasks, processes, progress) if membership else ([], [])
+    return make_report(
+        subjects,
+        results,
+        [name for name in DEFENSES if name in under],
+        shared | {"acceptable": acceptable},
+        covered=COVERED,
+        unfit=unfit,
+        command=_command(settings, chosen, seeds) + " --membership" * membership,
+        curves=tuple(curves_of(results, {name: case(name).secret for name in chosen})),
+        tradeoffs=tuple(_tradeoffs(results)),
+        membership=tuple(rows),
+        missing=tuple(_missing_membership(unplayed, seeds)),
+        skipped=tuple(
+            dict.fromkeys(
+                [
+                    *(f"{name}: {reason}" for name, reason in unfit.items()),
+                    *(reason for result in results for reason in result.skipped),
+                    *unplayed,
+                ]
+            )
+        ),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _check(
+    clients: int, seeds: int, survivor_change: int, workers: int | None, membership: bool, *, with_curves: bool
+) -> None:
+    """Refuse arguments that no audit can run with; `with_curves` says that curves lack the defence with noise."""
+    require_clients(clients)
+    if not 1 <= survivor_change <= max((clients - 1) // 2, 1):
+        raise ConfigError(
+            f"survivor_change must lie in 1..{(clients - 1) // 2} for {clients} clients, not {survivor_change}: secure "
+            "aggregation opens sums of more than half of them"
+        )
+    if seeds < 1:
+        raise ConfigError(f"an audit needs at least one seed, not {seeds}")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers must be at least 1, not {workers}; leave it out for all cores")
+    if membership and seeds < 2:
+        raise ConfigError("membership rates are over seeds: they need at least two seeds")
+    if with_curves:
+        raise ConfigError(
+            f"curves over epsilon belong to the defence {DP!r}; name it among the defences, or leave them"
+        )
+
+
+def _tradeoffs(results: Iterable[SeedResult]) -> Iterator[Mapping[str, Any]]:
+    """For each algorithm: epsilons, and at each the interval of leakage and the mean utility."""
+    points = [point for result in results for point in result.tradeoffs if math.isfinite(point.leakage)]
+    for name in dict.fromkeys(point.algorithm for point in points):
+        epsilons = sorted({point.epsilon for point in points if point.algorithm == name})
+        groups = [[p for p in points if (p.algorithm, p.epsilon) == (name, epsilon)] for epsilon in epsilons]
+        yield {
+            "algorithm": name,
+            "epsilons": epsilons,
+            "leakage": [asdict(interval([point.leakage for point in group])) for group in groups],
+            "utility": [sum(point.utility for point in group) / len(group) for group in groups],
+        }
+
+
+def _run(
+    tasks: Sequence[Task], workers: int, progress: Progress | None, unfinished: Unfinished | None
+) -> list[SeedResult]:
+    """Run all tasks but those that `unfinished` holds; return the results in the order of the tasks."""
+    done: dict[tuple[str, int], SeedResult] = {}
+    for task in tasks:
+        if unfinished is not None and (known := unfinished.find(*_key(task))) is not None:
+            done[_key(task)] = known
+
+    def finished(task: Task, result: SeedResult) -> None:
+        done[_key(task)] = result
+        if unfinished is not None:
+            unfinished.keep(*_key(task), result)
+        if progress is not None:
+            progress(len(done), len(tasks), "{}, seed {}".format(*_key(task)))
+
+    run_all([task for task in tasks if _key(task) not in done], workers, _audit_seed, finished)
+    if unfinished is not None:
+        unfinished.clear()
+    return [done[_key(task)] for task in tasks]
+
+
+def _key(task: Task) -> tuple[str, int]:
+    return task[0].name, task[1]
+
+
+def _audit_seed(task: Task) -> SeedResult:
+    subject, seed = task
+    return subject.audit_seed(seed)
+
+
+def _membership(
+    tasks: Sequence[Task], workers: int, progress: Progress | None
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Run the membership part; return its rows, and what was left out of it."""
+    done = {}
+
+    def finished(task: Task, result: Any) -> None:
+        done[_key(task)] = result
+        if progress is not None:
+            progress(len(done), len(tasks), "membership, {}, seed {}".format(*_key(task)))
+
+    run_all(tasks, workers, _play, finished)
+    results = [done[_key(task)] for task in tasks]
+    settings = tasks[0][0].settings
+    seeds = len({seed for _, seed in tasks})
+    plays = [item for found, _ in results for item in found]
+    rows = membership_rows(plays, settings.delta, min(settings.noise.values()), seeds)
+    return [row.to_json() for row in rows], [reason for _, reasons in results for reason in reasons]
+
+
+def _play(task: Task) -> Any:
+    subject, seed = task
+    return play(subject.name, seed, subject.settings)
+
+
+def _missing_membership(reasons: Sequence[str], seeds: int) -> Iterator[Missing]:
+    """List what the membership part left out: an algorithm, under which noise, for how many seeds, and why."""
+    groups: dict[str, list[str]] = {}
+    for text in reasons:
+        where, _, reason = text.partition(": ")
+        groups.setdefault(where, []).append(reason)
+    for where, group in groups.items():
+        algorithm, _, what = where.partition(", ")
+        yield Missing(algorithm, "", what, "", seeds - len(group), seeds, group[0])
+
+
+def _noise(
+    algorithms: Iterable[str], defenses: Iterable[str], epsilons: Iterable[float], delta: float
+) -> Mapping[tuple[float, int], float]:
+    """Compute the noise multiplier for each epsilon and number of rounds that some case needs."""
+    if DP not in defenses:
+        return {}
+    from securefed.defenses._differential_privacy import calibrate  # noqa: PLC0415 - the accountant imports slowly
+
+    rounds = {case(name).rounds for name in algorithms}
+    return {(epsilon, count): calibrate(epsilon, delta, count) for epsilon in epsilons for count in rounds}
+
+
+def _algorithms(names: Sequence[str] | None) -> tuple[str, ...]:
+    if not names:
+        return defaults()
+    if list(names) == [ALL]:
+        return every()
+    return tuple(dict.fromkeys(case(name).name for name in names))
+
+
+def _fitting(
+    algorithms: Sequence[str], source: LoadedDataset, clients: int, named: bool
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Select the algorithms that can run on these data, and say why the others cannot."""
+    fit: list[str] = []
+    unfit: dict[str, str] = {}
+    for name in algorithms:
+        try:
+            case(name).build().layout(case(name).prepare(source, clients, 0).public)
+            fit.append(name)
+        except (ConfigError, DataError) as refusal:
+            unfit[name] = str(refusal)
+            if named or len(unfit) == len(algorithms):
+                kind = ConfigError if isinstance(refusal, ConfigError) else DataError
+                raise kind(f"{name} does not run on these data: {refusal}") from refusal
+    return tuple(fit), unfit
+
+
+def _names(kind: str, names: Sequence[str] | None, known: Sequence[str], find: Any) -> tuple[str, ...]:
+    """Resolve names by `find`, and refuse those that are not among the known ones; all known ones if none is given."""
+    full = [name if find is None else find(name).name for name in names or known]
+    for name in full:
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
+    return tuple(dict.fromkeys(full))
+
+
+def _command(settings: Settings, algorithms: Sequence[str], seeds: int) -> str:
+    """Write the shell command that makes the same audit."""
+    lists = (
+        ("algorithms", tuple(algorithms), defaults()),
+        ("defenses", settings.defenses, DEFENSES),
+        ("attacks", settings.attacks, catalogue.attacks.names),
+    )
+    parts = [f"--{name} {','.join(chosen)}" for name, chosen, usual in lists if chosen != usual]
+    parts += [f"--data {settings.data}", f"--clients {settings.clients}", f"--seeds {seeds}"]
+    parts += [f"--epsilon {settings.epsilon:g}", f"--delta {settings.delta:g}"]
+    if settings.epsilons:
+        parts.append(f"--epsilons {','.join(f'{epsilon:g}' for epsilon in settings.epsilons)}")
+    if settings.survivor_change > 1:
+        parts.append(f"--survivor-change {settings.survivor_change}")
+    return " ".join(["securefed audit", *parts, *(["--every-seed"] if settings.every_seed else [])])

@@ -1,0 +1,133 @@
+"""Score estimates of registered attacks: the client's secret and the federation's, each beside its best guess.
+
+In each view the messages are sums over `members`. An estimate is compared with one client's secret always, and with all
+clients' secret where every client is a member. The guess (the baseline) is what the public facts and the pooled data of
+all clients tell without any message, which is more than a real attacker knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from securefed._auditing.cases import Prepared
+from securefed._auditing.cases.data_splits import pooled_gram
+from securefed._auditing.engine.results import CLIENT, FEDERATION
+from securefed._auditing.engine.seed_result import Judgement, judge_estimate
+from securefed._messages import ClientId
+from securefed._tensors import Array, Tensors
+from securefed.attacks._base import Reconstruction, View
+from securefed.attacks.scores import match, relative_error, subspace_baseline
+
+
+class RunOutput(Protocol):
+    """The part of a run's result that scoring reads."""
+
+    @property
+    def output(self) -> Tensors:
+        """The final broadcast."""
+        ...
+
+    @property
+    def personal(self) -> Mapping[ClientId, Tensors]:
+        """By client, the model that stays with it."""
+        ...
+
+
+def assess(
+    prepared: Prepared, observed: View, estimate: Reconstruction, result: RunOutput, target: ClientId
+) -> list[Judgement]:
+    """Score an estimate for each secret that the view can tell."""
+    members = estimate.members if estimate.members is not None else observed.members
+    return SCORES[estimate.secret](prepared, estimate, members, result, target)
+
+
+def _gram(
+    prepared: Prepared, estimate: Reconstruction, members: frozenset[ClientId], result: RunOutput, target: ClientId
+) -> list[Judgement]:
+    """Score a Gram matrix X^T X of the members' rows.
+
+    The client's is taken as the members' scaled by the public numbers of rows. Guesses: of the client's the pooled
+    matrix scaled likewise; of the pooled matrix the best multiple of the projection on the final components.
+    """
+    data, rows = prepared.clients, prepared.public.rows
+    pooled, own = pooled_gram(data), data[target].x.T @ data[target].x
+    share = rows[target] / sum(rows[i] for i in members)
+    guess = pooled * rows[target] / sum(rows)
+    out = [judge_estimate(CLIENT, estimate.value * share, own, guess, relative_error(guess, own))]
+    if len(members) == len(data):
+        basis, _ = np.linalg.qr(result.output["basis"])
+        projection = basis @ basis.T * (np.trace(basis.T @ pooled @ basis) / basis.shape[1])
+        baseline = subspace_baseline(pooled, basis)
+        out.append(judge_estimate(FEDERATION, estimate.value, pooled, projection, baseline))
+    return out
+
+
+def _samples(
+    prepared: Prepared, estimate: Reconstruction, members: frozenset[ClientId], result: RunOutput, target: ClientId
+) -> list[Judgement]:
+    """Score rows, matched to the true ones by the Hungarian method; the guess is the mean of held-out rows.
+
+    Of the rows of several members those that fit the client's best count as its own, although the attacker does not
+    learn whose they are.
+    """
+    value, mean = estimate.value, prepared.test.x.mean(axis=0, keepdims=True)
+    truths = [(CLIENT, prepared.clients[target].x)]
+    if len(members) == len(prepared.clients):
+        truths.append((FEDERATION, np.concatenate([data.x for data in prepared.clients])))  # type: ignore[arg-type]
+    out = []
+    for secret, truth in truths:
+        guess = np.broadcast_to(mean, truth.shape)
+        matched = match(value, truth) if np.isfinite(value).all() else value
+        out.append(judge_estimate(secret, matched, truth, guess, relative_error(guess, truth)))
+    return out
+
+
+def _personal(
+    prepared: Prepared, estimate: Reconstruction, members: frozenset[ClientId], result: RunOutput, target: ClientId
+) -> list[Judgement]:
+    """Score the model that stays with the client.
+
+    The guess is the best of three: the global model; zeros, where noise made the global model worse than that; and what
+    the attack computes from the broadcasts alone, since noise in these moves all clients' models alike.
+    """
+    own = result.personal[target]
+    truth = np.concatenate([np.ravel(part) for part in own.values()])[None]
+    guesses = [np.concatenate([np.ravel(result.output[name]) for name in own])[None], np.zeros_like(truth)]
+    if estimate.guess is not None:
+        guesses.append(estimate.guess.reshape(truth.shape))
+    best = min(guesses, key=lambda one: relative_error(one, truth))
+    return [judge_estimate(CLIENT, estimate.value, truth, best, relative_error(best, truth))]
+
+
+def _distances(
+    prepared: Prepared, estimate: Reconstruction, members: frozenset[ClientId], result: RunOutput, target: ClientId
+) -> list[Judgement]:
+    """Score mean squared distances between columns, one matrix for each member or one for all.
+
+    The matrix that fits the client's best counts as its own, although the attacker does not learn whose it is. Guesses:
+    of the client's matrix the pooled one, of the pooled one the best constant off the diagonal.
+    """
+    width = prepared.public.features
+    blocks = estimate.value.reshape(-1, width, width)
+
+    def distances(rows: Array) -> Array:
+        return np.asarray(((rows[:, :, None] - rows[:, None, :]) ** 2).mean(axis=0))
+
+    own = distances(prepared.clients[target].x)
+    pooled = distances(np.concatenate([data.x for data in prepared.clients]))
+    nearest = blocks[int(np.argmin(((blocks - own) ** 2).sum(axis=(1, 2))))]
+    out = [judge_estimate(CLIENT, nearest, own, pooled, relative_error(pooled, own))]
+    if len(members) == len(prepared.clients):
+        rows = np.array([prepared.public.rows[client] for client in sorted(members)], float)
+        mean = np.einsum("k,kij->ij", rows / rows.sum(), blocks) if len(blocks) == len(rows) else blocks.mean(axis=0)
+        constant = (1.0 - np.eye(width)) * (pooled.sum() / (width * (width - 1)))
+        out.append(judge_estimate(FEDERATION, mean, pooled, constant, relative_error(constant, pooled)))
+    return out
+
+
+Scorer = Callable[[Prepared, Reconstruction, frozenset[ClientId], RunOutput, ClientId], list[Judgement]]
+SCORES: Mapping[str, Scorer] = {"gram": _gram, "samples": _samples, "personal": _personal, "distances": _distances}
+"""By the secret's name, as attacks and audit cases give it."""

@@ -1,0 +1,358 @@
+"""One seed of one registered algorithm: run it under every defence, and attack each run in every view.
+
+Defences without noise leave the same sums of integers, bit for bit, so that one run that only quantises stands for them
+in most seeds; the defences themselves run the first rounds of the first seed, and every sum is compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._auditing.cases import Case, Preparation, Prepared, WideCase, case
+from securefed._auditing.engine.explained_messages import explains, precision
+from securefed._auditing.engine.results import CLIENT, Artifact, RunFacts
+from securefed._auditing.engine.seed_result import (
+    Gap,
+    Judge,
+    Place,
+    SeedResult,
+    Trace,
+    Tradeoff,
+    finite_or_nan,
+    run_costs,
+)
+from securefed._auditing.registered.attacker import CHANGING_SURVIVORS, DIFFERENCE, Attacker, prefix_lengths
+from securefed._auditing.registered.audit_settings import Settings
+from securefed._auditing.registered.scoring import assess
+from securefed._messages import RoundRecord
+from securefed._runtime.federation import Federation
+from securefed._runtime.history import RoundHistory
+from securefed._runtime.run_options import RunOptions
+from securefed._runtime.server import Result
+from securefed._tensors import Tensors
+from securefed.attacks import views
+from securefed.attacks._base import RoundView, Target, View
+from securefed.attacks.scores import leakage
+from securefed.datasets._loaders import LoadedDataset, load
+from securefed.defenses._base import Aggregation, Defense
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import clip, gaussian
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import KeyHolder, Paillier, open_upload
+from securefed.defenses._homomorphic.encryption_randomness import power_table
+from securefed.defenses._homomorphic.key_holder_protocol import threshold_of
+from securefed.defenses._plain import Plain
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.errors import DivergenceError
+
+PLAIN, SECURE_AGGREGATION, PAILLIER, DP = "plain", "secure_aggregation", "paillier", "dp"
+DEFENSES: Final = (PLAIN, SECURE_AGGREGATION, PAILLIER, DP)
+TARGET: Final = 0
+"""The client that is attacked."""
+ABSENCE_ROUNDS: Final = 30
+"""Rounds of the runs over changing survivors: 15 without the target, at which the attack's error is below .02."""
+REAL_ROUNDS: Final = 2
+"""Rounds that a defence without noise itself runs on the first seed; all rounds cost the same, and a second one shows
+what the first leaves behind."""
+QUANTISED: Final = chain(Quantise(), Plain())
+DEFAULT_SETTING: Final = "default setting"
+UNTRACED: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
+"""Attacks without a curve of errors against rounds: slow ones, and one that needs all rounds."""
+CURVE_SEEDS: Final = 3
+"""Seeds of the curves of leakage against epsilon, which only show the shape."""
+COVERED: Final = {DP: views.RELEASED}
+"""By defence with noise, the one view that its epsilon covers."""
+RealRun = tuple[Result, Federation]
+
+
+@dataclass(frozen=True)
+class RegisteredSubject:
+    """A registered algorithm under audit, as its audit case runs it; an `audit_report.Subject`."""
+
+    name: str
+    settings: Settings
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the settings of its audit case."""
+        return case(self.name).describe()
+
+    def audit_seed(self, seed: int, *, first: bool | None = None) -> SeedResult:
+        """Run and attack one seed; all but keys and noise follows from the seed.
+
+        Args:
+            seed: of the data split, the run and the attacks.
+            first: whether the defences themselves run and pictures are kept; by default on seed 0.
+        """
+        prepared = case(self.name).prepare(_source(self.settings.data), self.settings.clients, seed)
+        return _SeedRun(self, seed, seed == 0 if first is None else first, prepared).run()
+
+
+@cache
+def _source(name: str) -> LoadedDataset:
+    return load(name)
+
+
+@cache
+def _key_holder() -> KeyHolder:
+    holder = KeyHolder.generate(Paillier.bits)
+    power_table(holder.public.n, holder.public.base, Paillier.randomness)  # made here, so that no run's time counts it
+    return holder
+
+
+class _SharedKeyPaillier(Paillier):
+    """Paillier with one key for all runs of a process; the key and its tables of powers take seconds to make."""
+
+    def helper(self, clients: int, frozen: bytes | None = None) -> KeyHolder:
+        return _key_holder().requiring(threshold_of(self.threshold, clients))
+
+
+class _SeedRun:
+    """One federation's data, run under each defence and attacked."""
+
+    def __init__(self, subject: RegisteredSubject, seed: int, first: bool, prepared: Prepared) -> None:
+        self.name, self.settings, self.seed, self.first = subject.name, subject.settings, seed, first
+        self.case: Case = case(subject.name)
+        self.prepared = prepared
+        self.result = SeedResult()
+        self.attacker = self._new_attacker()
+        self._runs: dict[tuple[str, str], Result] = {}
+        self._absence: dict[str, Attacker] = {}
+
+    def run(self) -> SeedResult:
+        """Run and attack every defence of the audit; one that diverges in its first round is left out."""
+        steps: dict[str, Callable[[], None]] = {
+            PLAIN: self._plain,
+            SECURE_AGGREGATION: self._secure_aggregation,
+            PAILLIER: self._paillier,
+            DP: self._dp,
+        }
+        for name in self.settings.defenses:
+            try:
+                steps[name]()
+            except DivergenceError as error:
+                self.result.skipped.append(f"{self.case.name}, {name}, seed {self.seed}: {error}")
+                self.result.gaps.append(Gap(self.case.name, name, "", "", self.seed, str(error)))
+        return self.result
+
+    def _plain(self) -> None:
+        result, _ = self._federation(chain())
+        self._note_costs(PLAIN, result)
+        observed = views.server(result.transcript, TARGET)
+        self._attack(PLAIN, result, observed)
+        if self.seed < self.case.traced:
+            self._trace(self.attacker, DEFAULT_SETTING, observed, result, prefix_lengths(len(observed.rounds)))
+            if self.case.wide is not None and self.first:
+                self._wide(self.case.wide)
+
+    def _wide(self, wide: WideCase) -> None:
+        """Trace the attacks on data of full width, which have more unknowns and a larger condition number."""
+        with self._data(wide.prepare) as attacker:
+            result, _ = self._federation(chain(), rounds=wide.rounds[-1])
+            setting = f"full width, {self.prepared.public.features} features"
+            self._trace(attacker, setting, views.server(result.transcript, TARGET), result, wide.rounds)
+
+    @contextmanager
+    def _data(self, prepare: Preparation) -> Iterator[Attacker]:
+        """Use other data within the context, and give an attacker who knows their public facts."""
+        usual = self.prepared
+        self.prepared = prepare(_source(self.settings.data), self.settings.clients, self.seed)
+        try:
+            yield self._new_attacker()
+        finally:
+            self.prepared = usual
+
+    def _new_attacker(self) -> Attacker:
+        target = Target(self.case.build(), self.prepared.public)
+        return Attacker(self.settings.attacks, self.case.secrets, target, self.seed)
+
+    def _trace(self, attacker: Attacker, setting: str, observed: View, result: Result, rounds: tuple[int, ...]) -> None:
+        judge = self._judge(observed, result)
+        for name, estimates in attacker.prefixes(observed, rounds, UNTRACED):
+            errors = tuple(judge(item)[0].error if item else math.nan for item in estimates)
+            conditions = tuple(finite_or_nan(item.condition) if item else math.nan for item in estimates)
+            self.result.traces.append(Trace(setting, self.case.name, name, rounds, errors, conditions))
+
+    def _secure_aggregation(self) -> None:
+        defense = chain(secure_aggregation())
+        result = self._exact(SECURE_AGGREGATION, defense, self._sums(QUANTISED))[0]
+        others = range(1, self.settings.clients)
+        self._attack(SECURE_AGGREGATION, result, views.sum_only(result.transcript, TARGET))
+        self._attack(SECURE_AGGREGATION, result, views.collusion(result.transcript, TARGET, others))
+        changing = chain(secure_aggregation(survivor_change=self.settings.survivor_change))
+        self._absences(SECURE_AGGREGATION, QUANTISED, changing)
+
+    def _sums(self, defense: Defense, view: str = "", **how: Any) -> Result:
+        """Run a cheap defence with the same sums as an audited one, once for each seed and view.
+
+        `QUANTISED` has the sums of integers of every defence without noise, bit for bit.
+        """
+        key = defense.name, view
+        if key not in self._runs:
+            self._runs[key] = self._federation(defense, **how)[0]
+        return self._runs[key]
+
+    def _exact(
+        self, name: str, defense: Defense, quantised: Result, view: str = "", **how: Any
+    ) -> tuple[Result, RealRun | None]:
+        """Return the run whose sums a defence without noise leaves, and the run under the defence itself, if any.
+
+        On the first seed the defence itself runs `REAL_ROUNDS` rounds, whose sums are compared with those of the
+        quantised run. That run stands for the further rounds and seeds; tests/contract/test_parity.py compares whole
+        runs. Time and bytes come from rounds of the defence itself (`RunFacts.real`). With `every_seed` the defence
+        runs every round of every seed.
+        """
+        if not (self.first or self.settings.every_seed):
+            self._note_costs(name, quantised, real=False, view=view)
+            return quantised, None
+        planned = len(quantised.history)
+        whole = self.settings.every_seed or view == CHANGING_SURVIVORS  # their rounds differ in cost
+        rounds = planned if whole else min(planned, REAL_ROUNDS)
+        result, federation = self._federation(defense, **{**how, "rounds": rounds})
+        same = _identical(result, quantised, whole=rounds == planned)
+        self._note_costs(name, result, output=quantised.output if same else None, identical=same, view=view)
+        return (quantised if same and rounds < planned else result), (result, federation)
+
+    def _absences(self, name: str, sums: Defense, defense: Defense | None = None) -> None:
+        """Attack a run in which the target stays away in every second round, so that sums can be subtracted.
+
+        Args:
+            name: of the audited defence.
+            sums: a cheap defence with the same sums.
+            defense: the audited defence, run beside it on the first seed if its cost is of interest.
+        """
+        if DIFFERENCE not in self.settings.attacks or self.case.absences is None:
+            return
+        how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": self.settings.present}
+        with self._data(self.case.absences) as fresh:
+            attacker = self._absence.setdefault(sums.name, fresh)  # it remembers results on the same sums
+            result = self._sums(sums, CHANGING_SURVIVORS, **how)
+            if defense is not None:
+                result, _ = self._exact(name, defense, result, CHANGING_SURVIVORS, **how)
+            observed = replace(views.sum_only(result.transcript, TARGET), view=CHANGING_SURVIVORS)
+            self._attack(name, result, observed, attacker)
+
+    def _paillier(self) -> None:
+        quantised = self._sums(QUANTISED)
+        result, real = self._exact(PAILLIER, chain(_SharedKeyPaillier()), quantised)
+        self._attack(PAILLIER, result, views.sum_only(result.transcript, TARGET))
+        self._absences(PAILLIER, QUANTISED)
+        observed = replace(views.server(quantised.transcript, TARGET), view=views.KEY_HOLDER_VIEW)
+        if real is not None:
+            opened = _opened(*real)
+            later = observed.rounds[len(opened) :] if result is quantised else ()
+            observed = replace(observed, rounds=(*opened, *later))
+        self._attack(PAILLIER, result, observed)
+
+    def _dp(self) -> None:
+        real = self.first or self.settings.every_seed
+        result = self._noised(self.settings.epsilon, secure_aggregation() if real else Plain())
+        self._note_costs(DP, result, real=real, epsilon=self.settings.epsilon)
+        self._attack(DP, result, views.sum_only(result.transcript, TARGET))
+        self._attack(DP, result, views.released(result.transcript, TARGET))
+        self._absences(DP, chain(clip(self.case.clip), Quantise(), Plain()))
+        if self.seed < CURVE_SEEDS:
+            self.result.tradeoffs += [self._tradeoff(epsilon) for epsilon in self.settings.epsilons]
+
+    def _noised(self, epsilon: float, aggregation: Aggregation) -> Result:
+        """Run under central noise of an epsilon; the aggregation changes only the cost, not the sums."""
+        multiplier = self.settings.noise[epsilon, self.case.rounds]
+        return self._federation(chain(clip(self.case.clip), gaussian(multiplier), Quantise(), aggregation))[0]
+
+    def _tradeoff(self, epsilon: float) -> Tradeoff:
+        """Measure leakage and utility at one epsilon."""
+        result = self._noised(epsilon, Plain())
+        observed = views.released(result.transcript, TARGET)
+        leaks = [
+            leakage(item.error, item.baseline)
+            for finding in self.attacker.attack(observed)[0]
+            for item in self._judge(observed, result)(finding.estimate)
+            if item.secret == CLIENT
+        ]
+        utility = self.case.utility(result.output, self.prepared.test)
+        return Tradeoff(self.case.name, epsilon, self.seed, max(leaks, default=math.nan), utility)
+
+    def _federation(
+        self, defense: Defense, *, rounds: int | None = None, schedule: Any = None
+    ) -> tuple[Result, Federation]:
+        """Run the algorithm under a defence.
+
+        A run that noise drives out of the algorithm's domain ends with its last good round, and the report says so.
+
+        Raises:
+            DivergenceError: there is no good round.
+        """
+        federation = Federation(
+            self.case.build(),
+            self.prepared.clients,
+            defense,
+            seed=self.seed,
+            public=self.prepared.public,
+            options=RunOptions(schedule=schedule),
+        )
+        planned, done = rounds or self.case.rounds, list[RoundHistory]()
+        try:
+            return federation.run(planned, progress=done.append), federation
+        except DivergenceError as error:
+            if not done:
+                raise
+            what = f"{self.case.name}, {defense.name}, seed {self.seed}"
+            self.result.skipped.append(f"{what}: only {len(done)} of {planned} rounds: {error}")
+            return federation.run(len(done)), federation
+
+    def _note_costs(
+        self, defense: str, result: Result, *, output: Tensors | None = None, real: bool = True, **more: Any
+    ) -> None:
+        """Record what a run cost and achieved; `more` are further fields of `RunFacts`."""
+        utility = self.case.utility(result.output if output is None else output, self.prepared.test)
+        costs = run_costs(result.history, self.settings.clients) | more
+        self.result.facts.append(RunFacts(self.case.name, defense, self.seed, utility, real=real, **costs))
+
+    def _attack(self, defense: str, result: Result, observed: View, attacker: Attacker | None = None) -> None:
+        """Run every attack that applies to this view, and its null, and score them."""
+        findings, refused = (attacker or self.attacker).attack(observed)
+        place = Place(self.case.name, defense, observed.view, self.seed, TARGET)
+        for name, reason in refused.items():
+            self.result.leave_out(place, name, reason)
+        judge, fits = self._judge(observed, result), partial(explains, level=precision(observed))
+        for finding in findings:
+            nulls = [None if finding.null is None else [finding.null]]
+            judged = self.result.record(place, finding.attack, [finding.estimate], nulls, judge, fits)
+            for item in judged if self.first else ():
+                pair, shape = (item.truth, item.estimate), self.prepared.image_shape
+                artifact = Artifact(self.case.name, defense, observed.view, finding.attack, item.secret, *pair, shape)
+                self.result.artifacts.append(artifact)
+        if not findings and self.first:
+            where = f"{self.case.name}, {defense}, {observed.view}"
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+            self.result.skipped.append(f"{where}: no attack applies ({reasons or 'none chosen'})")
+
+    def _judge(self, observed: View, result: Result) -> Judge:
+        """Make the scorer of estimates from one view of one run."""
+        return lambda estimate: assess(self.prepared, observed, estimate, result, TARGET)
+
+
+def _opened(result: Result, federation: Federation) -> tuple[RoundView, ...]:
+    """Decrypt the target's uploads of a run under Paillier."""
+    holder, plan = federation.helper, result.plan
+    assert isinstance(holder, KeyHolder)
+    opener = partial(open_upload, holder, plan=plan)
+    return views.opened(result.transcript, TARGET, opener, views.KEY_HOLDER_VIEW).rounds
+
+
+def _identical(result: Result, quantised: Result, *, whole: bool) -> bool:
+    """Whether every exchange of a run has the quantised run's sum of integers; `whole`: and both have equal lengths."""
+
+    def same(a: RoundRecord, b: RoundRecord) -> bool:
+        return a.survivors == b.survivors and all(np.array_equal(a.encoded[n], b.encoded[n]) for n in a.encoded)
+
+    own, other = result.transcript.records, quantised.transcript.records
+    if not own or (len(own) != len(other) if whole else len(own) > len(other)):
+        return False
+    return all(same(a, b) for a, b in zip(own, other, strict=False))

@@ -1,0 +1,131 @@
+"""Keep the results of an audit that is interrupted, so that the same audit continues where it stopped.
+
+One file for each algorithm and seed, in the package's own container (no pickle, written whole or not at all, with a
+digest). A file counts only for the same settings, data and code. A finished audit removes its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import securefed
+import securefed.attacks
+import securefed.defenses
+from securefed._auditing.engine.results import Artifact, Attempt, RunFacts
+from securefed._auditing.engine.seed_result import Gap, SeedResult, Trace, Tradeoff
+from securefed._auditing.registered.audit_settings import Settings
+from securefed._persistence import container
+from securefed.datasets._loaders import load
+from securefed.errors import StorageError
+
+KIND: Final = "audit task"
+_LISTS: Mapping[str, type[Any]] = {
+    "attempts": Attempt,
+    "facts": RunFacts,
+    "traces": Trace,
+    "tradeoffs": Tradeoff,
+    "gaps": Gap,
+}
+"""Fields of `SeedResult` that hold plain numbers and words, and what they hold."""
+
+
+class Unfinished:
+    """A folder of results.
+
+    Args:
+        folder: created with the first result.
+        settings: of the audit; results of other settings are not found.
+    """
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self._folder = folder
+        self._digest = hashlib.sha256(
+            f"{settings}{_code()}{_rows(settings.data)}".encode()  # a dataclass prints all its fields
+        ).hexdigest()
+
+    def find(self, algorithm: str, seed: int) -> SeedResult | None:
+        """Read a result; `None` if there is none, if it is of another audit, or if it cannot be read."""
+        with suppress(StorageError):
+            meta, tensors = container.load(self._path(algorithm, seed), KIND)
+            if meta["digest"] == self._digest:
+                return _from_json(json.loads(meta["found"]), tensors)
+        return None
+
+    def keep(self, algorithm: str, seed: int, result: SeedResult) -> None:
+        """Write a result.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        values, tensors = _to_json(result)
+        meta = {"digest": self._digest, "found": json.dumps(values)}
+        container.save(self._path(algorithm, seed), KIND, meta, tensors)
+
+    def clear(self) -> None:
+        """Remove all results, since the audit is complete."""
+        for path in self._folder.glob("*.task"):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder holds something else, or was never created
+            self._folder.rmdir()
+
+    def _path(self, algorithm: str, seed: int) -> Path:
+        return self._folder / f"{algorithm.replace('/', '-')}-{seed}.task"
+
+
+def _to_json(result: SeedResult) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split a result into JSON values and the arrays of its pictures."""
+    values: dict[str, Any] = {name: [asdict(item) for item in getattr(result, name)] for name in _LISTS}
+    values["skipped"] = result.skipped
+    values["artifacts"], tensors = [], {}
+    for index, artifact in enumerate(result.artifacts):
+        names = [field.name for field in fields(artifact) if field.name not in ("truth", "estimate")]
+        values["artifacts"].append({name: getattr(artifact, name) for name in names})
+        tensors[f"{index}/truth"] = np.ascontiguousarray(artifact.truth)
+        tensors[f"{index}/estimate"] = np.ascontiguousarray(artifact.estimate)
+    return values, tensors
+
+
+def _from_json(values: Mapping[str, Any], tensors: Mapping[str, Any]) -> SeedResult:
+    lists = {name: [kind(**_with_tuples(item)) for item in values[name]] for name, kind in _LISTS.items()}
+    artifacts = [
+        Artifact(truth=tensors[f"{index}/truth"], estimate=tensors[f"{index}/estimate"], **_with_tuples(rest))
+        for index, rest in enumerate(values["artifacts"])
+    ]
+    return SeedResult(artifacts=artifacts, skipped=values["skipped"], **lists)
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace JSON's lists by the tuples that the dataclasses hold."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+@cache
+def _code() -> str:
+    """Hash the package's source, since other code may give other results."""
+    state = hashlib.sha256()
+    for path in sorted(_sources()):
+        state.update(path.read_bytes())
+    return state.hexdigest()
+
+
+def _sources() -> Iterator[Path]:
+    for package in (securefed, securefed.attacks, securefed.defenses):
+        for folder in package.__path__:
+            yield from Path(folder).rglob("*.py")
+
+
+@cache
+def _rows(data: str) -> str:
+    """Hash the data, since a file may have changed under its name."""
+    rows = load(data).data
+    labels = b"" if rows.y is None else np.ascontiguousarray(rows.y).tobytes()
+    return hashlib.sha256(np.ascontiguousarray(rows.x).tobytes() + labels).hexdigest()

@@ -1,0 +1,280 @@
+"""The page of a comparison of two audits, `comparison.html`, and the same as `comparison.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from markupsafe import Markup
+
+from securefed._auditing.engine.audit_report import AUDIT
+from securefed._auditing.engine.results import CLIENT, NOT_COVERED, owner
+from securefed._auditing.engine.statistics import ENOUGH, FOUND, INCONCLUSIVE
+from securefed._auditing.gate.grown_leaks import growth
+from securefed._auditing.report import charts
+from securefed._auditing.report import comparison as compared
+from securefed._auditing.report.audit_page import template_page
+from securefed._auditing.report.comparison import ADDED, GONE, GREW, LOST, SAME, SETTLED, SHRANK, Compared
+from securefed._auditing.report.conclusions import ALL_CLIENTS, ONE_CLIENT, PLAIN
+from securefed._auditing.report.report_words import glossary, in_sentence, leak_text, protection, short, style
+from securefed.errors import StorageError
+
+Look = Literal["worse", "better", "same"]
+LOOKS: Final[Mapping[str, Look]] = {GREW: "worse", LOST: "worse", SHRANK: "better"}
+GROUPS: Final = (
+    (GREW, "Got worse", "The messages give away more than before: the later interval lies above the earlier."),
+    (
+        LOST,
+        "No longer known",
+        "The later audit's attacks failed here, or scatter too much to tell. That says nothing about whether the data "
+        "are safe, so a smaller figure is no improvement.",
+    ),
+    (SHRANK, "Got better", "The messages give away less than before: the later interval lies below the earlier."),
+    (
+        SETTLED,
+        "Known now",
+        "The earlier audit's attacks failed here, or scattered too much to tell, so that its figure said nothing.",
+    ),
+    (
+        SAME,
+        "Another verdict, the same leak",
+        "The verdict changed, but the two intervals overlap: the leak lies near the verdict's threshold, where chance "
+        "may decide.",
+    ),
+)
+WORDS: Final = ("leakage", "exposed", "partial", "not detected", "inconclusive", "interval", "client, federation")
+LARGE: Final = 0.1
+"""Change of a mean that the page points out although the intervals overlap."""
+Report = Mapping[str, Any]
+
+
+def save(folder: Path, before: Report, after: Report) -> None:
+    """Write `comparison.html` and `comparison.json` into `folder`.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "comparison.html").write_text(render(before, after), encoding="utf-8")
+        text = json.dumps(to_json(before, after), indent=1, allow_nan=False)
+        (folder / "comparison.json").write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder with --out") from error
+
+
+def to_json(before: Report, after: Report) -> dict[str, Any]:
+    """Convert everything on the page to JSON values.
+
+    `views` has the strongest attack of each audit, `cells` every attack, `growth` what `--fail-on-growth` fails for.
+    """
+    return {
+        "summary": summary(before, after),
+        "commands": [report.get("command") for report in (before, after)],
+        "versions": [report.get("version") for report in (before, after)],
+        "differences": [str(item) for item in compared.differences(before, after)],
+        "views": [asdict(row) for row in compared.compare_views(before, after)],
+        "cells": [asdict(row) for row in compared.compare(before, after)],
+        "costs": [row.to_json() for row in compared.compare_costs(before, after)],
+        "membership": [asdict(row) for row in compared.compare_members(before, after)],
+        "growth": [str(reason) for reason in growth(before, after)],
+    }
+
+
+def render(before: Report, after: Report) -> str:
+    """Write the page as HTML."""
+    views = compared.compare_views(before, after)
+    both = [row for row in views if row.change not in (ADDED, GONE)]
+    still = sorted((row for row in both if _group(row) is None), key=lambda row: -abs(row.moved))
+    costs = compared.compare_costs(before, after)
+    members = compared.compare_members(before, after)
+    moved = [row for row in members if row.change != SAME or row.verdicts[0] != row.verdicts[1]]
+    return template_page(
+        "comparison.html.j2",
+        ["report.css", "comparison.css"],
+        summary=summary(before, after),
+        differences=compared.differences(before, after),
+        machines=_machines(before, after),
+        groups=_groups(both),
+        unchanged=[_row(row) for row in still],
+        unsure=sum(abs(row.moved) >= LARGE for row in still),
+        large=LARGE,
+        lonely=_only_one(views),
+        costs=[row for row in costs if row.changed],
+        steady=[row for row in costs if not row.changed],
+        members=sorted(moved, key=lambda row: row.auc[0][0] - row.auc[1][0]),
+        looks=LOOKS,
+        members_in_all=len(members),
+        cells=[_row(row) for row in compared.compare(before, after) if row.change not in (ADDED, GONE)],
+        few=_few(before, after),
+        glossary=[(word, meaning) for word, meaning in glossary().items() if word in WORDS],
+        runs=[(name, _made(report)) for name, report in (("Earlier", before), ("Later", after))],
+    )
+
+
+def summary(before: Report, after: Report) -> str:
+    """Say, for a reader who knows no cryptography, what changed, what is new, and whether the audits ran alike."""
+    views = compared.compare_views(before, after)
+    both = [row for row in views if row.change not in (ADDED, GONE)]
+    sentences = [_changes(both), _new([row for row in views if row.change == ADDED]), _fairness(before, after)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _new(added: Sequence[Compared]) -> str:
+    """Say which leaks the later audit found where the earlier did not look; empty if none."""
+    leaks = [row for row in added if row.verdicts[1] in FOUND]
+    if not leaks:
+        return ""
+    most = max(leaks, key=lambda row: row.after or 0.0)
+    return (
+        f"The later audit alone tried {len(added)} more and found a leak in {len(leaks)} of them "
+        f"(most: {_place(most)}, {leak_text(most.after or 0.0)})."
+    )
+
+
+def _changes(both: Sequence[Compared]) -> str:
+    """Count the situations that changed."""
+    if not both:
+        return "The two audits have nothing in common that could be compared."
+    count = {change: sum(row.change == change for row in both) for change in (GREW, SHRANK, LOST, SETTLED)}
+    tried = f"Of {len(both)} situation{'s' * (len(both) > 1)} that both audits tried"
+    if not any(count.values()):
+        return f"{tried}, none gives away more or less of the data than before."
+    parts = [f"{_counted(count[GREW])} away more of the data than before"]
+    if count[GREW]:
+        worst = max((row for row in both if row.change == GREW), key=lambda row: row.moved)
+        ends = [leak_text(max(value or 0.0, 0.0)) for value in (worst.before, worst.after)]
+        parts[0] += f" (most: {_place(worst)}, from {ends[0]} to {ends[1]})"
+    parts.append(f"{count[SHRANK] or 'none'} less")
+    if count[LOST]:
+        parts.append(f"{count[LOST]} can no longer be judged")
+    if count[SETTLED]:
+        parts.append(f"{count[SETTLED]} can be judged now that could not before")
+    return f"{tried}, {', '.join(parts[:-1])} and {parts[-1]}."
+
+
+def _counted(count: int) -> str:
+    return f"{count or 'none'} {'give' if count > 1 else 'gives'}"
+
+
+def _fairness(before: Report, after: Report) -> str:
+    """Say whether the two audits ran alike."""
+    found = compared.differences(before, after)
+    settings = list(dict.fromkeys(item.what for item in found if item.where))
+    if settings:
+        named = ", ".join(settings[:4]) + (f" and {len(settings) - 4} more" if len(settings) > 4 else "")
+        return f"But the two were not run alike (they differ in: {named}), so a change may come from that alone."
+    if found:
+        versions = f"{before.get('version')} and {after.get('version')}"
+        return f"Both ran under the same settings, but with different versions of securefed ({versions})."
+    return "Both ran under the same settings with the same version of securefed."
+
+
+def _place(row: Compared) -> str:
+    how = "with plain messages" if row.defense == PLAIN else f"under {in_sentence(row.defense)}"
+    return f"{_whose(row)} in {short(row.algorithm)} {how}"
+
+
+def _whose(row: Compared) -> str:
+    names = {CLIENT: ONE_CLIENT, "federation": ALL_CLIENTS}
+    return names.get(owner(row.secret), row.secret)
+
+
+def _group(row: Compared) -> str | None:
+    """Return the heading under which a row stands; `None` for unchanged ones."""
+    if row.change == SAME:
+        return SAME if row.verdicts[0] != row.verdicts[1] else None
+    return row.change if row.change in (GREW, LOST, SHRANK, SETTLED) else None
+
+
+def _groups(both: Sequence[Compared]) -> list[dict[str, Any]]:
+    out = []
+    for change, title, text in GROUPS:
+        rows = sorted((row for row in both if _group(row) == change), key=lambda row: -abs(row.moved))
+        if rows:
+            shown = [_row(row) for row in rows]
+            out.append({"title": title, "text": text, "rows": shown, "look": LOOKS.get(change, "")})
+    return out
+
+
+def _row(row: Compared) -> dict[str, Any]:
+    sides = [_side(row, index) for index in (0, 1)]
+    leaks = [
+        (mean or 0.0, *(ends or (0.0, 0.0))) for mean, ends in zip((row.before, row.after), row.intervals, strict=True)
+    ]
+    words = "; ".join(
+        f"{when} {side['mean']}, {side['interval']}, {side['verdict']}"
+        for when, side in zip(("before", "after"), sides, strict=True)
+    )
+    known = [word != INCONCLUSIVE for word in row.verdicts]
+    chart = charts.dumbbell(f"Leakage {words}", leaks, known, LOOKS.get(row.change, "same"))
+    return _where(row) | {"sides": sides, "chart": Markup(chart), "change": row.change}  # noqa: S704 - escapes its text
+
+
+def _where(row: Compared) -> dict[str, str]:
+    return {
+        "algorithm": short(row.algorithm),
+        "whose": _whose(row),
+        "defense": protection(row.defense),
+        "view": row.view,
+        "attack": row.attack,
+    }
+
+
+def _side(row: Compared, index: int) -> dict[str, str]:
+    """Format what the earlier (0) or later (1) audit found."""
+    mean, ends, epsilon = (row.before, row.after)[index], row.intervals[index], row.epsilons[index]
+    word = row.verdicts[index] or ""
+    covered = "" if epsilon is None else f"ε {epsilon}" if epsilon == NOT_COVERED else f"ε = {epsilon:g}"
+    return {
+        "mean": leak_text(mean),
+        "interval": "" if ends is None else f"{leak_text(ends[0])} to {leak_text(ends[1])}",
+        "verdict": word,
+        "epsilon": covered,
+        "css": style(word),
+    }
+
+
+def _only_one(views: Sequence[Compared]) -> list[dict[str, Any]]:
+    """List what only one audit tried, with what it found there."""
+    out = []
+    for change, which, index in ((ADDED, "later", 1), (GONE, "earlier", 0)):
+        rows = [(row, (row.before, row.after)[index] or 0.0) for row in views if row.change == change]
+        if rows:
+            leaking = sum(row.verdicts[index] in FOUND for row, _ in rows)
+            text = f"In {leaking or 'none'} of {len(rows)} a leak was found."
+            rows.sort(key=lambda pair: -pair[1])
+            out.append({"which": which, "text": text, "rows": [_where(row) | _side(row, index) for row, _ in rows]})
+    return out
+
+
+def _few(before: Report, after: Report) -> str:
+    """Warn where either audit has few seeds; empty otherwise."""
+    least = min(
+        (cell.leakage.seeds for report in (before, after) for cell in compared.cells_of(report)), default=ENOUGH
+    )
+    if least >= ENOUGH:
+        return ""
+    if least < 2:
+        return "One seed says nothing of the spread: every difference counts as a change, and chance may have made it."
+    return (
+        f"With fewer than {ENOUGH} seeds (here {least}) the intervals shown are too narrow; wider ones decide what "
+        "counts as a change, so that only large changes do."
+    )
+
+
+def _machines(before: Report, after: Report) -> list[str]:
+    """List libraries and machines that differ, on which seconds and last digits depend."""
+    old, new = (report.get("environment", {}) for report in (before, after))
+    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
+    return [f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}" for name in names]
+
+
+def _made(report: Report) -> dict[str, str]:
+    shared = report.get("settings", {}).get(AUDIT, {})
+    seeds, version = shared.get("seeds", "?"), report.get("version", "?")
+    facts = f"{len(report['cells'])} cells, {seeds} seeds each, securefed {version}"
+    return {"command": str(report.get("command", "")), "facts": facts}

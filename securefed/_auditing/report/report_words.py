@@ -1,0 +1,143 @@
+"""Names and explanations that the report uses for algorithms, defences and secrets.
+
+Readers of the report may know no cryptography: the names are the usual ones of the papers, and `glossary` explains each
+word of the pages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from securefed._auditing.engine.statistics import EXPOSED, PARTIAL
+
+DEFENSE_TITLES: Final = {
+    "plain": "Plain",
+    "secure_aggregation": "Secure aggregation",
+    "paillier": "Paillier",
+    "dp": "DP on secure aggregation",
+}
+
+SHORT_DEFENSES: Final = {"secure_aggregation": "SecAgg", "dp": "DP+SA"}
+ALGORITHM_TITLES: Final = {
+    "ssi": "SSI",
+    "localpower": "LocalPower",
+    "faps": "FAPS",
+    "fedpg": "FedPG",
+    "dsgd": "DSGD",
+    "fedavg": "FedAvg",
+    "scaffold": "SCAFFOLD",
+    "losac": "LoSAC",
+    "losac_prox": "LoSAC-Prox",
+    "scaffold_prox": "SCAFFOLD-Prox",
+    "faps-guarded": "guarded FAPS",
+    "fedpe": "FedPE",
+    "self": "self-learning PCA",
+    "fedsaga": "FedSaga",
+    "mimesvrg": "MimeSVRG",
+    "fedcm": "FedCM",
+    "fedprox": "FedProx",
+    "fedadmm": "FedADMM",
+    "flame": "FLAME",
+    "pfedme": "pFedMe",
+    "ditto": "Ditto",
+    "ppgl": "PPGL",
+    "igl": "IGL",
+    "mrmtl": "MRMTL",
+    "fedae": "FedAE",
+    "fedae-2": "FedAE-2",
+    "fedbigan": "FedBiGAN",
+    "fedbigan-2": "FedBiGAN-2",
+}
+FAMILY_TITLES: Final = {"graph": "graphs", "personalized": "personalised"}
+SHARED: Final = ("fedavg", "fedprox", "fedadmm", "ditto")
+"""Names that occur in several families of algorithms; the family is added to them."""
+SECRETS: Final = {
+    "gram": (
+        "Gram matrix",
+        "all second moments of a client's rows (how its columns vary together; of few rows, the rows up to a rotation)",
+    ),
+    "samples": ("samples", "a client's rows themselves"),
+    "labels": ("label counts", "how many rows of each class a client has"),
+    "data": ("rows, Gram matrix, labels", "a client's rows, their Gram matrix, or how many of them have each label"),
+    "personal": ("personal model", "a client's personal model"),
+    "distances": ("distances", "the distances between a client's signals (its data up to a rotation)"),
+}
+"""By kind of secret: its title in a table, and its description in a sentence."""
+
+
+def short(algorithm: str) -> str:
+    """Return an algorithm's usual name."""
+    family, _, last = algorithm.rpartition("/")
+    title = ALGORITHM_TITLES.get(last, last)
+    return f"{title} ({FAMILY_TITLES[family]})" if last in SHARED and family in FAMILY_TITLES else title
+
+
+def secret_title(secret: str) -> str:
+    """Return a secret's title in a table."""
+    return SECRETS[secret][0] if secret in SECRETS else secret
+
+
+def secret_words(secret: str) -> str:
+    """Describe a secret in a sentence."""
+    return SECRETS[secret][1] if secret in SECRETS else secret
+
+
+def short_defense(defense: str) -> str:
+    """Return a defence's short title, for narrow columns."""
+    return SHORT_DEFENSES.get(defense) or DEFENSE_TITLES.get(defense, defense)
+
+
+def in_sentence(defense: str) -> str:
+    """Return a defence's title as it stands within a sentence."""
+    title = DEFENSE_TITLES.get(defense, defense)
+    return title.lower() if defense == "secure_aggregation" else title
+
+
+def figure(value: float | None, form: str) -> str:
+    """Format a number; empty if it is not known."""
+    return "" if value is None or math.isnan(value) else format(value, form)
+
+
+def arrow(pair: Iterable[float | None], form: str) -> str:
+    """Format a figure of two audits."""
+    return " → ".join("none" if value is None else format(value, form) for value in pair)
+
+
+def times(pair: tuple[float, float]) -> str:
+    """Format by what factor a figure of two audits changed; empty if the earlier one is 0."""
+    before, after = pair
+    return f" (× {after / before:.2f})" if before > 0 else ""
+
+
+def ranged(values: Iterable[float]) -> str:
+    """Format a value with the ends of its interval."""
+    return "{:.2f} ({:.2f} to {:.2f})".format(*values)
+
+
+def protection(defense: str) -> str:
+    """Return a defence's title, or the name of a noise of the membership part in words."""
+    return DEFENSE_TITLES.get(defense, defense.replace("_", " "))
+
+
+def style(verdict: str) -> str:
+    """Return the style class of a verdict."""
+    return {EXPOSED: "exposed", PARTIAL: "partial"}.get(verdict, "safe")
+
+
+def leak_text(value: float | None) -> str:
+    """Format a leakage: two decimals, no negative zero, `< -9` for anything below, empty if it is not known."""
+    if value is None or math.isnan(value):
+        return ""
+    return "< -9" if value < -9 else f"{round(value, 2) + 0.0:.2f}"
+
+
+@cache
+def glossary() -> Mapping[str, str]:
+    """Read what each word of the pages means, in the order of the page."""
+    text = (files("securefed._auditing.report") / "glossary.tsv").read_text(encoding="utf-8")
+    lines = [line.partition("\t") for line in text.splitlines() if not line.startswith("#")]
+    return {word: meaning for word, _, meaning in lines}

@@ -1,0 +1,63 @@
+"""Make charts of attack error against the number of rounds seen, from the traces of an audit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from securefed._auditing.engine.seed_result import SeedResult, Trace
+from securefed._auditing.registered.seed_run import DEFAULT_SETTING
+from securefed._auditing.report.report_words import secret_title
+from securefed._tensors import Array
+
+Curve = Mapping[str, Any]
+"""One chart: `algorithm`, `title`, `note`, and `series`, which maps an attack's name to lists of equal length:
+`rounds`, and `middle`, `low`, `high` over seeds."""
+
+
+def curves_of(results: Iterable[SeedResult], secrets: Mapping[str, str]) -> Iterator[Curve]:
+    """For each algorithm and setting: errors by rounds seen, and condition numbers of attacks that solve a system.
+
+    Args:
+        results: of all seeds.
+        secrets: by algorithm, the kind of its secret.
+    """
+    traces = [trace for result in results for trace in result.traces]
+    for algorithm, setting in dict.fromkeys((trace.algorithm, trace.setting) for trace in traces):
+        own = [trace for trace in traces if (trace.algorithm, trace.setting) == (algorithm, setting)]
+        seeds = len(own) // len({trace.attack for trace in own})
+        over = f"median and range of {seeds} seeds" if seeds > 1 else "one seed"
+        where = "" if setting == DEFAULT_SETTING else f", {setting}"
+        note = f"relative error of the client's {secret_title(secrets[algorithm])}, plain server view; {over}"
+        curves = [_curve(algorithm, f"Error by rounds seen{where}", note, own, "errors")]
+        solved = [trace for trace in own if any(math.isfinite(number) for number in trace.conditions)]
+        if solved:
+            title = f"Condition number{where}"
+            curves.append(_curve(algorithm, title, "of the attack's linear system", solved, "conditions"))
+        yield from (curve for curve in curves if any(series["rounds"] for series in curve["series"].values()))
+
+
+def _curve(algorithm: str, title: str, note: str, traces: Sequence[Trace], values: str) -> Curve:
+    names = dict.fromkeys(trace.attack for trace in traces)
+    series = {
+        name.rsplit("/", 1)[-1]: _over_seeds([trace for trace in traces if trace.attack == name], values)
+        for name in names
+    }
+    return {"algorithm": algorithm, "title": title, "note": note, "series": series}
+
+
+def _over_seeds(traces: Sequence[Trace], name: str) -> dict[str, list[float]]:
+    """Compute median and range over seeds; numbers of rounds at which the attack did not apply are left out."""
+    lengths = [count for count in traces[0].rounds if all(count in trace.rounds for trace in traces)]
+    values: Array = np.array([[getattr(t, name)[t.rounds.index(count)] for count in lengths] for t in traces])
+    known = np.isfinite(values).all(axis=0)
+    values = values[:, known]
+    return {
+        "rounds": [lengths[index] for index in np.flatnonzero(known)],
+        "middle": np.median(values, axis=0).tolist(),
+        "low": values.min(axis=0).tolist(),
+        "high": values.max(axis=0).tolist(),
+    }
