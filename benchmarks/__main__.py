@@ -18,6 +18,7 @@ NAMES = (
     "scaling",
     "upload_path",
     "flower_run",
+    "masked_all_reduce",
     "paillier",
     "privacy",
     "paillier_threshold",

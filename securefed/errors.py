@@ -125,6 +125,10 @@ class RangeRefused(ProtocolError):
     """
 
 
+class MaskMismatch(ProtocolError):
+    """The masks of the ranks of a masked all-reduce did not cancel: the sum is of no use."""
+
+
 class ClientOut(ProtocolError):
     """A client sat out, so that the sum is random. The exchange is void and is repeated with doubled bounds.
 

@@ -57,6 +57,9 @@ _NAMES = {
     "securefed.statistics": """
         ContingencyTable Count Covariance Estimate Histogram LinearRegression Mean Statistic Variance
     """,
+    "securefed.torch": """
+        LoopRecording MaskingState masked_allreduce record secure_all_reduce
+    """,
 }
 PINNED = {package: names.split() for package, names in _NAMES.items()}
 """By package, the names that users may import. A change here is a change of the interface: say so in CHANGELOG."""
@@ -65,7 +68,7 @@ PUBLIC_MODULES = {
     "securefed.algorithms", "securefed.attacks", "securefed.attacks.scores", "securefed.attacks.views",
     "securefed.datasets", "securefed.datasets.partition", "securefed.datasets.scaling", "securefed.defenses",
     "securefed.detection", "securefed.errors", "securefed.flower", "securefed.parties", "securefed.problems",
-    "securefed.recording", "securefed.statistics", "securefed.testing",
+    "securefed.recording", "securefed.statistics", "securefed.testing", "securefed.torch",
 }  # fmt: skip
 """Modules without an underscore in their path; all others are the package's own business."""
 

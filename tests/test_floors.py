@@ -34,6 +34,7 @@ FLOORS = {
     "_auditing": 3,
     "flower": 4,
     "testing": 4,
+    "torch": 4,
     "_wrap": 4,
     "_commands": 4,
     "__main__": 4,

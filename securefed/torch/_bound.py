@@ -1,0 +1,66 @@
+"""Follow the size of public mean gradients with the bound of the next step's fixed point."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from securefed._public import require
+from securefed._tensors import Ring
+from securefed.defenses._plan import TensorPlan
+from securefed.torch._masking import Trouble, planned
+
+_GROWTH: Final = 16.0
+"""Factor of the bound after a step beyond it: 4 bits of the next step's resolution against a second lost step. Each
+further lost step in a row squares it, so that a bound that is wrong by any power of ten is right after a few."""
+
+_SMALLEST: Final = 2.0**-90
+_LARGEST: Final = 2.0**120
+"""Limits of the bound: within them step and 1/step are normal float32 numbers in rings of 32 bits."""
+
+
+class GradientBound:
+    """The bound on the entries of one rank's gradient: the same at every rank, as it depends on public facts alone.
+
+    Args:
+        bound: declared for the first step.
+        headroom: bound of a later step, in units of the last public mean's largest entry.
+        ring: width in bits of the integers.
+        ranks: number of ranks.
+
+    Raises:
+        ConfigError: a bound or headroom out of range.
+        PlanError: too many ranks for the ring.
+    """
+
+    def __init__(self, bound: float, headroom: float, ring: Ring, ranks: int) -> None:
+        within = isinstance(bound, int | float) and _SMALLEST <= bound <= _LARGEST
+        require(within, f"bound must be a number between {_SMALLEST:.3g} and {_LARGEST:.3g}; got {bound!r}")
+        fits = isinstance(headroom, int | float) and 1 <= headroom <= 2**20
+        require(fits, f"headroom must be a number between 1 and 2^20; got {headroom!r}")
+        self._bound, self._headroom, self._ring, self._ranks = float(bound), float(headroom), ring, ranks
+        self._lost = 0
+        self.plan: TensorPlan = planned(self._bound, ring, ranks)
+
+    @property
+    def value(self) -> float:
+        """Largest absolute entry that a rank's gradient may have in the coming step."""
+        return self._bound
+
+    def summed(self, largest: float) -> None:
+        """Set the bound of the next step from the largest entry of this step's mean.
+
+        A mean of zeros may be one below the resolution: the bound then follows the resolution downwards.
+        """
+        self._lost = 0
+        self._set(self._headroom * max(largest, self.plan.step / self._ranks))
+
+    def lost(self, trouble: Trouble) -> None:
+        """Set the bound of the next step after a step without a sum; entries that are not finite do not change it."""
+        if trouble is Trouble.TOO_LARGE:
+            self._lost = min(self._lost + 1, 6)
+            self._set(self._bound * _GROWTH**2 ** (self._lost - 1))
+
+    def _set(self, bound: float) -> None:
+        self._bound = bound if math.isnan(bound) else min(max(bound, _SMALLEST), _LARGEST)
+        self.plan = planned(self._bound, self._ring, self._ranks)

@@ -1,0 +1,232 @@
+"""The state of the masked all-reduce on one rank: keys, counters, the bound, and the step under way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+
+from securefed._public import require
+from securefed._tensors import Ring
+from securefed.defenses._secure_aggregation.identities import Identities
+from securefed.errors import ConfigError, MaskMismatch, RangeRefused
+from securefed.torch._agreement import AgreedSettings, agree_on_keys, check_ranks
+from securefed.torch._bound import GradientBound
+from securefed.torch._encoding import decode_into, largest, rounding_error
+from securefed.torch._masking import Call, Trouble, planned
+from securefed.torch._precompute import MaskStore
+from securefed.torch._refusals import check_model, check_step, check_values, describe
+from securefed.torch._sums import MaskedSums, OpenedSum, StartedSum
+
+
+class MaskingState:
+    """Keys, counters and bound of one rank. All ranks make it together, as it agrees on keys with the others.
+
+        state = MaskingState(model, bound=1.0)
+        model.register_comm_hook(state, masked_allreduce)
+
+    A gradient entry x of a rank travels as round(x / step), masked, in a ring of 32 or 64 bits. `step` follows from the
+    bound on x, which is public: declared for the first step, and `headroom` times the largest entry of the last mean
+    after it. The mean differs from the exact one by `error` at most. Where a rank's entry is beyond the bound or not
+    finite, the gradients of the whole step become inf on all ranks, and `overflowed` is true: a GradScaler skips such
+    a step; a loop without one must, see docs/torch.md.
+
+    Guarantee: of another rank's gradients a rank learns what the means tell, a coalition of all but two ranks learns
+    the sum of those two, and a party that reads the network learns their number and sizes.
+    Not promised: anything against an active attacker on the network without `identities`. It may answer the agreement
+    of keys in the name of every rank, and then reads all gradients; compare `fingerprint` over another channel, or give
+    identities. Nor that sums are right where a rank or a link alters values.
+
+    Args:
+        model: the DistributedDataParallel; `None` for a state that serves `secure_all_reduce` alone.
+        bound: declared largest absolute entry of a rank's gradient in the first step. Too small costs a step or two,
+            too large costs resolution in the first step.
+        headroom: bound of a later step, in units of the last mean's largest entry. Half of it loses a step sooner when
+            gradients grow or cancel in the mean; twice of it costs one bit of resolution. At 64 and three ranks, 23
+            bits are left below the mean's largest entry, the digits of a float32.
+        ring: width in bits of the integers: 32 sends what float32 does, 64 twice that, for 32 bits more.
+        identities: public identities of all ranks, by rank, and this rank's private one.
+        group: process group; the model's, or the default one.
+        device: where the group's backend sums; the model's, or the CPU.
+
+    Attributes:
+        overflowed: whether the last step had no sum, so that its gradients are inf.
+
+    Raises:
+        PlanError: fewer than three ranks, or too many for the ring.
+        ConfigError: the ranks' settings differ, a setting is out of range, or the model exchanges data besides
+            gradients (SyncBatchNorm, buffers, unused parameters).
+        AuthenticationError: a rank's signature or message does not verify.
+        MaskMismatch: a trial sum did not come out right.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        *,
+        bound: float,
+        headroom: float = 64.0,
+        ring: Ring = 32,
+        identities: Identities | None = None,
+        group: dist.ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        require(ring in (32, 64) and type(ring) is int, f"ring must be 32 or 64; got {ring!r}")
+        place: Any = device
+        if model is not None:
+            ours = check_model(model)
+            require(group in (None, ours.process_group), "group is the model's own; leave it out, or model")
+            group, place = ours.process_group, device or ours.device
+        self._model: Any = model
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        require(self.rank >= 0, "this process is not in the group; make the state on the group's ranks alone")
+        check_ranks(self.ranks)
+        self.bound, self._ring = GradientBound(bound, headroom, ring, self.ranks), ring
+        settings = AgreedSettings(ring, float(bound), float(headroom), identities is not None)
+        self._sums = MaskedSums(group, torch.device(place or "cpu"))
+        agreement = agree_on_keys(self.rank, self.ranks, settings, identities, self._sums.in_the_clear)
+        self._session, self._sums.store = agreement.fingerprint, MaskStore(agreement.masks)
+        self._calls, self._own_calls = 0, 0
+        self._step: list[StartedSum] = []
+        self._means: list[torch.futures.Future[torch.Tensor]] = []
+        self._whole = self._ended = False
+        self.overflowed = False
+
+    def __repr__(self) -> str:
+        return f"MaskingState(rank {self.rank} of {self.ranks}, {self._ring} bits, bound {self.bound.value:.3g})"
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse to be copied or pickled: a second copy would use the same streams twice."""
+        raise ConfigError("a MaskingState holds secrets that serve once; make a new one instead of copying it")
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the agreement; where all ranks see the same, nobody on the network answered in their names."""
+        return self._session
+
+    @property
+    def error(self) -> float:
+        """Largest difference, per entry, of the next step's mean from the exact one; float rounding comes on top."""
+        return self.bound.plan.step / 2
+
+    # What the hook and secure_all_reduce do
+
+    def reduce_bucket(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Start the masked sum of one bucket; the future gives its mean when the backward pass ends."""
+        values = bucket.buffer()
+        check_values(values, describe(bucket))
+        if bucket.index() == 0:
+            self._begin_step()
+        call = Call("hook", self._calls, values.numel(), self._ring, self.bound.plan.step)
+        self._calls += 1
+        self._step.append(self._sums.start(call, values, self.bound.value))
+        self._means.append(_future(values.device))
+        self._whole = bucket.is_last()
+        return self._means[-1]
+
+    def add_up(self, values: torch.Tensor, bound: float) -> None:
+        """Sum a tensor over all ranks, in place."""
+        self._check_usable()
+        check_values(values, "the tensor")
+        require(0 < bound < math.inf, f"bound must be a positive number; got {bound!r}")
+        plan = planned(float(bound), self._ring, self.ranks)
+        flat = values.detach().contiguous().view(-1)
+        call = Call("own", self._own_calls, flat.numel(), self._ring, plan.step)
+        self._own_calls += 1
+        started = [self._sums.start(call, flat, float(bound))]
+        (total,) = self._opened(started)
+        self._raise(total)
+        if total.trouble is not None:
+            raise RangeRefused(
+                f"the values of some rank are beyond the bound {bound:.3g} or not finite, so that there is no sum; all "
+                "ranks see this error. Give a larger bound"
+            )
+        decode_into(flat, total.words, plan.step)
+        if not values.is_contiguous():
+            values.detach().copy_(flat.view(values.shape))
+        self._sums.give_back(started)
+
+    def mean_error(self, largest_entry: float, dtype: torch.dtype = torch.float32) -> float:
+        """Bound the difference of the next step's mean from the exact one, for a mean with this largest entry."""
+        return self.error + rounding_error(dtype) * (largest_entry + self.error)
+
+    # A step
+
+    def _begin_step(self) -> None:
+        self._check_usable()
+        if self._model is None:
+            raise ConfigError("this MaskingState was made without a model; make it as MaskingState(model, bound=...)")
+        check_step(self._model)
+        if self._step:
+            raise ConfigError(
+                "a backward pass began before the one before it ended: a MaskingState serves one model; make one for "
+                "each, and let every backward pass end"
+            )
+        _at_the_end(self._end_step)
+
+    def _end_step(self) -> None:
+        """Wait for all sums of the step, and hand out the means, or inf where some rank was out."""
+        step, means, self._step, self._means = self._step, self._means, [], []
+        if not self._whole:
+            self._ended = True
+            raise ConfigError(
+                "some parameter took no part in this loss, so that its gradient never came; let every parameter take "
+                "part in every loss, or freeze it (requires_grad=False) before DistributedDataParallel is made"
+            )
+        sums = self._opened(step)
+        failed = next((total for total in sums if total.error is not None), None)
+        troubles = {total.trouble for total in sums} - {None}
+        self.overflowed = failed is not None or bool(troubles)
+        unit = self.bound.plan.step / self.ranks
+        for started, mean, total in zip(step, means, sums, strict=True):
+            if self.overflowed:
+                started.values.fill_(torch.inf)
+            else:
+                decode_into(started.values, total.words, unit)
+            mean.set_result(started.values)
+        if failed is not None:
+            # After DistributedDataParallel has put inf into all gradients, so that no step can be made of local ones.
+            _at_the_end(lambda: self._raise(failed))
+        elif troubles:
+            self.bound.lost(Trouble.TOO_LARGE if troubles == {Trouble.TOO_LARGE} else Trouble.NOT_FINITE)
+        else:
+            self.bound.summed(unit * max(largest(total.words) for total in sums))
+        self._sums.give_back(step)
+        self._expect([started.call.length for started in step])
+
+    def _expect(self, lengths: Sequence[int]) -> None:
+        """Let the masks of the next step be expanded; its buckets are those of this step, but for the first."""
+        step = self.bound.plan.step
+        self._sums.store.expect(Call("hook", self._calls + k, n, self._ring, step) for k, n in enumerate(lengths))
+
+    def _opened(self, started: Sequence[StartedSum]) -> list[OpenedSum]:
+        try:
+            return self._sums.open(started)
+        except RuntimeError:
+            self._ended = True
+            raise
+
+    def _check_usable(self) -> None:
+        if self._ended:
+            raise MaskMismatch("an earlier sum failed, and the ranks no longer agree; start the run again on all ranks")
+
+    def _raise(self, total: OpenedSum) -> None:
+        if total.error is not None:
+            self._ended = True
+            raise total.error
+
+
+def _at_the_end(call: Callable[[], None]) -> None:
+    """Let the engine run `call` at the end of this backward pass; the caller of `backward` gets its errors as they are.
+
+    A step is ended before DistributedDataParallel waits for the means, whose own call is queued after the last bucket.
+    """
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def _future(device: torch.device) -> torch.futures.Future[Any]:
+    return torch.futures.Future(devices=[device]) if device.type == "cuda" else torch.futures.Future()

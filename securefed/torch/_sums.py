@@ -1,0 +1,125 @@
+"""Masked sums over a process group: start one, and open it when it has come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from securefed._tensors import Array
+from securefed.errors import MaskMismatch
+from securefed.torch._encoding import add_rounded, trouble_of
+from securefed.torch._masking import CONTROL, Call, Trouble, read_control, spoil
+from securefed.torch._precompute import MaskStore
+
+
+@dataclass(frozen=True, eq=False)
+class StartedSum:
+    """A sum under way.
+
+    Attributes:
+        call: its public facts.
+        values: this rank's values, flat.
+        words: what the backend sums, in place.
+        work: the backend's handle.
+    """
+
+    call: Call
+    values: torch.Tensor
+    words: torch.Tensor
+    work: Any
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedSum:
+    """A sum that has come back.
+
+    Attributes:
+        words: the summed integers, without control words.
+        trouble: what some rank reported.
+        error: why the sum is of no use, `None` where the masks cancelled.
+    """
+
+    words: torch.Tensor
+    trouble: Trouble | None = None
+    error: MaskMismatch | None = None
+
+
+class MaskedSums:
+    """Start and open masked sums.
+
+    Args:
+        group: process group.
+        device: where its backend sums.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        self._group, self._device = group, device
+        self.store: MaskStore
+
+    def in_the_clear(self, array: Array) -> Array:
+        """Sum an array over all ranks, for the agreement of keys."""
+        words = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True)).to(self._device)
+        dist.all_reduce(words, group=self._group)
+        out: Array = words.cpu().numpy()
+        return out
+
+    def start(self, call: Call, values: torch.Tensor, bound: float) -> StartedSum:
+        """Mask the values of this rank and hand them to the backend."""
+        masks = self.store.take(call)
+        trouble = trouble_of(values, bound)
+        if trouble is not None:
+            spoil(masks, trouble)
+        words = self._words(masks)
+        if trouble is None:
+            add_rounded(words[:-CONTROL], values, call.step)
+        return StartedSum(call, values, words, dist.all_reduce(words, group=self._group, async_op=True))
+
+    def open(self, started: Sequence[StartedSum]) -> list[OpenedSum]:
+        """Wait for sums and read them.
+
+        Raises:
+            RuntimeError: of the backend, where a rank is lost; raised after all others have ended too.
+        """
+        errors: list[Exception] = []
+        for one in started:
+            try:
+                one.work.wait()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return [self._open(one.call, one.words) for one in started]
+
+    def give_back(self, started: Sequence[StartedSum]) -> None:
+        """Let the words of sums that were read serve later calls, where they lie on the CPU."""
+        self.store.give_back([_unsigned(one.words) for one in started if one.words.device.type == "cpu"])
+
+    def _open(self, call: Call, words: torch.Tensor) -> OpenedSum:
+        if words.device.type == "cpu":
+            self.store.remove_common(_unsigned(words), call)
+        else:
+            minus_common = np.zeros(words.numel(), _unsigned_type(words))
+            self.store.remove_common(minus_common, call)
+            words.add_(self._words(minus_common))
+        values = words[:-CONTROL]
+        try:
+            return OpenedSum(values, read_control(_unsigned(words[-CONTROL:].cpu()), call))
+        except MaskMismatch as error:
+            return OpenedSum(values, error=error)
+
+    def _words(self, array: Array) -> torch.Tensor:
+        return torch.from_numpy(array.view(f"<i{array.itemsize}")).to(self._device)
+
+
+def _unsigned_type(words: torch.Tensor) -> np.dtype[Any]:
+    return np.dtype(f"<u{words.element_size()}")
+
+
+def _unsigned(words: torch.Tensor) -> Array:
+    out: Array = words.numpy().view(_unsigned_type(words))
+    return out

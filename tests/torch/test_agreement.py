@@ -1,0 +1,134 @@
+"""The agreement of keys between ranks in threads of one process, with an attacker on the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from securefed._tensors import Array
+from securefed.defenses._secure_aggregation.identities import Identities, new_identity, public_identity
+from securefed.errors import AuthenticationError, ConfigError, MaskMismatch, PlanError
+from securefed.torch._agreement import AgreedSettings, Agreement
+from securefed.torch._masking import Call
+from tests.torch.ranks import agreements
+
+SIGNED = AgreedSettings(32, 1.0, 64.0, True)
+
+
+def pinned(ranks: int) -> Callable[[int], Identities]:
+    every = Identities.generate(ranks)
+    return lambda rank: Identities(every.public, {rank: every.own[rank]})
+
+
+def flipped(place: int, call: int) -> Callable[[int, int, Array], Array]:
+    """An attacker who alters one number of what rank 1 sees in one exchange."""
+
+    def tamper(rank: int, number: int, total: Array) -> Array:
+        if rank == 1 and number == call:
+            total = total.copy()
+            total[place] = total[place] + 1 if abs(total[place]) < 100 else total[place] - 1
+        return total
+
+    return tamper
+
+
+@pytest.mark.parametrize("ring", [32, 64])
+@pytest.mark.parametrize("ranks", [3, 5])
+def test_all_ranks_agree_and_their_masks_cancel(ranks, ring) -> None:
+    found = agreements(ranks, lambda rank: AgreedSettings(ring, 1.0, 64.0, False))
+    assert all(isinstance(one, Agreement) for one in found), found
+    assert len({one.fingerprint for one in found}) == 1
+    call = Call("hook", 5, 100, ring, 1.0)
+    total = np.sum([one.masks.expand(call) for one in found], axis=0, dtype=f"u{ring // 8}")
+    found[2].masks.remove_common(total, call)
+    assert not total.any()
+
+
+def test_two_agreements_share_nothing() -> None:
+    first, second = (agreements(3)[0] for _ in range(2))
+    call = Call("hook", 0, 64, 32, 1.0)
+    assert first.fingerprint != second.fingerprint
+    assert not (first.masks.expand(call) == second.masks.expand(call)).all()
+
+
+def test_two_ranks_are_refused_with_the_reason_and_the_remedy() -> None:
+    for one in agreements(2):
+        assert isinstance(one, PlanError)
+        assert "the gradient of the other" in str(one)
+        assert "three parties or more" in str(one)
+
+
+@pytest.mark.parametrize(
+    ("odd", "name"),
+    [
+        (AgreedSettings(64, 1.0, 64.0, False), "ring"),
+        (AgreedSettings(32, 2.0, 64.0, False), "bound"),
+        (AgreedSettings(32, 1.0, 32.0, False), "headroom"),
+        (AgreedSettings(32, 1.0, 64.0, True), "identities"),
+    ],
+)
+def test_ranks_with_other_settings_are_named(odd, name) -> None:
+    identities = pinned(3)
+    found = agreements(
+        3,
+        lambda rank: odd if rank == 2 else AgreedSettings(32, 1.0, 64.0, False),
+        lambda rank: identities(rank) if rank == 2 and odd.signed else None,
+    )
+    assert any(isinstance(one, ConfigError) and f"differ in {name}" in str(one) for one in found)
+    assert not any(isinstance(one, Agreement) for one in found)
+
+
+def test_identities_sign_the_agreement() -> None:
+    found = agreements(3, lambda rank: SIGNED, pinned(3))
+    assert all(isinstance(one, Agreement) for one in found), found
+
+
+def test_a_rank_with_another_identity_is_named() -> None:
+    real, key = pinned(3), new_identity()
+
+    def identities(rank: int) -> Identities:
+        known = real(rank)
+        return Identities({**known.public, 1: public_identity(key)}, {1: key}) if rank == 1 else known
+
+    found = agreements(3, lambda rank: SIGNED, identities)
+    assert isinstance(found[0], AuthenticationError)
+    assert found[0].sender == 1
+    assert not isinstance(found[2], Agreement)
+
+
+def test_a_rank_without_its_private_identity_is_told_so() -> None:
+    real = pinned(3)
+    found = agreements(
+        3, lambda rank: SIGNED, lambda rank: Identities(real(rank).public, {}) if rank == 1 else real(rank)
+    )
+    assert isinstance(found[1], ConfigError)
+    assert "no private key of rank 1" in str(found[1])
+
+
+ALTERED = {
+    "the key of rank 0": (0, 0),
+    "the key of rank 2": (0, 2 * 53),
+    "the bound of rank 2": (0, 2 * 53 + 32 + 5),
+    "its own key": (0, 53),
+    "the common key, sealed for it": (1, 64 + 48),
+    "a number of the trial": (2, 0),
+    "a check word of the trial": (2, -1),
+}
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("what", [*ALTERED, "a signature"])
+def test_what_an_attacker_alters_for_one_rank_ends_the_agreement_there(what, signed) -> None:
+    identities, (call, place) = pinned(3), {**ALTERED, "a signature": (1, 0)}[what]
+    found = agreements(
+        3,
+        lambda rank: AgreedSettings(32, 1.0, 64.0, signed),
+        lambda rank: identities(rank) if signed else None,
+        flipped(place, call),
+    )
+    if what == "a signature" and not signed:  # the control: zeros stand there, which nothing reads
+        assert all(isinstance(one, Agreement) for one in found)
+    else:
+        assert isinstance(found[1], AuthenticationError | MaskMismatch | ConfigError), found[1]
