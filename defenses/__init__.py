@@ -37,7 +37,13 @@ if TYPE_CHECKING:
     from securefed.defenses._homomorphic import KeyHolder, KeySet, ckks, deal, paillier, threshold_paillier
     from securefed.defenses._plain import Plain
     from securefed.defenses._plan import MaskingPlan, Plan, PrivacyPlan, TensorPlan
-    from securefed.defenses._secure_aggregation import Identities, new_identity, public_identity, secure_aggregation
+    from securefed.defenses._secure_aggregation import (
+        Identities,
+        PinnedIdentities,
+        new_identity,
+        public_identity,
+        secure_aggregation,
+    )
     from securefed.defenses._simulation import sum_once
     from securefed.defenses._transform import AdaptiveTransform, ChainStage, Transform
 
@@ -52,6 +58,7 @@ __all__ = [
     "KeyHolder",
     "KeySet",
     "MaskingPlan",
+    "PinnedIdentities",
     "Plain",
     "Plan",
     "PoissonSampling",
@@ -97,6 +104,7 @@ EXPORTS = {
     "securefed.defenses._fixed_point": "quantise",
     "securefed.defenses._secure_aggregation.double_masking": "secure_aggregation",
     "securefed.defenses._secure_aggregation.identities": "Identities new_identity public_identity",
+    "securefed.defenses._secure_aggregation.pinned_identities": "PinnedIdentities",
     "securefed.defenses._homomorphic.paillier_protocol": "paillier",
     "securefed.defenses._homomorphic.threshold": "threshold_paillier",
     "securefed.defenses._homomorphic.lattice": "ckks",
