@@ -1,8 +1,12 @@
-"""Complete distances that messages do not determine, by the completion of largest determinant.
+"""Complete squared distances between signals that messages do not determine, by the completion of largest determinant.
 
+D, (vertices, vertices), holds the squared distances, of which some are free. With J = I - 1 1^T / vertices,
 -1/2 J D J is a Gram matrix, so that it has no negative eigenvalue. Of all completions with that property the one of
-largest determinant is unique; for Gaussian data it is the one of largest entropy. Sources: Dempster 1972, Covariance
-Selection; Grone et al. 1984; for distances Hentschel, Engelke and Segers, arXiv:2210.14292.
+largest determinant (on the complement of 1) is unique; for Gaussian data it is the one of largest entropy. It is found
+by Newton's method on the log-determinant, with a multiple of I added to the Gram matrix that falls in steps.
+
+Sources: Dempster 1972, Covariance Selection; Grone et al. 1984; for distances Hentschel, Engelke and Segers,
+arXiv:2210.14292.
 """
 
 from __future__ import annotations
@@ -15,55 +19,62 @@ from securefed.algorithms._graph.edges import Edges
 from securefed.attacks._distances.classical_scaling import centred_gram
 
 _NUGGETS = (1.0, 0.1, 0.01, 1e-3, 1e-4)
-"""Variances, relative to the mean distance, that are added to every vertex one after the other."""
-_STEPS, _INNER, _ENOUGH = 4, 30, 1e-2
-"""Newton steps with each variance, conjugate gradient iterations of a step, and the gain at which they end."""
+"""Variances, relative to the mean distance, that are added to every vertex's signal, one after the other. A large one
+makes the problem well conditioned, the last one hardly changes its solution.
+"""
+_NEWTON_STEPS, _CG_ITERATIONS, _LEAST_GAIN = 4, 30, 1e-2
+"""Most Newton steps with each variance, most conjugate gradient iterations of a step, and the predicted gain of the
+log-determinant below which the steps end. The completion need not be accurate, since a fit follows.
+"""
 _DETERMINED = 1e-6
-"""Relative size from which on a singular value counts as determined by the messages."""
+"""Singular values of the hidden distances' part of the Jacobian above this share of the largest count as determined by
+the messages.
+"""
 
 
 def complete_undetermined(edges: Edges, distances: Array, hidden: Array, jacobian: Array) -> Array:
     """Complete the hidden distances in the directions that the messages leave open.
 
     Args:
-        edges: of the graph.
-        distances: (edges,) a fit to the messages.
-        hidden: indices of the edges that are 0 in every graph.
-        jacobian: (equations, edges) of the messages by the distances.
+        edges: the edges of the graph.
+        distances: distances that fit the messages, (edges,).
+        hidden: indices of the edges whose weight is 0 in every message.
+        jacobian: derivatives of the messages by the distances, (equations, edges).
     """
     columns = jacobian[:, hidden]
-    span = np.linalg.qr(np.delete(jacobian, hidden, axis=1))[0]
-    rest = columns - span @ (span.T @ columns)  # what no other distance can make up for
-    _, sizes, directions = np.linalg.svd(rest, full_matrices=False)
+    other_columns = np.linalg.qr(np.delete(jacobian, hidden, axis=1))[0]
+    own_part = columns - other_columns @ (other_columns.T @ columns)  # changes that no other distance can undo
+    _, sizes, directions = np.linalg.svd(own_part, full_matrices=False)
     determined = directions[sizes > _DETERMINED * np.linalg.norm(columns, 2)].T
     return complete_distances(edges, distances, hidden, determined)
 
 
 def complete_distances(edges: Edges, distances: Array, free: Array, determined: Array) -> Array:
-    """Return the distances with those at `free` moved to the largest log-determinant, (edges,).
+    """Move the distances at `free` to the largest log-determinant; return all distances, (edges,).
 
-    Before a fit has converged, the other distances need not be distances of any signals; the added variances allow for
-    that.
+    Before a fit has converged, the other distances need not be those of any signals. The added variance is therefore at
+    least 2.4 times the size of the smallest eigenvalue, where that is negative, which makes the matrix positive.
 
     Args:
-        edges: of the graph.
-        distances: (edges,) start of the search.
-        free: indices of the distances that may move.
-        determined: (free, directions), orthonormal directions in which they must not move.
+        edges: the edges of the graph.
+        distances: distances at which the search starts, (edges,).
+        free: indices of the distances that may change.
+        determined: orthonormal directions in which they must not change, (free, directions).
     """
     added_variance = 0.0
     for nugget in _NUGGETS:
         scale = float(np.mean(distances))
-        least = float(np.linalg.eigvalsh(centred_gram(edges.adjacency(distances)))[0])
-        added_variance = max(nugget * scale, -2.4 * least)
-        for _ in range(_STEPS):
+        least_eigenvalue = float(np.linalg.eigvalsh(centred_gram(edges.adjacency(distances)))[0])
+        added_variance = max(nugget * scale, -2.4 * least_eigenvalue)
+        for _ in range(_NEWTON_STEPS):
             distances, gain = _newton(edges, distances, free, determined, added_variance)
-            if gain < _ENOUGH:
+            if gain < _LEAST_GAIN:
                 break
     return distances
 
 
-def _shifted(edges: Edges, distances: Array, nugget: float) -> Array:
+def _positive_gram(edges: Edges, distances: Array, nugget: float) -> Array:
+    """Return -1/2 J D J + nugget/2 I + 1 1^T / vertices, whose determinant is that on the complement of 1, scaled."""
     size = edges.vertices
     return centred_gram(edges.adjacency(distances)) + nugget / 2 * np.eye(size) + np.ones((size, size)) / size
 
@@ -78,37 +89,37 @@ def _log_determinant(matrix: Array) -> float:
 def _newton(edges: Edges, distances: Array, free: Array, determined: Array, nugget: float) -> tuple[Array, float]:
     """Return the distances after one damped Newton step by conjugate gradients, and the predicted gain."""
     size, heads, tails = edges.vertices, edges.ends[0][free], edges.ends[1][free]
-    matrix = _shifted(edges, distances, nugget)
+    matrix = _positive_gram(edges, distances, nugget)
     inverse = np.linalg.inv(matrix) - np.ones((size, size)) / (size * (1 + nugget / 2))
-    across = inverse[heads, tails]
+    off_diagonal = inverse[heads, tails]
 
-    def inside(vector: Array) -> Array:
+    def project(vector: Array) -> Array:
         return np.asarray(vector - determined @ (determined.T @ vector))
 
     def curvature(vector: Array) -> Array:
-        moved = np.zeros((size, size))
-        moved[heads, tails] = moved[tails, heads] = vector
-        return inside(0.5 * (inverse @ moved @ inverse)[heads, tails])
+        change = np.zeros((size, size))
+        change[heads, tails] = change[tails, heads] = vector
+        return project(0.5 * (inverse @ change @ inverse)[heads, tails])
 
-    slope = inside(-across)
-    scale = 0.5 * (across**2 + inverse[heads, heads] * inverse[tails, tails])
-    step, rest = np.zeros_like(slope), slope.copy()
-    along = preconditioned = inside(rest / scale)
-    initial = remaining = float(rest @ preconditioned)
-    for _ in range(_INNER):
-        bending = curvature(along)
-        if not (remaining > 1e-6 * initial and along @ bending > 0):
+    gradient = project(-off_diagonal)
+    scale = 0.5 * (off_diagonal**2 + inverse[heads, heads] * inverse[tails, tails])
+    step, residual = np.zeros_like(gradient), gradient.copy()
+    direction = preconditioned = project(residual / scale)
+    initial = remaining = float(residual @ preconditioned)
+    for _ in range(_CG_ITERATIONS):
+        curved = curvature(direction)
+        if not (remaining > 1e-6 * initial and direction @ curved > 0):
             break
-        length = remaining / float(along @ bending)
-        step, rest = step + length * along, rest - length * bending
-        preconditioned = inside(rest / scale)
-        remaining, last = float(rest @ preconditioned), remaining
-        along = preconditioned + remaining / last * along
-    predicted, value, share = float(slope @ step), _log_determinant(matrix), 1.0
-    while predicted > 0 and share > 1e-4:
-        there = distances.copy()
-        there[free] += share * step
-        if _log_determinant(_shifted(edges, there, nugget)) > value + 1e-4 * share * predicted:
-            return there, predicted
-        share /= 2
+        step_size = remaining / float(direction @ curved)
+        step, residual = step + step_size * direction, residual - step_size * curved
+        preconditioned = project(residual / scale)
+        remaining, previous = float(residual @ preconditioned), remaining
+        direction = preconditioned + remaining / previous * direction
+    predicted, log_determinant, fraction = float(gradient @ step), _log_determinant(matrix), 1.0
+    while predicted > 0 and fraction > 1e-4:
+        trial = distances.copy()
+        trial[free] += fraction * step
+        if _log_determinant(_positive_gram(edges, trial, nugget)) > log_determinant + 1e-4 * fraction * predicted:
+            return trial, predicted
+        fraction /= 2
     return distances, 0.0

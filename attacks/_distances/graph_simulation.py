@@ -1,10 +1,13 @@
 """Simulate rounds of graph learning as a function of the clients' distances, with derivatives.
 
-The distances are those between the vertices' signals, one for each edge; the members are the clients whose sum the
-attacker observes. A member's graph depends only on its own distances, so one simulation with a leading axis of
-directions yields the derivatives of all members by all their distances. Derivatives are computed by complex steps:
-f'(x) = Im f(x + i h) / h for a tiny h. This works because the steps are analytic where they are smooth, and because
-NumPy orders complex numbers by their real parts first, so that projections and signs are those of the real parts.
+A client learns a graph on d vertices from its data, whose columns are the vertices' signals; the data enter only
+through z_e / N, the squared distance between the signals at the ends of edge e over the number N of rows. In each round
+it takes some projected gradient steps on its edge weights w and sends w, weighted; the algorithm's own code is called
+for them. The members are the clients whose sum the attacker observes. A member's graph depends only on its own
+distances, so one simulation with a leading axis of directions yields the derivatives of all members by all their
+distances. Derivatives are computed by complex steps: f'(x) = Im f(x + i h) / h for a tiny h. This works because the
+steps are analytic where they are smooth, and because NumPy orders complex numbers by their real parts first, so that
+projections and signs are those of the real parts.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ class GraphRound:
         consensus: consensus graph that was broadcast.
         total: sum of the members' messages, as one vector (size,).
         members: clients behind the sum.
-        clips: for each group of entries of a member's vector that were clipped together, their indices and the
-            largest L2 norm.
+        clips: for each group of entries of a member's vector that were clipped together, their indices and the clipping
+            norm.
         noise: standard deviation of the noise in each entry of `total`, (size,).
     """
 
@@ -69,16 +72,16 @@ class GraphRound:
         noise = [float(item.noise.get(name, 0.0)) for name in names]
         return cls(consensus, np.concatenate(parts), tuple(sorted(item.members)), clips, np.repeat(noise, sizes))
 
-    def clipped(self, sent: Array) -> Array:
+    def clipped(self, vectors: Array) -> Array:
         """Return members' vectors (..., size) after clipping; complex vectors are allowed, for derivatives."""
-        for places, norm in self.clips:
-            own = sent[..., places]
-            margin = 1 + (places.size + 8) * np.finfo(float).eps  # the defence adds this margin for round-off
-            length = margin * np.sqrt((own**2).sum(axis=-1, keepdims=True))
+        for indices, norm in self.clips:
+            entries = vectors[..., indices]
+            margin = 1 + (indices.size + 8) * np.finfo(float).eps  # the defence adds this margin for round-off
+            length = margin * np.sqrt((entries**2).sum(axis=-1, keepdims=True))
             scale = np.where(length.real > norm, norm / np.where(length == 0, 1.0, length), 1.0)
-            sent = sent.copy()
-            sent[..., places] = own * scale
-        return sent
+            vectors = vectors.copy()
+            vectors[..., indices] = entries * scale
+        return vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,7 @@ class AnalyticPPGL(PPGL):
     """PPGL for complex graphs: the norm ||w - w_con|| is computed without absolute values, so that it is analytic."""
 
     def contribution_weights(self, graph: Array, consensus: Array, own: LocalGraphData) -> Array:
-        """Return the weights gamma_i of (25)."""
+        """Return PPGL's weight gamma of a client: 1 / (||w - w_con|| + floor), 1 / clients in its first round (25)."""
         equal = np.full(own.first.shape, 1 / own.clients)
         if self.weights == "equal":
             return equal
@@ -139,7 +142,7 @@ class GraphSimulation:
         return edges_of(self.public.features).count
 
     def sent(self, distances: Array) -> list[Array]:
-        """Return the message of each member in each round, (..., members, size); 0 where it takes no part.
+        """Simulate the message of each member in each round, (..., members, size); 0 where it takes no part.
 
         Args:
             distances: squared distances over the number of rows, z / N, (..., members, edges), real or complex.
@@ -147,31 +150,31 @@ class GraphSimulation:
         public, count = self.public, len(self.members)
         rows = np.array([public.rows[client] for client in self.members], float)[:, None]
         memory = tuple(np.tile(part, (count, 1)) for part in self.method.memory(edges_of(public.features)))
-        first, out = np.ones((count, 1), bool), []
+        first, messages = np.ones((count, 1), bool), []
         names = [spec.name for spec in self.method.specs(public)]
-        for seen in self.rounds:
-            present = np.isin(self.members, seen.members)[:, None]
+        for round_ in self.rounds:
+            present = np.isin(self.members, round_.members)[:, None]
             share, ceiling = rows / max(public.rows), np.full((count, 1), np.inf)
-            own = LocalGraphData(self.method.problem(public), distances, share, ceiling, first, public.clients)
+            data = LocalGraphData(self.method.problem(public), distances, share, ceiling, first, public.clients)
             with np.errstate(all="ignore"):
-                sent, fresh = self.method.steps(seen.consensus, memory, own)
+                sent, new_memory = self.method.steps(round_.consensus, memory, data)
             parts = [sent[name][..., None] if name == OBJECTIVE else sent[name] for name in names]
-            lead = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
-            joined = np.concatenate([np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts], axis=-1)
-            out.append(np.where(present, seen.clipped(joined), 0.0))
-            memory = tuple(np.where(present, new, old) for new, old in zip(fresh, memory, strict=True))
+            leading = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
+            message = np.concatenate([np.broadcast_to(part, (*leading, part.shape[-1])) for part in parts], axis=-1)
+            messages.append(np.where(present, round_.clipped(message), 0.0))
+            memory = tuple(np.where(present, new, old) for new, old in zip(new_memory, memory, strict=True))
             first = first & ~present
-        return out
+        return messages
 
     @cached_property
     def hidden(self) -> Array:
-        """Return the edges whose weight is 0 after every round; messages only bound their distances from below.
+        """Return the edges whose observed weight is 0 in every round; messages only bound their distances from below.
 
-        They can be read only where one client sends its graph; otherwise none is returned.
+        That shows only where a single client sends its graph; otherwise none is returned.
         """
         if len(self.members) > 1 or isinstance(self.method, IGL):
             return np.zeros(0, np.int64)
-        return np.flatnonzero(~np.any([seen.total[: self.edges] > 0 for seen in self.rounds], axis=0))
+        return np.flatnonzero(~np.any([round_.total[: self.edges] > 0 for round_ in self.rounds], axis=0))
 
     @cached_property
     def stationary(self) -> Array:
@@ -188,8 +191,12 @@ class GraphSimulation:
         """
         pairs = zip(self.rounds, self.sent(self.stationary), strict=True)
         return tuple(
-            max(float(np.linalg.norm(seen.total - value.sum(axis=0))), 1e-9 * float(np.linalg.norm(seen.total)), 1e-300)
-            for seen, value in pairs
+            max(
+                float(np.linalg.norm(round_.total - value.sum(axis=0))),
+                1e-9 * float(np.linalg.norm(round_.total)),
+                1e-300,
+            )
+            for round_, value in pairs
         )
 
     def residual_and_jacobian(
@@ -203,7 +210,7 @@ class GraphSimulation:
             units: for each round the units of its entries, (size,); `None` uses `signals`.
         """
         units = (
-            [np.full(seen.total.size, unit) for seen, unit in zip(self.rounds, self.signals, strict=True)]
+            [np.full(round_.total.size, unit) for round_, unit in zip(self.rounds, self.signals, strict=True)]
             if units is None
             else units
         )
@@ -215,30 +222,30 @@ class GraphSimulation:
         # for each block of directions, the messages of each round: their imaginary parts hold the derivatives
         sent_by_block = [self.sent(distances + 1j * _STEP * block) for block in blocks]
         jacobian = []
-        for place, unit in enumerate(units):
-            values = [sent[place] for sent in sent_by_block]
-            moved = np.concatenate(
+        for index, unit in enumerate(units):
+            values = [sent[index] for sent in sent_by_block]
+            derivatives = np.concatenate(
                 [np.broadcast_to(v.imag, (len(block), *v.shape[1:])) for v, block in zip(values, blocks, strict=True)]
             )
-            jacobian.append(moved.transpose(2, 1, 0).reshape(moved.shape[-1], -1) / (_STEP * unit)[:, None])
+            jacobian.append(derivatives.transpose(2, 1, 0).reshape(derivatives.shape[-1], -1) / (_STEP * unit)[:, None])
         totals = [value[0].real.sum(axis=0) for value in sent_by_block[0]]
         return self._residual(totals, units), np.concatenate(jacobian)
 
     def _residual(self, totals: Sequence[Array], units: Sequence[Array]) -> Array:
         """Return (simulated - observed sum) / unit of all rounds, flat."""
         rounds = zip(self.rounds, totals, units, strict=True)
-        return np.concatenate([(total - seen.total) / unit for seen, total, unit in rounds])
+        return np.concatenate([(total - round_.total) / unit for round_, total, unit in rounds])
 
     @property
     def determined(self) -> bool:
         """Return whether there are at least as many equations as unknowns."""
-        return sum(seen.total.size for seen in self.rounds) >= len(self.members) * self.edges
+        return sum(round_.total.size for round_ in self.rounds) >= len(self.members) * self.edges
 
     @property
     def loudness(self) -> float:
         """Return the norm of the noise relative to `signals`, in the round where this is largest."""
         pairs = zip(self.rounds, self.signals, strict=True)
-        return max(float(np.linalg.norm(seen.noise)) / unit for seen, unit in pairs)
+        return max(float(np.linalg.norm(round_.noise)) / unit for round_, unit in pairs)
 
     def first(self, rounds: int) -> GraphSimulation:
         """Return the simulation of the first `rounds` rounds."""

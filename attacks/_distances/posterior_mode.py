@@ -1,12 +1,16 @@
-"""Find the most likely distances behind messages with clipping or noise, under a prior of public facts.
+"""Find the most likely distances behind clipped or noised messages of graph learning, under a prior of public facts.
 
-    z_ie / N_i = level (1 + LEVEL g + SHARED a_e + OWN b_ie),   g, a, b standard normal:
+The unknowns are z_ie / N_i, the squared distance between client i's signals at the ends of edge e over its number of
+rows. The prior is
 
-one level, known up to a factor; edges differ from it, and clients differ from each other by less. The objective
+    z_ie / N_i = level (1 + _LEVEL g + _SHARED a_e + _OWN b_ie),   g, a_e, b_ie independent standard normal:
 
-    ||(simulated - observed) / noise||^2 + ||(g, a, b)||^2
+all distances have about one level, known up to a factor; edges differ from it, and clients differ from each other by
+less. Levenberg-Marquardt minimises
 
-leads to the exact distances for small noise, and to the level alone for large noise.
+    ||(simulated - observed) / noise||^2 + ||(g, a, b)||^2.
+
+The minimum is at the exact distances for small noise, and at the level alone for large noise.
 """
 
 from __future__ import annotations
@@ -21,15 +25,22 @@ from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit, levenberg_marquardt
 
 _LEVEL, _SHARED, _OWN = 0.4, 0.3, 0.1
-"""Standard deviations of the prior, relative to the level."""
-_LADDER = (1.0, 0.1, 1e-2)
-"""Assumed noise of the first searches, relative to the messages, if the true noise is smaller: each starts the next."""
-_LEAST = 1e-9
+"""Standard deviations of the prior, relative to the level: of all distances together, of an edge, of a client's edge.
+"""
+_ASSUMED_NOISES = (1.0, 0.1, 1e-2)
+"""Noise that the first searches assume, relative to the messages, where the stated noise is smaller. Under large noise
+the prior dominates and the search is easy; each result starts the next search.
+"""
+_LEAST_NOISE = 1e-9
 """Smallest noise, relative to the messages: the round-off of the simulation."""
 _GOAL = 1e-3
+"""Root of the objective at which a search stops; with noise it stays far above, so that the other limits decide."""
 _QUICK, _SLOW = StallLimit(0.0, far=4), StallLimit(0.0)
-_PUSH = 0.3
-"""Size of the random difference between clients at the second start, relative to the distances."""
+"""Jacobians within which the root of the objective must halve: 4 for starts from the prior, 12 from a fit."""
+_MEMBER_DIFFERENCE = 0.3
+"""Size of the random difference between clients at the second start, relative to the distances. At equal clients the
+derivatives of all clients are the same, so that a search cannot separate them.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,9 +59,10 @@ class DistancePrior:
 
     @classmethod
     def of(cls, system: GraphSimulation) -> DistancePrior:
-        """Take the level of rows that are uniform on their public range, or the stationary level if that is less.
+        """Take the level of rows that are uniform on their public range, or the stationary level if that is smaller.
 
-        The stationary level leaves the first graph as it is; hyper-parameters are chosen for data whose graphs grow.
+        At the stationary level the first gradient step leaves the starting graph as it is. Data are usually below it,
+        since hyper-parameters are chosen such that graphs grow.
         """
         uniform, stationary = 2 / 3 * system.public.feature_bound**2, float(system.stationary.mean())
         return cls(min(uniform, stationary) if stationary > 0 else uniform, len(system.members), system.edges)
@@ -62,8 +74,8 @@ class DistancePrior:
 
     def __call__(self, point: Array) -> Array:
         """Return the distances (members, edges) at (g, a, b)."""
-        shared, own = point[1 : 1 + self.edges], point[1 + self.edges :].reshape(self.members, self.edges)
-        return np.asarray(self.level * (1 + _LEVEL * point[0] + _SHARED * shared + _OWN * own))
+        shared, of_members = point[1 : 1 + self.edges], point[1 + self.edges :].reshape(self.members, self.edges)
+        return np.asarray(self.level * (1 + _LEVEL * point[0] + _SHARED * shared + _OWN * of_members))
 
     def slope(self, jacobian: Array) -> Array:
         """Return the Jacobian by (g, a, b), given the one by the distances, (equations, members * edges)."""
@@ -73,13 +85,13 @@ class DistancePrior:
 
     def point(self, distances: Array) -> Array:
         """Return the most likely (g, a, b) that gives the distances (members, edges)."""
-        apart = distances / self.level - 1
-        mean, edge = apart.mean(), apart.mean(axis=0)
-        each = _SHARED**2 + _OWN**2 / self.members  # variance of an edge's mean, the level known
-        level = mean * _LEVEL**2 / (_LEVEL**2 + each / self.edges)
-        shared = (edge - level) * _SHARED**2 / each
-        own = apart - level - shared
-        return np.concatenate([[level / _LEVEL], shared / _SHARED, own.ravel() / _OWN])
+        deviation = distances / self.level - 1
+        mean, edge = deviation.mean(), deviation.mean(axis=0)
+        edge_variance = _SHARED**2 + _OWN**2 / self.members  # variance of an edge's mean, the level known
+        level = mean * _LEVEL**2 / (_LEVEL**2 + edge_variance / self.edges)
+        shared = (edge - level) * _SHARED**2 / edge_variance
+        of_members = deviation - level - shared
+        return np.concatenate([[level / _LEVEL], shared / _SHARED, of_members.ravel() / _OWN])
 
 
 @dataclass(frozen=True)
@@ -100,14 +112,14 @@ class PosteriorMode:
 
     def report(self) -> dict[str, float | bool]:
         """Return diagnostics: whether the noise explains the difference, to five standard deviations of its square."""
-        most = self.equations + 5 * np.sqrt(2 * self.equations)
-        return {"residual": self.chi_square / self.equations, "explained": bool(self.chi_square <= most)}
+        limit = self.equations + 5 * np.sqrt(2 * self.equations)
+        return {"residual": self.chi_square / self.equations, "explained": bool(self.chi_square <= limit)}
 
 
 def posterior_mode(
     system: GraphSimulation, rng: np.random.Generator, steps: int, others: Sequence[Array] = ()
 ) -> PosteriorMode:
-    """Search from equal clients, then from clients that differ at random.
+    """Search from equal clients, then from `others`, then from clients that differ at random; return the best end.
 
     Args:
         system: the observed rounds.
@@ -119,25 +131,27 @@ def posterior_mode(
     best = _search(system, prior, np.zeros(prior.unknowns), stages, steps, _QUICK, grow=True)
     starts = [(start, stages[-1:], _SLOW) for start in others]
     if prior.members > 1:
-        apart = rng.normal(size=best.distances.shape)
-        starts.append((best.distances * (1 + _PUSH * (apart - apart.mean(axis=0))), stages[-2:], _QUICK))
-    for start, last, patience in starts:
-        other = _search(system, prior, prior.point(start), last, steps, patience)
+        difference = rng.normal(size=best.distances.shape)
+        starts.append(
+            (best.distances * (1 + _MEMBER_DIFFERENCE * (difference - difference.mean(axis=0))), stages[-2:], _QUICK)
+        )
+    for start, last_stages, patience in starts:
+        other = _search(system, prior, prior.point(start), last_stages, steps, patience)
         if other.objective < best.objective:
             best = other
     return best
 
 
 def _noises(system: GraphSimulation) -> list[list[Array]]:
-    """Return sizes of the noise from large to true, (size,) for each round."""
-    sizes = [max(float(np.linalg.norm(seen.total)) / np.sqrt(seen.total.size), 1e-300) for seen in system.rounds]
-    true = [np.maximum(seen.noise, _LEAST * size) for seen, size in zip(system.rounds, sizes, strict=True)]
-    out = []
-    for share in _LADDER:
-        raised = [np.maximum(noise, share * size) for noise, size in zip(true, sizes, strict=True)]
-        if any((larger > noise).any() for larger, noise in zip(raised, true, strict=True)):
-            out.append(raised)
-    return [*out, true]
+    """Return the noise that each search in turn assumes, from large to the stated one: a list of (size,) for each."""
+    sizes = [max(float(np.linalg.norm(round_.total)) / np.sqrt(round_.total.size), 1e-300) for round_ in system.rounds]
+    stated = [np.maximum(round_.noise, _LEAST_NOISE * size) for round_, size in zip(system.rounds, sizes, strict=True)]
+    stages = []
+    for assumed in _ASSUMED_NOISES:
+        raised = [np.maximum(noise, assumed * size) for noise, size in zip(stated, sizes, strict=True)]
+        if any((larger > noise).any() for larger, noise in zip(raised, stated, strict=True)):
+            stages.append(raised)
+    return [*stages, stated]
 
 
 def _search(
@@ -150,18 +164,32 @@ def _search(
     *,
     grow: bool = False,
 ) -> PosteriorMode:
-    """Search from one point, with less and less noise; with `grow`, in fewer rounds at first."""
+    """Search from one point with one assumed noise after the other.
+
+    Args:
+        system: the observed rounds.
+        prior: prior of the distances.
+        point: (g, a, b) at which the search starts.
+        stages: for each search the assumed noise, (size,) for each round.
+        steps: largest number of Jacobians of a search.
+        patience: limit on a search without progress.
+        grow: whether search k uses only the first k rounds, except for the last, which uses all.
+    """
     for index, noise in enumerate(stages):
         last = index == len(stages) - 1
-        part = system.first(index + 1) if grow and not last else system
+        first_rounds = system.first(index + 1) if grow and not last else system
 
-        def residual(p: Array, part: GraphSimulation = part, noise: list[Array] = noise) -> Array:
-            apart, _ = part.residual_and_jacobian(prior(p), slope=False, units=noise[: len(part.rounds)])
-            return np.concatenate([apart, p])
+        def residual(p: Array, first_rounds: GraphSimulation = first_rounds, noise: list[Array] = noise) -> Array:
+            difference, _ = first_rounds.residual_and_jacobian(
+                prior(p), slope=False, units=noise[: len(first_rounds.rounds)]
+            )
+            return np.concatenate([difference, p])
 
-        def linearised(p: Array, part: GraphSimulation = part, noise: list[Array] = noise) -> tuple[Array, Array]:
-            apart, jacobian = part.residual_and_jacobian(prior(p), units=noise[: len(part.rounds)])
-            return np.concatenate([apart, p]), np.vstack([prior.slope(jacobian), np.eye(p.size)])
+        def linearised(
+            p: Array, first_rounds: GraphSimulation = first_rounds, noise: list[Array] = noise
+        ) -> tuple[Array, Array]:
+            difference, jacobian = first_rounds.residual_and_jacobian(prior(p), units=noise[: len(first_rounds.rounds)])
+            return np.concatenate([difference, p]), np.vstack([prior.slope(jacobian), np.eye(p.size)])
 
         end = levenberg_marquardt(
             linearised, point, steps=steps, goal=_GOAL, residual=residual, patience=patience, least=1e-3
@@ -169,5 +197,5 @@ def _search(
         if np.isfinite(end.norm):
             point = end.point
     chi_square = float(np.sum(residual(point)[: -prior.unknowns] ** 2))
-    equations = sum(seen.total.size for seen in system.rounds)
+    equations = sum(round_.total.size for round_ in system.rounds)
     return PosteriorMode(prior(point), chi_square + float(point @ point), chi_square, equations)

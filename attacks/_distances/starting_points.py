@@ -1,4 +1,10 @@
-"""Choose the points at which a search for distances starts."""
+"""Choose the points at which a search for the clients' distances behind sums of graph learning starts.
+
+The unknowns are z_i / N_i, each member's squared distances between vertices' signals over its number of rows. The first
+round, in which all members have the same weight, gives their mean p, the pooled distances. The members' differences
+from p must be guessed. With z_i / N_i = p + c_i v, where the c_i sum to 0, a sum of equally weighted messages is even
+in v, so that v = 0 is a stationary point of the residual and no search can start there.
+"""
 
 from __future__ import annotations
 
@@ -14,57 +20,70 @@ from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit, levenberg_marquardt
 
 _SCALES = np.geomspace(0.02, 1.5, 30)
-"""Sizes of the difference between members that are tried, relative to the pooled distances."""
-_TRIED_ROUNDS = 3
-"""Rounds by which the sizes are compared."""
-_SPREAD = 0.3
+"""Sizes of the difference between members that are tried, relative to the pooled distances; the residual decides."""
+_COMPARED_ROUNDS = 3
+"""First rounds whose residual decides on the size. The second round is the first one that shows a difference."""
+_RANDOM_DIFFERENCE = 0.3
 """Size of a random difference between members, relative to the pooled distances."""
 
 
 def starting_points(system: GraphSimulation, rng: np.random.Generator) -> Iterator[Array]:
     """Yield guesses of z / N, (members, edges), without end.
 
-    The first guesses are the pooled distances, with members apart in the direction in which a later message differs
-    from that of equal clients. All others are apart in random directions.
-
-    With z_i = p + c_i v the sum is even in v, so p is a stationary point. But PPGL's weights gamma_i differ between
-    the members, and the weighted mean graph shows v up to its sign and size; several sizes are tried.
+    PPGL's weights gamma_i differ between members from the second round on. There the observed weighted mean graph less
+    that of equal members shows v up to its sign and size. The first guesses take v from the second and the third round,
+    with the size of least residual. All further guesses take random differences. One client starts at p.
     """
     count, mean = len(system.members), pooled(system)
     if count == 1:
         yield mean[None]
-    alike = np.tile(mean, (count, 1))
+    equal_members = np.tile(mean, (count, 1))
     shares = np.where(np.arange(count) % 2 == 0, 1.0, -1.0)
     shares = (shares - shares.mean())[:, None]
     if count > 1 and isinstance(system.method, PPGL):
-        equal = system.sent(alike)
-        for place in range(1, min(3, len(system.rounds))):
-            seen, expected = system.rounds[place].total, equal[place].sum(axis=0)
-            apart = seen[:-1] / seen[-1] - expected[:-1] / expected[-1]
-            apart = shares * apart * np.linalg.norm(mean) / max(float(np.linalg.norm(apart)), 1e-300)
-            early = system.first(_TRIED_ROUNDS)
-            guesses = [alike + size * apart for size in _SCALES]
+        sent_if_equal = system.sent(equal_members)
+        for index in range(1, min(3, len(system.rounds))):
+            observed, expected = system.rounds[index].total, sent_if_equal[index].sum(axis=0)
+            difference = observed[:-1] / observed[-1] - expected[:-1] / expected[-1]
+            difference = shares * difference * np.linalg.norm(mean) / max(float(np.linalg.norm(difference)), 1e-300)
+            early = system.first(_COMPARED_ROUNDS)
+            guesses = [equal_members + size * difference for size in _SCALES]
             residuals = [np.linalg.norm(early.residual_and_jacobian(guess, slope=False)[0]) for guess in guesses]
             yield guesses[int(np.argmin(np.nan_to_num(residuals, nan=np.inf)))]
     while True:
-        apart = rng.normal(size=alike.shape)
-        apart -= apart.mean(axis=0)
-        yield alike + _SPREAD * np.linalg.norm(alike) / max(float(np.linalg.norm(apart)), 1e-300) * apart
+        difference = rng.normal(size=equal_members.shape)
+        difference -= difference.mean(axis=0)
+        yield (
+            equal_members
+            + _RANDOM_DIFFERENCE
+            * np.linalg.norm(equal_members)
+            / max(float(np.linalg.norm(difference)), 1e-300)
+            * difference
+        )
 
 
 def pooled(system: GraphSimulation) -> Array:
-    """Return the mean member's z / N, (edges,), by fitting one client to the first round, from a single-step guess."""
-    method, seen, stationary = system.method, system.rounds[0], system.stationary[0]
+    """Return the mean member's z / N, (edges,), by fitting one client to the first round.
+
+    The fit starts from the z / N that one gradient step, of the length of all local steps together, would have shown.
+    """
+    method, first_round, stationary = system.method, system.rounds[0], system.stationary[0]
     if isinstance(method, IGL):
         return np.asarray(np.maximum(stationary, 0.0))
     powers = method.momentum ** np.arange(method.local_steps)
-    length = method.step_size * float(np.cumsum(powers).sum())
+    total_step = method.step_size * float(np.cumsum(powers).sum())
     weight = system.sent(system.stationary)[0].sum(axis=0)[: system.edges] / method.start_weight
-    guess = np.maximum(stationary - (seen.total[: system.edges] / weight - method.start_weight) / length, 0.0)
-    one = seen.members[:1]
-    own = float(system.sent(system.stationary)[0][0, 0]) / float(weight[0] * method.start_weight)  # its part of the sum
-    alone = replace(system, rounds=(replace(seen, total=own * seen.total, members=one),), members=one)
+    guess = np.maximum(
+        stationary - (first_round.total[: system.edges] / weight - method.start_weight) / total_step, 0.0
+    )
+    member = first_round.members[:1]
+    share = float(system.sent(system.stationary)[0][0, 0]) / float(
+        weight[0] * method.start_weight
+    )  # its part of the sum
+    single = replace(
+        system, rounds=(replace(first_round, total=share * first_round.total, members=member),), members=member
+    )
     fit = levenberg_marquardt(
-        lambda p: alone.residual_and_jacobian(p[None]), guess, steps=20, goal=1e-13, patience=StallLimit(1.0)
+        lambda p: single.residual_and_jacobian(p[None]), guess, steps=20, goal=1e-13, patience=StallLimit(1.0)
     )
     return fit.point if np.isfinite(fit.norm) else guess

@@ -1,7 +1,13 @@
-"""Undo the clipping of FedPG's messages M = U + Y / rho: U is orthonormal and Y is known, so the norm of M follows.
+"""Undo the clipping of FedPG's messages.
 
-||M / a - Y / rho||^2 = rank, with M the clipped message, is a quadratic equation in 1 / a. The root that leaves U
-closer to its previous value is taken. A sum of clients is treated as that many clients equal to their mean.
+A client sends M = U + Y / rho, where U, (features, rank), is its orthonormal iterate, rho the penalty parameter and
+Y = rho (M_before - Z) its dual variable, known from its message before and the consensus Z that followed. Clipping
+replaces M by C = a M with a <= 1. Since ||U||_F^2 = rank, a solves
+
+    ||C / a - Y / rho||_F^2 = rank,
+
+a quadratic equation in 1 / a. Of its two roots the one that leaves U closer to its previous value is taken. A sum over
+several clients is treated as that many equal clients, each of which sends the mean.
 """
 
 from __future__ import annotations
@@ -17,13 +23,16 @@ from securefed.algorithms._pca.operators import orth
 from securefed.algorithms._pca.server import BASIS
 from securefed.attacks._base import RoundView
 
-_CLOSE = 1e-6
+_CLIPPED_WITHIN = 1e-6
+"""A client's message counts as clipped where its norm reaches the clipping norm up to this share (rounding); the mean
+of several, whose directions differ, up to 1e-2.
+"""
 
 
 def undo_clipping(rounds: Sequence[RoundView]) -> tuple[Sequence[RoundView], bool]:
     """Return the rounds with their messages before clipping, and whether any message was clipped.
 
-    The result is exact for one client. Rounds with noise are returned as they are, since noise would add to the norm.
+    The result is exact for one client. Rounds with noise are returned unchanged, since noise adds to the norm.
 
     Args:
         rounds: rounds of one client, or of the same clients in each, from the first on, each with the broadcast that
@@ -31,31 +40,40 @@ def undo_clipping(rounds: Sequence[RoundView]) -> tuple[Sequence[RoundView], boo
     """
     if not any(_limit(o) < np.inf for o in rounds) or any(o.noise.get(POINT) for o in rounds):
         return rounds, False
-    before = orth(rounds[0].broadcast[BASIS])  # U^0 = Z^0
-    pull = np.zeros_like(before)  # Y / rho
-    out, found = [], False
+    previous = orth(rounds[0].broadcast[BASIS])  # U^0 = Z^0
+    scaled_dual = np.zeros_like(previous)  # Y / rho
+    unclipped, any_clipped = [], False
     for index, observation in enumerate(rounds):
         count = len(observation.members)
-        sent = observation.message[POINT] / count
-        clipped = float(np.linalg.norm(sent)) >= (1 - (_CLOSE if count == 1 else 1e-2)) * _limit(observation)
-        found |= clipped
-        point = sent * _factor(sent, pull, before) if clipped else sent
-        out.append(replace(observation, message={**observation.message, POINT: point * count}))
+        mean_message = observation.message[POINT] / count
+        clipped = float(np.linalg.norm(mean_message)) >= (1 - (_CLIPPED_WITHIN if count == 1 else 1e-2)) * _limit(
+            observation
+        )
+        any_clipped |= clipped
+        point = mean_message * _inverse_factor(mean_message, scaled_dual, previous) if clipped else mean_message
+        unclipped.append(replace(observation, message={**observation.message, POINT: point * count}))
         followed = observation.followed or (rounds[index + 1].broadcast if index + 1 < len(rounds) else {})
         if not followed:
             break
-        before, pull = point - pull, point - followed[BASIS]
-    return (out, True) if found else (rounds, False)
+        previous, scaled_dual = point - scaled_dual, point - followed[BASIS]
+    return (unclipped, True) if any_clipped else (rounds, False)
 
 
 def _limit(observation: RoundView) -> float:
+    """Return the clipping norm of a round's messages; infinite without clipping."""
     return min((norm for names, norm in observation.clips if POINT in names), default=np.inf)
 
 
-def _factor(sent: Array, pull: Array, before: Array) -> float:
-    """Return 1 / a, at least 1."""
-    square, along = float(np.vdot(sent, sent)), float(np.vdot(sent, pull))
-    inside = max(along**2 - square * (float(np.vdot(pull, pull)) - before.shape[1]), 0.0)
-    roots = [(along + sign * np.sqrt(inside)) / square for sign in (-1.0, 1.0)]
-    nearest = min(roots, key=lambda root: float(np.linalg.norm(root * sent - pull - before)))
+def _inverse_factor(message: Array, scaled_dual: Array, previous: Array) -> float:
+    """Return 1 / a, at least 1.
+
+    Args:
+        message: C, the clipped message.
+        scaled_dual: Y / rho.
+        previous: U before the local steps.
+    """
+    square, overlap = float(np.vdot(message, message)), float(np.vdot(message, scaled_dual))
+    discriminant = max(overlap**2 - square * (float(np.vdot(scaled_dual, scaled_dual)) - previous.shape[1]), 0.0)
+    roots = [(overlap + sign * np.sqrt(discriminant)) / square for sign in (-1.0, 1.0)]
+    nearest = min(roots, key=lambda root: float(np.linalg.norm(root * message - scaled_dual - previous)))
     return max(float(nearest), 1.0)

@@ -1,4 +1,9 @@
-"""Provide the common part of the attacks on one client of FedPG and FedPE: applicability, and the report."""
+"""Recover one client's Gram matrix S from its messages in FedPG or FedPE: the common base class of the two attacks.
+
+The client sends M = U + Y / rho, its iterate U, (features, rank), plus its scaled dual variable Y. The server's next
+broadcast Z gives Y = rho (M - Z), and so U, for every round (`observed_steps`). A subclass solves the local steps from
+one U to the next for S, or fits S to them; this class decides whether a view allows that and reports the result.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,9 @@ from securefed.attacks._requirements import MEMORY, too_large, why_incomplete
 from securefed.errors import TranscriptError
 
 CONSTANT_DIAGONAL = 0.02
-"""Range of a diagonal that counts as constant, that is, as the diagonal of z-scored columns."""
+"""Largest range of the diagonal of S / rows that counts as constant, that is, as that of z-scored columns, whose exact
+value is 1.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class GramEstimate:
     Attributes:
         gram: S in the algorithm's scale: divided by the number of rows where the algorithm normalises.
         method: `solved`, `fitted` or `fitted, not proven`.
-        standardised: whether the diagonal was recognised as that of z-scored columns.
+        standardised: whether the diagonal was recognised as that of z-scored columns, and set to 1.
         residual: relative residual of the equations, or the norm of the fit's residual.
         rank: rank of the equations.
         unknowns: number of unknowns.
@@ -50,7 +57,7 @@ class GramEstimate:
 
 @dataclass(frozen=True)
 class DualAttack(ABC):
-    """Attack that computes U_i and Y_i round by round, and solves the steps between them for S_i.
+    """Attack that computes one client's U and Y round by round, and solves the local steps between them for its S.
 
     Attributes:
         fit_features: largest number of features for which several local steps are fitted, and one is solved entry by
@@ -73,7 +80,7 @@ class DualAttack(ABC):
 
     @abstractmethod
     def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
-        """Solve for S from rounds of one local step."""
+        """Solve for S, of rank at most `rows`, from rounds of one local step."""
 
     @abstractmethod
     def fitted(self, steps: Sequence[ObservedStep], algorithm: ConsensusPCA) -> GramEstimate:
@@ -112,28 +119,28 @@ class DualAttack(ABC):
                 "The broadcasts that followed do not fit the messages, or these have fewer than six digits: fewer than "
                 "two local steps can be computed."
             )
-        found = self.solved(steps, rows, algorithm) if algorithm.local_steps == 1 else self.fitted(steps, algorithm)
+        estimate = self.solved(steps, rows, algorithm) if algorithm.local_steps == 1 else self.fitted(steps, algorithm)
         return Reconstruction(
             secret=self.secret,
-            value=found.gram * (rows if algorithm.normalise else 1),
-            residual=found.residual,
-            rank=found.rank,
-            unknowns=found.unknowns,
-            condition=found.condition,
+            value=estimate.gram * (rows if algorithm.normalise else 1),
+            residual=estimate.residual,
+            rank=estimate.rank,
+            unknowns=estimate.unknowns,
+            condition=estimate.condition,
             diagnostics={
                 "steps": len(steps),
-                "method": found.method,
-                "standardised": found.standardised,
-                "hidden error": found.error,
+                "method": estimate.method,
+                "standardised": estimate.standardised,
+                "hidden error": estimate.error,
             },
             members=observed.members,
         )
 
 
 def elimination_too_large(rank: int, features: int, rounds: int, memory: int) -> str | None:
-    """Return why the elimination of the hidden blocks does not fit into `memory` bytes, or `None` if it does.
+    """Return why the linear system of `_gram/elimination` does not fit into `memory` bytes, or `None` if it does.
 
-    It holds blocks that are each other's transposes, combinations that vanish, and S itself.
+    The system has rank (rank + 1) / 2 unknowns a round, equations for every pair of rounds and for null vectors, and S.
     """
     columns = rounds * rank * (rank + 1) // 2
     equations = (rounds * rank) ** 2 // 2 + rounds * rank * features

@@ -1,8 +1,13 @@
-"""Recover a client's Gram matrix from its messages in FedPE.
+"""Recover a client's Gram matrix S from its messages in FedPE.
 
-U_i, Y_i and T_i follow from the messages. One local step therefore gives grad f_i = -4 S U + 2 S U A + 2 U (U^T S U)
-with A = U^T U, which is linear in S_i. With U = Q R, Q orthonormal, the part of the gradient outside the span of U
-gives (I - Q Q^T) S Q exactly. The part inside gives Q^T S Q only as far as U is not orthonormal: for A = I it vanishes.
+The client's iterate U, dual variable Y and multiplier T follow from its messages (`observed_steps`). Its local step is
+
+    U+ = U - eta [grad f(U) + Y + rho (U - Z) + U (G + G^T)],   grad f(U) = -4 S U + 2 S U A + 2 U (U^T S U),
+
+with A = U^T U, Z the broadcast consensus, and G = 2 T*B + 2 rho B*B*B, B = max(0, A - I), entry by entry. All but
+grad f is known, so one local step gives grad f(U), which is linear in S. With U = Q R, Q orthonormal, its part outside
+the span of U gives (I - Q Q^T) S Q exactly. The part inside gives equations for Q^T S Q, which become empty as A
+approaches I. S follows by `elimination`. Several local steps are simulated, and S is fitted to them.
 """
 
 from __future__ import annotations
@@ -27,14 +32,14 @@ from securefed.attacks._gram.linear import solve
 
 @dataclass(frozen=True)
 class FedPEDuals(DualAttack):
-    """Compute U_i, Y_i and T_i round by round, and solve the Euclidean steps between them for S_i.
+    """Compute one client's U, Y and T round by round, and solve the Euclidean steps between them for its S.
 
-    The view must show one client alone, from its first participation on, since T_i accumulates from there.
+    The view must show one client alone, from its first participation on, since T accumulates from there.
 
     With one local step the result is exact once the observed subspaces span the features, after about
-    features / rank participations. The trace need not be known: U_i^T U_i = I holds at the start only, and later steps
-    tell S + c I from S. As long as they do not, the shift of least rank is taken. With several local steps S_i is
-    fitted, and a fit is proven in the same way as for FedPG.
+    features / rank participations. The trace of S need not be known: U^T U = I holds at the start only, and later steps
+    tell S + c I from S. As long as they do not, the c of least rank is taken. With several local steps S is fitted;
+    the fit is proven if its residual is round-off and its Jacobian has full rank.
     """
 
     name: ClassVar[str] = "duals/fedpe"
@@ -42,35 +47,45 @@ class FedPEDuals(DualAttack):
     orthonormal: ClassVar[bool] = False
 
     def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
-        """Solve for S from rounds of one local step."""
+        """Solve for S, of rank at most `rows`, from rounds of one local step."""
         parts = [gradient_parts(step, algorithm.step_size, algorithm.rho) for step in steps]
-        seen = eliminate([Q for Q, _, _ in parts], [block for _, block, _ in parts], [inner for _, _, inner in parts])
-        if seen.rank == seen.unknowns:
-            solution = solve(seen.probes, seen.products, rows=rows)
+        eliminated = eliminate(
+            [Q for Q, _, _ in parts], [block for _, block, _ in parts], [inner for _, _, inner in parts]
+        )
+        if eliminated.rank == eliminated.unknowns:
+            solution = solve(eliminated.probes, eliminated.products, rows=rows)
         else:
-            solution, _ = solve_shifted(seen, rows=rows)
-        return GramEstimate(solution.gram, "solved", False, seen.residual, seen.rank, seen.unknowns, seen.condition)
+            solution, _ = solve_shifted(eliminated, rows=rows)
+        return GramEstimate(
+            solution.gram,
+            "solved",
+            False,
+            eliminated.residual,
+            eliminated.rank,
+            eliminated.unknowns,
+            eliminated.condition,
+        )
 
     def fitted(self, steps: Sequence[ObservedStep], algorithm: ConsensusPCA) -> GramEstimate:
         """Fit S to rounds of several local steps."""
         motion = EuclideanSteps(algorithm.step_size, algorithm.local_steps, algorithm.rho)
-        found = fit_steps(steps, len(steps[0].start), motion, self.jacobians)
-        method = "fitted" if found.proven else "fitted, not proven"
-        return GramEstimate(found.gram, method, False, found.residual, found.rank, found.unknowns, found.condition)
+        fit = fit_steps(steps, len(steps[0].start), motion, self.jacobians)
+        method = "fitted" if fit.proven else "fitted, not proven"
+        return GramEstimate(fit.gram, method, False, fit.residual, fit.rank, fit.unknowns, fit.condition)
 
 
 def gradient_parts(step: ObservedStep, step_size: float, rho: float) -> tuple[Array, Array, InnerEquations]:
-    """Return Q, (I - Q Q^T) S Q and equations for Theta = Q^T S Q, from one step U+ = U - eta grad L(U), U = Q R.
+    """Return Q, (I - Q Q^T) S Q and equations for Theta = Q^T S Q, from one local step that starts at U = Q R.
 
-    With V = S U and M = U^T V = R^T Theta R: grad f = -2 V (2 I - A) + 2 U M, so (I - Q Q^T) V = (I - Q Q^T) grad f
-    (2 A - 4 I)^-1 and U^T grad f = -4 M + 2 M A + 2 A M.
+    With V = S U and M = U^T V = R^T Theta R the gradient is grad f = V (2 A - 4 I) + 2 U M. Outside the span of U,
+    (I - Q Q^T) V = (I - Q Q^T) grad f (2 A - 4 I)^-1; inside, U^T grad f = -4 M + 2 M A + 2 A M.
     """
     U, T = step.start, step.constraint_dual
-    known = lagrangian_gradient(U, np.zeros_like(U), step.linear, T, rho)  # all of grad L except grad f
-    gradient = (U - step.end) / step_size - known
+    other_terms = lagrangian_gradient(U, np.zeros_like(U), step.linear, T, rho)  # all of grad L except grad f
+    gradient = (U - step.end) / step_size - other_terms
     Q = orth(U)
-    R, A, one = Q.T @ U, U.T @ U, np.eye(U.shape[1])
-    block = off(Q, gradient) @ np.linalg.inv(2 * A - 4 * one) @ np.linalg.inv(R)
+    R, A, identity = Q.T @ U, U.T @ U, np.eye(U.shape[1])
+    block = off(Q, gradient) @ np.linalg.inv(2 * A - 4 * identity) @ np.linalg.inv(R)
     M = R.T @ symmetric_basis(len(A)) @ R
     # a quarter, so that round-off in these equations is about that of the block
     return Q, block, InnerEquations((M @ A + A @ M - 2 * M) / 2, U.T @ gradient / 4)

@@ -1,7 +1,13 @@
-"""Recover a client's Gram matrix from its messages in FedPG, although it sends neither U_i nor Y_i.
+"""Recover a client's Gram matrix S from its messages in FedPG.
 
-With one local step, two successive iterates give the Riemannian gradient, which is linear in S_i. With several steps,
-the steps are simulated and S_i is fitted.
+The client's iterate U, orthonormal (features, rank), and dual variable Y follow from its messages (`observed_steps`).
+Its local step is the Riemannian one
+
+    U+ = QR(U - eta g),   g = (I - U U^T) [-2 S U + Y - rho Z],
+
+with Z the broadcast consensus. With one local step, U and U+ give g, and so (I - U U^T) S U, which is linear in S; S
+follows by `elimination`. With several steps, the steps are simulated and S is fitted to them. FedPG's messages are the
+same for S and S + c I, so c is chosen by other knowledge: a known trace, a constant diagonal, or least rank.
 """
 
 from __future__ import annotations
@@ -27,20 +33,20 @@ from securefed.attacks._gram.elimination import eliminate, solve_shifted
 
 @dataclass(frozen=True)
 class FedPGDuals(DualAttack):
-    """Compute U_i and Y_i round by round, and solve the Riemannian steps between them for S_i.
+    """Compute one client's U and Y round by round, and solve the Riemannian steps between them for its S.
 
     The view must show one client alone; `duals/joint` is for sums.
 
     With one local step the result is exact once the observed subspaces span the features, after about
     features / rank participations. Fewer are enough where the messages show a unit diagonal (up to `fit_features`
-    features): 5 participations at rank 3 and 20 features. With several local steps S_i is fitted. The fit is proven
+    features): 5 participations at rank 3 and 20 features. With several local steps S is fitted. The fit is proven
     only if its residual is round-off and its Jacobian has full rank; otherwise `diagnostics["method"]` says "fitted,
     not proven", and the estimate may be far off at any `residual`.
 
     Attributes:
         trace: trace of the Gram matrix (normalised, if the algorithm normalises), if it is publicly known. It fixes
-            the shift S + c I, on which FedPG's messages do not depend. Without it, data whose diagonal is constant get
-            the unit diagonal of z-scored columns, and other data the shift of least rank.
+            c in S + c I, on which FedPG's messages do not depend. Without it, an S whose diagonal is constant gets the
+            unit diagonal of z-scored columns, and any other S the c of least rank.
     """
 
     trace: float | None = None
@@ -53,35 +59,41 @@ class FedPGDuals(DualAttack):
         require(self.trace is None or self.trace > 0, f"trace must be positive, or None, not {self.trace}")
 
     def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
-        """Solve for S from rounds of one local step."""
+        """Solve for S, of rank at most `rows`, from rounds of one local step."""
         blocks = [gradient_block(step, algorithm.step_size) for step in steps]
         if self.trace is None and len(steps[0].start) <= self.fit_features:
-            unit = with_unit_diagonal(steps, blocks, algorithm.step_size)
-            if unit is not None:
-                return unit
-        seen = eliminate([step.start for step in steps], blocks)
-        solution, _ = solve_shifted(seen, rows=rows, trace=self.trace)
+            with_diagonal = with_unit_diagonal(steps, blocks, algorithm.step_size)
+            if with_diagonal is not None:
+                return with_diagonal
+        eliminated = eliminate([step.start for step in steps], blocks)
+        solution, _ = solve_shifted(eliminated, rows=rows, trace=self.trace)
         standardised = self._looks_standardised(solution.gram) and solution.rank == len(solution.gram)
         if standardised:
-            solution, _ = solve_shifted(seen, trace=float(len(solution.gram)))
+            solution, _ = solve_shifted(eliminated, trace=float(len(solution.gram)))
         return GramEstimate(
-            solution.gram, "solved", standardised, seen.residual, seen.rank, seen.unknowns, seen.condition
+            solution.gram,
+            "solved",
+            standardised,
+            eliminated.residual,
+            eliminated.rank,
+            eliminated.unknowns,
+            eliminated.condition,
         )
 
     def fitted(self, steps: Sequence[ObservedStep], algorithm: ConsensusPCA) -> GramEstimate:
         """Fit S to rounds of several local steps."""
         features = len(steps[0].start)
-        found = fit_steps(steps, features, RiemannianSteps(algorithm.step_size, algorithm.local_steps), self.jacobians)
-        gram = found.gram
-        standardised = found.proven and self._looks_standardised(gram)
+        fit = fit_steps(steps, features, RiemannianSteps(algorithm.step_size, algorithm.local_steps), self.jacobians)
+        gram = fit.gram
+        standardised = fit.proven and self._looks_standardised(gram)
         trace = float(features) if standardised else self.trace
         shift = -float(np.linalg.eigvalsh(gram)[0]) if trace is None else (trace - float(np.trace(gram))) / features
         gram = gram + shift * np.eye(features)
-        method = "fitted" if found.proven else "fitted, not proven"
-        return GramEstimate(gram, method, standardised, found.residual, found.rank, found.unknowns, found.condition)
+        method = "fitted" if fit.proven else "fitted, not proven"
+        return GramEstimate(gram, method, standardised, fit.residual, fit.rank, fit.unknowns, fit.condition)
 
     def _looks_standardised(self, gram: Array) -> bool:
-        """Return whether every feature has the same variance, up to the unknown shift; the variance is then 1."""
+        """Return whether the diagonal is constant, whatever the unknown c; it is then taken to be 1."""
         return self.trace is None and float(np.ptp(np.diag(gram))) <= CONSTANT_DIAGONAL
 
 

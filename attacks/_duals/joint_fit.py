@@ -1,8 +1,9 @@
-"""Recover each client's Gram matrix from sums of FedPG's or FedPE's messages, by one fit of all clients.
+"""Recover each client's Gram matrix S_i from sums of FedPG's or FedPE's messages, by one fit of all clients.
 
-A sum of several clients gives only the sum of their U_i, so that no single iterate follows from it. But each client's
-run is a function of its S_i and of the broadcasts, which are known. All clients are therefore simulated from the start
-and fitted to the sums together.
+Client i sends M_i = U_i + Y_i / rho, its iterate after the local steps plus its scaled dual variable, and on receiving
+the next consensus Z sets Y_i = rho (M_i - Z). It starts at U_i = Z, Y_i = 0. A sum of messages gives no single iterate.
+But each client's messages are a known function of S_i and of the broadcasts, and a non-linear one, so that the sums
+depend on every S_i. All clients are therefore simulated from the start, and their S_i fitted to the sums together.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class JointDuals(JointAttack):
 
     name: ClassVar[str] = "duals/joint"
 
-    def foreign(self, algorithm: object) -> str | None:
+    def why_other_algorithm(self, algorithm: object) -> str | None:
         """Return why the algorithm is none that this attack reads, or `None`."""
         return None if isinstance(algorithm, FedPG | FedPE) else "The messages hold no points of FedPG or FedPE."
 
@@ -51,14 +52,14 @@ class JointDuals(JointAttack):
         algorithm, features = cast("FedPG | FedPE", target.algorithm), target.public.features
         return features * (features + 1) // 2 - local_steps_of(algorithm).blind, rounds * features * algorithm.rank
 
-    def sums(self, observed: View, target: Target) -> JointFitProblem:
+    def fit_problem(self, observed: View, target: Target) -> JointFitProblem:
         """Return the observed sums and the simulated client."""
         sender = SimulatedConsensusClient.of(observed, target)
-        seen = np.concatenate([o.message[POINT].reshape(-1) for o in observed.rounds])
-        return JointFitProblem(sender, seen, np.zeros(sender.count))
+        observed_sums = np.concatenate([o.message[POINT].reshape(-1) for o in observed.rounds])
+        return JointFitProblem(sender, observed_sums, np.zeros(sender.count))
 
-    def finished(self, grams: Array, target: Target, members: Sequence[int]) -> tuple[Array, float]:
-        """Add FedPG's unknown shift to the matrices; return them with the factor to their sum's scale."""
+    def rescaled(self, grams: Array, target: Target, members: Sequence[int]) -> tuple[Array, float]:
+        """Choose FedPG's unknown multiples of I; return the matrices, and the factor from their sum to the value."""
         algorithm = cast("FedPG | FedPE", target.algorithm)
         shifted = np.stack([_shifted(gram) for gram in grams]) if local_steps_of(algorithm).blind else grams
         return shifted, float(
@@ -67,7 +68,7 @@ class JointDuals(JointAttack):
 
 
 def _shifted(gram: Array) -> Array:
-    """Add the multiple of I that FedPG does not show, for a unit diagonal if it is constant, else for least rank."""
+    """Add the multiple of I that FedPG does not show: for a unit diagonal if that is constant, else for least rank."""
     diagonal = np.diag(gram)
     shift = 1 - diagonal.mean() if np.ptp(diagonal) <= CONSTANT_DIAGONAL else -np.linalg.eigvalsh(gram)[0]
     return np.asarray(gram + shift * np.eye(len(gram)))
@@ -75,7 +76,15 @@ def _shifted(gram: Array) -> Array:
 
 @dataclass(frozen=True)
 class SimulatedConsensusClient:
-    """Messages of one client of FedPG or FedPE over all rounds, as a function of the coordinates of its S."""
+    """Messages of one client of FedPG or FedPE over all rounds, as a function of the coordinates of its S.
+
+    Attributes:
+        rounds: observed rounds, with the broadcasts.
+        followed: consensus Z that followed from each round.
+        rho: penalty parameter.
+        motion: the local steps as a function of S.
+        coordinates: parametrisation of S.
+    """
 
     rounds: Sequence[RoundView]
     followed: Sequence[Array]
@@ -85,12 +94,12 @@ class SimulatedConsensusClient:
 
     @classmethod
     def of(cls, observed: View, target: Target) -> SimulatedConsensusClient:
-        """Read the rounds that the client is simulated in."""
+        """Read the broadcasts that the client receives; after the last round that is the run's output."""
         algorithm = cast("FedPG | FedPE", target.algorithm)
         rounds = observed.rounds
-        later = [o.broadcast[BASIS] for o in rounds[1:]] + [observed.output.get(BASIS, rounds[-1].broadcast[BASIS])]
+        following = [o.broadcast[BASIS] for o in rounds[1:]] + [observed.output.get(BASIS, rounds[-1].broadcast[BASIS])]
         return cls(
-            rounds, later, algorithm.rho, local_steps_of(algorithm), SymmetricMatrices.of(target.public.features)
+            rounds, following, algorithm.rho, local_steps_of(algorithm), SymmetricMatrices.of(target.public.features)
         )
 
     @property
@@ -100,7 +109,7 @@ class SimulatedConsensusClient:
 
     @property
     def determined(self) -> int:
-        """Number of coordinates that messages depend on."""
+        """Number of coordinates that the messages depend on."""
         return self.count - self.motion.blind
 
     def gram(self, x: Array) -> Array:
@@ -113,10 +122,10 @@ class SimulatedConsensusClient:
         U, dual, T = self._first
         points = []
         try:
-            for observation, after in zip(self.rounds, self.followed, strict=True):
+            for observation, following in zip(self.rounds, self.followed, strict=True):
                 U = self.motion.end(S, LocalStart(U, dual - self.rho * observation.broadcast[BASIS], T))
                 points.append(U + dual / self.rho)
-                dual, T = self.rho * (points[-1] - after), T + self.rho * excess(U) ** 2
+                dual, T = self.rho * (points[-1] - following), T + self.rho * excess(U) ** 2
         except (LinAlgError, DivergenceError):
             return np.full(sum(o.message[POINT].size for o in self.rounds), np.nan)
         return np.concatenate([point.reshape(-1) for point in points])
@@ -125,21 +134,22 @@ class SimulatedConsensusClient:
         """Return all messages and their derivatives by the coordinates of S."""
         S = self.gram(x)
         U, dual, T = self._first
-        moved = StartTangents.zero(LocalStart(U, dual, T), self.count)
+        start_tangents = StartTangents.zero(LocalStart(U, dual, T), self.count)
         points, tangents = [], []
-        for observation, after in zip(self.rounds, self.followed, strict=True):
-            place = LocalStart(U, dual - self.rho * observation.broadcast[BASIS], T)
-            U, dU = self.motion.end_and_tangents(S, self.coordinates, place, moved)
+        for observation, following in zip(self.rounds, self.followed, strict=True):
+            start = LocalStart(U, dual - self.rho * observation.broadcast[BASIS], T)
+            U, dU = self.motion.end_and_tangents(S, self.coordinates, start, start_tangents)
             points.append(U + dual / self.rho)
-            tangents.append(dU + moved.d_linear / self.rho)
+            tangents.append(dU + start_tangents.d_linear / self.rho)
             B = excess(U)
-            dT = moved.d_constraint_dual + 2 * self.rho * B[:, None, :] * (crossed(dU, U) + left(U.T, dU))
-            moved = StartTangents(dU, self.rho * tangents[-1], dT)
-            dual, T = self.rho * (points[-1] - after), T + self.rho * B**2
+            dT = start_tangents.d_constraint_dual + 2 * self.rho * B[:, None, :] * (crossed(dU, U) + left(U.T, dU))
+            start_tangents = StartTangents(dU, self.rho * tangents[-1], dT)
+            dual, T = self.rho * (points[-1] - following), T + self.rho * B**2
         flat = [tangent.transpose(0, 2, 1).reshape(-1, self.count) for tangent in tangents]
         return np.concatenate([point.reshape(-1) for point in points]), np.vstack(flat)
 
     @cached_property
     def _first(self) -> tuple[Array, Array, Array]:
+        """Return U, Y and T at the start."""
         Z = self.rounds[0].broadcast[BASIS]
         return orth(Z), np.zeros_like(Z), np.zeros((Z.shape[1], Z.shape[1]))

@@ -1,8 +1,14 @@
-"""Simulate the local steps of FedPG and FedPE as functions of S, with their derivatives.
+"""Simulate the local steps of FedPG and FedPE as functions of a client's Gram matrix S, with their derivatives.
 
-S is the Gram matrix of one client. The derivative of a (features, rank) matrix by several directions of S is an array
-(features, directions, rank), a tangent (`_gram/tangents`). When a whole run is simulated, a round's start and its dual
-variables depend on S as well, so their tangents are arguments.
+With U the client's iterate, (features, rank), Y and T its dual variables, Z the broadcast and eta the step size, a step
+is
+
+    FedPG:  U <- QR(U - eta (I - U U^T) [-2 S U + Y - rho Z]),
+    FedPE:  U <- U - eta [-4 S U + 2 S U A + 2 U (U^T S U) + Y + rho (U - Z) + U (G + G^T)],
+
+with A = U^T U and G = 2 T*B + 2 rho B*B*B, B = max(0, A - I), entry by entry. The derivatives of a (features, rank)
+matrix by several directions of S are stored as an array (features, directions, rank), its tangents. When a whole run is
+simulated, a round's start and its dual variables depend on S as well, so their tangents are arguments.
 """
 
 from __future__ import annotations
@@ -27,8 +33,7 @@ class LocalStart:
 
     Attributes:
         U: iterate at the start, (features, rank).
-        linear: Y - rho Z, the constant part of the gradient, (features, rank); Y is the client's dual variable, Z the
-            consensus.
+        linear: Y - rho Z, the constant part of the gradient, (features, rank).
         constraint_dual: T, FedPE's multiplier of the constraint on U^T U, (rank, rank).
     """
 
@@ -52,11 +57,11 @@ class StartTangents:
     d_constraint_dual: Array
 
     @classmethod
-    def zero(cls, place: LocalStart, directions: int) -> StartTangents:
+    def zero(cls, start: LocalStart, directions: int) -> StartTangents:
         """Return zero derivatives, for a start that does not depend on S."""
-        features, rank = place.U.shape
-        none = np.zeros((features, directions, rank))
-        return cls(none, none, np.zeros((rank, directions, rank)))
+        features, rank = start.U.shape
+        zero = np.zeros((features, directions, rank))
+        return cls(zero, zero, np.zeros((rank, directions, rank)))
 
 
 class ConsensusLocalSteps(Protocol):
@@ -67,25 +72,25 @@ class ConsensusLocalSteps(Protocol):
         """Return the number of directions of S on which the steps do not depend."""
         ...
 
-    def end(self, S: Array, place: LocalStart) -> Array:
+    def end(self, S: Array, start: LocalStart) -> Array:
         """Return U after the steps.
 
         Args:
             S: the client's Gram matrix, (features, features).
-            place: the start of the round.
+            start: the start of the round.
         """
         ...
 
     def end_and_tangents(
-        self, S: Array, directions: GramDirections, place: LocalStart, moved: StartTangents
+        self, S: Array, directions: GramDirections, start: LocalStart, tangents: StartTangents
     ) -> tuple[Array, Array]:
         """Return U after the steps, and its derivatives dU, (features, directions, rank).
 
         Args:
             S: the client's Gram matrix, (features, features).
             directions: the directions dS.
-            place: the start of the round.
-            moved: the derivatives of the start by the same directions.
+            start: the start of the round.
+            tangents: the derivatives of the start by the same directions.
         """
         ...
 
@@ -106,23 +111,28 @@ class RiemannianSteps:
     local_steps: int
     blind: int = 1
 
-    def end(self, S: Array, place: LocalStart) -> Array:
+    def end(self, S: Array, start: LocalStart) -> Array:
         """Return U after the steps."""
-        U = place.U
+        U = start.U
         for _ in range(self.local_steps):
-            U = local_step(U, S @ U, place.linear, self.step_size)
+            U = local_step(U, S @ U, start.linear, self.step_size)
         return U
 
     def end_and_tangents(
-        self, S: Array, directions: GramDirections, place: LocalStart, moved: StartTangents
+        self, S: Array, directions: GramDirections, start: LocalStart, tangents: StartTangents
     ) -> tuple[Array, Array]:
         """Return U after the steps, and dU."""
-        U, dU = place.U, moved.d_start
+        U, dU = start.U, tangents.d_start
         for _ in range(self.local_steps):
-            pull = place.linear - 2 * S @ U
-            d_pull = moved.d_linear - 2 * (left(S, dU) + directions.times(U))
-            d_gradient = d_pull - left(U, left(U.T, d_pull)) - right(dU, U.T @ pull) - left(U, crossed(dU, pull))
-            U, dU = complete(U - self.step_size * off(U, pull), dU - self.step_size * d_gradient)
+            linear_part = start.linear - 2 * S @ U
+            d_linear_part = tangents.d_linear - 2 * (left(S, dU) + directions.times(U))
+            d_gradient = (
+                d_linear_part
+                - left(U, left(U.T, d_linear_part))
+                - right(dU, U.T @ linear_part)
+                - left(U, crossed(dU, linear_part))
+            )
+            U, dU = complete(U - self.step_size * off(U, linear_part), dU - self.step_size * d_gradient)
         return U, dU
 
 
@@ -144,39 +154,39 @@ class EuclideanSteps:
     rho: float
     blind: int = 0
 
-    def end(self, S: Array, place: LocalStart) -> Array:
+    def end(self, S: Array, start: LocalStart) -> Array:
         """Return U after the steps."""
-        U = place.U
+        U = start.U
         for _ in range(self.local_steps):
-            U = U - self.step_size * lagrangian_gradient(U, S @ U, place.linear, place.constraint_dual, self.rho)
+            U = U - self.step_size * lagrangian_gradient(U, S @ U, start.linear, start.constraint_dual, self.rho)
         return U
 
     def end_and_tangents(
-        self, S: Array, directions: GramDirections, place: LocalStart, moved: StartTangents
+        self, S: Array, directions: GramDirections, start: LocalStart, tangents: StartTangents
     ) -> tuple[Array, Array]:
         """Return U after the steps, and dU."""
-        U, dU = place.U, moved.d_start
+        U, dU = start.U, tangents.d_start
         for _ in range(self.local_steps):
-            slope = self._gradient_tangents(S, directions, replace(place, U=U), replace(moved, d_start=dU))
-            gradient = lagrangian_gradient(U, S @ U, place.linear, place.constraint_dual, self.rho)
+            slope = self._gradient_tangents(S, directions, replace(start, U=U), replace(tangents, d_start=dU))
+            gradient = lagrangian_gradient(U, S @ U, start.linear, start.constraint_dual, self.rho)
             U, dU = U - self.step_size * gradient, dU - self.step_size * slope
         return U, dU
 
     def _gradient_tangents(
-        self, S: Array, directions: GramDirections, place: LocalStart, moved: StartTangents
+        self, S: Array, directions: GramDirections, start: LocalStart, tangents: StartTangents
     ) -> Array:
         """Return d[-4 SU + 2 SU A + 2 U U^T SU + Y - rho Z + rho U + U (G + G^T)], A = U^T U, G = 2 T*B + 2 rho B^3."""
-        U, dU, T = place.U, moved.d_start, place.constraint_dual
+        U, dU, T = start.U, tangents.d_start, start.constraint_dual
         SU, dSU = S @ U, left(S, dU) + directions.times(U)
         A = U.T @ U
         dA = crossed(dU, U) + left(U.T, dU)
         out = 2 * right(dSU, A) - 4 * dSU + 2 * left(SU, dA)
         out += 2 * (right(dU, U.T @ SU) + left(U, crossed(dU, SU) + left(U.T, dSU)))
-        out += moved.d_linear + self.rho * dU
+        out += tangents.d_linear + self.rho * dU
         B = excess(U)
         G = 2 * T * B + 2 * self.rho * B**3
-        bend = np.where(B > 0, 2 * T + 6 * self.rho * B**2, 0.0)
-        dG = bend[:, None, :] * dA + 2 * B[:, None, :] * moved.d_constraint_dual
+        dG_dA = np.where(B > 0, 2 * T + 6 * self.rho * B**2, 0.0)
+        dG = dG_dA[:, None, :] * dA + 2 * B[:, None, :] * tangents.d_constraint_dual
         return np.asarray(out + right(dU, G + G.T) + left(U, dG + dG.transpose(2, 1, 0)))
 
 

@@ -1,6 +1,8 @@
-"""Fit a Gram matrix S to messages of several local steps, by simulating the steps between known iterates.
+"""Fit a client's Gram matrix S to rounds of several local steps of FedPG or FedPE, by Levenberg-Marquardt.
 
-The steps of each round start at a known U_i with known duals, so that rounds are independent of each other.
+Each round's local steps lead from a known iterate U, with known dual variables, to a known iterate. They are simulated
+as a function of S (`local_steps`); the residuals are the simulated less the observed ends, round by round
+independently.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.errors import DivergenceError
 
 GOAL, PROOF = 1e-12, 1e-9
-"""Residual at which the fit stops, and below which it counts as proven (norm of all differences of iterates)."""
+"""Norm of the residuals at which the fit stops, and below which it counts as proven. Iterates have entries of at most
+about 1.
+"""
 _REDUNDANCY = 3
-"""Number of equations that are fitted, in multiples of the number of unknowns."""
+"""Number of equations that are fitted, in multiples of the number of unknowns. More rounds cost time and add little."""
 _FULL_RANK = 1e-11
-"""Relative size from which on a singular value of the Jacobian counts."""
-_HIDDEN = 1e-3
-"""Largest error along the weakest direction (residual times condition) at which a fit counts as proven."""
+"""Singular values of the Jacobian below this share of the largest count as zero."""
+_LARGEST_ERROR = 1e-3
+"""A fit is proven only where residual times condition number, which bounds the error along the weakest direction of S,
+is below this.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,13 +55,13 @@ class FittedGram:
     @property
     def proven(self) -> bool:
         """Return whether the residual is round-off, all directions are determined, and none can hide a large error."""
-        return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _HIDDEN
+        return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _LARGEST_ERROR
 
 
 def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLocalSteps, jacobians: int) -> FittedGram:
-    """Fit S to as many local steps as hold three times as many equations as unknowns.
+    """Fit S to the first rounds, as many as give `_REDUNDANCY` equations for each unknown.
 
-    The search starts at zero, and damped steps leave at zero what the messages do not determine, so that a fit that is
+    The search starts at S = 0, and damped steps leave near 0 what the messages do not determine, so that a fit that is
     not `proven` is still a cautious estimate.
 
     Args:
@@ -65,8 +71,8 @@ def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLoc
         jacobians: largest number of Jacobians.
     """
     coordinates = SymmetricMatrices.of(features)
-    used = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]
-    problem = LocalStepsProblem(used, coordinates, motion)
+    fitted = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]
+    problem = LocalStepsProblem(fitted, coordinates, motion)
     result = levenberg_marquardt(
         problem.linearised,
         np.zeros(coordinates.count),
@@ -85,7 +91,13 @@ def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLoc
 
 @dataclass(frozen=True)
 class LocalStepsProblem:
-    """Differences between simulated and observed iterates, as functions of the coordinates of S."""
+    """Differences between simulated and observed iterates, as functions of the coordinates of S.
+
+    Attributes:
+        steps: rounds whose start and end are known.
+        coordinates: parametrisation of S.
+        motion: the local steps as a function of S.
+    """
 
     steps: Sequence[ObservedStep]
     coordinates: SymmetricMatrices
@@ -96,7 +108,7 @@ class LocalStepsProblem:
         S = self.coordinates.matrix(x)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                ends = [self.motion.end(S, _place(step)) for step in self.steps]
+                ends = [self.motion.end(S, _start_of(step)) for step in self.steps]
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
         return np.concatenate([(U - step.end).reshape(-1) for U, step in zip(ends, self.steps, strict=True)])
@@ -104,16 +116,16 @@ class LocalStepsProblem:
     def linearised(self, x: Array) -> tuple[Array, Array]:
         """Return all differences and their Jacobian, (equations, coordinates)."""
         S = self.coordinates.matrix(x)
-        pairs = [self._tangents(S, _place(step)) for step in self.steps]
+        pairs = [self._tangents(S, _start_of(step)) for step in self.steps]
         residual = np.concatenate([(U - step.end).reshape(-1) for (U, _), step in zip(pairs, self.steps, strict=True)])
         return residual, np.vstack([dU.transpose(0, 2, 1).reshape(-1, len(x)) for _, dU in pairs])
 
-    def _tangents(self, S: Array, place: LocalStart) -> tuple[Array, Array]:
+    def _tangents(self, S: Array, start: LocalStart) -> tuple[Array, Array]:
         """Return the end of a round and its derivatives by the coordinates of S, (features, coordinates, rank)."""
         return self.motion.end_and_tangents(
-            S, self.coordinates, place, StartTangents.zero(place, self.coordinates.count)
+            S, self.coordinates, start, StartTangents.zero(start, self.coordinates.count)
         )
 
 
-def _place(step: ObservedStep) -> LocalStart:
+def _start_of(step: ObservedStep) -> LocalStart:
     return LocalStart(step.start, step.linear, step.constraint_dual)

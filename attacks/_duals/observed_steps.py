@@ -1,4 +1,10 @@
-"""Compute the iterates and duals of consensus PCA from messages M_i: Y_i = rho (M_i - Z+), so U_i = M_i - Y_i / rho."""
+"""Compute a client's iterates and dual variables in FedPG or FedPE from its messages.
+
+In each round the client sends M = U + Y / rho: its iterate U, (features, rank), after the local steps, plus its dual
+variable Y over the penalty parameter rho. On receiving the next consensus Z+ it sets Y = rho (M - Z+). Both M and Z+
+are observed, and Y = 0 at first, so Y is known in every round, and with it U = M - Y / rho. FedPE's multiplier T of the
+constraint on U^T U grows by rho B*B a round, B = max(0, U^T U - I), and is known as well.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ from securefed.attacks._base import RoundView
 from securefed.attacks._precision import rounding
 
 _ORTHONORMAL = 1e-6
+"""Largest ||U^T U - I|| at which an iterate counts as orthonormal. Messages of fewer than about six digits exceed it."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +46,9 @@ class ObservedStep:
 def observed_steps(rounds: Sequence[RoundView], rho: float, *, orthonormal: bool = True) -> list[ObservedStep]:
     """Return the steps of one client, from its first participation on.
 
-    Y_i after a participation is rho (M_i - Z+), with Z+ the broadcast that followed from that round. A step whose U_i
-    is not orthonormal is left out, and so is the one after it: its Z+ was not seen. FedPE's iterates need not be
-    orthonormal, so that its steps are not checked.
+    In FedPG a step whose end is not orthonormal is left out, since then the observed broadcast is not the Z+ that the
+    client received; so is the step after it, whose start is unknown. FedPE's iterates need not be orthonormal, so that
+    its steps are not checked.
 
     Args:
         rounds: the client's rounds, from the first on.

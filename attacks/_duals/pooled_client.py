@@ -1,8 +1,10 @@
 """Recover the pooled Gram matrix from sums of FedPG's messages, by treating their mean as the message of one client.
 
-Clients that receive the same Z move alike, so that the mean of their M_i is nearly the message of a client with the
-mean of their matrices. This is nearly exact in the first step. Later it is off by how much their subspaces differ
-times how much their matrices differ.
+Client i sends M_i = U_i + Y_i / rho, its iterate plus its scaled dual variable; U_i moves by one step along
+(I - U_i U_i^T) [-2 S_i U_i + Y_i - rho Z] from the common start Z. The mean of the M_i is nearly the message of a
+client with the mean of the S_i: exactly to first order in the first step, later up to terms of the size of the
+differences of the U_i times those of the S_i. From this mean client's iterates S follows as from a single client's
+(`fedpg`).
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ from securefed.attacks._requirements import MEMORY, why_incomplete
 from securefed.errors import TranscriptError
 
 _ITERATIONS, _STEPS = 30, 3
-"""Iterations between S and U^T S U, and steps of the shrinkage in each."""
+"""Iterations between S and U^T S U, and ADMM iterations of the penalised estimate of S in each."""
 _RELAXATION = 0.5
-"""Overrelaxation of U^T S U, as a share of its change in an iteration."""
-_NONE = np.zeros(0)
+"""Share of the last change of U^T S U that is added once more (over-relaxation), so that the iterations converge
+sooner.
+"""
+_NO_TRACES = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,13 @@ class PooledDuals:
     """Compute the mean U and Y of all clients round by round, and solve the steps between them for the mean of S_i.
 
     It needs one local step a round and the same clients in every sum. The result is exact if the clients are equal;
-    otherwise it is an estimate, and `diagnostics["apart"]`, the distance of the mean subspace from orthonormality,
-    tells how much the clients differ. It says nothing about a single client beyond its share; `duals/joint` does.
+    otherwise it is an estimate, and `diagnostics["apart"]`, the distance of the mean iterate from orthonormality,
+    tells how much the clients differ. About single clients it says nothing beyond their share; `duals/joint` does.
 
     Where the algorithm normalises, the mean of S_i / rows_i is multiplied by the number of all rows.
 
-    Clipping is undone first (`clip_reversal`). After clipping, or with noise of known size, the estimate is shrunk.
+    Clipping is undone first (`clip_reversal`). After clipping, or with noise of known size, S is estimated by penalised
+    likelihood (`_gram/shrinkage`).
 
     Attributes:
         memory: largest number of bytes for the solve; more is refused before anything is allocated.
@@ -88,20 +93,20 @@ class PooledDuals:
         steps = mean_steps(rounds, algorithm)
         rows = rows_of(members, target.public)
         error = _error(observed.rounds, algorithm)
-        largest = target.public.feature_bound**2 * (1 if algorithm.normalise else rows / len(members))
-        if error > largest:
+        largest_entry = target.public.feature_bound**2 * (1 if algorithm.normalise else rows / len(members))
+        if error > largest_entry:
             raise TranscriptError(
-                f"Noise of {error:.1g} hides an entry of the mean Gram matrix, which is {largest:.1g} at most."
+                f"Noise of {error:.1g} hides an entry of the mean Gram matrix, which is {largest_entry:.1g} at most."
             )
-        seen, gram = mean_gram(steps, algorithm, rows, error, disturbed=clipped or error > 0)
+        eliminated, gram = mean_gram(steps, algorithm, rows, error, disturbed=clipped or error > 0)
         return Reconstruction(
             secret=self.secret,
             value=gram * (rows if algorithm.normalise else len(members)),
-            residual=seen.residual,
-            rank=seen.rank,
-            unknowns=seen.unknowns,
-            condition=seen.condition,
-            diagnostics={"steps": len(steps), "apart": max(_departure(step) for step in steps)},
+            residual=eliminated.residual,
+            rank=eliminated.rank,
+            unknowns=eliminated.unknowns,
+            condition=eliminated.condition,
+            diagnostics={"steps": len(steps), "apart": max(_distance_from_orthonormal(step) for step in steps)},
             members=members,
         )
 
@@ -116,46 +121,50 @@ def mean_steps(rounds: Sequence[RoundView], algorithm: FedPG) -> list[ObservedSt
 def mean_gram(
     steps: Sequence[ObservedStep], algorithm: FedPG, rows: int, error: float = 0.0, *, disturbed: bool = False
 ) -> tuple[EliminatedProducts, Array]:
-    """Solve for the mean of S_i, of rank at most `rows`; divided by the rows, where the algorithm normalises.
+    """Solve for the mean of S_i, of rank at most `rows`, or of S_i / rows_i where the algorithm normalises.
 
     Args:
         steps: steps of the mean client.
         algorithm: FedPG with one local step.
         rows: largest rank.
-        error: standard deviation of an entry of a block, if known.
-        disturbed: whether the blocks hold errors, of the size `error` or, without it, of that of their residual.
+        error: standard deviation of an entry of a block (I - U U^T) S U; 0 if unknown.
+        disturbed: whether the blocks have errors, of size `error` or, if that is 0, of the size of their residual.
 
     Returns:
-        The products that the messages show, and the matrix.
+        The products of S that the messages show, and S.
     """
-    near = [replace(step, start=orth(step.start)) for step in steps]
-    blocks = [gradient_block(step, algorithm.step_size) for step in near]
-    seen = eliminate([step.start for step in near], blocks)
+    orthonormal = [replace(step, start=orth(step.start)) for step in steps]
+    blocks = [gradient_block(step, algorithm.step_size) for step in orthonormal]
+    eliminated = eliminate([step.start for step in orthonormal], blocks)
     if not disturbed:
-        return seen, solve_shifted(seen, rows=rows)[0].gram
-    estimated = seen.residual * float(np.sqrt(np.mean(np.square(blocks))))
-    return seen, _shrunk_gram(
-        [step.start for step in near], blocks, error or max(estimated, np.finfo(float).tiny), rows
+        return eliminated, solve_shifted(eliminated, rows=rows)[0].gram
+    estimated_error = eliminated.residual * float(np.sqrt(np.mean(np.square(blocks))))
+    return eliminated, _shrunk_gram(
+        [step.start for step in orthonormal], blocks, error or max(estimated_error, np.finfo(float).tiny), rows
     )
 
 
 def _error(rounds: Sequence[RoundView], algorithm: FedPG) -> float:
-    """Return the standard deviation of a block's entry: half a second difference of means over the step size."""
+    """Return the standard deviation of the noise in an entry of a block (I - U U^T) S U.
+
+    A block is half a second difference of mean messages over the step size, so noise of size s in them becomes
+    sqrt(6) s / (2 eta).
+    """
     noise = max(o.noise.get(POINT, 0.0) / len(o.members) for o in rounds)
     return float(np.sqrt(6) * noise / (2 * algorithm.step_size))
 
 
-def _departure(step: ObservedStep) -> float:
+def _distance_from_orthonormal(step: ObservedStep) -> float:
     """Return ||I - U^T U|| of the mean U, which is about the mean of ||U_i - U||^2."""
     return float(np.linalg.norm(step.end.T @ step.end - np.eye(step.end.shape[1])))
 
 
 def _shrunk_gram(starts: Sequence[Array], blocks: Sequence[Array], error: float, rows: int) -> Array:
-    """Return S of rank at most `rows` from disturbed blocks (I - U U^T) S U.
+    """Estimate S of rank at most `rows` from blocks (I - U U^T) S U with errors, by expectation-maximisation.
 
-    The blocks hold S U except for U^T S U, which is taken from the estimate itself, iteration by iteration, while S is
-    shrunk according to the size of the error (`gram/shrinkage`). What no block shows, a multiple of I above all,
-    becomes as small as S >= 0 allows.
+    A block is S U without its part U U^T S U. The estimate alternates between U^T S U, computed from the current S, and
+    S, the penalised likelihood estimate from the completed products S U (`_gram/shrinkage`). What no block shows, a
+    multiple of I above all, becomes as small as a positive semidefinite S allows.
 
     Args:
         starts: U_k, orthonormal.
@@ -163,13 +172,13 @@ def _shrunk_gram(starts: Sequence[Array], blocks: Sequence[Array], error: float,
         error: standard deviation of the error of a block's entry, positive.
         rows: largest rank of S.
     """
-    bases, seen = np.stack(starts), np.stack(blocks)
+    bases, observed = np.stack(starts), np.stack(blocks)
     errors = np.full(len(bases), error)
-    inner, found = np.zeros((len(bases), bases.shape[2], bases.shape[2])), None
+    inner, estimate = np.zeros((len(bases), bases.shape[2], bases.shape[2])), None
     for _ in range(_ITERATIONS):
-        completed = NoisyProducts(bases, seen + bases @ inner, errors, _NONE, _NONE)
-        found = shrunk(completed, rows, start=found, steps=_STEPS, relax=False)
-        now = bases.mT @ (found.gram @ bases)
-        inner = now + _RELAXATION * (now - inner)
-    assert found is not None
-    return found.gram
+        products = NoisyProducts(bases, observed + bases @ inner, errors, _NO_TRACES, _NO_TRACES)
+        estimate = shrunk(products, rows, start=estimate, steps=_STEPS, relax=False)
+        new_inner = bases.mT @ (estimate.gram @ bases)
+        inner = new_inner + _RELAXATION * (new_inner - inner)
+    assert estimate is not None
+    return estimate.gram

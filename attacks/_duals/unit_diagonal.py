@@ -1,9 +1,11 @@
-"""Solve for a Gram matrix with unit diagonal from FedPG's messages, for clients that z-score their columns.
+"""Solve for a Gram matrix S with unit diagonal from FedPG's messages, for clients that z-score their columns.
 
-One local step is linear in S, so that S is solved for entry by entry here, each direction with the precision that the
-messages leave. The posterior tells how likely a constant diagonal is. If it is likely, the diagonal is taken as known,
-which adds one equation for each feature and fixes the multiple of I that FedPG's messages do not show. That saves
-participations (5 instead of 13 at rank 3 and 20 features), and messages in float32 leave an error of .05 instead of 50.
+Each local step gives the block (I - U U^T) S U for a known U, linear in the entries of S. Bayesian linear regression
+with a normal prior on the entries, whose size and noise are estimated, gives the posterior of S. From this posterior
+the odds of a constant diagonal follow. If they are high, the diagonal is set to 1 and the other entries are solved for
+again. This adds one equation for each feature, and fixes the multiple of I on which FedPG's messages do not depend. It
+saves participations (5 instead of 13 at rank 3 and 20 features), and messages in float32 leave an error of .05 instead
+of 50.
 """
 
 from __future__ import annotations
@@ -20,16 +22,24 @@ from securefed.attacks._duals.observed_steps import ObservedStep
 from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.linear import nearest_psd
 
-_ODDS = 7.0
-"""Smallest logarithm of the odds at which the diagonal is taken as constant: a thousand to one."""
-_SPREAD = 0.2
-"""Assumed standard deviation of the diagonal of data that are not z-scored; most have more, which shows sooner."""
+_LOG_ODDS_LIMIT = 7.0
+"""Smallest logarithm of the odds at which the diagonal is taken as constant: about a thousand to one, since a wrongly
+fixed diagonal would spoil the whole estimate.
+"""
+_DIAGONAL_DEVIATION = 0.2
+"""Assumed standard deviation of the diagonal of data that are not z-scored. Most data have more, which is easier to
+tell from a constant diagonal.
+"""
 _REDUNDANCY = 6
-"""Number of equations that are used, of steps spread over the run, in multiples of the number of entries."""
+"""Number of equations that are used, from steps spread over the run, in multiples of the number of entries of S. More
+equations cost time and memory.
+"""
 _ROUNDING_WEIGHT = 4.0
-"""Weight of the rounding error read off the numbers, in residuals of single equations."""
+"""Weight of the rounding error, as the numbers' precision shows it, in the estimate of the noise: it counts as much as
+this many residuals.
+"""
 _SIZES = np.logspace(-2, 1, 31)
-"""Prior standard deviations of an entry, among which the likeliest is taken."""
+"""Grid of prior standard deviations of an entry, of which the one of largest likelihood is taken."""
 
 
 def with_unit_diagonal(steps: Sequence[ObservedStep], blocks: Sequence[Array], step_size: float) -> GramEstimate | None:
@@ -38,54 +48,58 @@ def with_unit_diagonal(steps: Sequence[ObservedStep], blocks: Sequence[Array], s
     Args:
         steps: steps of one client, with one local step each.
         blocks: (I - U U^T) S U of each step.
-        step_size: step size of the algorithm, by which the rounding error of a message is divided.
+        step_size: step size of the algorithm.
     """
     coordinates = SymmetricMatrices.of(len(steps[0].start))
-    enough = _REDUNDANCY * coordinates.count // blocks[0].size + 2
-    used = np.unique(np.linspace(0, len(steps) - 1, min(enough, len(steps))).round().astype(int))
-    steps, blocks = [steps[k] for k in used], [blocks[k] for k in used]
+    needed = _REDUNDANCY * coordinates.count // blocks[0].size + 2
+    chosen = np.unique(np.linspace(0, len(steps) - 1, min(needed, len(steps))).round().astype(int))
+    steps, blocks = [steps[k] for k in chosen], [blocks[k] for k in chosen]
     matrix = np.vstack([_images(step.start, coordinates) for step in steps])
     right = np.concatenate([block.reshape(-1) for block in blocks])
     # a block is half the difference of two differences of messages over the step size
     rounding = max(step.error for step in steps) * np.sqrt(6) / (2 * step_size)
-    free = EntryPosterior.of(matrix, right, rounding, sum(step.start.shape[1] ** 2 for step in steps))
+    unconstrained = EntryPosterior.of(matrix, right, rounding, sum(step.start.shape[1] ** 2 for step in steps))
     diagonal = coordinates.i == coordinates.j
-    if _odds(free, diagonal) < _ODDS:
+    if _log_odds(unconstrained, diagonal) < _LOG_ODDS_LIMIT:
         return None
-    rest = EntryPosterior.of(matrix[:, ~diagonal], right - matrix[:, diagonal].sum(axis=1), rounding, free.empty)
+    off_diagonal = EntryPosterior.of(
+        matrix[:, ~diagonal], right - matrix[:, diagonal].sum(axis=1), rounding, unconstrained.empty
+    )
     x = np.ones(coordinates.count)
-    x[~diagonal] = rest.mean
+    x[~diagonal] = off_diagonal.mean
     gram = nearest_psd(coordinates.matrix(x))
     residual = float(np.linalg.norm(matrix @ coordinates.coordinates(gram) - right))
-    kept = rest.determined
+    determined = off_diagonal.determined
     return GramEstimate(
         gram=gram,
         method="solved",
         standardised=True,
         residual=residual / (float(np.linalg.norm(right)) or 1.0),
-        rank=int(kept.sum()),
+        rank=int(determined.sum()),
         unknowns=int((~diagonal).sum()),
-        condition=float(rest.singular[0] / rest.singular[kept][-1]) if kept.any() else float("nan"),
-        error=float(np.sqrt(rest.uncertainty) / np.linalg.norm(gram)),
+        condition=float(off_diagonal.singular[0] / off_diagonal.singular[determined][-1])
+        if determined.any()
+        else float("nan"),
+        error=float(np.sqrt(off_diagonal.uncertainty) / np.linalg.norm(gram)),
     )
 
 
 @dataclass(frozen=True)
 class EntryPosterior:
-    """Posterior of x, given matrix x = right + noise and a normal prior of mean zero.
+    """Posterior of x, given matrix x = right + noise, and a normal prior of mean zero.
 
     Attributes:
         singular: singular values of the matrix, (r,).
         directions: its right singular vectors, (r, unknowns).
-        seen: right side along its left singular vectors, (r,).
-        noise: standard deviation of the right side.
-        size: prior standard deviation of x, the likeliest one.
-        empty: number of equations that hold nothing.
+        observed: components of the right side along its left singular vectors, (r,).
+        noise: standard deviation of an entry of the right side.
+        size: prior standard deviation of an entry of x, of largest likelihood.
+        empty: number of equations that read 0 = 0; rank^2 in each block (I - U U^T) S U.
     """
 
     singular: Array
     directions: Array
-    seen: Array
+    observed: Array
     noise: float
     size: float
     empty: int
@@ -98,23 +112,23 @@ class EntryPosterior:
             matrix: (equations, unknowns).
             right: (equations,) right side.
             rounding: standard deviation of the right side's rounding error.
-            empty: number of equations that hold nothing.
+            empty: number of equations that read 0 = 0, which show nothing of the noise.
         """
         U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
-        kept = s > np.finfo(float).eps * max(matrix.shape) * s[0]
-        seen = U.T @ right
-        spare = max(len(right) - empty - int(kept.sum()), 0)
+        nonzero = s > np.finfo(float).eps * max(matrix.shape) * s[0]
+        observed = U.T @ right
+        redundant = max(len(right) - empty - int(nonzero.sum()), 0)
         rounding = max(rounding, np.finfo(float).eps * float(np.linalg.norm(right)))
-        left = float(np.sum((right - U[:, kept] @ seen[kept]) ** 2))
-        noise = float(np.sqrt((_ROUNDING_WEIGHT * rounding**2 + left) / (_ROUNDING_WEIGHT + spare)))
+        unexplained = float(np.sum((right - U[:, nonzero] @ observed[nonzero]) ** 2))
+        noise = float(np.sqrt((_ROUNDING_WEIGHT * rounding**2 + unexplained) / (_ROUNDING_WEIGHT + redundant)))
         variances = (_SIZES[:, None] * s) ** 2 + noise**2
-        size = float(_SIZES[np.argmin(np.sum(np.log(variances) + seen**2 / variances, axis=1))])
-        return cls(s, Vt, seen, noise, size, empty)
+        size = float(_SIZES[np.argmin(np.sum(np.log(variances) + observed**2 / variances, axis=1))])
+        return cls(s, Vt, observed, noise, size, empty)
 
     @property
     def mean(self) -> Array:
         """Posterior mean of x."""
-        return np.asarray(self.directions.T @ (self.singular * self.seen / (self.singular**2 + self._ratio)))
+        return np.asarray(self.directions.T @ (self.singular * self.observed / (self.singular**2 + self._ratio)))
 
     @property
     def determined(self) -> Array:
@@ -140,17 +154,22 @@ class EntryPosterior:
         return np.asarray(self.noise**2 / (self.singular**2 + self._ratio))
 
 
-def _odds(free: EntryPosterior, diagonal: Array) -> float:
-    """Return the logarithm of how much likelier the messages are with a constant diagonal than with a varying one."""
+def _log_odds(unconstrained: EntryPosterior, diagonal: Array) -> float:
+    """Return the log-odds of a constant diagonal against one whose entries vary by `_DIAGONAL_DEVIATION`.
+
+    Args:
+        unconstrained: posterior of all entries of S.
+        diagonal: which entries are on the diagonal, booleans.
+    """
     count = int(diagonal.sum())
     centre = np.eye(count) - 1 / count  # S + c I is the same to FedPG
-    variances, vectors = np.linalg.eigh(centre @ free.covariance(diagonal) @ centre)
-    variances = np.maximum(variances[1:], count * np.finfo(float).eps * free.size**2)  # the first is that of c
-    means = vectors[:, 1:].T @ centre @ free.mean[diagonal]
-    precision = np.maximum(1 / variances - free.size**-2, 0.0)  # without the prior of `free`
-    pulled = means / variances  # precision times what the messages alone say
-    gain = precision * _SPREAD**2
-    return float(np.sum(np.log1p(gain) - pulled**2 * _SPREAD**2 / (1 + gain)) / 2)
+    variances, vectors = np.linalg.eigh(centre @ unconstrained.covariance(diagonal) @ centre)
+    variances = np.maximum(variances[1:], count * np.finfo(float).eps * unconstrained.size**2)  # the first is that of c
+    means = vectors[:, 1:].T @ centre @ unconstrained.mean[diagonal]
+    precision = np.maximum(1 / variances - unconstrained.size**-2, 0.0)  # without the prior of `free`
+    weighted_means = means / variances  # precision times what the messages alone say
+    gain = precision * _DIAGONAL_DEVIATION**2
+    return float(np.sum(np.log1p(gain) - weighted_means**2 * _DIAGONAL_DEVIATION**2 / (1 + gain)) / 2)
 
 
 def _images(U: Array, coordinates: SymmetricMatrices) -> Array:

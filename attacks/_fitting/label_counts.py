@@ -1,10 +1,15 @@
 """Count the rows of each class behind a gradient of the layer that outputs the logits of a cross entropy.
 
-With slopes r_k = p_k - y_k at the logits and layer inputs e_k, the gradients are sums_c = sum_k r_kc of the bias and
-R^T E of the weights, so that n_c = sum_k p_kc - sums_c. As p is positive, n_c > -sums_c, which leaves few counts.
-p is computed at the mean of the e_k, which follows from the gradient too: sum_c sign(sums_c) (R^T E)_c over
-sum_c |sums_c| averages the e_k with weights that sum to 1. A row's weight is negative if its class has fewer rows than
-p expects (a tenth of the rows among eight digits, a third among 48), which makes the mean less accurate.
+Row k enters the layer as e_k, (width,), has the predicted probabilities p_k and the one-hot label y_k, both (classes,),
+and so the slope r_k = p_k - y_k at the logits. Stacked as rows of R and E, they give the gradient of the bias,
+sums_c = sum_k r_kc, and of the weights, R^T E. The number of rows of class c is therefore
+
+    n_c = sum_k p_kc - sums_c,    and n_c > -sums_c since p is positive, which leaves few counts.
+
+The p_k are not observed; all are replaced by p at the mean of the e_k. That mean is estimated as sum_c sign(sums_c)
+(R^T E)_c / sum_c |sums_c|, an average of the e_k with weights that sum to 1. A row's weight is negative if its class
+has fewer rows than p expects (a tenth of the rows among eight digits, a third among 48), which makes the mean less
+accurate.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import numpy as np
 from securefed._tensors import Array
 
 _ROUND_OFF = 1e-3
-"""Error of a count, in rows, that rounding of the message may cause."""
+"""Error of a count, in rows, that rounding of the message may cause; far below the 1 by which counts differ."""
 
 
 def mean_layer_input(weight: Array, sums: Array) -> Array:
@@ -26,11 +31,11 @@ def mean_layer_input(weight: Array, sums: Array) -> Array:
 
 
 def minimum_counts(sums: Array, error: float = 0.0) -> Array:
-    """Return (classes,) a lower bound on the rows of each class.
+    """Return a lower bound on the number of rows of each class, (classes,).
 
     Args:
         sums: (classes,) gradient of the bias, summed over the rows.
-        error: error bound of an entry of it; a thousandth of a row is always allowed for.
+        error: bound on the error of an entry of `sums`; a thousandth of a row is always allowed for.
     """
     return np.asarray(np.maximum(np.ceil(-sums - max(_ROUND_OFF, error)), 0), np.int64)
 
@@ -43,40 +48,40 @@ def nearest_counts(values: Array, least: Array, total: int) -> Iterator[Array]:
         least: (classes,) integers whose sum is at most `total`.
         total: sum of each count.
     """
-    first = np.array(least, np.int64)
-    for _ in range(total - int(first.sum())):
-        first[np.argmax(values - first)] += 1
+    nearest = np.array(least, np.int64)
+    for _ in range(total - int(nearest.sum())):
+        nearest[np.argmax(values - nearest)] += 1
     heap: list[tuple[float, tuple[int, ...], Iterator[Array]]] = []
-    known = set[tuple[int, ...]]()
+    queued = set[tuple[int, ...]]()
 
     def queue(counts: Iterator[Array]) -> None:
         """Push the first count that is new; the others, which are farther away, follow when it is popped."""
-        for found in counts:
-            if (key := tuple(found.tolist())) not in known:
-                known.add(key)
-                heappush(heap, (float(np.square(found - values).sum()), key, counts))
+        for candidate in counts:
+            if (key := tuple(candidate.tolist())) not in queued:
+                queued.add(key)
+                heappush(heap, (float(np.square(candidate - values).sum()), key, counts))
                 return
 
-    queue(iter((first,)))
+    queue(iter((nearest,)))
     while heap:  # every count is one move from a nearer one
         _, key, siblings = heappop(heap)
-        found = np.array(key, np.int64)
-        yield found
+        candidate = np.array(key, np.int64)
+        yield candidate
         queue(siblings)
-        queue(_moved(found, values, least))
+        queue(_neighbours(candidate, values, least))
 
 
-def _moved(found: Array, values: Array, least: Array) -> Iterator[Array]:
+def _neighbours(counts: Array, values: Array, least: Array) -> Iterator[Array]:
     """Generate the counts with one row moved to another class, in the order of their distance from `values`."""
-    above, giving = found - values, np.flatnonzero(found > least)
-    for move in np.argsort(
-        above - above[giving, None], axis=None
+    excess, givers = counts - values, np.flatnonzero(counts > least)
+    for index in np.argsort(
+        excess - excess[givers, None], axis=None
     ):  # half the increase of the squared distance, minus 1
-        source, taking = divmod(int(move), len(found))
-        moved = found.copy()
-        moved[giving[source]] -= 1
-        moved[taking] += 1
-        yield moved
+        source, taker = divmod(int(index), len(counts))
+        neighbour = counts.copy()
+        neighbour[givers[source]] -= 1
+        neighbour[taker] += 1
+        yield neighbour
 
 
 def round_to_total(values: Array, total: int) -> Array:

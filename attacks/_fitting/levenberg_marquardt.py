@@ -1,9 +1,11 @@
 """Solve dense nonlinear least-squares problems whose residual goes to zero, by the Levenberg-Marquardt method.
 
-The search is the same for two rules that choose its steps. `NielsenDamping` adapts the damping to how well the last
-step was predicted and takes undamped steps near the solution; it needs few Jacobians where these are the main cost and
-the valley of the objective is straight. `GeodesicAcceleration` corrects each step for the curvature of the valley, at
-the price of one more residual a step; it frees searches that would crawl along the floor of a curved valley.
+Given r(x), (m,), and its Jacobian J, (m, n), a step d minimises ||J d + r||^2 + damping ||d||^2; it is taken if it
+reduces ||r||, and the damping is raised otherwise. Two rules choose the damping and the steps. `NielsenDamping` adapts
+the damping to how well the last step was predicted, and takes undamped steps near the solution; it needs few Jacobians
+where these are the main cost and the valley of the objective is straight. `GeodesicAcceleration` corrects each step for
+the curvature of the valley, at the price of one more residual a step; it frees searches that would crawl along the
+floor of a curved valley.
 
 SciPy's `least_squares` is no replacement: nine of our tests fail with it, and it takes half as long again.
 
@@ -28,6 +30,7 @@ from securefed._tensors import Array
 ResidualFunction = Callable[[Array], Array]
 ResidualAndJacobian = Callable[[Array], tuple[Array, Array]]
 _TINY = 1e-300
+"""Stands for zero in divisors."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class LeastSquaresFit:
         norm: ||residual(point)||; infinite where the residual at the start was not finite.
         steps: number of Jacobians that the search computed.
         linearised: function from x to r and dr/dx that was given to the search.
-        known: Jacobian at `point`, if the search computed it.
+        known: Jacobian at `point`, if the search computed it; else `None`.
     """
 
     point: Array
@@ -58,14 +61,14 @@ class LeastSquaresFit:
 
 @dataclass(frozen=True)
 class StallLimit:
-    """Number of Jacobians within which the norm must halve; a search that takes longer stops.
+    """Limit on the number of Jacobians within which the norm must halve; a search that needs more stops.
 
     Attributes:
         near: norm that separates the two limits.
         far: limit above the norm `near`; `None` for no limit.
-        close: limit below it; `None` for no limit.
+        close: limit below the norm `near`; `None` for no limit.
         floor: norm of the residual that the true solution has because of noise in the fitted values. Below it the limit
-            is 4.
+            is 4, since little more can be gained.
     """
 
     near: float
@@ -87,7 +90,7 @@ class StepRule(Protocol):
     """Rule that chooses the steps of a search and carries its damping from one Jacobian to the next."""
 
     def at(self, point: Array, residual: Array, jacobian: Array) -> None:
-        """Store the residual and the Jacobian of a new point."""
+        """Store the residual and the Jacobian at a new point."""
         ...
 
     def step(self) -> Array | None:
@@ -126,44 +129,44 @@ def levenberg_marquardt(
             few steps are refused.
         patience: limit after which a search without progress stops; without it, the search goes on.
         stepper: rule for the steps; `NielsenDamping` by default.
-        least: the search stops after a step that reduces the norm by less than this share of it. Meant for residuals
-            whose minimum is not zero.
+        least: relative decrease of the norm below which a step is the last. Meant for residuals whose minimum is not
+            zero.
 
     Returns:
         The point of least norm that the search reached.
     """
     stepper = stepper or NielsenDamping()
-    point, (norm, here) = start, _look(start, linearised, residual)
-    taken = int(here is not None)
+    point, (norm, linearisation) = start, _evaluate(start, linearised, residual)
+    jacobians = int(linearisation is not None)
     if not np.isfinite(norm):
-        return LeastSquaresFit(point, np.inf, taken, linearised)
-    mark, marked_at, stands = norm, 0, False
+        return LeastSquaresFit(point, np.inf, jacobians, linearised)
+    norm_at_halving, jacobians_at_halving, point_is_set = norm, 0, False
     while norm > goal:
-        if residual is None or here is None:  # another Jacobian: it has to be worth it
-            if norm < 0.5 * mark:
-                mark, marked_at = norm, taken
-            elif patience is not None and patience.reached(norm, taken - marked_at):
+        if residual is None or linearisation is None:  # the next step needs another Jacobian
+            if norm < 0.5 * norm_at_halving:
+                norm_at_halving, jacobians_at_halving = norm, jacobians
+            elif patience is not None and patience.reached(norm, jacobians - jacobians_at_halving):
                 break
-            if taken >= steps:
+            if jacobians >= steps:
                 break
-        if here is None:
-            here, taken = linearised(point), taken + 1
-        if not stands:
-            stepper.at(point, *here)
-            stands = True
+        if linearisation is None:
+            linearisation, jacobians = linearised(point), jacobians + 1
+        if not point_is_set:
+            stepper.at(point, *linearisation)
+            point_is_set = True
         if (step := stepper.step()) is not None:
-            reached, there = _look(point + step, linearised, residual)
-            taken += int(there is not None)
-            if reached < norm:
-                stepper.accepted(step, norm, reached)
-                last = reached > (1 - least) * norm
-                point, norm, here, stands = point + step, reached, there, False
-                if last:
+            next_norm, next_linearisation = _evaluate(point + step, linearised, residual)
+            jacobians += int(next_linearisation is not None)
+            if next_norm < norm:
+                stepper.accepted(step, norm, next_norm)
+                small_decrease = next_norm > (1 - least) * norm
+                point, norm, linearisation, point_is_set = point + step, next_norm, next_linearisation, False
+                if small_decrease:
                     break
                 continue
         if not stepper.rejected():
             break
-    return LeastSquaresFit(point, norm, taken, linearised, here[1] if here is not None else None)
+    return LeastSquaresFit(point, norm, jacobians, linearised, linearisation[1] if linearisation is not None else None)
 
 
 def gauss_newton(linearised: ResidualAndJacobian, start: Array, steps: int) -> LeastSquaresFit:
@@ -179,16 +182,16 @@ def gauss_newton(linearised: ResidualAndJacobian, start: Array, steps: int) -> L
     Returns:
         The point of least norm that the steps reached.
     """
-    point, (norm, here) = start, _look(start, linearised, None)
-    taken = 1
-    while here is not None and np.isfinite(norm) and taken <= steps:
-        step = newton_step(*here)
-        reached, there = _look(point + step, linearised, None)
-        taken += 1
-        if not reached < norm:
+    point, (norm, linearisation) = start, _evaluate(start, linearised, None)
+    jacobians = 1
+    while linearisation is not None and np.isfinite(norm) and jacobians <= steps:
+        step = newton_step(*linearisation)
+        next_norm, next_linearisation = _evaluate(point + step, linearised, None)
+        jacobians += 1
+        if not next_norm < norm:
             break
-        point, norm, here = point + step, reached, there
-    return LeastSquaresFit(point, norm, taken, linearised, here[1] if here is not None else None)
+        point, norm, linearisation = point + step, next_norm, next_linearisation
+    return LeastSquaresFit(point, norm, jacobians, linearised, linearisation[1] if linearisation is not None else None)
 
 
 def newton_step(residual: Array, jacobian: Array) -> Array:
@@ -197,17 +200,21 @@ def newton_step(residual: Array, jacobian: Array) -> Array:
     return np.asarray(lstsq(jacobian / scale, -residual, cond=1e-13, lapack_driver="gelsy")[0] / scale)
 
 
-def _look(
+def _evaluate(
     point: Array, linearised: ResidualAndJacobian, residual: ResidualFunction | None
 ) -> tuple[float, tuple[Array, Array] | None]:
-    """Return the norm (infinite where it is not finite) and the linearisation, if one was needed."""
+    """Compute the norm at a point, by `residual` if that is given, else by `linearised`.
+
+    Returns:
+        The norm, infinite where any number is not finite; the residual and Jacobian, if `linearised` was called.
+    """
     if residual is not None:
-        here, value, known = None, residual(point), True
+        linearisation, value, finite = None, residual(point), True
     else:
-        here = linearised(point)
-        value, known = here[0], bool(np.isfinite(here[1]).all())
+        linearisation = linearised(point)
+        value, finite = linearisation[0], bool(np.isfinite(linearisation[1]).all())
     norm = float(np.linalg.norm(value))
-    return (norm if known and np.isfinite(norm) else np.inf), here
+    return (norm if finite and np.isfinite(norm) else np.inf), linearisation
 
 
 class NielsenDamping:
@@ -218,7 +225,9 @@ class NielsenDamping:
     """
 
     _NEAR = 1e-5
+    """Norm of the residual below which steps are undamped. Callers give residuals relative to the fitted messages."""
     _HOPELESS = 1e30
+    """Damping above which a search ends: its steps are then too short to change the residual."""
 
     def __init__(self) -> None:
         self._damping, self._growth = 0.0, 2.0
@@ -267,9 +276,15 @@ class GeodesicAcceleration:
     """
 
     _BEND = 0.75
+    """Largest |a| / |v| of a step that is tried: beyond, the second-order expansion of the residual is not trusted."""
     _PROBE = 0.1
+    """Step h of the one-sided difference, in units of v; much smaller ones would lose digits to round-off."""
     _HELPS = 0.9
+    """Factor by which a correction must reduce the norm for another one to be tried."""
     _LOWEST, _HIGHEST = 1e-16, 1e12
+    """Smallest damping (round-off), and damping above which a search ends, relative to the largest squared singular
+    value.
+    """
 
     def __init__(self, residual: ResidualFunction, corrections: int = 0) -> None:
         self._of, self._damping, self._corrections = residual, 1e-3, corrections
@@ -287,10 +302,10 @@ class GeodesicAcceleration:
         # second directional derivative: r(x + h v) = r + h J v + h^2/2 r'' + ...
         forward = system.matrix @ (velocity * scale)
         ahead = self._of(self._point + self._PROBE * velocity)
-        bend = 2 / self._PROBE * ((ahead - self._residual) / self._PROBE - forward)
-        if not np.isfinite(bend).all():
+        second_derivative = 2 / self._PROBE * ((ahead - self._residual) / self._PROBE - forward)
+        if not np.isfinite(second_derivative).all():
             return None
-        acceleration = system.minimise(-bend, self._damping)
+        acceleration = system.minimise(-second_derivative, self._damping)
         if acceleration is None:
             return None
         if np.linalg.norm(acceleration * scale) > self._BEND * np.linalg.norm(velocity * scale):
@@ -298,6 +313,7 @@ class GeodesicAcceleration:
         return self._corrected(np.asarray(velocity + acceleration / 2))
 
     def _corrected(self, step: Array) -> Array:
+        """Add further steps with the same Jacobian, as long as they reduce the norm."""
         if not self._corrections:
             return step
         value = self._of(self._point + step)
@@ -329,8 +345,11 @@ class _DampedLeastSquares:
     """
 
     _LARGE = 150
-    """Largest number of unknowns for which the singular value decomposition is used."""
+    """Largest number of unknowns for which the singular value decomposition is used; beyond, the normal equations save
+    time.
+    """
     _ROUND_OFF = 1e-15
+    """Least damping of the normal equations, with which they can be factorised."""
 
     def __init__(self, jacobian: Array) -> None:
         self.scale = np.maximum(np.linalg.norm(jacobian, axis=0), 1e-12)

@@ -1,10 +1,15 @@
-"""Estimate one client's S from clipped or noised sums over changing survivors.
+"""Estimate single clients' Gram matrices S_i from clipped or noised sums of products S_i Z over changing survivors.
 
-The estimate is the client's share of the pooled S and a deviation from it. Y_k ~ sum_i g_ki (S + D_i / share_i) Z_k,
-with g_ki the part of S that client i of round k shows. With S solved from all rounds the rest is linear in the
-deviations D_a of the groups that come together. They are random, with entries of variance tau^2 share_a, and tau, and
-the noise where it is not known, are those of largest likelihood. Where noise hides the deviations tau is 0 and the
-estimate is the share.
+Write S_i = share_i S + D_i, with S the pooled matrix (already estimated by `clipped_products`), share_i the client's
+public share of all rows and D_i its deviation. Round k sends the basis Z_k and observes
+
+    Y_k = sum_i g_ki (S + D_i / share_i) Z_k + noise,
+
+where g_ki is share_i times the factor by which the clip scaled client i's message, and 0 where client i is absent.
+With S and all g_ki known this is linear in the D_a of the groups a of clients that are always present together. The
+D_a are estimated by ridge regression: a random-effects model in which the entries of D_a have variance tau^2 share_a.
+tau, and the noise where its size is not known, maximise the likelihood. Where noise hides the deviations tau is 0, and
+the estimate of S_a is share_a S.
 """
 
 from __future__ import annotations
@@ -17,60 +22,64 @@ from securefed._tensors import Array
 from securefed.attacks._gram.clipped_products import PerturbedProducts, PerturbedSolution
 
 _SIZES = np.concatenate([[0.0], np.geomspace(1e-8, 1.0, 81)])
-"""Values of tau^2 that are compared, relative to the largest that is expected: no deviation exceeds the share."""
+"""Grid of tau^2 that is searched, relative to its upper bound, at which the deviations are as large as the smallest
+share of S.
+"""
 
 
 def deviations(
-    seen: PerturbedProducts, pooled: PerturbedSolution, groups: Sequence[Sequence[int]]
+    rounds: PerturbedProducts, pooled: PerturbedSolution, groups: Sequence[Sequence[int]]
 ) -> tuple[Array, float]:
-    """Return D_a of every group, and the relative residual of the rounds with them.
+    """Estimate the deviations D_a of all groups of clients.
 
     Args:
-        seen: the rounds.
-        pooled: S of all clients together.
-        groups: of clients, by their place among `seen.clips.shares`.
+        rounds: bases Z_k and products Y_k, with what is known of clips and noise.
+        pooled: estimate of the pooled S and of the g_ki (`parts`).
+        groups: groups of clients; each client is given by its column of `rounds.clips.shares`.
 
     Returns:
-        The D_a, symmetric, (groups, features, features), and the residual.
+        The symmetric D_a, (groups, features, features), and the relative residual of the Y_k with them.
     """
-    shares = np.array([seen.clips.shares.max(axis=0)[list(group)].sum() for group in groups])
-    part = np.stack([pooled.parts[:, list(group)].sum(axis=1) for group in groups])  # g_ka, (groups, K)
-    rest = seen.products - pooled.parts.sum(axis=1)[:, None, None] * (pooled.gram @ seen.bases)
-    weighted = (part / np.sqrt(shares)[:, None])[:, :, None, None] * seen.bases  # of D_a / sqrt(share_a)
+    shares = np.array([rounds.clips.shares.max(axis=0)[list(group)].sum() for group in groups])
+    shown = np.stack([pooled.parts[:, list(group)].sum(axis=1) for group in groups])  # g_ka, (groups, K)
+    remainder = rounds.products - pooled.parts.sum(axis=1)[:, None, None] * (pooled.gram @ rounds.bases)
+    weighted = (shown / np.sqrt(shares)[:, None])[:, :, None, None] * rounds.bases  # of D_a / sqrt(share_a)
     design = np.concatenate([np.hstack(list(own)) for own in weighted])  # (groups features, K rank)
     U, s, Vt = np.linalg.svd(design, full_matrices=False)
-    along = np.hstack(list(rest)) @ Vt.T
-    largest = shares.min() * (float(np.linalg.norm(pooled.gram)) / len(along)) ** 2
-    seen_along = np.sum(along**2, axis=0)
-    ratio = _likeliest(s, seen_along, float(np.sum(rest**2)), rest.size, len(along), pooled.noise, largest)
-    flat = (along * (ratio * s / (1 + ratio * s**2))) @ U.T
-    found = flat.reshape(len(flat), len(groups), -1).transpose(1, 0, 2) * np.sqrt(shares)[:, None, None]
-    found = (found + found.mT) / 2
-    left = rest - np.einsum("akxr->kxr", (part / shares[:, None])[:, :, None, None] * (found[:, None] @ seen.bases))
-    return found, float(np.linalg.norm(left) / (np.linalg.norm(seen.products) or 1.0))
+    projected = np.hstack(list(remainder)) @ Vt.T
+    largest = shares.min() * (float(np.linalg.norm(pooled.gram)) / len(projected)) ** 2
+    energies = np.sum(projected**2, axis=0)
+    ratio = _likeliest(s, energies, float(np.sum(remainder**2)), remainder.size, len(projected), pooled.noise, largest)
+    solution = (projected * (ratio * s / (1 + ratio * s**2))) @ U.T
+    deviation = solution.reshape(len(solution), len(groups), -1).transpose(1, 0, 2) * np.sqrt(shares)[:, None, None]
+    deviation = (deviation + deviation.mT) / 2
+    residual = remainder - np.einsum(
+        "akxr->kxr", (shown / shares[:, None])[:, :, None, None] * (deviation[:, None] @ rounds.bases)
+    )
+    return deviation, float(np.linalg.norm(residual) / (np.linalg.norm(rounds.products) or 1.0))
 
 
 def _likeliest(
     s: Array, energies: Array, whole: float, entries: int, features: int, noise: float, largest: float
 ) -> float:
-    """Return tau^2 over the variance of the noise, of largest likelihood.
+    """Return the ratio of tau^2 to the variance of the noise that maximises the likelihood.
 
     Args:
-        s: singular values of the design.
-        energies: of what is observed along them, over `features` entries each.
-        whole: energy of all entries.
-        entries: number of entries.
+        s: singular values of the regression's design matrix.
+        energies: sum of squares of the observed entries along each singular direction, over `features` entries.
+        whole: sum of squares of all observed entries.
+        entries: number of observed entries.
         features: number of features.
-        noise: least standard deviation of the noise.
-        largest: largest tau^2.
+        noise: lower bound on the standard deviation of the noise.
+        largest: upper bound on tau^2.
     """
-    rest = max(whole - float(energies.sum()), 0.0)
+    outside = max(whole - float(energies.sum()), 0.0)
     floor = max(noise**2, np.finfo(float).tiny)
 
-    def surprise(ratio: float) -> float:
+    def negative_log_likelihood(ratio: float) -> float:
         gains = 1 + ratio * s**2
-        left = rest + np.sum(energies / gains)
-        variance = max(left / entries, floor)
-        return float(features * np.log(gains).sum() + entries * np.log(variance) + left / variance)
+        unexplained = outside + np.sum(energies / gains)
+        variance = max(unexplained / entries, floor)
+        return float(features * np.log(gains).sum() + entries * np.log(variance) + unexplained / variance)
 
-    return float(min(_SIZES * largest / floor, key=surprise))
+    return float(min(_SIZES * largest / floor, key=negative_log_likelihood))

@@ -1,4 +1,12 @@
-"""Solve for S from products that a defence clipped, or to which it added noise of known size."""
+"""Solve for a Gram matrix S from products that a defence clipped, or to which it added noise of known size.
+
+Round k sends the basis Z_k and observes Y_k = f_k S Z_k + noise and, where clients send it, t_k = tr(Z_k^T S Z_k)
+likewise. f_k is the factor by which clipping shortened the message. Three cases are told apart by the messages' norms:
+
+1. Nothing was clipped: S is a penalised likelihood estimate (`shrinkage`).
+2. One client without noise: the f_k follow from the symmetry of S up to one common factor, and S by least squares.
+3. Sums of several clients, or noise: the estimate of S and the clients' clip factors (`clipped_sums`) alternate.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +26,31 @@ from securefed.attacks._gram.linear import solve
 from securefed.attacks._gram.shrinkage import NoisyProducts, shrunk
 
 _ROUNDS = 400
-"""Most rounds that are used; of longer runs an even selection."""
-_TURNS, _STEPS = 6, 4
-"""Number of alternations between S and the clip's factors, and steps for S in each. They change by less than a
-percent after six turns on digits.
+"""Most rounds that are used; of longer runs an even selection. It bounds time and memory."""
+_ALTERNATIONS, _STEPS = 6, 4
+"""Alternations between S and the clip factors, and ADMM iterations for S in each. On digits S and the factors change
+by less than a percent after six alternations.
 """
-_UNCLIPPED, _DIFFERING = 1 - 1e-6, 0.95
-"""A client's norm below the first share of the clip's norm was not clipped; of a sum, its norm by public rows below the
-second, since clients are not alike.
+_UNCLIPPED, _UNCLIPPED_IN_SUM = 1 - 1e-6, 0.95
+"""A message is taken as not clipped where its norm is below this share of the clipping norm: the first for one client,
+the second for the largest client of a sum, whose norm is only estimated from the public numbers of rows.
 """
-_NOISES = 1.5
+_NOISE_FACTOR = 1.5
 """A residual counts as explained where it exceeds the known noise by no more than this factor."""
 
 
 @dataclass(frozen=True)
 class PerturbedSolution:
-    """S from perturbed products.
+    """An estimate of S from clipped or noised products.
 
     Attributes:
-        gram: S.
-        parts: of S that the sums show, by round and client, (K, clients); the clients' shares where nothing was
-            clipped.
-        residual: relative, of the clipped S Z_k.
+        gram: the estimate of S.
+        parts: share_i times the clip factor of client i in round k, (K, clients): the part of S that the client's
+            message contributes to the sum; share_i is the client's share of all rows.
+        residual: ||Y_k - f_k S Z_k|| over all rounds, relative to the products, with f_k the row sums of `parts`.
         noise: standard deviation of an entry of the products.
-        explained: whether the residual is no more than known noise; of clipped sums one S is only an approximation.
+        explained: whether the residual is no larger than the known noise. It is not for most clipped sums, because
+            clients hold only approximately equal shares of S.
     """
 
     gram: Array
@@ -73,128 +82,147 @@ class PerturbedProducts:
 
     @classmethod
     def of(cls, rounds: Sequence[RoundView], public: Public, name: str = "") -> PerturbedProducts:
-        """Read the tensor `name` of these rounds, by default the one that shows S Z; of very many rounds, of some."""
+        """Read the products, traces and clips of at most `_ROUNDS` evenly spaced rounds.
+
+        Args:
+            rounds: observed rounds.
+            public: the clients' public numbers of rows, and the public bound on features.
+            name: tensor that holds the products; by default the one that holds S Z.
+        """
         name = name or gram_product_name(rounds[0])
         rounds = [
             rounds[k] for k in np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _ROUNDS)).round().astype(int))
         ]
-        together = [clip_limit(o, (name, CAPTURED)) for o in rounds]
-        apart = np.isinf(together) & np.array([bool(o.clips) for o in rounds])
-        limits = np.array([clip_limit(o, (name,)) for o in rounds] if apart.any() else together)
-        used = [] if apart.any() else rounds
+        limits_together = [clip_limit(o, (name, CAPTURED)) for o in rounds]
+        clipped_apart = np.isinf(limits_together) & np.array([bool(o.clips) for o in rounds])
+        limits = np.array([clip_limit(o, (name,)) for o in rounds] if clipped_apart.any() else limits_together)
+        with_traces = [] if clipped_apart.any() else rounds
         return cls(
             np.stack([o.broadcast[BASIS] for o in rounds]),
             np.stack([o.message[name] for o in rounds]),
-            np.array([float(o.message[CAPTURED]) for o in used]),
+            np.array([float(o.message[CAPTURED]) for o in with_traces]),
             np.array([o.noise.get(name, 0.0) for o in rounds]),
-            np.array([o.noise.get(CAPTURED, 0.0) for o in used]),
+            np.array([o.noise.get(CAPTURED, 0.0) for o in with_traces]),
             ClippedSums.of(limits, [o.members for o in rounds], public),
         )
 
     @cached_property
-    def seen_clipped(self) -> bool:
+    def may_be_clipped(self) -> bool:
         """Return whether a clip may have changed the messages, judged by their norms and the clients' public rows."""
         squares, errors = self.squares()
-        largest = self.clips.shares.max(axis=1) / self.clips.shares.sum(axis=1)
-        certain = _DIFFERING if self._several else _UNCLIPPED
-        return bool(np.any(largest * np.sqrt(np.maximum(squares + 2 * errors, 0.0)) >= certain * self.clips.limits))
+        largest_share = self.clips.shares.max(axis=1) / self.clips.shares.sum(axis=1)
+        threshold = _UNCLIPPED_IN_SUM if self._several else _UNCLIPPED
+        return bool(
+            np.any(largest_share * np.sqrt(np.maximum(squares + 2 * errors, 0.0)) >= threshold * self.clips.limits)
+        )
 
     def squares(self) -> tuple[Array, Array]:
-        """Return squared norms of what was clipped together, less the noise's, and their standard deviations, (K,)."""
+        """Return the squared norms of the clipped tensors, with the noise's expected part subtracted.
+
+        Returns:
+            The squared norms, and their standard deviations, (K,) each.
+        """
         count, noise = self.products[0].size, self.noise
-        seen = np.sum(self.products**2, axis=(1, 2)) - count * noise**2
+        energy = np.sum(self.products**2, axis=(1, 2)) - count * noise**2
         if len(self.traces):
-            seen = seen + self.traces**2 - self.trace_noise**2
-        return seen, noise * np.sqrt(2 * count * noise**2 + 4 * np.maximum(seen, 0.0))
+            energy = energy + self.traces**2 - self.trace_noise**2
+        return energy, noise * np.sqrt(2 * count * noise**2 + 4 * np.maximum(energy, 0.0))
 
     def without_clip(self, factors: Array) -> NoisyProducts:
-        """Return the rounds without the clip, with the noise that is known or that their asymmetry shows."""
+        """Divide the rounds by their clip factors f_k; the noise is the known one or the one that asymmetry shows."""
         smallest = np.finfo(float).eps * max(float(np.abs(self.products).max()), np.finfo(float).tiny)
-        shown = max(self.asymmetry(factors), smallest) if self.seen_clipped else smallest
+        noise_level = max(self.asymmetry(factors), smallest) if self.may_be_clipped else smallest
         traces = len(self.traces)
         return NoisyProducts(
             self.bases,
             self.products / factors[:, None, None],
-            np.maximum(self.noise, shown) / factors,
+            np.maximum(self.noise, noise_level) / factors,
             self.traces / factors[:traces],
-            np.maximum(self.trace_noise, 0.0 if self.trace_noise.any() else shown) / factors[:traces],
+            np.maximum(self.trace_noise, 0.0 if self.trace_noise.any() else noise_level) / factors[:traces],
         )
 
     def asymmetry(self, factors: Array) -> float:
-        """Estimate the noise of an entry of the products from what is not symmetric in Z_j^T Y_k / f_k.
+        """Estimate the noise of an entry of the products from the asymmetry of Z_j^T Y_k / f_k, which is Z_j^T S Z_k.
 
-        Neighbouring rounds are left out, since a basis is made of the sum before it, noise included.
+        Pairs of consecutive rounds are left out, since Z_(k+1) is computed from Y_k and so depends on its noise.
         """
         flat = np.hstack(list(self.bases)).T @ np.hstack(list(self.products / factors[:, None, None]))
         sizes = np.repeat(factors**-2, self.bases.shape[2])
         round_of = np.repeat(np.arange(len(factors)), self.bases.shape[2])
-        apart = np.abs(round_of - round_of[:, None]) != 1
-        used = np.triu(apart, 1)
-        return float(np.sqrt(np.sum(((flat - flat.T) ** 2 / (sizes + sizes[:, None]))[used]) / max(used.sum(), 1)))
+        not_neighbours = np.abs(round_of - round_of[:, None]) != 1
+        pairs = np.triu(not_neighbours, 1)
+        return float(np.sqrt(np.sum(((flat - flat.T) ** 2 / (sizes + sizes[:, None]))[pairs]) / max(pairs.sum(), 1)))
 
-    def recovered(self, rows: int) -> PerturbedSolution:
-        """Solve for S, of rank at most `rows`.
+    def estimate_gram(self, rows: int) -> PerturbedSolution:
+        """Solve for S, of rank at most `rows`, by one of the three cases of the module.
 
-        One client without noise is solved exactly, except for its size where all rounds were clipped.
+        One client without noise is solved exactly; where all of its rounds were clipped, up to the scale of S.
         """
-        if not self.seen_clipped:
-            return self._judged(shrunk(self.without_clip(self._present), rows).gram, self.clips.shares)
-        return self._turned(rows) if self._several or self.noise.any() else self._single(rows)
+        if not self.may_be_clipped:
+            return self._with_residual(shrunk(self.without_clip(self._present_shares), rows).gram, self.clips.shares)
+        return self._alternating(rows) if self._several or self.noise.any() else self._single(rows)
 
     @property
     def _several(self) -> bool:
         return bool(self.clips.shares.shape[1] > 1)
 
     @property
-    def _present(self) -> Array:
+    def _present_shares(self) -> Array:
         return np.asarray(self.clips.shares.sum(axis=1))
 
     def _single(self, rows: int) -> PerturbedSolution:
-        """Solve for one client without noise, whose clip factors follow from symmetry."""
+        """Solve for one client without noise; its clip factors follow from the symmetry of S (`clip_ratios`)."""
         norms = np.sqrt(self.squares()[0])
         factors = clip_ratios(self.bases, self.products)
-        free = norms < _UNCLIPPED * self.clips.limits
-        factors = factors / (factors[free].mean() if free.any() else factors.max())
-        factors = np.where(free, 1.0, np.minimum(factors, 1.0))
+        unclipped = norms < _UNCLIPPED * self.clips.limits
+        factors = factors / (factors[unclipped].mean() if unclipped.any() else factors.max())
+        factors = np.where(unclipped, 1.0, np.minimum(factors, 1.0))
         probes, products = np.hstack(list(self.bases)), np.hstack(list(self.products / factors[:, None, None]))
         gram = solve(probes, products, rows=rows).gram
-        if not free.any():
+        if not unclipped.any():
             scale = max(self.clips.factors(norms / factors, norms**2, 1e-6 * norms**2, float(np.trace(gram)))[0], 1.0)
             gram, factors = scale * gram, factors / scale
-        return self._judged(gram, factors[:, None])
+        return self._with_residual(gram, factors[:, None])
 
-    def _turned(self, rows: int) -> PerturbedSolution:
-        """Solve for S and the clip's factors in turn."""
+    def _alternating(self, rows: int) -> PerturbedSolution:
+        """Alternate between S given the clip factors and the clip factors given S."""
         squares, errors = self.squares()
         errors = errors + 1e-9 * np.abs(squares).max()
-        parts, found = self.clips.shares, None
-        for _ in range(_TURNS):
-            found = shrunk(self.without_clip(parts.sum(axis=1)), rows, start=found, steps=_STEPS)
-            sizes = self._sizes(found.gram)
+        parts, solution = self.clips.shares, None
+        for _ in range(_ALTERNATIONS):
+            solution = shrunk(self.without_clip(parts.sum(axis=1)), rows, start=solution, steps=_STEPS)
+            sizes = self._sizes(solution.gram)
             if not sizes.any():
                 break
-            scale, parts = self.clips.factors(sizes, squares, errors, float(np.trace(found.gram)))
-            found = replace(found, gram=scale * found.gram)
-        assert found is not None
-        return self._judged(found.gram, parts)
+            scale, parts = self.clips.factors(sizes, squares, errors, float(np.trace(solution.gram)))
+            solution = replace(solution, gram=scale * solution.gram)
+        assert solution is not None
+        return self._with_residual(solution.gram, parts)
 
     def _sizes(self, gram: Array) -> Array:
-        """Return the norms that the sums would have without the clip."""
+        """Return the norms that the sums would have without the clip, (K,).
+
+        They are at least a thousandth of the largest, so that no weight becomes infinite.
+        """
         images = gram @ self.bases
         traces = np.einsum("knp,knp->k", self.bases, images) if len(self.traces) else 0.0
         sizes = np.hypot(np.linalg.norm(images, axis=(1, 2)), traces)
         return np.asarray(np.maximum(sizes, 1e-3 * sizes.max()))
 
-    def _judged(self, gram: Array, parts: Array) -> PerturbedSolution:
-        """Compare a solution with the products."""
+    def _with_residual(self, gram: Array, parts: Array) -> PerturbedSolution:
+        """Return the solution with its residual and noise."""
         factors = parts.sum(axis=1)
         size = float(np.linalg.norm(self.products)) or 1.0
         residual = float(np.linalg.norm(self.products - factors[:, None, None] * (gram @ self.bases))) / size
         known = float(np.sqrt(np.mean(self.noise**2)))
-        shown = self.asymmetry(factors) if self.seen_clipped else 0.0
-        level = known * float(np.sqrt(self.products.size)) / size
+        from_asymmetry = self.asymmetry(factors) if self.may_be_clipped else 0.0
+        noise_part = known * float(np.sqrt(self.products.size)) / size
         return PerturbedSolution(
-            gram, parts, residual, max(known, shown), bool(residual <= max(_NOISES * level, EXPLAINED))
+            gram,
+            parts,
+            residual,
+            max(known, from_asymmetry),
+            bool(residual <= max(_NOISE_FACTOR * noise_part, EXPLAINED)),
         )
 
 
@@ -209,9 +237,14 @@ def is_perturbed(rounds: Sequence[RoundView]) -> bool:
 
 
 def clip_ratios(bases: Array, products: Array) -> Array:
-    """Return the f_k, up to one factor, of products f_k S Z_k: Z_j^T Y_k / f_k is the transpose of Z_k^T Y_j / f_j.
+    """Return the f_k, up to one common factor, from products Y_k = f_k S Z_k.
 
-    The 1 / f_k that violate this least, in the sum of squares, are an eigenvector.
+    S is symmetric, so Z_j^T Y_k / f_k = (Z_k^T Y_j / f_j)^T. The vector of the 1 / f_k that violates this least, in the
+    sum of squares, is the eigenvector of the smallest eigenvalue of a quadratic form.
+
+    Args:
+        bases: Z_k, (K, features, rank).
+        products: Y_k, (K, features, rank).
     """
     sizes = np.linalg.norm(products, axis=(1, 2))
     inner = np.einsum("jna,knb->jkab", bases, products / np.maximum(sizes, np.finfo(float).tiny)[:, None, None])

@@ -1,9 +1,14 @@
-"""Estimate by how much each client was clipped, from the norms of sums of messages linear in S.
+"""Estimate by how much clipping scaled each client's message, from the norms of the sums.
 
-Clients hold about shares of S by their public rows, so client i of a sum that would have the norm c_k was scaled by
-min(1, C / share_i c_k), and the norm of the sum follows. As soon as one client of one round is below C the size of S
-shows in the norms of the sums. Where all are always clipped only the direction of S does, and its size is guessed from
-the public bound on the features: that of entries uniform within it, with a standard deviation of a factor e.
+Clients send messages linear in their Gram matrix S_i, which is taken as share_i S, with S the pooled matrix and share_i
+the client's public share of the rows. Let c_k be the norm that the sum over all clients would have in round k without
+clipping, and C the clipping norm. Client i is then scaled by min(1, C / (share_i c_k)), and the observed norm of the
+sum is about sum_i min(share_i c_k, C). Given an estimate of S up to scale, the scale is the one that explains the
+observed norms best, averaged over its posterior.
+
+The norms determine the scale as soon as one client of one round is below C. Where all are clipped in all rounds they do
+not, and the prior decides: tr S is that of features uniform within their public bound b, rows x features x b^2 / 3,
+with log-normal uncertainty of a factor e.
 """
 
 from __future__ import annotations
@@ -19,21 +24,25 @@ from securefed.attacks._base import RoundView
 from securefed.attacks._gram.observed_rounds import Members
 
 _SIZES = np.geomspace(1 / 64, 64, 385)[:, None]
-"""Sizes of S that are compared, relative to the estimate."""
+"""Scales of S that are compared, relative to the estimate: a factor 64 either way, in steps of 2 percent."""
 _ALIKE = 0.02
-"""Messages of different clients do not point quite the same way: their sum is shorter by about this share."""
+"""Prior standard deviation of the share by which a sum is shorter than the sum of its messages' norms, because messages
+of different clients are not quite parallel.
+"""
 _MODEL = 0.004
-"""Relative error of the sums' norms beside that, since clients do not hold exact shares of S."""
+"""Relative error of the sums' norms by which rounds differ besides, since clients do not hold exact shares of S. It
+bounds the weight of rounds whose noise is small or zero.
+"""
 
 
 @dataclass(frozen=True)
 class ClippedSums:
-    """The public facts of clipped sums.
+    """What is publicly known of the clipped sums of K rounds.
 
     Attributes:
-        limits: C of the part of a message that is used, by round, (K,); infinite without a clip.
-        shares: of S, by round and client, 0 for clients that are not in the sum, (K, clients).
-        trace: guess of tr S from the public bound on the features.
+        limits: clipping norm C of the tensors that are used, (K,); infinite without clipping.
+        shares: share_i of each client, 0 where the client is not in the sum, (K, clients).
+        trace: prior guess of tr S from the public bound on the features.
     """
 
     limits: Array
@@ -42,47 +51,58 @@ class ClippedSums:
 
     @classmethod
     def of(cls, limits: Array, members: Sequence[Members], public: Public) -> ClippedSums:
-        """Return the facts of sums of these members, S being that of all of them together."""
-        clients = sorted(frozenset().union(*members))
-        whole = sum(public.rows[client] for client in clients)
-        shares = np.array([[public.rows[client] * (client in own) for client in clients] for own in members]) / whole
-        return cls(limits, shares, whole * public.features * public.feature_bound**2 / 3)
-
-    def factors(self, sizes: Array, seen: Array, errors: Array, trace: float) -> tuple[float, Array]:
-        """Estimate the size of S, and what part of S the sums show.
+        """Collect the public facts of the rounds.
 
         Args:
-            sizes: norms that a sum of all clients would have without the clip, by the estimate of S, (K,).
-            seen: squared norms of the sums, less the noise's, (K,).
-            errors: standard deviations of `seen`, (K,).
-            trace: of the estimate of S.
+            limits: clipping norms, (K,).
+            members: the clients of each round's sum.
+            public: the clients' public numbers of rows, and the bound on the features.
+        """
+        clients = sorted(frozenset().union(*members))
+        total_rows = sum(public.rows[client] for client in clients)
+        shares = (
+            np.array([[public.rows[client] * (client in present) for client in clients] for present in members])
+            / total_rows
+        )
+        return cls(limits, shares, total_rows * public.features * public.feature_bound**2 / 3)
+
+    def factors(self, sizes: Array, squares: Array, errors: Array, trace: float) -> tuple[float, Array]:
+        """Estimate the scale of S and the part of S that each clipped message contributes.
+
+        Args:
+            sizes: c_k by the estimate of S, (K,).
+            squares: squared norms of the sums, less the noise's expected part, (K,).
+            errors: standard deviations of `squares`, (K,).
+            trace: trace of the estimate of S.
 
         Returns:
-            The factor by which S is larger than its estimate, and the part of the larger S that the sums show, by round
-            and client, (K, clients).
+            The factor by which S is larger than its estimate, and, for S of that scale, share_i times the clip factor
+            of client i in round k, (K, clients).
         """
-        each = self.shares * sizes[:, None]
-        expected = np.stack([np.minimum(size * each, self.limits[:, None]).sum(axis=1) for size in _SIZES]) ** 2
-        weights = 1 / (errors**2 + (2 * _MODEL * seen) ** 2)
+        norms = self.shares * sizes[:, None]
+        expected = np.stack([np.minimum(size * norms, self.limits[:, None]).sum(axis=1) for size in _SIZES]) ** 2
+        weights = 1 / (errors**2 + (2 * _MODEL * squares) ** 2)
         # the sums are shorter by one share in all rounds, likely small and never negative
-        own, sure = expected * weights, (2 * _ALIKE) ** -2
-        shorter = np.minimum((own @ seen + sure) / (np.sum(own * expected, axis=1) + sure), 1.0)
-        cost = np.sum(weights * (shorter[:, None] * expected - seen) ** 2, axis=1) + sure * (1 - shorter) ** 2
+        weighted, prior = expected * weights, (2 * _ALIKE) ** -2
+        shrinkage = np.minimum((weighted @ squares + prior) / (np.sum(weighted * expected, axis=1) + prior), 1.0)
+        cost = np.sum(weights * (shrinkage[:, None] * expected - squares) ** 2, axis=1) + prior * (1 - shrinkage) ** 2
         cost += np.log(_SIZES[:, 0] * trace / self.trace) ** 2
-        odds = np.exp((cost.min() - cost) / 2)
-        scale = float(np.sum(odds / _SIZES[:, 0]) / np.sum(odds / _SIZES[:, 0] ** 2))  # of least relative error
+        likelihoods = np.exp((cost.min() - cost) / 2)
+        scale = float(
+            np.sum(likelihoods / _SIZES[:, 0]) / np.sum(likelihoods / _SIZES[:, 0] ** 2)
+        )  # of least relative error
         return scale, np.minimum(self.shares, (self.limits / (scale * sizes))[:, None])
 
 
-def clip_limit(observation: RoundView, looked_at: Sequence[str]) -> float:
-    """Return C of these tensors together; infinite without a clip.
+def clip_limit(observation: RoundView, tensors: Sequence[str]) -> float:
+    """Return the clipping norm that applies to these tensors together; infinite without clipping.
 
-    C is less than the clip's norm where the clip covers more tensors.
+    Where the clip covers further tensors too, it is the clipping norm times these tensors' share of the observed norm.
     """
     norms = [
-        norm * _norm(observation, looked_at) / max(_norm(observation, names), np.finfo(float).tiny)
+        norm * _norm(observation, tensors) / max(_norm(observation, names), np.finfo(float).tiny)
         for names, norm in observation.clips
-        if set(looked_at) <= set(names)
+        if set(tensors) <= set(names)
     ]
     return min(norms, default=np.inf)
 

@@ -1,4 +1,9 @@
-"""Parametrise an unknown Gram matrix: by its entries, or by a factor where its rank is known to be small."""
+"""Parametrise an unknown (n, n) Gram matrix S for fits that vary S and simulate a client.
+
+`SymmetricMatrices` takes the n (n + 1) / 2 entries of S as parameters. `LowRankFactor` takes the entries of F in
+S = F F^T, which are fewer where the rank of S is known to be small. Both give the derivatives of S by the parameters as
+products dS V, so that a simulation never forms the n x n matrices dS.
+"""
 
 from __future__ import annotations
 

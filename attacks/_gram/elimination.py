@@ -1,7 +1,13 @@
-"""Solve for S from blocks (I - U_k U_k^T) S U_k that leave each U_k^T S U_k unknown.
+"""Solve for a Gram matrix S from blocks G_k = (I - U_k U_k^T) S U_k that leave each Theta_k = U_k^T S U_k unknown.
 
-S U_k = G_k + U_k Theta_k with G_k known and Theta_k symmetric (p x p). S itself is eliminated, and the few entries of
-the Theta_k follow from linear equations. The equations do not see S -> S + c I.
+U_k, (features, p), has known orthonormal columns, and S U_k = G_k + U_k Theta_k with Theta_k symmetric, (p, p). S is
+eliminated: two kinds of linear equations for the Theta_k alone follow from it.
+
+    symmetry of S:                   U_j^T G_k + U_j^T U_k Theta_k = (U_k^T G_j + U_k^T U_j Theta_j)^T   for j < k
+    null vectors of [U_1 .. U_K]:    sum_k (G_k + U_k Theta_k) N_k = 0   where   sum_k U_k N_k = 0
+
+They hold for S + c I as for S, so c must be found otherwise: from equations of the Theta_k themselves, from the trace
+of S, or from the least trace of a positive semidefinite completion. With all S U_k known, S follows by `linear.solve`.
 """
 
 from __future__ import annotations
@@ -17,35 +23,36 @@ from securefed._tensors import Array
 from securefed.attacks._gram.linear import TAU, GramSolution, solve, span
 from securefed.errors import TranscriptError
 
-_NULL = 1e-10
-"""Combinations of the U_k below this share of the largest count as zero, so S of them must vanish."""
-_FIT = 1e-11
-"""Singular values of the equations below this share of the largest count as zero."""
+_NULL_DIRECTION = 1e-10
+"""Singular values of [U_1 .. U_K] below this share of the largest count as zero: their vectors are the N_k."""
+_FIT_CUTOFF = 1e-11
+"""Singular values of the equations for the Theta_k below this share of the largest count as zero."""
 
 
 @dataclass(frozen=True)
 class InnerEquations:
-    """Linear equations of one Theta_k: sum_q theta_q images_q = seen, theta its coordinates in `symmetric_basis`.
+    """Linear equations of one Theta_k: sum_q theta_q images_q = right, with theta_q its coordinates.
 
     Attributes:
-        images: (p (p + 1) / 2, ...), one equation for each further entry.
-        seen: right-hand sides, (...).
+        images: image of each matrix of `symmetric_basis`, (p (p + 1) / 2, ...); every entry beyond the first axis is
+            one equation.
+        right: right-hand sides, (...).
     """
 
     images: Array
-    seen: Array
+    right: Array
 
 
 @dataclass(frozen=True)
 class EliminatedProducts:
-    """S on the observed subspaces, up to S + c I where nothing was observed of the Theta_k themselves.
+    """The products S U_k, or (S + c I) U_k with unknown c where no equations of the Theta_k themselves were given.
 
     Attributes:
         probes: [U_1 .. U_K], (features, K p).
-        products: S of the probes, up to c times them.
-        rank: of the linear system of the Theta_k, with c fixed.
-        unknowns: of that system.
-        condition: of that system.
+        products: [S U_1 .. S U_K], up to c times the probes.
+        rank: rank of the linear system for the Theta_k, with c fixed.
+        unknowns: number of unknowns of that system.
+        condition: condition number of that system.
         residual: relative residual of that system.
     """
 
@@ -64,26 +71,25 @@ class EliminatedProducts:
 def eliminate(
     bases: Sequence[Array], blocks: Sequence[Array], inner: Sequence[InnerEquations] = ()
 ) -> EliminatedProducts:
-    """Solve for the Theta_k.
-
-    U_j^T S U_k is the transpose of U_k^T S U_j for all j < k, and S of a vanishing combination of the U_k vanishes.
+    """Solve for the Theta_k by least squares over the equations of the module.
 
     Args:
         bases: U_k, (features, p) with orthonormal columns.
         blocks: G_k = (I - U_k U_k^T) S U_k.
-        inner: equations of the Theta_k themselves, in order; without them S + c I is not determined.
-
-    Returns:
-        S on the span of the bases.
+        inner: further equations of each Theta_k, in order of k. Without them c is not determined, and the traces of the
+            Theta_k are set to sum to zero.
     """
     U, G = np.stack(bases), np.stack(blocks)
     basis = symmetric_basis(U.shape[2])
     probes = np.hstack(bases)
-    matrix, right = _transposes(U, G, basis)
-    more, more_right = _vanishing(U, G, basis, probes)
-    own, own_right = _seen_inside(inner) if inner else _gauge(len(U), basis)
-    A, b = np.vstack([matrix, more, own]), np.concatenate([right, more_right, own_right])
-    x, _, rank, sv = lstsq(A, b, cond=_FIT)
+    transpose_rows, transpose_right = _transposes(U, G, basis)
+    null_rows, null_right = _vanishing(U, G, basis, probes)
+    inner_rows, inner_right = _inner_block(inner) if inner else _zero_trace(len(U), basis)
+    A, b = (
+        np.vstack([transpose_rows, null_rows, inner_rows]),
+        np.concatenate([transpose_right, null_right, inner_right]),
+    )
+    x, _, rank, sv = lstsq(A, b, cond=_FIT_CUTOFF)
     theta = np.einsum("kq,qab->kab", x.reshape(len(U), -1), basis)
     return EliminatedProducts(
         probes=probes,
@@ -96,15 +102,15 @@ def eliminate(
 
 
 def solve_shifted(
-    seen: EliminatedProducts, *, rows: int = 0, trace: float | None = None, tau: float = TAU
+    eliminated: EliminatedProducts, *, rows: int = 0, trace: float | None = None, tau: float = TAU
 ) -> tuple[GramSolution, float]:
-    """Solve for S, and for the shift c that the equations do not see.
+    """Solve for S and for the shift c, which the elimination leaves open.
 
-    The shift follows from `trace` where that is known and the probes span all features. Elsewhere it is the one whose
-    positive semidefinite completion has the least trace, which favours a low rank.
+    c follows from `trace` where that is known and the probes span all features. Elsewhere it is the c whose positive
+    semidefinite completion has the least trace, which favours a low rank.
 
     Args:
-        seen: S on the probes, up to the shift.
+        eliminated: products of S with the probes, up to the shift.
         rows: upper bound on the rank of S; 0 for none.
         trace: of S, where it is known.
         tau: smallest singular value of the probes that is used, relative to the largest.
@@ -112,32 +118,32 @@ def solve_shifted(
     Returns:
         The solution, and the shift that was added.
     """
-    shift = least_trace_shift(seen, tau)
-    solution = solve(seen.probes, seen.at(shift), tau=tau, rows=rows)
-    if trace is not None and solution.rank == len(seen.probes):
-        shift += (trace - float(np.trace(solution.gram))) / len(seen.probes)
-        solution = solve(seen.probes, seen.at(shift), tau=tau)
+    shift = least_trace_shift(eliminated, tau)
+    solution = solve(eliminated.probes, eliminated.at(shift), tau=tau, rows=rows)
+    if trace is not None and solution.rank == len(eliminated.probes):
+        shift += (trace - float(np.trace(solution.gram))) / len(eliminated.probes)
+        solution = solve(eliminated.probes, eliminated.at(shift), tau=tau)
     return solution, shift
 
 
-def least_trace_shift(seen: EliminatedProducts, tau: float = TAU) -> float:
+def least_trace_shift(eliminated: EliminatedProducts, tau: float = TAU) -> float:
     """Return the c at which the least positive semidefinite completion of S + c I has the least trace.
 
-    With W = Q^T S Q = V diag(l) V^T and b_i = ||(I - Q Q^T) S Q v_i||^2 the completion has trace
-    sum (l_i + c) + sum b_i / (l_i + c), convex in c > -l_min.
+    Q is an orthonormal basis of the probes' span, Q^T S Q = V diag(l) V^T and b_i = ||(I - Q Q^T) S Q v_i||^2. The
+    completion has trace sum_i (l_i + c) + sum_i b_i / (l_i + c), which is convex in c > -min l; its root is bracketed.
 
     Args:
-        seen: S on the probes, up to the shift.
+        eliminated: products of S with the probes, up to the shift.
         tau: smallest singular value of the probes that is used, relative to the largest.
 
     Raises:
         TranscriptError: no direction is more than noise, as where messages do not belong to these broadcasts.
     """
-    part = span(seen.probes, seen.products, tau)
-    if not part.basis.size:
+    probe_span = span(eliminated.probes, eliminated.products, tau)
+    if not probe_span.basis.size:
         raise TranscriptError("No direction of the probes shows more than noise: the messages are of no one matrix.")
-    values, vectors = np.linalg.eigh(part.inner)
-    energy = np.sum((part.outer @ vectors) ** 2, axis=0)
+    values, vectors = np.linalg.eigh(probe_span.inner)
+    energy = np.sum((probe_span.outer @ vectors) ** 2, axis=0)
     scale = float(np.abs(values).max()) + float(np.sqrt(energy.max(initial=0.0))) or 1.0
     low = -float(values[0]) + 1e-13 * scale
 
@@ -171,21 +177,22 @@ def _transposes(U: Array, G: Array, basis: Array) -> tuple[Array, Array]:
     return out.reshape(len(j) * p * p, count * len(basis)), right.reshape(-1)
 
 
-def _gauge(count: int, basis: Array) -> tuple[Array, Array]:
+def _zero_trace(count: int, basis: Array) -> tuple[Array, Array]:
     """Return the equation that fixes the shift: the traces of the Theta_k sum to zero."""
     return np.tile(np.einsum("qaa->q", basis), count)[None, :] / np.sqrt(count), np.zeros(1)
 
 
-def _seen_inside(inner: Sequence[InnerEquations]) -> tuple[Array, Array]:
-    rows = [own.images.reshape(len(own.images), -1).T for own in inner]
-    return block_diag(*rows), np.concatenate([own.seen.reshape(-1) for own in inner])
+def _inner_block(inner: Sequence[InnerEquations]) -> tuple[Array, Array]:
+    """Stack the further equations of all Theta_k, which are block diagonal."""
+    rows = [equations.images.reshape(len(equations.images), -1).T for equations in inner]
+    return block_diag(*rows), np.concatenate([equations.right.reshape(-1) for equations in inner])
 
 
 def _vanishing(U: Array, G: Array, basis: Array, probes: Array) -> tuple[Array, Array]:
     """Return the equations sum_k (G_k + U_k Theta_k) N_k = 0 for the null vectors N of [U_1 .. U_K]."""
     count, features, p = U.shape
     _, s, Vt = np.linalg.svd(probes)
-    N = Vt[int(np.sum(s > _NULL * s[0])) :].reshape(-1, count, p)
+    N = Vt[int(np.sum(s > _NULL_DIRECTION * s[0])) :].reshape(-1, count, p)
     out = np.einsum("kna,qab,mkb->mnkq", U, basis, N, optimize=True)
     right = -np.einsum("kna,mka->mn", G, N)
     return out.reshape(len(N) * features, count * len(basis)), right.reshape(-1)

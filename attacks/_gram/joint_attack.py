@@ -1,4 +1,10 @@
-"""Decide whether sums of non-linear messages can be fitted, and report the fit: shared by FAPS, FedPG and FedPE."""
+"""Reconstruct every client's Gram matrix from sums of non-linear messages: the base class for FAPS, FedPG and FedPE.
+
+A sum of messages that are not linear in the clients' S_i depends on each S_i, not only on their sum. Where the same
+clients are in every round from the first on, and no noise was added, all clients are simulated and their S_i fitted to
+the observed sums (`joint_fit`). This class decides whether a view allows that and reports the fit; a subclass provides
+the simulation of its algorithm.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +28,14 @@ class JointFitProblem:
     """The inputs of a joint fit.
 
     Attributes:
-        sender: simulation of one client; all clients behave alike.
-        seen: the sums of the messages, flat, in the simulation's order.
-        first: parameters of one client to begin with.
+        sender: simulation of one client: its messages as a function of the parameters of its S_i. It serves for all
+            clients, which differ in nothing but S_i.
+        observed: the sums of the messages as one vector, in the simulation's order and units.
+        first: parameters of one client's S_i at which the fit begins.
     """
 
     sender: MemberSimulation
-    seen: Array
+    observed: Array
     first: Array
 
 
@@ -36,14 +43,14 @@ class JointFitProblem:
 class JointAttack(ABC):
     """Fit all clients of a sum at once; every round must hold the same clients, from the first on.
 
-    The value is the sum of the matrices; `diagnostics["clients"]` has them one by one, in no order, since the sums do
-    not show which belongs to which client. A fit is proven where its residual is round-off and its Jacobian in all
-    matrices has full rank; `diagnostics["method"]` says whether it is.
+    The reconstructed value is the sum of the S_i. `diagnostics["clients"]` holds them one by one, in arbitrary order,
+    since the sums do not show which matrix belongs to which client. `diagnostics["method"]` says whether the fit is
+    proven: its residual is round-off, and its Jacobian in the parameters of all S_i has full rank.
 
     Attributes:
         fit_unknowns: largest number of unknowns, clients x features (features + 1) / 2; the cost of a Jacobian grows
             with their cube (300: a tenth of a second).
-        starts: number of disturbed starts.
+        starts: largest number of random starts.
         jacobians: largest number of Jacobians of each start.
     """
 
@@ -58,24 +65,28 @@ class JointAttack(ABC):
         require(self.jacobians >= 1, f"jacobians must be at least 1, not {self.jacobians}")
 
     @abstractmethod
-    def foreign(self, algorithm: object) -> str | None:
+    def why_other_algorithm(self, algorithm: object) -> str | None:
         """Return why the attack does not apply to an algorithm, or `None`."""
 
     @abstractmethod
     def size(self, target: Target, rounds: int) -> tuple[int, int]:
-        """Return the unknowns of one client, and the entries of so many rounds' sums."""
+        """Return the number of unknowns of one client, and the number of observed entries in so many rounds."""
 
     @abstractmethod
-    def sums(self, observed: View, target: Target) -> JointFitProblem:
+    def fit_problem(self, observed: View, target: Target) -> JointFitProblem:
         """Return the inputs of the fit, for a view that `applies` accepts."""
 
-    def finished(self, grams: Array, target: Target, members: Sequence[int]) -> tuple[Array, float]:
-        """Return the matrices as they are reported one by one, and the factor from their sum to the pooled matrix."""
+    def rescaled(self, grams: Array, target: Target, members: Sequence[int]) -> tuple[Array, float]:
+        """Convert the fitted matrices to the units in which they are reported.
+
+        Returns:
+            The clients' matrices, and the factor by which their sum is multiplied to give the reconstructed value.
+        """
         return grams, 1.0
 
     def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
-        reason = self.foreign(target.algorithm) or why_incomplete(observed.rounds) or _noised(observed)
+        reason = self.why_other_algorithm(target.algorithm) or why_incomplete(observed.rounds) or _noised(observed)
         if reason is not None:
             return reason
         members = observed.rounds[0].members
@@ -92,25 +103,27 @@ class JointAttack(ABC):
         return None
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Fit the clients' matrices and report their sum."""
+        """Fit the clients' Gram matrices and report their sum."""
         reason = self.applies(target, observed)
         if reason is not None:
             raise TranscriptError(reason)
         members = sorted(observed.rounds[0].members)
-        sums = self.sums(observed, target)
-        senders = [sums.sender] * len(members)
-        found = fit_jointly(senders, sums.seen, sums.first, starts=self.starts, jacobians=self.jacobians, rng=rng)
-        grams, factor = self.finished(found.grams, target, members)
+        problem = self.fit_problem(observed, target)
+        senders = [problem.sender] * len(members)
+        fit = fit_jointly(
+            senders, problem.observed, problem.first, starts=self.starts, jacobians=self.jacobians, rng=rng
+        )
+        grams, factor = self.rescaled(fit.grams, target, members)
         return Reconstruction(
             secret=self.secret,
             value=factor * grams.sum(axis=0),
-            residual=found.residual,
-            rank=found.rank,
-            unknowns=found.unknowns,
-            condition=found.condition,
+            residual=fit.residual,
+            rank=fit.rank,
+            unknowns=fit.unknowns,
+            condition=fit.condition,
             diagnostics={
-                "method": "fitted" if found.proven else "fitted, not proven",
-                "starts": found.starts,
+                "method": "fitted" if fit.proven else "fitted, not proven",
+                "starts": fit.starts,
                 "clients": grams,
             },
             members=frozenset(members),
@@ -118,7 +131,7 @@ class JointAttack(ABC):
 
 
 def _noised(observed: View) -> str | None:
-    """Return a reason not to try where noise was added: a fit cannot tell single clients apart in noise."""
+    """Return a refusal where noise was added, since it hides the differences between clients; else `None`."""
     if any(o.noise.get(name) for o in observed.rounds for name in o.message):
-        return "Noise was added to the messages, which hides by what single clients differ."
+        return "Noise was added to the messages, which hides the differences between single clients."
     return None

@@ -23,15 +23,15 @@ from securefed.attacks._fitting.levenberg_marquardt import (
 )
 
 GOAL, PROOF = 3e-13, 1e-9
-"""Relative residual at which the fit stops, and relative residual below which it counts as proven, if its Jacobian has
-full rank.
+"""Relative residual at which the fit stops (about round-off of double precision), and relative residual below which it
+counts as proven, if its Jacobian has full rank.
 """
 _FULL_RANK = 1e-11
 """Singular values below this share of the largest, columns scaled to unit length, count as zero."""
 _PATIENCE = StallLimit(1e-8, far=10, close=None)
 """A fit ends when ten Jacobians have not halved its residual while that is above 1e-8."""
-_TIED = 40
-"""Largest number of Jacobians for the fit of equal clients, which is a start and need not be accurate."""
+_EQUAL_CLIENT_JACOBIANS = 40
+"""Largest number of Jacobians for the fit of equal clients. It only gives a start and need not be accurate."""
 
 
 class MemberSimulation(Protocol):
@@ -48,7 +48,7 @@ class MemberSimulation(Protocol):
         ...
 
     def sent(self, x: Array) -> Array:
-        """Return the client's messages as one vector, in the units of the sums; NaN where the simulation fails."""
+        """Return the client's simulated messages as one vector, in the units of the sums; NaN where that fails."""
         ...
 
     def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
@@ -88,38 +88,39 @@ class JointFit:
 
 def fit_jointly(
     senders: Sequence[MemberSimulation],
-    seen: Array,
+    observed: Array,
     first: Array,
     *,
     starts: int,
     jacobians: int,
     rng: np.random.Generator,
 ) -> JointFit:
-    """Fit all clients to the sums.
+    """Fit the Gram matrices of all clients to the sums, by Levenberg-Marquardt.
 
     The fit first assumes that all clients have the same matrix, and finds the one that explains the sums best. At this
-    point all clients have the same derivative, so the search could not separate them: it is a saddle. Random changes
-    that leave the sum of the parameters as it is are therefore added before each fit, of three sizes in turn.
+    point all clients have the same derivative, so the search could not separate them: it is a saddle. Each start
+    therefore adds random changes that leave the sum of the parameters as it is. Their size per parameter is .03, .09
+    and .27, in turn, of the common matrix's: it is not known beforehand by how much the clients differ.
 
     Args:
         senders: simulations of the clients, with parameters of one kind.
-        seen: the observed sums, as one vector.
+        observed: the observed sums, as one vector.
         first: parameters of one client from which the fit of equal clients starts.
         starts: largest number of random starts; the search ends earlier when a fit is proven.
         jacobians: largest number of Jacobians for each start.
         rng: source of the random starts.
     """
-    scale = float(np.linalg.norm(seen)) or 1.0
-    problem = _SumOfClients(senders, seen, scale)
-    common = _equal_clients(senders, seen, scale, first)
+    scale = float(np.linalg.norm(observed)) or 1.0
+    problem = _SumOfClients(senders, observed, scale)
+    common = _equal_clients(senders, observed, scale, first)
     best = LeastSquaresFit(np.tile(common, len(senders)), np.inf, 0, problem.linearised)
-    tried = 0
-    while tried < starts and not best.norm < PROOF:
-        spread = 0.03 * 3.0 ** (tried % 3) * float(np.linalg.norm(common)) / np.sqrt(len(common))
+    starts_tried = 0
+    while starts_tried < starts and not best.norm < PROOF:
+        spread = 0.03 * 3.0 ** (starts_tried % 3) * float(np.linalg.norm(common)) / np.sqrt(len(common))
         moves = rng.normal(size=(len(senders), len(common)))
         moves -= moves.mean(axis=0)  # the sum of the parameters stays as it is
         start = (common + spread * moves).reshape(-1)
-        found = levenberg_marquardt(
+        fit = levenberg_marquardt(
             problem.linearised,
             start,
             steps=jacobians,
@@ -128,12 +129,12 @@ def fit_jointly(
             patience=_PATIENCE,
             stepper=GeodesicAcceleration(problem.residual),
         )
-        best = min(best, found, key=lambda fit: fit.norm)
-        tried += 1
+        best = min(best, fit, key=lambda fit: fit.norm)
+        starts_tried += 1
     unknowns = sum(sender.determined for sender in senders)
     rank, condition = jacobian_rank(problem.linearised(best.point)[1], unknowns)
     grams = np.stack([sender.gram(x) for sender, x in zip(senders, problem.parts(best.point), strict=True)])
-    return JointFit(grams, best.norm, rank, unknowns, condition, tried)
+    return JointFit(grams, best.norm, rank, unknowns, condition, starts_tried)
 
 
 def jacobian_rank(jacobian: Array, largest: int) -> tuple[int, float]:
@@ -149,7 +150,7 @@ class _SumOfClients:
     """The difference of simulated and observed sums, as a function of all clients' parameters."""
 
     senders: Sequence[MemberSimulation]
-    seen: Array
+    observed: Array
     scale: float
 
     def parts(self, x: Array) -> list[Array]:
@@ -157,19 +158,24 @@ class _SumOfClients:
 
     def residual(self, x: Array) -> Array:
         sent = [sender.sent(part) for sender, part in zip(self.senders, self.parts(x), strict=True)]
-        return np.asarray((np.sum(sent, axis=0) - self.seen) / self.scale)
+        return np.asarray((np.sum(sent, axis=0) - self.observed) / self.scale)
 
     def linearised(self, x: Array) -> tuple[Array, Array]:
         pairs = [sender.sent_and_tangents(part) for sender, part in zip(self.senders, self.parts(x), strict=True)]
-        residual = (np.sum([sent for sent, _ in pairs], axis=0) - self.seen) / self.scale
+        residual = (np.sum([sent for sent, _ in pairs], axis=0) - self.observed) / self.scale
         return residual, np.hstack([tangents for _, tangents in pairs]) / self.scale
 
 
-def _equal_clients(senders: Sequence[MemberSimulation], seen: Array, scale: float, first: Array) -> Array:
+def _equal_clients(senders: Sequence[MemberSimulation], observed: Array, scale: float, first: Array) -> Array:
     """Fit one client to the mean of the clients' messages; return `first` where the fit fails."""
     count = len(senders)
-    one = _SumOfClients(senders[:1], seen / count, scale / count)
-    found = levenberg_marquardt(
-        one.linearised, first, steps=_TIED, goal=GOAL, residual=one.residual, patience=StallLimit(0.0, far=5)
+    one = _SumOfClients(senders[:1], observed / count, scale / count)
+    fit = levenberg_marquardt(
+        one.linearised,
+        first,
+        steps=_EQUAL_CLIENT_JACOBIANS,
+        goal=GOAL,
+        residual=one.residual,
+        patience=StallLimit(0.0, far=5),
     )
-    return found.point if np.isfinite(found.norm) else first
+    return fit.point if np.isfinite(fit.norm) else first

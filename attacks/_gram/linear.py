@@ -1,9 +1,12 @@
-"""Solve Y = S Z + noise for a symmetric, positive semidefinite S.
+"""Solve Y = S Z + noise for a symmetric, positive semidefinite S, given the probes Z and the products Y.
 
-The stacked Z_k are numerically dependent since the iteration converges, so each direction of their span is known with
-its own precision. The noise (round-off, fixed point, differential privacy) is estimated from the asymmetry of what
-should be symmetric, and from the precision of the messages' numbers. Directions that hold only noise are left out, the
-rest are weighted by their precision. The normal equations are never formed: they would square a condition of 1e13.
+With the singular value decomposition Z = U diag(s) V^T, B = Y V diag(1/s) estimates S U, column by column with noise
+of size 1 / s_i. The stacked bases of a converging iteration are numerically dependent, so the s_i span many decades.
+The noise (round-off, fixed point, differential privacy) is estimated from U^T B - (U^T B)^T, which vanishes without
+noise, and from the known precision of the messages' numbers. Directions that hold only noise are left out; Q is the
+rest of U. Q^T S Q is the average of U^T B and its transpose, weighted by precision, (I - Q Q^T) S Q is (I - Q Q^T) B,
+and the unobserved block (I - Q Q^T) S (I - Q Q^T) is completed by Nystrom's method, which is exact where S has at most
+the rank of Q^T S Q. The normal equations are never formed: they would square a condition number of up to 1e13.
 """
 
 from __future__ import annotations
@@ -21,14 +24,14 @@ ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 TAU = 1e-13
 """Singular values of the probes below this share of the largest are round-off of double precision."""
 _FACTORS = (1.0, 1.25, 1.6, 2.0, 3.0)
-"""Numbers of directions to try for an S of known rank, in units of that rank."""
+"""Numbers of directions to try for an S of known rank, in units of that rank. The residual chooses among them."""
 _SIGNAL = 4.0
-"""A direction is kept where its column of S Q has at least this times the energy of noise alone. It trades signal left
+"""A direction is kept where its column of S U has at least this times the energy of noise alone. It trades signal left
 out against noise let in. Tuned on SSI of digits in float32, float16 and under Gaussian noise, where the errors are
 within a fifth of those of the best truncation.
 """
-_TOLD = 4.0
-"""The precision of the messages' numbers counts as much as this many observed asymmetries."""
+_PRIOR_PAIRS = 4.0
+"""Weight of the prior size of the noise, in observed asymmetries: the prior dominates where fewer were observed."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +57,15 @@ class GramSolution:
 
 @dataclass(frozen=True)
 class ProbeSpan:
-    """The span of the probes, and S on it.
+    """The directions of the probes' span whose image under S is more than noise, and these images.
 
     Attributes:
         basis: Q, (features, r) with orthonormal columns.
         image: B ~ S Q, (features, r).
         spread: standard deviation of an entry of each column of B, (r,).
-        singular: singular values of the probes over the errors of their products, descending, (r,).
+        singular: singular values of the probes, columns divided by their products' errors, descending, (r,).
         noise: standard deviation of an entry of the products.
-        lost: directions that are left out, as they hold only noise.
+        lost: number of directions left out because they hold only noise.
     """
 
     basis: Array
@@ -90,22 +93,23 @@ class ProbeSpan:
 
 
 def span(probes: Array, products: Array, tau: float = TAU, errors: Array | None = None) -> ProbeSpan:
-    """Return the directions of the probes whose image in the products is more than noise.
+    """Return the directions of the probes' span whose image under S is more than noise, with these images.
 
     Args:
         probes: Z, (features, columns).
         products: Y ~ S Z, (features, columns).
         tau: smallest singular value that is used, relative to the largest.
-        errors: standard deviation of each column of the products, (columns,); without it all are taken as equal and
-            their size as unknown. The asymmetry decides between these errors and one size for all.
+        errors: standard deviation of an entry of each column of the products, (columns,), from the precision of their
+            numbers; they are used where they make the observed asymmetry likelier than one size for all columns does.
+            Without `errors` all columns are taken to have the same, unknown one.
     """
-    sizes = np.ones(products.shape[1]) if errors is None else _likelier(probes, products, errors)
+    sizes = np.ones(products.shape[1]) if errors is None else _likelier_errors(probes, products, errors)
     U, s, Vt = np.linalg.svd(probes / sizes, full_matrices=False)
-    kept = s > tau * s[0]
-    U, s, Vt = U[:, kept], s[kept], Vt[kept]
+    significant = s > tau * s[0]
+    U, s, Vt = U[:, significant], s[significant], Vt[significant]
     B = (products / sizes @ Vt.T) / s
-    unit, own = _noise(U.T @ B, s, told=errors is not None)
-    visible = np.sum(B**2, axis=0) >= _SIGNAL * len(U) * (own / s) ** 2
+    unit, column_noise = _noise(U.T @ B, s, errors_known=errors is not None)
+    visible = np.sum(B**2, axis=0) >= _SIGNAL * len(U) * (column_noise / s) ** 2
     noise = unit * float(np.sqrt(np.mean(sizes**2)))
     return ProbeSpan(U[:, visible], B[:, visible], unit / s[visible], s[visible], noise, int(np.sum(~visible)))
 
@@ -121,46 +125,47 @@ def solve(
 ) -> GramSolution:
     """Estimate S from `products` ~ S `probes`.
 
-    The estimate is exact up to round-off where the probes span all features, or (`psd`) at least the range of S.
-    Elsewhere `residual` does not tell how good it is.
+    The estimate is exact up to round-off where the probes span all features, or (`psd`) where their image under S spans
+    the range of S. Elsewhere `residual` does not tell how good the estimate is.
 
     Args:
         probes: Z, (features, columns).
         products: Y, (features, columns).
-        estimator: `minimum-norm` (the paper's), `symmetric` (least squares over symmetric S, zero on what was not
-            observed) or `psd` (`symmetric`, and the unobserved block completed from S >= 0 by Nystrom's method).
+        estimator: `minimum-norm` (B Q^T, the FAPS paper's), `symmetric` (least squares over symmetric S, with the
+            unobserved block zero) or `psd` (`symmetric`, with the unobserved block completed by Nystrom's method, then
+            projected on positive semidefinite matrices of rank at most `rows`).
         tau: smallest singular value of the probes that is used, relative to the largest.
         rows: public bound on the rank of S (rows of the data); 0 for none.
         errors: standard deviation of each column of the products, as for `span`.
     """
-    whole = span(probes, products, tau, errors)
-    counts = _enough(len(whole.spread), rows) if estimator == "psd" else (len(whole.spread),)
+    probe_span = span(probes, products, tau, errors)
+    counts = _direction_counts(len(probe_span.spread), rows) if estimator == "psd" else (len(probe_span.spread),)
     return min(
-        (_solution(whole.first(count), probes, products, estimator, rows) for count in counts),
+        (_solution(probe_span.first(count), probes, products, estimator, rows) for count in counts),
         key=lambda solution: solution.residual,
     )
 
 
-def _enough(directions: int, rows: int) -> tuple[int, ...]:
-    """Return how many directions to try: all, and where S is known to be of rank `rows`, fewer.
+def _direction_counts(directions: int, rows: int) -> tuple[int, ...]:
+    """Return the numbers of leading directions to try: all, and fewer where S is known to have rank at most `rows`.
 
-    A matrix of that rank follows from `rows` directions. Later ones have ever smaller singular values and add next to
-    nothing but rounding, by which Nystrom's method divides. The residual over all observations decides.
+    A matrix of that rank follows from `rows` directions. Further ones have ever smaller singular values, so that they
+    add mostly rounding errors, which Nystrom's method magnifies. The caller takes the number of least residual.
     """
     if not 0 < rows < directions:
         return (directions,)
     return tuple(sorted({min(directions, round(rows * factor)) for factor in _FACTORS} | {directions}))
 
 
-def _solution(seen: ProbeSpan, probes: Array, products: Array, estimator: Estimator, rows: int) -> GramSolution:
-    gram = _assemble(seen, estimator, rows)
+def _solution(probe_span: ProbeSpan, probes: Array, products: Array, estimator: Estimator, rows: int) -> GramSolution:
+    gram = _assemble(probe_span, estimator, rows)
     scale = float(np.linalg.norm(products)) or 1.0
     return GramSolution(
         gram=gram,
-        rank=len(seen.singular),
-        lost=seen.lost,
-        condition=float(seen.singular[0] / seen.singular[-1]) if len(seen.singular) else float("nan"),
-        noise=seen.noise,
+        rank=len(probe_span.singular),
+        lost=probe_span.lost,
+        condition=float(probe_span.singular[0] / probe_span.singular[-1]) if len(probe_span.singular) else float("nan"),
+        noise=probe_span.noise,
         residual=float(np.linalg.norm(gram @ probes - products)) / scale,
     )
 
@@ -174,72 +179,80 @@ def nearest_psd(matrix: Array, rank: int = 0) -> Array:
     return np.asarray((vectors * values) @ vectors.T)
 
 
-def _assemble(seen: ProbeSpan, estimator: Estimator, rows: int) -> Array:
-    Q = seen.basis
+def _assemble(probe_span: ProbeSpan, estimator: Estimator, rows: int) -> Array:
+    """Put S together from its blocks on the span and beside it."""
+    Q = probe_span.basis
     if estimator == "minimum-norm":
-        return np.asarray(seen.image @ Q.T)
-    cross = seen.outer @ Q.T
-    symmetric = Q @ seen.inner @ Q.T + cross + cross.T
+        return np.asarray(probe_span.image @ Q.T)
+    cross = probe_span.outer @ Q.T
+    symmetric = Q @ probe_span.inner @ Q.T + cross + cross.T
     if estimator == "symmetric" or not Q.size:
         return np.asarray(symmetric)
-    unseen = _complete(seen, rows)
-    return nearest_psd(symmetric + unseen @ unseen.T, rows)
+    unobserved = _unobserved_factor(probe_span, rows)
+    return nearest_psd(symmetric + unobserved @ unobserved.T, rows)
 
 
-def _complete(seen: ProbeSpan, rows: int) -> Array:
+def _unobserved_factor(probe_span: ProbeSpan, rows: int) -> Array:
     """Return G with (I - Q Q^T) S (I - Q Q^T) ~ G G^T, by Nystrom's method as a ridge regression with known noise.
 
-    S = F F^T, so (I - Q Q^T) S Q = G F_Q^T + noise, where F_Q F_Q^T = Q^T S Q. The noise differs by column, and a row
-    of G has about the size of the smaller observed directions.
+    With S = F F^T, F_Q = Q^T F and G = (I - Q Q^T) F, the observed (I - Q Q^T) S Q is G F_Q^T + noise, where
+    F_Q F_Q^T = Q^T S Q is known. The noise differs by column. The ridge is a prior: the mean square of an entry of G is
+    the median eigenvalue of Q^T S Q over the number of directions.
     """
-    values, vectors = np.linalg.eigh(seen.inner)
+    values, vectors = np.linalg.eigh(probe_span.inner)
     values, vectors = values[-rows:], vectors[:, -rows:]  # all of them where rows is 0
-    good = values > 1e-14 * np.max(values, initial=0.0)
-    factor = vectors[:, good] * np.sqrt(values[good])
+    significant = values > 1e-14 * np.max(values, initial=0.0)
+    factor = vectors[:, significant] * np.sqrt(values[significant])
     if not factor.size:
-        return np.zeros((len(seen.basis), 0))
-    prior = np.median(values[good]) / len(seen.spread)
-    precision = 1 / np.maximum(seen.spread, np.finfo(float).eps * float(np.linalg.norm(seen.image)))[:, None]
+        return np.zeros((len(probe_span.basis), 0))
+    prior = np.median(values[significant]) / len(probe_span.spread)
+    precision = (
+        1 / np.maximum(probe_span.spread, np.finfo(float).eps * float(np.linalg.norm(probe_span.image)))[:, None]
+    )
     u, d, vt = np.linalg.svd(precision * factor, full_matrices=False)
     gain = d / (d**2 + 1 / prior)
-    return np.asarray(((vt.T * gain) @ (u.T @ (precision * seen.outer.T))).T)
+    return np.asarray(((vt.T * gain) @ (u.T @ (precision * probe_span.outer.T))).T)
 
 
-def _noise(W: Array, s: Array, told: bool) -> tuple[float, Array]:
-    """Estimate the noise of a product, and of each column of S Q, from W - W^T with W = Q^T S Q.
+def _noise(W: Array, s: Array, errors_known: bool) -> tuple[float, Array]:
+    """Estimate the noise of the products from the asymmetry W - W^T of W, which estimates U^T S U.
 
-    Entry (i, j) of the asymmetry has variance 1 / s_i^2 + 1 / s_j^2 in units of the noise, and with i < j column j is
-    the less precise one. So the noise of a column is measured in that column, whatever the noise of the others.
+    Where every entry of the products has noise of standard deviation 1, entry (i, j) of the asymmetry has variance
+    1 / s_i^2 + 1 / s_j^2. Of i < j, j is the less precise direction, so its noise shows in the entries (i, j).
 
     Args:
-        W: Q^T S Q, (r, r).
-        s: singular values, (r,).
-        told: whether the unit is that of known errors, so that 1 is expected before anything is observed.
+        W: U^T B, (r, r).
+        s: singular values, descending, (r,).
+        errors_known: whether products were divided by known errors, so that 1 is expected before anything is observed.
+
+    Returns:
+        The standard deviation over all entries, and that estimated for each direction by itself, (r,).
     """
     squares = np.triu((W - W.T) ** 2 / (s**-2 + s[:, None] ** -2), 1)
-    pairs, prior = len(s) * (len(s) - 1) / 2, _TOLD if told else 0.0
+    pairs, prior = len(s) * (len(s) - 1) / 2, _PRIOR_PAIRS if errors_known else 0.0
     unit = np.sqrt((prior + squares.sum()) / (prior + pairs)) if prior + pairs else 0.0
-    return float(unit), np.sqrt((_TOLD * unit**2 + squares.sum(axis=0)) / (_TOLD + np.arange(len(s))))
+    return float(unit), np.sqrt((_PRIOR_PAIRS * unit**2 + squares.sum(axis=0)) / (_PRIOR_PAIRS + np.arange(len(s))))
 
 
-def _likelier(probes: Array, products: Array, errors: Array) -> Array:
+def _likelier_errors(probes: Array, products: Array, errors: Array) -> Array:
     """Return `errors`, or their root mean square for all columns: whichever makes the asymmetry of Z^T Y more likely.
 
-    Entry (c, d) of the asymmetry has variance e_c^2 + e_d^2, in a free unit, for Z of unit columns. Solving in double
-    precision adds errors of one size, which are all that counts in messages of that precision.
+    For Z of unit columns entry (c, d) of Z^T Y - Y^T Z has variance e_c^2 + e_d^2, up to a common factor that is
+    estimated. Computing in double precision adds an error of the same size to all columns, which dominates where the
+    messages have that precision too.
     """
     solving = float(np.finfo(float).eps * np.linalg.norm(products, axis=0).max())
-    own = np.hypot(errors, solving)
-    even = np.full(len(own), np.sqrt(np.mean(own**2)))
+    with_solving = np.hypot(errors, solving)
+    equal = np.full(len(with_solving), np.sqrt(np.mean(with_solving**2)))
     inner = probes.T @ products
     i, j = np.triu_indices(len(inner), 1)
     squares = (inner[i, j] - inner[j, i]) ** 2
-    if not len(i) or not own.all():
-        return even
+    if not len(i) or not with_solving.all():
+        return equal
 
-    def surprise(sizes: Array) -> float:
+    def negative_log_likelihood(sizes: Array) -> float:
         variances = sizes[i] ** 2 + sizes[j] ** 2
-        unit = (_TOLD + np.sum(squares / variances)) / (_TOLD + len(i))
+        unit = (_PRIOR_PAIRS + np.sum(squares / variances)) / (_PRIOR_PAIRS + len(i))
         return float(np.sum(np.log(unit * variances) + squares / (unit * variances)))
 
-    return min((own, even), key=surprise)
+    return min((with_solving, equal), key=negative_log_likelihood)

@@ -1,6 +1,8 @@
-"""Reconstruct a client's Gram matrix from rounds of LocalPower with several local products.
+"""Reconstruct a client's Gram matrix S from rounds of LocalPower with q > 1 local products.
 
-The attack `gram/power` reads only rounds with one local product.
+In such a round a client multiplies the received basis Z by S q times, orthonormalising in between, and sends the last
+product. `repeated_products` solves for S^q from the symmetry of S^q, takes the q-th root, and fits S to the messages.
+Rounds with q = 1 are linear in S; the attack `gram/power` reads them.
 """
 
 from __future__ import annotations
@@ -83,8 +85,8 @@ class LocalPowerGram:
         rows = rows_of(members, target.public)
         rounds = _rounds(observed, members, target)
         estimate = root(_most_rounds(rounds), rows)
-        found = self._fitted(rounds, estimate, rows)
-        gram, fitted = (estimate, None) if found is None else found
+        fit_result = self._fitted(rounds, estimate, rows)
+        gram, fitted = (estimate, None) if fit_result is None else fit_result
         method = "root" if fitted is None else "fitted" if fitted.proven else "fitted, not proven"
         return Reconstruction(
             secret=self.secret,
@@ -106,18 +108,21 @@ class LocalPowerGram:
         if rank > min(self.fit_features, products.shape[1]):
             return None
         frame = np.linalg.svd(products, full_matrices=False)[0][:, :rank]
-        inside = [LocalPowerRound(frame.T @ r.probe, frame.T @ r.product, r.steps, r.captured) for r in rounds]
-        found = polish(inside, frame.T @ estimate @ frame, self.jacobians)
-        return frame @ found.gram @ frame.T, found
+        reduced = [LocalPowerRound(frame.T @ r.probe, frame.T @ r.product, r.steps, r.captured) for r in rounds]
+        fit = polish(reduced, frame.T @ estimate @ frame, self.jacobians)
+        return frame @ fit.gram @ frame.T, fit
 
 
 def _members(observed: View) -> frozenset[int] | None:
-    """Return the most frequent set of clients that includes the target, among rounds whose broadcast is known."""
+    """Return the set of clients that includes the target and has most rounds with a known broadcast."""
     return most_frequent_members(rounds_by_members(o for o in observed.rounds if o.broadcast), observed.target)
 
 
 def _rounds(observed: View, members: frozenset[int], target: Target) -> list[LocalPowerRound]:
-    """Return the client's messages, without the columns beyond the rank of S, which are orthonormalised round-off."""
+    """Return the client's messages.
+
+    Columns beyond the number of rows, which bounds the rank of S, are orthonormalised round-off and are left out.
+    """
     rows = rows_of(members, target.public)
     return [_round(o, rows) for o in observed.rounds if o.broadcast and o.members == members]
 

@@ -1,4 +1,8 @@
-"""Select the observed rounds that an attack on Gram matrices can use together, and read their products S Z."""
+"""Select the observed rounds that an attack on Gram matrices can use together, and read their products S Z.
+
+In the PCA methods the server broadcasts a basis Z, (features, rank), and clients with Gram matrix S_i send S_i Z or a
+function of it. A view shows a sum over a set of clients, whose S is the sum of their S_i, if the message is linear.
+"""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ Orthonormalisation by Gram-Schmidt multiplies by an upper triangular matrix from
 an unknown triangular R_k, (p, p). S^q is symmetric, so Z_j^T Y_k R_k is the transpose of Z_k^T Y_j R_j for all j and k:
 these linear equations determine all R_k up to one common factor. With the products S^q Z_k known up to this factor, S^q
 follows as S does from subspace iteration, S is its q-th root, and the factor follows from the scalar tr(Z^T S Z), which
-clients send for the stop rule. The root magnifies round-off of the small eigenvalues, so that S is finally fitted to
-the messages by simulating them.
+clients send for the stop rule. The root magnifies round-off of the small eigenvalues, so S is finally fitted to the
+messages by simulating the client (Levenberg-Marquardt).
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from securefed.errors import DivergenceError
 
 GOAL, PROOF = 1e-13, 1e-9
 """Relative residual at which the fit stops, and relative residual below which it counts as proven."""
-_NULL = 1e-10
+_NULL_DIRECTION = 1e-10
 """Singular values of [Z_1 .. Z_K] below this share of the largest count as zero."""
 _FULL_RANK = 1e-12
 """Singular values of the Jacobian below this share of the largest count as zero."""
-_HIDDEN = 1e-3
-"""A fit is proven only where residual times condition number, a bound on the relative error of S, is below this."""
+_LARGEST_ERROR = 1e-3
+"""A fit is proven only where residual times condition number, a first-order bound on the relative error of S, is below
+this.
+"""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class RepeatedProductsFit:
     @property
     def proven(self) -> bool:
         """Return whether the residual is round-off and too small for a large error in any direction of S."""
-        return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _HIDDEN
+        return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _LARGEST_ERROR
 
 
 def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> RepeatedProductsFit:
@@ -190,15 +192,15 @@ class RepeatedProducts:
     def linearised(self, x: Array) -> tuple[Array, Array]:
         """Return `residual` and its derivative (equations, parameters)."""
         S = self.coordinates.matrix(x)
-        sent, rows = [], []
+        products, rows = [], []
         for r in self.rounds:
             V, dV = r.start, np.zeros((len(r.start), len(x), r.start.shape[1]))
             for _ in range(r.steps - 1):
                 V, dV = complete(S @ V, left(S, dV) + self.coordinates.times(V))
-            sent.append(S @ V)
+            products.append(S @ V)
             rows.append((left(S, dV) + self.coordinates.times(V)).transpose(0, 2, 1).reshape(-1, len(x)))
         scalars = [self.coordinates.slopes(r.probe @ r.probe.T) for r in self.rounds]
-        return self._stack(S, sent), np.vstack([*rows, scalars])
+        return self._stack(S, products), np.vstack([*rows, scalars])
 
     def _last(self, S: Array, r: LocalPowerRound) -> Array:
         """Return V of the last local product."""
@@ -229,6 +231,6 @@ def _vanishing(Z: Array, Y: Array, triangles: Array) -> Array:
     """Return the equations sum_k S^q Z_k N_k = sum_k Y_k R_k N_k = 0 for the null vectors N of [Z_1 .. Z_K]."""
     count, features, p = Z.shape
     _, s, Vt = np.linalg.svd(np.hstack(list(Z)))
-    N = Vt[int(np.sum(s > _NULL * s[0])) :].reshape(-1, count, p)
+    N = Vt[int(np.sum(s > _NULL_DIRECTION * s[0])) :].reshape(-1, count, p)
     out = np.einsum("kna,qab,mkb->mnkq", Y, triangles, N, optimize=True)
     return np.asarray(out.reshape(len(N) * features, count * len(triangles)))

@@ -1,13 +1,18 @@
-"""Solve Y_k = S Z_k + noise of known size for the positive semidefinite S of least penalty that explains the rounds.
+"""Estimate a Gram matrix S from noisy products Y_k ~ S Z_k and traces t_k ~ tr(Z_k^T S Z_k), noise of known size.
 
-Maximises  -sum_k ||Y_k - S Z_k||^2 / 2 e_k^2 - sum_k (t_k - tr(Z_k^T S Z_k))^2 / 2 f_k^2 - tr(M S)  over S >= 0: a
-Gaussian likelihood, and a prior that favours few and small eigenvalues, as data have. Where noise hides everything
-the solution is 0; as the noise vanishes it is the positive semidefinite completion of least trace, Nystrom's, which
-`linear.solve` computes from exact messages.
+The estimate maximises, over positive semidefinite S,
 
-The likelihood is diagonal in the eigenbasis of H = sum_k Z_k Z_k^T / e_k^2 except for the scalars t_k, a term of low
-rank; the constraint is a cone. So ADMM takes the two in turn, in coordinates in which each direction's precision is
-one.
+    - sum_k ||Y_k - S Z_k||^2 / (2 e_k^2) - sum_k (t_k - tr(Z_k^T S Z_k))^2 / (2 f_k^2) - tr(M S),
+
+with e_k and f_k the standard deviations of the noise: a Gaussian likelihood, and a penalty tr(M S), M diagonal and
+positive, that favours few and small eigenvalues, as data have. Where noise hides everything the estimate is 0; as the
+noise vanishes it tends to the positive semidefinite completion of least trace (Nystrom's), which `linear.solve`
+computes from exact messages. The penalty is lowered in the directions of low precision until the residual is no larger
+than the noise.
+
+The likelihood is diagonal in the eigenbasis of H = sum_k Z_k Z_k^T / e_k^2, up to a low-rank term of the traces, and
+projecting on positive semidefinite matrices is one eigendecomposition. So ADMM alternates between these two, in
+coordinates scaled such that S is observed with about the same precision in all directions.
 """
 
 from __future__ import annotations
@@ -21,18 +26,23 @@ import numpy as np
 from securefed._tensors import Array
 from securefed.attacks._gram.linear import nearest_psd
 
-_EDGE = 0.5
-"""Penalty in units of the largest eigenvalue that noise alone would produce; at this size an eigenvalue of S begins to
-stand out from the noise. Larger values lose more of S, smaller ones let noise in.
+_PENALTY_FACTOR = 0.5
+"""Penalty in units of the largest eigenvalue that noise alone would produce, about the size at which an eigenvalue of S
+begins to stand out from the noise. Larger values lose more of S, smaller ones let noise in.
 """
-_METRIC = 1e-6
-"""Directions of precision below this share of the best are scaled as if they had it."""
-_FLOORS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
-"""The penalty is the same in all directions except those of precision above this share of the best. Precisions that
-span decades need less of it in the directions of low precision; the residual decides.
+_SCALE_FLOOR = 1e-6
+"""Directions whose precision (eigenvalue of H) is below this share of the best are scaled as if they had this share. It
+keeps the coordinates finite where a direction was not observed.
 """
-_SCALARS, _ENTRIES = 60, 2**23
-"""Most rounds whose scalars are used, and numbers that their projectors may hold."""
+_PENALTY_FLOORS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
+"""Penalties that are tried in turn: M is as for the precision of each direction, but at least this share of the best
+precision. With 1 all directions have the same penalty; where precisions span decades, directions of low precision need
+less. The residual decides at which one the search ends.
+"""
+_MOST_TRACES, _MOST_PROJECTOR_ENTRIES = 60, 2**23
+"""Most rounds whose traces are used, and most numbers that their matrices Z_k Z_k^T may hold (64 MiB). Both bound the
+cost of the low-rank term, which grows with the square of the number of traces.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,18 +68,18 @@ class NoisyProducts:
         return float(np.mean(((self.products - gram @ self.bases) / self.errors[:, None, None]) ** 2))
 
     @property
-    def excused(self) -> float:
-        """Return a `mean_square_residual` that noise alone seldom exceeds."""
+    def noise_limit(self) -> float:
+        """Return a `mean_square_residual` that noise alone seldom exceeds: its mean 1 plus two standard deviations."""
         return float(1 + 2 * np.sqrt(2 / self.products.size))
 
 
 @dataclass(frozen=True)
 class ShrinkageEstimate:
-    """S, positive semidefinite, and the multiplier of that constraint, to continue from.
+    """An estimate of S, and the state of ADMM from which a further search may continue.
 
     Attributes:
-        gram: S.
-        dual: the multiplier.
+        gram: the positive semidefinite estimate of S.
+        dual: scaled multiplier of the constraint.
     """
 
     gram: Array
@@ -77,18 +87,24 @@ class ShrinkageEstimate:
 
 
 def shrunk(
-    seen: NoisyProducts, rows: int = 0, *, start: ShrinkageEstimate | None = None, steps: int = 30, relax: bool = True
+    observed: NoisyProducts,
+    rows: int = 0,
+    *,
+    start: ShrinkageEstimate | None = None,
+    steps: int = 30,
+    relax: bool = True,
 ) -> ShrinkageEstimate:
-    """Solve for S of rank at most `rows` (0: any).
+    """Estimate S of rank at most `rows`.
 
     Args:
-        seen: the observed rounds.
-        rows: bound on the rank of S.
-        start: an earlier solution of similar rounds, to continue from.
+        observed: the observed rounds.
+        rows: bound on the rank of S; 0 for none.
+        start: an earlier estimate from similar rounds, to continue from; else the search starts from 0.
         steps: number of ADMM iterations at each penalty.
-        relax: lower the penalty until the residual is no more than the noise; else only the first penalty is used.
+        relax: whether to lower the penalty until the residual is no larger than the noise, and return the estimate of
+            least residual; else only the first penalty is used.
     """
-    likelihood = ProductLikelihood.of(seen)
+    likelihood = ProductLikelihood.of(observed)
     point = dual = np.zeros_like(likelihood.right)
     if start is not None:
         point, dual = likelihood.scaled(start.gram), likelihood.scaled_dual(start.dual)
@@ -98,25 +114,25 @@ def shrunk(
             explained = likelihood.step(point - dual)
             point = nearest_psd(explained + dual - penalty, rows)
             dual = dual + explained - point
-        found = ShrinkageEstimate(likelihood.gram(point), likelihood.dual(dual))
-        square = seen.mean_square_residual(found.gram)
+        solution = ShrinkageEstimate(likelihood.gram(point), likelihood.dual(dual))
+        square = observed.mean_square_residual(solution.gram)
         if square < least or not relax:
-            best, least = found, square
-        if square <= seen.excused or not relax:
+            best, least = solution, square
+        if square <= observed.noise_limit or not relax:
             break
     return best
 
 
 @dataclass(frozen=True)
 class ProductLikelihood:
-    """The quadratic form of the likelihood, in the coordinates T^-1 U^T S U T^-1.
+    """The quadratic form of the likelihood, in the coordinates X = T^-1 U^T S U T^-1.
 
     Attributes:
-        vectors: U, eigenvectors of H.
+        vectors: U, eigenvectors of H, as columns.
         precisions: eigenvalues of H, ascending.
-        scales: the diagonal of T.
-        right: the linear term.
-        bases: T U^T Z_k of the rounds whose scalars are used.
+        scales: diagonal of T, the precisions to the power -1/4, with small ones floored.
+        right: linear term of the products, sym(T U^T [sum_k Y_k Z_k^T / e_k^2] U T).
+        bases: T U^T Z_k of the rounds whose traces are used.
         traces: t_k of these rounds.
         variances: f_k^2 of these rounds.
     """
@@ -130,29 +146,38 @@ class ProductLikelihood:
     variances: Array
 
     @classmethod
-    def of(cls, seen: NoisyProducts) -> ProductLikelihood:
+    def of(cls, observed: NoisyProducts) -> ProductLikelihood:
         """Return the likelihood of these rounds."""
-        weighted = seen.bases / seen.errors[:, None, None] ** 2
-        precisions, vectors = np.linalg.eigh(np.tensordot(weighted, seen.bases, ((0, 2), (0, 2))))
-        scales = np.maximum(precisions, _METRIC * precisions[-1]) ** -0.25
-        pulled = vectors.T @ np.tensordot(seen.products, weighted, ((0, 2), (0, 2))) @ vectors
+        weighted = observed.bases / observed.errors[:, None, None] ** 2
+        precisions, vectors = np.linalg.eigh(np.tensordot(weighted, observed.bases, ((0, 2), (0, 2))))
+        scales = np.maximum(precisions, _SCALE_FLOOR * precisions[-1]) ** -0.25
+        pulled = vectors.T @ np.tensordot(observed.products, weighted, ((0, 2), (0, 2))) @ vectors
         right = (pulled + pulled.T) / 2 * np.outer(scales, scales)
-        count = min(_SCALARS, len(seen.traces), max(1, _ENTRIES // len(vectors) ** 2))
-        used = np.unique(np.linspace(0, len(seen.traces) - 1, count).round().astype(int))
-        bases = (vectors.T @ seen.bases[used]) * scales[:, None]
-        return cls(vectors, precisions, scales, right, bases, seen.traces[used], seen.trace_errors[used] ** 2)
+        count = min(_MOST_TRACES, len(observed.traces), max(1, _MOST_PROJECTOR_ENTRIES // len(vectors) ** 2))
+        used = np.unique(np.linspace(0, len(observed.traces) - 1, count).round().astype(int))
+        bases = (vectors.T @ observed.bases[used]) * scales[:, None]
+        return cls(vectors, precisions, scales, right, bases, observed.traces[used], observed.trace_errors[used] ** 2)
 
     def penalties(self) -> Iterator[Array]:
-        """Yield M, from one that hides noise in every direction to one that hides it in each by itself."""
-        for floor in _FLOORS:
+        """Yield M in these coordinates, one for each of `_PENALTY_FLOORS`.
+
+        The first suppresses the noise of the most precise direction in all directions; the last suppresses in each
+        direction the noise of that direction only.
+        """
+        for floor in _PENALTY_FLOORS:
             level = np.sqrt(2 * len(self.precisions) * np.maximum(self.precisions, floor * self.precisions[-1]))
-            yield np.diag(_EDGE * level * self.scales**2)
+            yield np.diag(_PENALTY_FACTOR * level * self.scales**2)
 
     def step(self, point: Array) -> Array:
-        """Return the minimiser of the negative likelihood + ||. - point||^2 / 2."""
+        """Return the X that minimises the negative log-likelihood + ||X - point||^2 / 2.
+
+        It is a diagonal solve, corrected for the low-rank term of the traces by Woodbury's identity.
+        """
         out = (self.right + point) / self._diagonal
-        flat, solved, capacitance = self._scalars
-        return np.asarray(out + (capacitance @ (self.traces - flat @ out.reshape(-1)) @ solved).reshape(out.shape))
+        projectors, scaled_projectors, capacitance = self._scalars
+        return np.asarray(
+            out + (capacitance @ (self.traces - projectors @ out.reshape(-1)) @ scaled_projectors).reshape(out.shape)
+        )
 
     def scaled(self, gram: Array) -> Array:
         """Return a matrix in these coordinates."""
@@ -172,12 +197,17 @@ class ProductLikelihood:
 
     @cached_property
     def _diagonal(self) -> Array:
+        """Return the diagonal of the quadratic form without the traces, plus 1, entry by entry of X."""
         both = (self.precisions + self.precisions[:, None]) / 2
         return np.asarray(both * np.outer(self.scales, self.scales) ** 2 + 1)
 
     @cached_property
     def _scalars(self) -> tuple[Array, Array, Array]:
-        """Return the P_k, flat; the same over the diagonal; and the inverse of their capacitance matrix."""
+        """Return what Woodbury's identity needs of the matrices P_k = T U^T Z_k Z_k^T U T.
+
+        Returns:
+            The P_k as rows; the same divided by the diagonal; the inverse of the capacitance matrix.
+        """
         flat = (self.bases @ self.bases.mT).reshape(len(self.bases), self.right.size)
         solved = flat / self._diagonal.reshape(-1)
         return flat, solved, np.linalg.inv(np.diag(self.variances) + solved @ flat.T)

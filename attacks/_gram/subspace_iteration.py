@@ -1,4 +1,8 @@
-"""Reconstruct Gram matrices from subspace iteration: Y_k = S Z_k is linear in S (faps proposition 2)."""
+"""Reconstruct Gram matrices from subspace iteration.
+
+In round k the server broadcasts the basis Z_k, (features, rank), and clients answer Y_k = S Z_k, which is linear in the
+Gram matrix S (FAPS paper, proposition 2). Stacking the rounds gives a linear system for S.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +35,18 @@ from securefed.errors import TranscriptError
 class PowerGram:
     """Stack the Z_k and Y_k of the rounds that show one set of clients, and solve S Z = Y.
 
-    The attack works on any view, since a sum of linear messages is one client with the pooled rows. Where the members
-    change from round to round only the most frequent set is used; `gram/difference` uses the others too. LocalPower's
-    rounds with more than one local step are left out.
+    The attack works on any view, since a sum of linear messages equals the message of one client with the pooled rows.
+    Where the members change from round to round only the most frequent set is used; `gram/difference` uses the others
+    too. LocalPower's rounds with more than one local step are left out.
 
     The estimate is exact once the probes span the features (features / rank rounds), and with `psd` already after
     rows / rank rounds. Directions that rounding or noise hides are recognised by their asymmetry, left out and counted
     (`diagnostics["directions lost to noise"]`).
 
-    Where the view knows of noise or clips (`RoundView.noise`, `clips`) and the estimator is `psd`, S is shrunk by
-    what the noise may be (`shrinkage`) and the clip undone (`clipped_products`): exactly for one client with an
-    unclipped round, else for clients that hold shares of S by their rows. `diagnostics["clipped to"]` is the mean part
-    of the sums that remained.
+    Where the view states noise or clips (`RoundView.noise`, `clips`) and the estimator is `psd`, S is a penalised
+    likelihood estimate (`shrinkage`) and the clip is undone (`clipped_products`): exactly for one client with an
+    unclipped round, else under the assumption that clients hold shares of S in proportion to their rows.
+    `diagnostics["clipped to"]` is the mean factor by which clipping scaled the sums.
 
     Attributes:
         estimator: `minimum-norm` (the paper's), `symmetric`, or `psd`, the strongest (see `linear.solve`).
@@ -81,41 +85,43 @@ class PowerGram:
         groups = rounds_by_members(linear_rounds(observed))
         members = most_frequent_members(groups, observed.target)
         assert members is not None
-        own = groups[members]
-        probes, products = stacked_products(own)
+        rounds = groups[members]
+        probes, products = stacked_products(rounds)
         rows = rows_of(members, target.public)
         solution = solve(
-            probes, products, estimator=self.estimator, tau=self.tau, rows=rows, errors=rounding_of_products(own)
+            probes, products, estimator=self.estimator, tau=self.tau, rows=rows, errors=rounding_of_products(rounds)
         )
-        private = self._private(own, target, rows, solution)
+        corrected = self._private(rounds, target, rows, solution)
         directions = min(target.public.features, rows or target.public.features)  # that many determine S
-        notes = {
-            "rounds": len(own),
+        diagnostics = {
+            "rounds": len(rounds),
             "rounds observed": len(observed.rounds),
             "estimator": self.estimator,
-            "noise": solution.noise if private is None else private.noise,
+            "noise": solution.noise if corrected is None else corrected.noise,
             "directions lost to noise": solution.lost,
         }
-        if private is not None:
-            notes |= {"clipped to": float(private.parts.sum(axis=1).mean()), "explained": private.explained}
+        if corrected is not None:
+            diagnostics |= {"clipped to": float(corrected.parts.sum(axis=1).mean()), "explained": corrected.explained}
         return Reconstruction(
             secret=self.secret,
-            value=solution.gram if private is None else private.gram,
-            residual=solution.residual if private is None else private.residual,
+            value=solution.gram if corrected is None else corrected.gram,
+            residual=solution.residual if corrected is None else corrected.residual,
             rank=min(solution.rank, directions),
             unknowns=directions,
             condition=solution.condition,
-            diagnostics=notes,
+            diagnostics=diagnostics,
             members=members,
         )
 
     def _private(
         self, rounds: Sequence[RoundView], target: Target, rows: int, plain: GramSolution
     ) -> PerturbedSolution | None:
-        """Solve with noise and clips taken into account; `None` where the defence did nothing."""
+        """Solve with noise and clips taken into account; `None` where the defence left the messages as they were."""
         if self.estimator != "psd" or not is_perturbed(rounds):
             return None
-        seen = PerturbedProducts.of(rounds, target.public)
-        if not seen.noise.any() and (not seen.seen_clipped or (len(rounds) > 1 and plain.residual < EXPLAINED)):
+        products = PerturbedProducts.of(rounds, target.public)
+        if not products.noise.any() and (
+            not products.may_be_clipped or (len(rounds) > 1 and plain.residual < EXPLAINED)
+        ):
             return None
-        return seen.recovered(rows)
+        return products.estimate_gram(rows)

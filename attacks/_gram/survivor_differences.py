@@ -1,6 +1,7 @@
-"""Reconstruct one client's Gram matrix from sums over changing survivors, which secure aggregation does not hide.
+"""Reconstruct one client's Gram matrix from sums of products S_i Z over changing sets of survivors.
 
-Every sum is exact, so sums over different sets subtract. Drop-outs are enough; no party needs to deviate.
+Secure aggregation shows the server the exact sum over each round's survivors, and who survived. Sums over different
+sets can be subtracted, so that drop-outs alone expose single clients; no party needs to deviate from the protocol.
 """
 
 from __future__ import annotations
@@ -32,29 +33,32 @@ from securefed.attacks._requirements import MEMORY, why_incomplete
 from securefed.errors import TranscriptError
 
 _TAU = 1e-12
-"""Singular values of the design below this share of the largest are round-off."""
+"""Singular values of the design matrix below this share of the largest are round-off."""
 _SIGNAL = 4.0
-"""A direction is used where its image has at least this times the energy of noise alone."""
+"""A singular direction is used where the products along it have at least this times the energy of noise alone, as in
+`linear`, where the value was tuned.
+"""
 
 
 @dataclass(frozen=True)
 class DifferenceGram:
-    """Fit one Gram matrix to every group of clients that always come together, jointly to all rounds.
+    """Fit one Gram matrix S_a to every group a of clients that are in exactly the same rounds, jointly to all rounds.
 
-    The rounds say sum_a c_ka S_a Z_k = Y_k, with c_ka = 1 where group a is in round k, and every S_a is positive
-    semidefinite, of rank at most its rows. Alternating projections reach such matrices from two starts: the differences
-    of the sets' pooled Gram matrices, and shares of one common matrix by the public rows, with the least deviations.
-    The estimate is the mean of the two results.
+    The equations are sum_a c_ka S_a Z_k = Y_k, with c_ka = 1 where group a is in round k and 0 elsewhere, Z_k the
+    broadcast basis and Y_k the observed sum. Every S_a is positive semidefinite, of rank at most its number of rows.
+    Alternating projections on these two sets begin from two starts: the least-squares differences of the Gram matrices
+    that each set of survivors gives by itself, and shares of one common matrix in proportion to the public numbers of
+    rows, with the least deviations. The estimate is the mean of the two results.
 
-    Sums that a defence clipped, or to which it added noise of known size, say little of single clients: there the
-    estimate is the group's share of the pooled matrix (`clipped_products`) and a deviation as far as the noise shows
-    one (`client_deviations`).
+    Sums that a defence clipped, or to which it added noise of known size, tell little about single clients: there the
+    estimate is the group's share of the pooled matrix (`clipped_products`) plus a deviation that is zero where the
+    noise hides it (`client_deviations`).
 
-    What is reconstructed is the group of the target (`Reconstruction.members`): the target alone, unless another client
-    came and went exactly when the target did.
+    The attack reconstructs the group of the target (`Reconstruction.members`): the target alone, unless another client
+    was present in exactly the same rounds.
 
     Attributes:
-        sweeps: projections from each start.
+        sweeps: number of alternating projections from each start.
         memory: bytes that the system may take; more is refused before anything is allocated.
     """
 
@@ -114,28 +118,28 @@ class DifferenceGram:
     def _private(
         self, rounds: Sequence[RoundView], groups: Sequence[Members], index: int, target: Target
     ) -> Reconstruction | None:
-        """Estimate from perturbed sums; `None` where no defence did anything, or a clip left the sums as they are."""
+        """Estimate from clipped or noised sums; `None` where the defence left the sums as they were."""
         if not is_perturbed(rounds):
             return None
-        seen = PerturbedProducts.of(rounds, target.public)
-        if not seen.noise.any() and not seen.seen_clipped:
+        products = PerturbedProducts.of(rounds, target.public)
+        if not products.noise.any() and not products.may_be_clipped:
             return None
         clients = sorted(frozenset().union(*groups))
-        pooled = seen.recovered(rows_of(frozenset(clients), target.public))
+        pooled = products.estimate_gram(rows_of(frozenset(clients), target.public))
         places = [[clients.index(client) for client in sorted(group)] for group in groups]
-        found, residual = deviations(seen, pooled, places)
+        deviation, residual = deviations(products, pooled, places)
         rows = rows_of(groups[index], target.public)
         share = rows / rows_of(frozenset(clients), target.public)
         return Reconstruction(
             secret=self.secret,
-            value=nearest_psd(share * pooled.gram + found[index], rows),
+            value=nearest_psd(share * pooled.gram + deviation[index], rows),
             residual=residual,
             unknowns=len(groups) * target.public.features,
             diagnostics={
                 "rounds": len(rounds),
                 "groups": len(groups),
                 "noise": pooled.noise,
-                "deviation": float(np.linalg.norm(found[index]) / (share * np.linalg.norm(pooled.gram) or 1.0)),
+                "deviation": float(np.linalg.norm(deviation[index]) / (share * np.linalg.norm(pooled.gram) or 1.0)),
                 **({"explained": True} if pooled.explained else {}),
             },
             members=groups[index],
@@ -152,18 +156,18 @@ def coming_together(rounds: Sequence[RoundView]) -> list[Members]:
 
 @dataclass(frozen=True)
 class SurvivorSystem:
-    """The equations sum_a c_ka S_a Z_k = Y_k, row by row of the S_a: [S_1 .. S_A] D = Y.
+    """The equations sum_a c_ka S_a Z_k = Y_k in matrix form: [S_1 .. S_A] D = Y.
 
     Attributes:
         probes: [Z_1 .. Z_K], (features, columns).
-        products: Y, (features, columns).
-        design: D, (groups features, columns).
-        present: c, (groups, columns).
-        share: public share of the rows, (groups,).
-        ranks: rows of each group.
-        left: left singular vectors of D that show more than noise.
-        weights: their singular values.
-        right: their right singular vectors.
+        products: Y = [Y_1 .. Y_K], (features, columns).
+        design: D, with the block c_ka Z_k for group a and round k, (groups features, columns).
+        present: c, with one column for each column of the Z_k, (groups, columns).
+        share: each group's public share of all rows, (groups,).
+        ranks: number of rows of each group, which bounds the rank of its S_a.
+        left: left singular vectors of D along which the products are more than noise.
+        weights: the singular values of these vectors.
+        right: the right singular vectors that belong to them, as rows.
         noise: standard deviation of an entry of Y.
     """
 
@@ -191,14 +195,23 @@ class SurvivorSystem:
         return cls(probes, products, design, present, share, ranks, *_visible(design, products, noise), noise)
 
     def project(self, grams: Array, sweeps: int) -> Array:
-        """Project in turn onto S_a >= 0, of at most its rank, and onto the solutions of the equations."""
+        """Project `sweeps` times on positive semidefinite S_a of bounded rank, and on the solutions of the equations.
+
+        Args:
+            grams: the S_a to begin with, (groups, features, features).
+            sweeps: number of alternations.
+        """
         for _ in range(sweeps):
             grams = self._cone(grams)
             grams = grams + self._least(self.products - self._predict(grams))
         return self._cone(grams)
 
     def shares(self) -> Array:
-        """Return the solution nearest to shares of one common matrix: prior covariance share_a (1_ab + 10 share_b)."""
+        """Return the S_a of largest posterior density where they are about shares of one common matrix.
+
+        The prior covariance of the entries of S_a and S_b is share_a (1_ab + 10 share_b): the common part has ten times
+        the variance of a group's own part, which favours explanations in which groups hold similar data.
+        """
         factor = np.linalg.cholesky(np.diag(self.share) + 10 * np.outer(self.share, self.share))
         design = ((factor.T @ self.present)[:, None, :] * self.probes).reshape(-1, self.probes.shape[1])
         left, weights, right = _visible(design, self.products, self.noise)
@@ -206,13 +219,16 @@ class SurvivorSystem:
         return np.asarray(np.einsum("ab,xby->axy", factor, self._groups(flat)))
 
     def differences(self, rounds: Sequence[RoundView], groups: Sequence[Members], public: Public) -> Array:
-        """Solve each set of members by itself, then for the groups by least squares weighted by the rounds."""
+        """Solve each set of survivors by itself, then for the groups by least squares weighted by numbers of rounds."""
         sets = rounds_by_members(rounds)
         pooled = np.stack(
-            [solve(*stacked_products(own), rows=rows_of(members, public)).gram for members, own in sets.items()]
+            [
+                solve(*stacked_products(observations), rows=rows_of(members, public)).gram
+                for members, observations in sets.items()
+            ]
         )
         indicator = np.array([[float(group <= members) for group in groups] for members in sets])
-        weight = np.sqrt([float(len(own)) for own in sets.values()])[:, None]
+        weight = np.sqrt([float(len(observations)) for observations in sets.values()])[:, None]
         flat, *_ = np.linalg.lstsq(indicator * weight, pooled.reshape(len(sets), -1) * weight, rcond=1e-8)
         return np.asarray(flat.reshape(len(groups), *pooled.shape[1:]))
 
@@ -236,7 +252,7 @@ class SurvivorSystem:
 
 
 def round_noise(rounds: Sequence[RoundView]) -> float:
-    """Estimate the standard deviation of an entry of Y: Z_k^T Y_k would be symmetric without noise."""
+    """Estimate the standard deviation of an entry of Y from the asymmetry of Z_k^T Y_k, symmetric without noise."""
     pairs = [o.broadcast[BASIS].T @ product for o in rounds if (product := gram_product(o)) is not None]
     off_diagonal = sum(W.size - len(W) for W in pairs)
     energy = sum(float(np.sum((W - W.T) ** 2)) for W in pairs)
@@ -246,8 +262,8 @@ def round_noise(rounds: Sequence[RoundView]) -> float:
 def _visible(design: Array, products: Array, noise: float) -> tuple[Array, Array, Array]:
     """Return the singular directions of the design whose image is more than noise."""
     U, s, Vt = np.linalg.svd(design, full_matrices=False)
-    kept = s > _TAU * s[0]
-    U, s, Vt = U[:, kept], s[kept], Vt[kept]
+    significant = s > _TAU * s[0]
+    U, s, Vt = U[:, significant], s[significant], Vt[significant]
     energy = np.sum((products @ Vt.T) ** 2, axis=0)
     visible = energy >= _SIGNAL * len(products) * noise**2
     return U[:, visible], s[visible], Vt[visible]

@@ -1,6 +1,7 @@
-"""Multiply tangents of (n, p) matrices in many directions at once.
+"""Differentiate products and orthonormalisations of (n, p) matrices in many directions at once (forward mode).
 
-Tangents are kept as (n, directions, p), so that every product is one matrix product.
+The tangents dV of a matrix V, (n, p), are stored as one array (n, directions, p), so that multiplying all of them by a
+matrix is one matrix product. V = orth(N) is the QR factorisation N = V R with positive diagonal of R.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def test_one_step_gives_the_block_and_equations_of_the_corner():
         Q, block, inner = gradient_parts(step, ONE_STEP.step_size, 1.0)
         np.testing.assert_allclose(block, off(Q, S @ Q), atol=1e-11)
         theta = SymmetricMatrices.of(3).coordinates(Q.T @ S @ Q)
-        np.testing.assert_allclose(np.tensordot(theta, inner.images, 1), inner.seen, atol=1e-11)
+        np.testing.assert_allclose(np.tensordot(theta, inner.images, 1), inner.right, atol=1e-11)
         _, wrong, _ = gradient_parts(step, 2 * ONE_STEP.step_size, 1.0)
         assert np.abs(wrong - off(Q, S @ Q)).max() > 1e-2
 

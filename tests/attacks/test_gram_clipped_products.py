@@ -135,7 +135,7 @@ def test_shrinkage_is_the_minimum():
 
     assert min(violation(penalty) for penalty in likelihood.penalties()) < 1e-9  # of the one that was taken
     assert 0 < np.linalg.matrix_rank(got, tol=1e-6) < FEATURES
-    assert seen.mean_square_residual(got) <= seen.excused and relative_error(got, S) < 0.3
+    assert seen.mean_square_residual(got) <= seen.noise_limit and relative_error(got, S) < 0.3
 
 
 def test_the_ratios_of_factors_follow_from_symmetry():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.attacks._gram.linear import _assemble, _enough, solve, span
+from securefed.attacks._gram.linear import _assemble, _direction_counts, solve, span
 from securefed.attacks.scores import relative_error
 
 ROWS, FEATURES = 8, 64
@@ -44,7 +44,7 @@ def test_all_directions_would_spoil_it():
 
 
 def test_fewer_directions_are_tried_only_where_the_rank_is_known_and_smaller():
-    assert _enough(40, 8)[0] == 8
-    assert _enough(40, 8)[-1] == 40
-    assert _enough(10, 8) == (8, 10)
-    assert _enough(40, 0) == _enough(40, 40) == _enough(40, 100) == (40,)
+    assert _direction_counts(40, 8)[0] == 8
+    assert _direction_counts(40, 8)[-1] == 40
+    assert _direction_counts(10, 8) == (8, 10)
+    assert _direction_counts(40, 0) == _direction_counts(40, 40) == _direction_counts(40, 100) == (40,)

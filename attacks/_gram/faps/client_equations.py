@@ -1,4 +1,10 @@
-"""Residuals of a simulated FAPS client's messages, as a function of its Gram matrix and its inner counts."""
+"""Compare a simulated FAPS client's messages with the observed ones, as functions of its Gram matrix S.
+
+A FAPS client sends, in each round, a product Y_k that depends non-linearly on S and on the broadcast basis Z_k
+(`simulated_client` has the equations), the scalar tr(Z_k^T S Z_k), and through beta its largest eigenvalue lambda_1(S).
+The residuals below are the differences of all of these, simulated less observed. Where FAPS stops its inner iterations
+by a rule, each round's number of inner iterations (inner count) is a further unknown, a real number.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +37,16 @@ since the messages themselves determine lambda_1."""
 
 @dataclass(frozen=True)
 class ClientEquations:
-    """Equations of the first K rounds, in units of lambda_1(S) and in a basis of the span of the messages.
+    """Residuals of the first K rounds, in units of lambda_1(S) and in a basis of the span of the messages.
 
-    The parameters are those of S, then, where the inner steps follow a rule, the inner counts of rounds 1, 2, ... as
-    real numbers.
+    The parameter vector x holds the parameters of S, then, where the inner iterations stop by a rule, the inner counts
+    of rounds 1, 2, ... as real numbers.
 
     Attributes:
-        algorithm: that the client runs.
-        parametrisation: of S in the basis.
+        algorithm: the FAPS that the client runs.
+        parametrisation: parametrisation of S in the basis.
         scale: lambda_1(S).
-        basis: orthonormal, (features, directions).
+        basis: orthonormal basis of the messages' span, (features, directions).
         probes: Z_k in the basis.
         products: Y_k in the basis, over lambda_1(S).
         captured: tr(Z_k^T S Z_k) over lambda_1(S), (rounds,).
@@ -64,25 +70,25 @@ class ClientEquations:
         *,
         reduced: bool = True,
     ) -> ClientEquations:
-        """Return the equations of all rounds whose beta is known.
+        """Read the rounds whose beta is known.
 
         Args:
             rounds: one client's messages from its first on.
-            algorithm: that the client runs.
+            algorithm: the FAPS that the client runs.
             rows: bound on the rank of S; 0 for none.
             scale: lambda_1(S).
-            reduced: whether to use the basis of the messages' span; else S has all features.
+            reduced: whether to work in a basis of the messages' span; else in all features.
         """
-        known = rounds[: known_rounds(algorithm, len(rounds))]
-        basis = span_basis(known, rows) if reduced else np.eye(len(rounds[0].broadcast[BASIS]))
+        usable = rounds[: known_rounds(algorithm, len(rounds))]
+        basis = span_basis(usable, rows) if reduced else np.eye(len(rounds[0].broadcast[BASIS]))
         return cls(
             algorithm,
             parametrisation(basis.shape[1], rows),
             scale,
             basis,
-            [basis.T @ o.broadcast[BASIS] for o in known],
-            [basis.T @ o.message[PRODUCT] / scale for o in known],
-            np.array([float(o.message[CAPTURED]) for o in known]) / scale,
+            [basis.T @ o.broadcast[BASIS] for o in usable],
+            [basis.T @ o.message[PRODUCT] / scale for o in usable],
+            np.array([float(o.message[CAPTURED]) for o in usable]) / scale,
         )
 
     @property
@@ -95,7 +101,7 @@ class ClientEquations:
         return np.asarray(self.basis.T @ gram @ self.basis / self.scale)
 
     def restored(self, S: Array) -> Array:
-        """Return S in the features' basis and its own units."""
+        """Return S, given in the basis and the units of the equations, in all features and its own units."""
         return np.asarray(self.scale * self.basis @ S @ self.basis.T)
 
     def gram_and_counts(self, x: Array) -> tuple[Array, Array]:
@@ -105,7 +111,7 @@ class ClientEquations:
         return self.restored(S), self.with_counts(x, S)[size:]
 
     def with_counts(self, x: Array, S: Array) -> Array:
-        """Return the parameters completed by the rule's counts, for rounds that have none yet."""
+        """Append inner counts to x for the rounds that have none yet, as the stop rule gives them for this S."""
         if self.algorithm.inner_steps is not None:
             return x
         counts = rule_counts(S, self.received(len(self.probes)), self.algorithm)
@@ -123,13 +129,13 @@ class ClientEquations:
         """Return `residual` and its derivative (equations, parameters)."""
         sent, tangents, scalars, slopes = self.sent_and_slopes(x, count)
         rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=False)]
-        wide = np.zeros((len(slopes), len(x)))
-        wide[:, : slopes.shape[1]] = slopes
-        wide[-1] *= _EIGENVALUE_WEIGHT
-        return np.concatenate([*self._relative(sent), self._scalar_residuals(scalars)]), np.vstack([*rows, wide])
+        scalar_rows = np.zeros((len(slopes), len(x)))
+        scalar_rows[:, : slopes.shape[1]] = slopes
+        scalar_rows[-1] *= _EIGENVALUE_WEIGHT
+        return np.concatenate([*self._relative(sent), self._scalar_residuals(scalars)]), np.vstack([*rows, scalar_rows])
 
     def scalar_residuals_and_slopes(self, x: Array, count: int) -> tuple[Array, Array]:
-        """Return the residuals of what depends on S alone, and their derivative by its parameters."""
+        """Return the residuals of the scalars, which depend on S alone, and their derivative by its parameters."""
         scalars, slopes = self._scalars_and_slopes(x, count)
         slopes[-1] *= _EIGENVALUE_WEIGHT
         return self._scalar_residuals(scalars), slopes
@@ -157,7 +163,7 @@ class ClientEquations:
         return sent, tangents, *self._scalars_and_slopes(x[:size], count)
 
     def received(self, count: int) -> ReceivedRounds:
-        """Return what the client received in the first `count` rounds."""
+        """Return the broadcasts that the client received in the first `count` rounds."""
         return received_rounds(self.probes[:count], self.algorithm)
 
     def _scalars_and_slopes(self, x: Array, count: int) -> tuple[Array, Array]:
@@ -169,9 +175,9 @@ class ClientEquations:
         return np.array([*captured, values[-1]]), np.stack(slopes)
 
     def _scalar_residuals(self, scalars: Array) -> Array:
-        known = self.captured[: len(scalars) - 1]
-        return np.append(scalars[:-1] - known, _EIGENVALUE_WEIGHT * (scalars[-1] - 1))
+        observed = self.captured[: len(scalars) - 1]
+        return np.append(scalars[:-1] - observed, _EIGENVALUE_WEIGHT * (scalars[-1] - 1))
 
     def _relative(self, sent: Sequence[Array]) -> list[Array]:
-        triples = zip(sent, self.products, self.norms, strict=False)
-        return [((Y - seen) / norm).reshape(-1) for Y, seen, norm in triples]
+        messages = zip(sent, self.products, self.norms, strict=False)
+        return [((Y - observed) / norm).reshape(-1) for Y, observed, norm in messages]

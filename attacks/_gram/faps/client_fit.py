@@ -1,8 +1,9 @@
-"""Fit a simulated FAPS client to a client's first messages.
+"""Reconstruct a FAPS client's Gram matrix S by fitting a simulated client to its first messages.
 
-The unknowns are S and, where the inner iterations stop by a rule, their number in each round, taken as a real number. A
-start near the truth (`near_consensus`, `low_rank_estimate`) is improved in one of two ways, round by round or by
-multiple shooting; Gauss-Newton steps then bring all rounds to round-off. A residual at round-off is a proof where the
+The residuals are those of `client_equations`. The unknowns are S and, where the inner iterations stop by a rule, their
+number in each round (inner count), taken as a real number. A start near the truth (`near_consensus`,
+`low_rank_estimate`) is improved in one of two ways: by fitting more and more rounds, or by multiple shooting.
+Gauss-Newton steps then bring the residuals of all rounds to round-off. A residual at round-off is a proof where the
 Jacobian has full rank and is well enough conditioned for that residual. A small residual alone is no proof: residuals
 of 1e-5 occur with relative errors of S of 0.9. If the residual may be rounding or noise of the messages,
 `noise_weighted_fit` takes it into account.
@@ -39,27 +40,31 @@ from securefed.attacks._gram.faps.solution import FAPSSolution
 from securefed.attacks._gram.linear import nearest_psd
 
 GOAL, PROOF, SINGLE_PROOF = 1e-11, 1e-9, 1e-6
-"""Norms of the relative residuals of all rounds: where the search stops and Gauss-Newton goes on; below which a fit
-counts as proven; the same where the messages are float32 numbers, whose rounding alone leaves 1e-7."""
+"""Norms of the relative residuals of all rounds: at which the search stops and Gauss-Newton steps follow; below which a
+fit counts as proven; the same where the messages are float32 numbers, whose rounding alone leaves 1e-7."""
 _STAGES = (FEWEST, 3, 4, 5, 6, 8, 11)
-"""Rounds that are fitted in turn: each stage starts near the truth, since errors of the start grow along the rounds."""
+"""Numbers of first rounds that are fitted in turn. The simulation magnifies errors of S from round to round, so that
+few rounds are fitted from a poor start, and their fit is a good start for more rounds.
+"""
 _LARGEST_START = 10.0
-"""Largest inner count that a fit begins with. A poor start would iterate to the cap, where its messages no longer
-depend on the count. On digits 3 to 20 solve about the same clients."""
-_SHOTS, _EARLY, _LATE, _POLISHING = 30, 30, 100, 6
-"""Most Jacobians: of multiple shooting, of a stage, of the last stage, of the Gauss-Newton steps. Runs that end well
-take a third of them."""
-_STUCK = 1e-2
+"""Largest inner count that a fit begins with. Under a poor start of S the stop rule would iterate up to FAPS' cap,
+where the messages no longer depend on the count. On digits, values from 3 to 20 solve about the same clients.
+"""
+_SHOOTING_JACOBIANS, _STAGE_JACOBIANS, _LAST_STAGE_JACOBIANS, _GAUSS_NEWTON_STEPS = 30, 30, 100, 6
+"""Most Jacobians of multiple shooting, of a stage and of the last stage, and number of Gauss-Newton steps. Runs that
+end well take a third of them."""
+_FAILED = 1e-2
 """A search that ends above this residual has failed: solved ones end below 1e-8, stuck ones at .06 to 1."""
 _PATIENCE = StallLimit(1e-2, far=6, close=40)
-"""Six Jacobians that do not halve the residual end a search that is far from a solution, forty one that is near, where
-another start costs as much.
+"""A search ends when six Jacobians have not halved its residual while that is above 1e-2. Below, forty are allowed,
+since another start would cost as much.
 """
 _FULL_RANK = 1e-11
 """Singular values below this share of the largest, columns scaled to unit length, count as zero."""
 _LARGEST_HIDDEN = 1e-2
-"""A fit counts only where its residual, taken as noise, would leave a smaller relative error of S than this."""
-_UNEVEN, _FAR, _MORE = 4.0, 0.5, 10.0
+"""A fit counts as proven only if the relative error of S that its residual, taken as noise, would cause is below this.
+"""
+_MOST_UNEVEN, _FARTHEST, _MOST_NOISE = 4.0, 0.5, 10.0
 """Residuals are taken for errors of the messages under three conditions: no round's residual deviates from the others'
 by more than _UNEVEN standard deviations, the relative distance of S from the near-consensus estimate is at most _FAR,
 and the residuals are at most _MORE times the first message's errors. Wrong minima of the fit violate one of them.
@@ -82,30 +87,30 @@ def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: 
     Returns:
         The first start's fit that is proven, or that leaves no more than noise; `None` where no start ends so.
     """
-    count, found = needed_rounds(algorithm, rounds, rows)
-    if count < FEWEST or found.determined > limit:
+    count, plan = needed_rounds(algorithm, rounds, rows)
+    if count < FEWEST or plan.determined > limit:
         return None
     scale = largest_eigenvalue(rounds[0], algorithm.beta_scale)
     estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows).gram
-    full = isinstance(found, SymmetricMatrices)
-    equations = ClientEquations.of(rounds if full else rounds[:count], algorithm, rows, scale)
-    guess = equations.reduced(estimate) if full else low_rank_estimate(equations, estimate, rounds)
-    proof = SINGLE_PROOF if all(is_single_precision(o.message[PRODUCT]) for o in rounds) else PROOF
-    noised = first_message_noise(rounds[0]) is None or not is_exact(rounds[0])
+    full_rank = isinstance(plan, SymmetricMatrices)
+    equations = ClientEquations.of(rounds if full_rank else rounds[:count], algorithm, rows, scale)
+    guess = equations.reduced(estimate) if full_rank else low_rank_estimate(equations, estimate, rounds)
+    proven_below = SINGLE_PROOF if all(is_single_precision(o.message[PRODUCT]) for o in rounds) else PROOF
+    may_be_noised = first_message_noise(rounds[0]) is None or not is_exact(rounds[0])
     for attempt, start in enumerate(_starts(guess, rows, starts)):
         x = _fit_by_shooting(equations, start) if attempt % 2 else _fit_round_by_round(equations, start, count)
         if x is None:
             continue
-        fit = _accepted(equations, x, attempt + 1, proof)
-        if noised and (fit is None or fit.residual >= PROOF):
-            fit = _noise_weighted(equations, rounds, rows, x, estimate, attempt + 1, proof) or fit
+        fit = _accepted(equations, x, attempt + 1, proven_below)
+        if may_be_noised and (fit is None or fit.residual >= PROOF):
+            fit = _noise_weighted(equations, rounds, rows, x, estimate, attempt + 1, proven_below) or fit
         if fit is not None:
             return fit
     return None
 
 
 def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, limit: int) -> Array | None:
-    """Return the best guess of S without a simulation, for exact messages of a client of few rows.
+    """Estimate S without a simulation, for exact messages of a client of few rows (`low_rank_estimate`).
 
     Args:
         rounds: the client's messages from its first on.
@@ -114,10 +119,10 @@ def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int
         limit: largest number of parameters that S has.
 
     Returns:
-        The guess; `None` for messages with noise, and where the rank of S is not known to be low.
+        The estimate; `None` for messages with noise, and where the rank of S is not known to be low.
     """
-    count, found = needed_rounds(algorithm, rounds, rows)
-    if isinstance(found, SymmetricMatrices) or found.determined > limit or not is_exact(rounds[0]):
+    count, plan = needed_rounds(algorithm, rounds, rows)
+    if isinstance(plan, SymmetricMatrices) or plan.determined > limit or not is_exact(rounds[0]):
         return None
     estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows)
     equations = ClientEquations.of(rounds[:count], algorithm, rows, estimate.scale)
@@ -125,9 +130,9 @@ def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int
 
 
 def error_allowed(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram: Array) -> float:
-    """Return the relative error of S that the messages' own rounding or noise leaves, to first order.
+    """Return the relative error of S that the messages' own rounding or noise causes, to first order.
 
-    This is a property of the messages, whatever the attack. It needs the true S, so it serves to judge an attack.
+    It is the Gauss-Newton step from the true S, which is needed: it serves to judge an attack, whatever its method.
 
     Args:
         rounds: one client's messages from its first on.
@@ -139,12 +144,12 @@ def error_allowed(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram:
     size, S = equations.parametrisation.count, equations.reduced(gram)
     x = equations.with_counts(equations.parametrisation.coordinates(S), S)
     step = newton_step(*equations.linearised(x, len(equations.probes)))[:size]
-    moved = equations.parametrisation.matrix(x[:size] + step)
-    return float(np.linalg.norm(moved - S) / np.linalg.norm(S))
+    moved_gram = equations.parametrisation.matrix(x[:size] + step)
+    return float(np.linalg.norm(moved_gram - S) / np.linalg.norm(S))
 
 
 def _starts(guess: Array, rows: int, number: int) -> Iterator[Array]:
-    """Yield the guess twice, then mixed with ever more of a random matrix of its size and rank."""
+    """Yield the guess twice, once for each way of fitting; then the guess mixed with ever more of a random matrix."""
     rng, size = np.random.default_rng(0), len(guess)
     rank = min(size, rows or size)
     for attempt in range(number):
@@ -152,36 +157,41 @@ def _starts(guess: Array, rows: int, number: int) -> Iterator[Array]:
             yield guess
             continue
         factor = rng.normal(size=(size, rank)) * np.exp(-rng.uniform(1, 3) * np.arange(rank) / size)
-        random = factor @ factor.T
-        random *= np.linalg.norm(guess) / np.linalg.norm(random)
-        share = attempt / number
-        yield nearest_psd((1 - share) * guess + share * random, rows)
+        random_gram = factor @ factor.T
+        random_gram *= np.linalg.norm(guess) / np.linalg.norm(random_gram)
+        random_share = attempt / number
+        yield nearest_psd((1 - random_share) * guess + random_share * random_gram, rows)
 
 
 def _fit_round_by_round(equations: ClientEquations, start: Array, count: int) -> Array | None:
     """Fit the first rounds, then more and more of them up to `count`; `None` where a stage gets stuck."""
     size, stages = equations.parametrisation.count, (*(stage for stage in _STAGES if stage < count), count)
     x, counts = equations.parametrisation.coordinates(start), np.zeros(0)
-    free = equations.algorithm.inner_steps is None
-    if free:
+    follows_rule = equations.algorithm.inner_steps is None
+    if follows_rule:
         counts = np.minimum(rule_counts(start, equations.received(count), equations.algorithm), _LARGEST_START)
     for stage in stages:
-        own = stage - 1 if free else 0
-        point = _fit(equations, np.concatenate([x, counts[:own]]), stage, _LATE if stage == count else _EARLY)
+        stage_counts = stage - 1 if follows_rule else 0
+        point = _fit(
+            equations,
+            np.concatenate([x, counts[:stage_counts]]),
+            stage,
+            _LAST_STAGE_JACOBIANS if stage == count else _STAGE_JACOBIANS,
+        )
         if point is None:
             return None
-        x, counts = point[:size], np.concatenate([point[size:], counts[own:]])
+        x, counts = point[:size], np.concatenate([point[size:], counts[stage_counts:]])
     return np.concatenate([x, counts])
 
 
 def _fit_by_shooting(equations: ClientEquations, start: Array) -> Array | None:
     """Improve the start by multiple shooting over all rounds, then fit them; `None` where it gets stuck."""
     rounds = len(equations.probes)
-    landed = MultipleShooting(equations).search(equations.parametrisation.coordinates(start), _SHOTS)
-    if not landed.norm < _STUCK:
+    shot = MultipleShooting(equations).search(equations.parametrisation.coordinates(start), _SHOOTING_JACOBIANS)
+    if not shot.norm < _FAILED:
         return None
-    counts = landed.counts if equations.algorithm.inner_steps is None else np.zeros(0)
-    return _fit(equations, np.concatenate([landed.x, counts]), rounds, _LATE)
+    counts = shot.counts if equations.algorithm.inner_steps is None else np.zeros(0)
+    return _fit(equations, np.concatenate([shot.x, counts]), rounds, _LAST_STAGE_JACOBIANS)
 
 
 def _fit(equations: ClientEquations, start: Array, count: int, steps: int) -> Array | None:
@@ -199,27 +209,38 @@ def _fit(equations: ClientEquations, start: Array, count: int, steps: int) -> Ar
         residual=residual,
         stepper=GeodesicAcceleration(residual),
     )
-    return result.point if result.norm < _STUCK else None
+    return result.point if result.norm < _FAILED else None
 
 
 def _accepted(equations: ClientEquations, x: Array, starts: int, proof: float) -> FAPSSolution | None:
-    """Fit all rounds to round-off by Gauss-Newton steps; return `None` where the result proves nothing."""
+    """Fit all rounds to round-off by Gauss-Newton steps; `None` where the result is not proven to be S.
+
+    Args:
+        equations: the equations of all rounds that are fitted.
+        x: parameters at which a search ended.
+        starts: number of starts so far, for the report.
+        proof: norm of the residuals below which a fit counts as proven.
+    """
     size, rounds = equations.parametrisation.count, len(equations.probes)
     x = equations.with_counts(x, equations.parametrisation.matrix(x[:size]))
-    fit = gauss_newton(lambda values: equations.linearised(values, rounds), x, _POLISHING)
+    fit = gauss_newton(lambda values: equations.linearised(values, rounds), x, _GAUSS_NEWTON_STEPS)
     if not fit.norm < proof:
         return None
     lengths = np.maximum(np.linalg.norm(fit.jacobian, axis=0), 1e-300)
     _, s, Vt = np.linalg.svd(np.linalg.qr(fit.jacobian / lengths, mode="r"))
     unknowns = equations.parametrisation.determined + len(x) - size
     rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
-    spread = Vt[:rank, :size] / s[:rank, None] / lengths[:size]
-    freedom = max(len(fit.jacobian) - unknowns, 1)
-    hidden = fit.norm / math.sqrt(freedom) * float(np.linalg.norm(spread) / np.linalg.norm(fit.point[:size]))
-    if rank < unknowns or not hidden < _LARGEST_HIDDEN:
+    scaled_directions = Vt[:rank, :size] / s[:rank, None] / lengths[:size]
+    degrees_of_freedom = max(len(fit.jacobian) - unknowns, 1)
+    possible_error = (
+        fit.norm
+        / math.sqrt(degrees_of_freedom)
+        * float(np.linalg.norm(scaled_directions) / np.linalg.norm(fit.point[:size]))
+    )
+    if rank < unknowns or not possible_error < _LARGEST_HIDDEN:
         return None
     gram, counts = equations.gram_and_counts(fit.point)
-    notes = _notes(fit.norm, counts, hidden, starts)
+    notes = _notes(fit.norm, counts, possible_error, starts)
     return FAPSSolution(gram, "exact fit", fit.norm, rank, unknowns, float(s[0] / s[rank - 1]), notes)
 
 
@@ -232,15 +253,25 @@ def _noise_weighted(
     starts: int,
     proof: float,
 ) -> FAPSSolution | None:
-    """Return the most likely fit near x; `None` where its residuals do not look like errors of the messages."""
-    fitted, shown = rounds[: len(equations.probes)], first_message_noise(rounds[0])
+    """Return the most likely fit near x; `None` where its residuals do not look like errors of the messages.
+
+    Args:
+        equations: the equations of all rounds that are fitted.
+        rounds: the client's messages from its first on.
+        rows: bound on the rank of S; 0 for none.
+        x: parameters at which a search ended.
+        estimate: estimate of S near consensus, at which the fit leaves what noise hides.
+        starts: number of starts so far, for the report.
+        proof: norm of the residuals below which a fit counts as proven.
+    """
+    fitted, first_noise = rounds[: len(equations.probes)], first_message_noise(rounds[0])
     gram, counts = equations.gram_and_counts(x)
     likely = most_likely(fitted, equations.algorithm, rows, gram, counts, estimate)
-    if likely is None or likely.unevenness > _UNEVEN:
+    if likely is None or likely.unevenness > _MOST_UNEVEN:
         return None
-    if shown is not None and likely.noise > _MORE * shown:
+    if first_noise is not None and likely.noise > _MOST_NOISE * first_noise:
         return None
-    if np.linalg.norm(likely.gram - estimate) > _FAR * np.linalg.norm(estimate):
+    if np.linalg.norm(likely.gram - estimate) > _FARTHEST * np.linalg.norm(estimate):
         return None
     noise = {} if likely.residual < proof else {"noise": likely.noise}
     return FAPSSolution(

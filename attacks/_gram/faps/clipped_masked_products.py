@@ -1,8 +1,10 @@
-"""Estimate S from sums of FAPS' messages that a defence clipped, or to which it added noise of known size.
+"""Estimate a Gram matrix S from sums of FAPS messages that a defence clipped, or to which it added noise of known size.
 
-Near consensus a message is beta Z + (I - Z Z^T) S Z, and its scalar tr(Z^T S Z): S Z without Z^T S Z, of which only the
-trace is sent. That block and the clip's factors are taken from the estimate itself, in turn (expectation-maximisation);
-in between S is shrunk by what noise and distance from consensus may hide.
+Near consensus (the clients' subspaces equal the broadcast basis Z) a client sends Y = beta Z + (I - Z Z^T) S Z and the
+scalar tr(Z^T S Z). So S Z is observed but for the block Z^T S Z, of which only the trace is sent. The method is an
+expectation-maximisation. It alternates between the missing blocks and the clip factors, taken from the current
+estimate of S, and S, estimated by penalised likelihood (`shrinkage`) from the completed products, whose errors are the
+noise and the distance from consensus.
 """
 
 from __future__ import annotations
@@ -16,18 +18,18 @@ from securefed.attacks._gram.clipped_products import PerturbedProducts, Perturbe
 from securefed.attacks._gram.faps.near_consensus import DISTANCE_FACTOR
 from securefed.attacks._gram.shrinkage import NoisyProducts, shrunk
 
-_TURNS, _NOISY_TURNS, _STEPS = 12, 20, 4
-"""Iterations without noise and with it, and steps for S in each. Without noise, sums of clients that differ yield
-nothing more after a few iterations.
+_ITERATIONS, _NOISY_ITERATIONS, _ADMM_STEPS = 12, 20, 4
+"""Largest number of iterations without noise and with it, and ADMM iterations for S in each. Without noise, fewer are
+enough: the estimate is then limited by the differences between the clients.
 """
-_FURTHER, _SETTLED = 0.7, 0.01
-"""The block moves on by the first share of its last step: over-relaxed, the turns converge sooner. They end when it
-changes by less than the second.
+_OVER_RELAXATION, _CONVERGED = 0.7, 0.01
+"""Share of each block's last change that is added once more (over-relaxation), so that the iterations converge sooner,
+and relative change of the blocks below which they end.
 """
-_SPREAD = 1.5
-"""Factor by which beta may seem to differ between rounds; wrong clip factors made it twice as much."""
-_CLOSE = 0.01
-"""Least relative distance of a sum from consensus, since its clients are not alike."""
+_BETA_RATIO = 1.5
+"""Largest ratio of the betas that the rounds show; wrong clip factors made that ratio twice as large."""
+_LEAST_DISTANCE = 0.01
+"""Least relative error of a completed product: a sum's clients differ, so that it is never quite at consensus."""
 
 
 @dataclass(frozen=True)
@@ -35,73 +37,88 @@ class ClippedMaskedProducts:
     """Rounds of FAPS with clipping or noise.
 
     Attributes:
-        seen: bases, masked products and scalars, with their clipping and noise.
-        beta_scale: the algorithm's `beta_scale`.
+        rounds: bases Z_k, messages Y_k and scalars, with their clipping and noise.
+        beta_scale: the algorithm's beta over lambda_1(S).
     """
 
-    seen: PerturbedProducts
+    rounds: PerturbedProducts
     beta_scale: float
 
-    def recovered(self, rows: int) -> PerturbedSolution:
-        """Estimate S, of rank at most `rows`; `explained` tells whether all sums show about the beta of that S."""
-        seen, clipped = self.seen, self.seen.seen_clipped
-        squares, errors = seen.squares()
+    def estimate_gram(self, rows: int) -> PerturbedSolution:
+        """Estimate S, of rank at most `rows`.
+
+        `explained` of the result says whether all sums show about the same beta, and that of the estimated S.
+        """
+        rounds, may_be_clipped = self.rounds, self.rounds.may_be_clipped
+        squares, errors = rounds.squares()
         errors = errors + 1e-9 * np.abs(squares).max()
-        parts, found = seen.clips.shares, None
-        inner = self._evenly(parts.sum(axis=1))
-        for _ in range(_NOISY_TURNS if seen.noise.any() else _TURNS):
-            completed = self._completed(parts.sum(axis=1), inner)
-            found = shrunk(completed, rows, start=found, steps=_STEPS, relax=False)
-            sizes = self._sizes(found.gram)
+        parts, solution = rounds.clips.shares, None
+        blocks = self._initial_blocks(parts.sum(axis=1))
+        for _ in range(_NOISY_ITERATIONS if rounds.noise.any() else _ITERATIONS):
+            products = self._completed(parts.sum(axis=1), blocks)
+            solution = shrunk(products, rows, start=solution, steps=_ADMM_STEPS, relax=False)
+            sizes = self._sizes(solution.gram)
             if not sizes.any():
                 break
-            if clipped:
-                scale, parts = seen.clips.factors(sizes, squares, errors, float(np.trace(found.gram)))
-                found, inner = replace(found, gram=scale * found.gram), scale * inner
-            now = seen.bases.mT @ (found.gram @ seen.bases)
-            change, inner = now - inner, now + _FURTHER * (now - inner)
-            if np.linalg.norm(change) < _SETTLED * np.linalg.norm(now):
+            if may_be_clipped:
+                scale, parts = rounds.clips.factors(sizes, squares, errors, float(np.trace(solution.gram)))
+                solution, blocks = replace(solution, gram=scale * solution.gram), scale * blocks
+            block = rounds.bases.mT @ (solution.gram @ rounds.bases)
+            change, blocks = block - blocks, block + _OVER_RELAXATION * (block - blocks)
+            if np.linalg.norm(change) < _CONVERGED * np.linalg.norm(block):
                 break
-        assert found is not None
-        noise = float(np.sqrt(np.mean(seen.noise**2)))
+        assert solution is not None
+        noise = float(np.sqrt(np.mean(rounds.noise**2)))
         return PerturbedSolution(
-            found.gram, parts, float("nan"), noise, self._consistent(parts.sum(axis=1), found.gram)
+            solution.gram, parts, float("nan"), noise, self._consistent(parts.sum(axis=1), solution.gram)
         )
 
     def _consistent(self, factors: Array, gram: Array) -> bool:
         """Return whether tr(Z_k^T Y_k) / rank is the beta of S throughout, as it is at consensus."""
-        shown = np.einsum("knp,knp->k", self.seen.bases, self.seen.products) / self.seen.bases.shape[2] / factors
-        level = self.beta_scale * float(np.linalg.eigvalsh(gram)[-1])
+        observed_betas = (
+            np.einsum("knp,knp->k", self.rounds.bases, self.rounds.products) / self.rounds.bases.shape[2] / factors
+        )
+        beta = self.beta_scale * float(np.linalg.eigvalsh(gram)[-1])
         return bool(
-            shown.min() > 0
-            and shown.max() < _SPREAD * shown.min()
-            and level < _SPREAD * shown.mean() < _SPREAD**2 * level
+            observed_betas.min() > 0
+            and observed_betas.max() < _BETA_RATIO * observed_betas.min()
+            and beta < _BETA_RATIO * observed_betas.mean() < _BETA_RATIO**2 * beta
         )
 
-    def _evenly(self, factors: Array) -> Array:
-        """Return Z_k^T S Z_k of the observed traces, with all diagonal entries the same."""
-        rank = self.seen.bases.shape[2]
-        return np.asarray((self.seen.traces / factors / rank)[:, None, None] * np.eye(rank))
+    def _initial_blocks(self, factors: Array) -> Array:
+        """Return multiples of I with the observed traces, as first values of Z_k^T S Z_k."""
+        rank = self.rounds.bases.shape[2]
+        return np.asarray((self.rounds.traces / factors / rank)[:, None, None] * np.eye(rank))
 
-    def _completed(self, factors: Array, known: Array) -> NoisyProducts:
-        """Return S Z_k, with `known` for the blocks Z_k^T S Z_k."""
-        seen = self.seen
-        Z, Y, traces = seen.bases, seen.products / factors[:, None, None], seen.traces / factors
+    def _completed(self, factors: Array, blocks: Array) -> NoisyProducts:
+        """Complete the messages to products S Z_k.
+
+        Args:
+            factors: clip factor of each round's sum.
+            blocks: values for Z_k^T S Z_k.
+
+        Returns:
+            The products, with errors from the noise and from the distance from consensus, which shows in Z_k^T Y_k.
+        """
+        rounds = self.rounds
+        Z, Y, traces = rounds.bases, rounds.products / factors[:, None, None], rounds.traces / factors
         inner = Z.mT @ Y
         rank = Z.shape[2]
-        noise = seen.noise / factors
-        level = np.trace(inner, axis1=1, axis2=2) / rank
-        apart = np.sum((inner - level[:, None, None] * np.eye(rank)) ** 2, axis=(1, 2)) - (rank**2 - 1) * noise**2
-        distance = np.sqrt(np.maximum(apart, 0.0) / rank) / self.beta_scale  # times lambda_1
-        spread = DISTANCE_FACTOR * distance / rank / np.sqrt(Z.shape[1])
-        least = _CLOSE * float(np.sqrt(np.mean(Y**2)))
-        errors = np.sqrt(noise**2 + spread**2 + least**2)
-        trace_errors = np.hypot(seen.trace_noise / factors, _CLOSE * np.abs(traces) + np.finfo(float).tiny)
-        return NoisyProducts(Z, Y + Z @ (known - inner), errors, traces, trace_errors)
+        noise = rounds.noise / factors
+        mean_diagonal = np.trace(inner, axis1=1, axis2=2) / rank
+        off_multiple = (
+            np.sum((inner - mean_diagonal[:, None, None] * np.eye(rank)) ** 2, axis=(1, 2)) - (rank**2 - 1) * noise**2
+        )
+        distance = np.sqrt(np.maximum(off_multiple, 0.0) / rank) / self.beta_scale  # times lambda_1
+        consensus_error = DISTANCE_FACTOR * distance / rank / np.sqrt(Z.shape[1])
+        least_error = _LEAST_DISTANCE * float(np.sqrt(np.mean(Y**2)))
+        errors = np.sqrt(noise**2 + consensus_error**2 + least_error**2)
+        trace_errors = np.hypot(rounds.trace_noise / factors, _LEAST_DISTANCE * np.abs(traces) + np.finfo(float).tiny)
+        return NoisyProducts(Z, Y + Z @ (blocks - inner), errors, traces, trace_errors)
 
     def _sizes(self, gram: Array) -> Array:
         """Return the norms that a sum of all clients would have without the clip, at consensus."""
-        Z = self.seen.bases
+        Z = self.rounds.bases
         images = gram @ Z
         inner = Z.mT @ images
         beta = self.beta_scale * float(np.linalg.eigvalsh(gram)[-1])

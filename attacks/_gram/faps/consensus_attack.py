@@ -1,4 +1,10 @@
-"""Reconstruct Gram matrices from FAPS, whose masked products the paper holds to be private (faps proposition 5)."""
+"""Reconstruct Gram matrices from FAPS, whose masked products the paper holds to be private (FAPS, proposition 5).
+
+A FAPS client with Gram matrix S and subspace X sends Y = beta X X^T Z - X W^T Z - W X^T Z, where Z is the broadcast
+basis and W = -(I - X X^T) S X, and the scalar tr(Z^T S Z). Near consensus (X = Z) this is beta Z + (I - Z Z^T) S Z,
+linear in S, which gives an estimate from any view. Messages of a single client determine X and S exactly, by the
+methods that `ConsensusGram` describes.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +33,13 @@ from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
 
 _AT_CONSENSUS = 1e-4
-"""Largest distance of a first message from consensus, for float32 messages too; a fit needs it."""
+"""Largest relative distance of a client's first message from consensus (||Z^T Y - beta I|| / (rank beta)) at which
+exact methods, which start from X = Z, are tried. Messages in float32 are below it too.
+"""
 _REPLAYED, _EXACT = 1e-3, 1e-6
-"""Relative residuals of a client that holds a round-by-round solution. Below the second one it counts. Between the two,
-where the last rounds, or a subspace that few rounds leave open, may be wrong by a little, it counts if it explains the
-messages better than the estimate does.
+"""Relative residuals of a simulated client that holds a round-by-round solution. Below the second, the solution is
+accepted. Between the two its last rounds, or a subspace that few rounds leave open, may be slightly wrong; it is then
+accepted if it explains the messages better than the estimate does. Above the first it is rejected.
 """
 
 
@@ -39,20 +47,21 @@ messages better than the estimate does.
 class ConsensusGram:
     """Estimate S near consensus, on every view; then, on single clients, solve for it exactly.
 
-    With one inner step, or a tolerance that solves the subproblems, rounds are solved one by one, at any number of
-    features (`round_by_round`). Elsewhere, or where that fails, a simulated client is fitted (`client_fit`). Of guarded
-    FAPS the longest block is used, which is a run of FAPS; rounds of SSI between blocks are `gram/power`'s.
+    With one inner step, or a tolerance at which clients solve their subproblems exactly, rounds are solved one by one,
+    at any number of features (`round_by_round`). Elsewhere, or where that fails, a simulated client is fitted
+    (`client_fit`). Guarded FAPS alternates blocks of FAPS with rounds of SSI: its longest block is used here as a run
+    of FAPS, and `gram/power` reads the rounds of SSI.
 
     `diagnostics["method"]` is one of these:
 
     - "round by round": proven where a FAPS client that holds this S sends the messages.
     - "exact fit": proven by a residual of round-off with a Jacobian of full rank.
-    - "fit to noise, not proven": the residual is even noise, no larger than the first message shows. Every entry is
-      weighted by its own error, and what the noise hides stays at the estimate (`noise_weighted_fit`). The diagnostics
-      hold the noise and the expected error ("hidden error"; on digits the actual one was .5 to 1.7 times that).
-      Relative noise above about 1e-4 leaves only the estimate.
-    - "shrunk": noise and clips that the view knows of are taken into account (`clipped_masked_products`).
-    - "near consensus": the estimate. Of exact messages of few rows it is the one of `low_rank_estimate`, where that
+    - "fit to noise, not proven": the residual looks like noise, equal in all rounds and no larger than the first
+      message shows. Every entry is weighted by its own error, and what the noise hides stays at the estimate
+      (`noise_weighted_fit`). The diagnostics hold the noise and the expected error ("hidden error"; on digits the
+      actual one was .5 to 1.7 times that). Relative noise above about 1e-4 leaves only the estimate.
+    - "shrunk": noise and clips that the view states are taken into account (`clipped_masked_products`).
+    - "near consensus": the estimate; for exact messages of a client of few rows that of `low_rank_estimate`, where it
       explains the messages better. The residual is that of a FAPS client with this S (NaN for sums, which no single
       client sends).
 
@@ -62,8 +71,8 @@ class ConsensusGram:
             second, at u = 700 two minutes where every start fails. A client of m rows has about
             (m + K rank) m - m^2 / 2 unknowns in K rounds at any number of features, 156 at m = 8, rank 5 and K = 3; one
             of full rank has features^2 / 2.
-        starts: starts of the fit.
-        largest: largest number of features at all; the estimate holds 60 matrices of features x features.
+        starts: largest number of starts of the fit.
+        largest: largest number of features; the estimate holds 60 matrices of features x features.
     """
 
     fit_unknowns: int = 700
@@ -89,10 +98,10 @@ class ConsensusGram:
                 f"{target.public.features} features need about {need:.0f} MiB; the limit here is {have:.0f} MiB, "
                 f"{self.largest} features: raise `largest`."
             )
-        masked = runs_of_faps(observed.rounds, target.algorithm)
-        if not masked:
+        faps_rounds = runs_of_faps(observed.rounds, target.algorithm)
+        if not faps_rounds:
             return "No observed round belongs to a block of FAPS; `gram/power` reads those of SSI."
-        if most_frequent_members(masked, observed.target) is None:
+        if most_frequent_members(faps_rounds, observed.target) is None:
             return f"No observed sum holds client {observed.target}."
         return None
 
@@ -109,28 +118,28 @@ class ConsensusGram:
         rows = rows_of(members, target.public)
         estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows)
         alone = len(members) == 1
-        found = _private(rounds, target, rows, estimate.distances[0])
-        if found is None and alone and estimate.distances[0] < _AT_CONSENSUS:
-            found = self._chained(rounds, target, rows, estimate.gram) or self._fitted(rounds, target, rows)
-        if found is None:
-            found = (
+        solution = _private(rounds, target, rows, estimate.distances[0])
+        if solution is None and alone and estimate.distances[0] < _AT_CONSENSUS:
+            solution = self._chained(rounds, target, rows, estimate.gram) or self._fitted(rounds, target, rows)
+        if solution is None:
+            solution = (
                 self._estimated(rounds, target, rows, estimate.gram)
                 if alone
                 else FAPSSolution(estimate.gram, "near consensus", unknowns=_entries(estimate.gram))
             )
         return Reconstruction(
             secret=self.secret,
-            value=found.gram,
-            residual=found.residual,
-            rank=found.rank,
-            unknowns=found.unknowns,
-            condition=found.condition,
+            value=solution.gram,
+            residual=solution.residual,
+            rank=solution.rank,
+            unknowns=solution.unknowns,
+            condition=solution.condition,
             diagnostics={
-                "method": found.method,
+                "method": solution.method,
                 "rounds": len(rounds),
                 "largest eigenvalue": estimate.scale,
                 "distance from consensus": float(estimate.distances[-1]),
-                **found.notes,
+                **solution.notes,
             },
             members=members,
         )
@@ -172,25 +181,25 @@ def replay_residual(gram: Array, rounds: Sequence[RoundView], target: Target) ->
     rng = np.random.default_rng(0)
     data = Dataset((vectors * np.sqrt(np.maximum(values, 0))).T)
     client = algorithm.enroll(data, target.public, rng)
-    missed = total = 0.0
+    squared_error = total = 0.0
     for observation in rounds:
         tentative, sent = algorithm.contribute(client, observation.broadcast, rng)
         client = algorithm.commit(tentative, RoundOutcome(True, None))
-        seen = observation.message[PRODUCT]
-        missed += float(np.sum((sent[PRODUCT] - seen) ** 2))
-        total += float(np.sum(seen**2))
-    return float(np.sqrt(missed / (total or 1.0)))
+        observed = observation.message[PRODUCT]
+        squared_error += float(np.sum((sent[PRODUCT] - observed) ** 2))
+        total += float(np.sum(observed**2))
+    return float(np.sqrt(squared_error / (total or 1.0)))
 
 
 def runs_of_faps(rounds: Sequence[RoundView], algorithm: FAPS) -> dict[Members, list[RoundView]]:
-    """Return the rounds that are one run of FAPS, by the clients in them: all, or of guarded FAPS the longest block."""
+    """Return the rounds that form one run of FAPS, by set of clients: all rounds, or guarded FAPS' longest block."""
     groups = rounds_by_members(rounds)
     if not isinstance(algorithm, GuardedFAPS):
         return groups
     longest = {}
-    for members, seen in groups.items():
+    for members, observations in groups.items():
         blocks: dict[int, list[RoundView]] = {}
-        for observation in seen:
+        for observation in observations:
             blocks.setdefault(int(observation.broadcast.get(BLOCK, 0)), []).append(observation)
         blocks.pop(0, None)
         if blocks:
@@ -207,18 +216,18 @@ def _private(rounds: Sequence[RoundView], target: Target, rows: int, distance: f
     """
     if not is_perturbed(rounds):
         return None
-    seen = evenly_spaced(rounds)
+    selected = evenly_spaced(rounds)
     masked = ClippedMaskedProducts(
-        PerturbedProducts.of(seen, target.public, PRODUCT), cast(FAPS, target.algorithm).beta_scale
+        PerturbedProducts.of(selected, target.public, PRODUCT), cast(FAPS, target.algorithm).beta_scale
     )
-    noised = masked.seen.noise.any() and distance >= _AT_CONSENSUS
-    if not len(masked.seen.traces) or not (noised or masked.seen.seen_clipped):
+    noised = masked.rounds.noise.any() and distance >= _AT_CONSENSUS
+    if not len(masked.rounds.traces) or not (noised or masked.rounds.may_be_clipped):
         return None
-    found = masked.recovered(rows)
-    if not noised and not found.explained:
+    solution = masked.estimate_gram(rows)
+    if not noised and not solution.explained:
         return None
-    notes = {"noise": found.noise, "clipped to": float(found.parts.sum(axis=1).mean())}
-    return FAPSSolution(found.gram, "shrunk", found.residual, unknowns=_entries(found.gram), notes=notes)
+    notes = {"noise": solution.noise, "clipped to": float(solution.parts.sum(axis=1).mean())}
+    return FAPSSolution(solution.gram, "shrunk", solution.residual, unknowns=_entries(solution.gram), notes=notes)
 
 
 def _entries(gram: Array) -> int:

@@ -1,4 +1,8 @@
-"""Choose what a fit of FAPS' client has to determine, and how many messages it reads."""
+"""Choose the parametrisation of S, and the number of first messages, for a fit of a simulated FAPS client.
+
+Each message gives features x rank equations. Fewer rounds make a start closer, since errors of the start grow along the
+rounds; more rounds determine more. beta, the penalty of FAPS, must be known in every round that is read.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from securefed.attacks._gram.coordinates import GramParametrisation, LowRankFact
 from securefed.attacks._gram.faps.message_span import span_width
 
 FEWEST, _LONGEST = 2, 12
-"""Rounds that are read at least and at most; the first ones move most."""
+"""Rounds that are read at least and at most. Subspaces move most in the first rounds; later ones add little."""
 _REDUNDANCY = 2.5
 """Equations for each unknown that the fitted rounds must have. At 1 a fit may end at another matrix; every further
 round makes a start worse, since errors of the start grow along the rounds. At 2, clients of 8 rows of digits are fitted
@@ -22,7 +26,8 @@ from three rounds instead of four: as many are solved, by later starts.
 def known_rounds(algorithm: FAPS, rounds: int) -> int:
     """Return the number of rounds whose beta is known.
 
-    Rule (25) always grows beta at k = 5, since d^0 = 0, and decides at k = 10 by subspaces that only the client knows.
+    FAPS' adaptive rule (25) multiplies beta by 1.1 every 5 rounds if d^(k-5) <= 1.01 d^k, with d^k the distance of the
+    client's subspace from Z^k. It always does at k = 5, since d^0 = 0; at k = 10 only the client knows both distances.
     """
     return min(rounds, _LONGEST, 2 * PERIOD + 1) if algorithm.adaptive else min(rounds, _LONGEST)
 
@@ -31,23 +36,23 @@ def parametrisation(size: int, rows: int) -> GramParametrisation:
     """Return the parametrisation of S, (size, size), with the fewest parameters.
 
     Args:
-        size: of S.
+        size: number of rows of S.
         rows: bound on the rank of S; 0 for none.
     """
     return LowRankFactor(size, rows) if 0 < 2 * rows < size else SymmetricMatrices.of(size)
 
 
 def needed_rounds(algorithm: FAPS, rounds: Sequence[RoundView], rows: int) -> tuple[int, GramParametrisation]:
-    """Return how many rounds to fit, and the parametrisation of S in the directions in which they move.
+    """Return how many rounds to fit, and the parametrisation of S in their messages' span.
 
-    They are as many as have `_REDUNDANCY` equations for each unknown, or all whose beta is known.
+    These are the fewest rounds with `_REDUNDANCY` equations for each unknown, or all rounds whose beta is known.
     """
     features, rank = rounds[0].broadcast[BASIS].shape
-    known = known_rounds(algorithm, len(rounds))
-    count, found = known, parametrisation(features, rows)
-    for count in range(min(FEWEST, known), known + 1):
+    usable = known_rounds(algorithm, len(rounds))
+    count, chosen = usable, parametrisation(features, rows)
+    for count in range(min(FEWEST, usable), usable + 1):
         size = span_width(features, rank, rows, count)
-        found = parametrisation(size, rows)
-        if count * size * rank >= _REDUNDANCY * found.determined:
+        chosen = parametrisation(size, rows)
+        if count * size * rank >= _REDUNDANCY * chosen.determined:
             break
-    return count, found
+    return count, chosen

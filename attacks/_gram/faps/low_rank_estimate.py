@@ -1,8 +1,12 @@
-"""Estimate S of a client of few rows from FAPS' messages before anything is simulated: the start of the fit.
+"""Estimate the Gram matrix S of a client of few rows from FAPS' messages, without a simulation: the start of the fit.
 
-`near_consensus` takes S for any symmetric matrix, and cuts it to rank and sign afterwards. Here the same equations are
-solved among the matrices of the known rank, in the span of the messages, and lambda_1(S), known too, is one more. On
-clients of 8 rows that leaves a third of the error.
+With Z_k the broadcast basis and Y_k the message, the equations are, up to the distance from consensus,
+
+    (I - Z_k Z_k^T) S Z_k = (I - Z_k Z_k^T) Y_k,    tr(Z_k^T S Z_k) = the scalar sent,    lambda_1(S) = the known one,
+
+and a normal prior on the entries of S. `near_consensus` solves the first two for any symmetric matrix, and projects the
+result on matrices of low rank. Here they are solved by Levenberg-Marquardt among the matrices F F^T of the known rank,
+in the span of the messages. On clients of 8 rows that leaves a third of the error.
 """
 
 from __future__ import annotations
@@ -22,32 +26,36 @@ from securefed.attacks._gram.faps.client_equations import ClientEquations
 from securefed.attacks._gram.faps.near_consensus import block_deviations, evenly_spaced
 
 _ROUNDS, _STEPS, _LEAST = 12, 60, 1e-3
-"""Most rounds that are read, most Jacobians, and the share of the norm that a step must take away."""
+"""Most rounds that are read, most Jacobians, and the relative decrease of the residual below which the search ends. It
+gives only a start, which need not be accurate.
+"""
 _EXACT, _CLOSEST = 1e-3, 1e-4
-"""Standard deviations, in units of lambda_1: of what is known exactly, and of a block at least."""
+"""Standard deviations, in units of lambda_1: of the scalars, which are known exactly, and the least of a block's entry.
+They are not zero, so that the search is well conditioned.
+"""
 
 
 def low_rank_estimate(equations: ClientEquations, estimate: Array, rounds: Sequence[RoundView]) -> Array:
-    """Return S near consensus among the matrices of the known rank; in the basis and the units of `equations`.
+    """Estimate S among the matrices of the known rank, in the basis and the units of `equations`.
 
     Args:
-        equations: of the rounds that are fitted.
-        estimate: of S, from `near_consensus`.
+        equations: equations of the rounds that will be fitted; they give the basis and the parametrisation of S.
+        estimate: estimate of S by `near_consensus`, from which the search starts.
         rounds: all of the client's messages.
     """
     parametrisation = equations.parametrisation
     problem = _NearConsensusEquations.of(equations, evenly_spaced(rounds, _ROUNDS))
     start = parametrisation.coordinates(equations.reduced(estimate))
-    found = levenberg_marquardt(problem.linearised, start, steps=_STEPS, goal=0.0, least=_LEAST)
-    return parametrisation.matrix(found.point)
+    fit = levenberg_marquardt(problem.linearised, start, steps=_STEPS, goal=0.0, least=_LEAST)
+    return parametrisation.matrix(fit.point)
 
 
 @dataclass(frozen=True)
 class _NearConsensusEquations:
-    """Residuals in units of their standard deviations, then the entries of S in units of the prior's.
+    """Residuals of the module's equations, then the entries of S, all over their standard deviations.
 
     Attributes:
-        parametrisation: of S in the basis of the span.
+        parametrisation: parametrisation of S in the basis of the messages' span.
         probes: Z_k in that basis, (rounds, directions, rank).
         blocks: (I - Z_k Z_k^T) Y_k in that basis, (rounds, directions, rank).
         deviations: standard deviations of the blocks' entries, (rounds,).
@@ -77,14 +85,14 @@ class _NearConsensusEquations:
         values, vectors = np.linalg.eigh(S)
         size = len(S)
         residuals, slopes = [np.array([values[-1] - 1]) / _EXACT], [self._slope(directions, vectors[:, -1:])]
-        for Z, block, deviation, seen in zip(self.probes, self.blocks, self.deviations, self.captured, strict=True):
-            beside = np.eye(size) - Z @ Z.T
+        for Z, block, deviation, captured in zip(self.probes, self.blocks, self.deviations, self.captured, strict=True):
+            complement = np.eye(size) - Z @ Z.T
             residuals += [
-                (beside @ S @ Z - block).reshape(-1) / deviation,
-                np.array([np.vdot(Z, S @ Z) - seen]) / _EXACT,
+                (complement @ S @ Z - block).reshape(-1) / deviation,
+                np.array([np.vdot(Z, S @ Z) - captured]) / _EXACT,
             ]
-            moved = np.tensordot(beside, directions.times(Z), 1).transpose(0, 2, 1)
-            slopes += [moved.reshape(-1, len(x)) / deviation, self._slope(directions, Z)]
+            block_slopes = np.tensordot(complement, directions.times(Z), 1).transpose(0, 2, 1)
+            slopes += [block_slopes.reshape(-1, len(x)) / deviation, self._slope(directions, Z)]
         i, j = np.triu_indices(size)
         weight = size * np.where(i == j, 1.0, np.sqrt(2.0))  # entries of S / lambda_1 of variance 1 / size^2
         residuals.append(weight * S[i, j])

@@ -1,9 +1,10 @@
-"""Find the few directions in which FAPS' first messages of a client of few rows move, whatever the number of features.
+"""Reduce a FAPS client of few rows to the span of its first messages, whatever the number of features.
 
-With X_0 = Z_0 every subspace, mask and message of rounds 0 .. K - 1 lies in range(S) + span(Z_0 .. Z_{K-1}), and what
-is left of the messages beside the Z_k spans what is left of range(S) as soon as K rank >= rows. In a basis of that
-span, rows + K rank directions at most, nothing is lost: a client of 561 features becomes one of 23. Rounding errors or
-noise hide directions that the messages hardly show; how large they are is read from the first message.
+The client has a Gram matrix S of rank at most `rows` and starts from the subspace X_0 = Z_0, with Z_k the broadcast
+bases of `rank` columns. So every subspace and message Y_k of rounds 0 .. K - 1 lies in range(S) + span(Z_0 .. Z_{K-1}),
+and as soon as K rank >= rows, the Z_k and Y_k together span this space. In a basis of it, of at most rows + K rank
+directions, the client can be simulated without loss: a client of 561 features becomes one of 23. Rounding errors or
+noise hide directions that the messages hardly show; the size of the noise is read from the first message.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from securefed.attacks._base import RoundView
 _ROUND_OFF = 1e-12
 """Relative noise of a first message, and relative singular values, that count as round-off of double precision."""
 _HIDDEN = 30.0
-"""Directions below so many times the relative noise are taken for noise. Noise itself reaches about one time, so this
-leaves a margin; larger values give up the span of messages with faint directions.
+"""Singular values below this multiple of the relative noise are taken for noise. Noise itself reaches about 1, so there
+is a margin; a larger value gives up the reduction for messages with faint directions.
 """
 
 
 def first_message_noise(first: RoundView) -> float | None:
     """Estimate the noise of a client's first message, relative to its root mean square.
 
-    Without noise Z^T Y = beta I there. The rank^2 - 1 numbers that should vanish leave the size of the noise uncertain
-    by a factor of 2 at rank 2, and by less above.
+    Without noise Z^T Y = beta I in the first message. The estimate comes from the rank^2 - 1 numbers by which Z^T Y
+    deviates from a multiple of I; at rank 2 it is uncertain by a factor of 2, and by less above.
 
     Returns:
         The estimate; `None` at rank 1, where the one number of Z^T Y is beta itself.
@@ -39,8 +40,8 @@ def first_message_noise(first: RoundView) -> float | None:
     if rank == 1:
         return None
     inner = Z.T @ Y
-    away = float(np.linalg.norm(inner - np.trace(inner) / rank * np.eye(rank))) / math.sqrt(rank**2 - 1)
-    return away / max(float(np.sqrt(np.mean(Y**2))), np.finfo(float).tiny)
+    deviation = float(np.linalg.norm(inner - np.trace(inner) / rank * np.eye(rank))) / math.sqrt(rank**2 - 1)
+    return deviation / max(float(np.sqrt(np.mean(Y**2))), np.finfo(float).tiny)
 
 
 def is_exact(first: RoundView) -> bool:
@@ -50,15 +51,15 @@ def is_exact(first: RoundView) -> bool:
 
 
 def span_width(features: int, rank: int, rows: int, rounds: int) -> int:
-    """Return the dimension of the span of so many rounds; all features where the rounds do not show a smaller one."""
-    narrow = rows + rounds * rank
-    return narrow if 0 < rows <= rounds * rank and narrow < features else features
+    """Return the dimension of the span of so many rounds' messages; all features where no smaller one is known."""
+    width = rows + rounds * rank
+    return width if 0 < rows <= rounds * rank and width < features else features
 
 
 def span_basis(rounds: Sequence[RoundView], rows: int) -> Array:
-    """Return an orthonormal basis of the span, (features, directions); the identity where there is no smaller one.
+    """Return an orthonormal basis of the messages' span, (features, directions).
 
-    There is none either where noise hides a part of the span.
+    It is the identity where no smaller span is known, and where noise hides a part of the span.
 
     Args:
         rounds: one client's messages from its first on.

@@ -1,10 +1,14 @@
-"""Find a start for the fit of FAPS' client by multiple shooting: Gram matrix S and inner counts from messages Y_k.
+"""Find a start for the fit of a simulated FAPS client by multiple shooting: S and inner counts from messages Y_k.
 
-A simulated client composes all its rounds, and where the inner iterations converge slowly a small change of S turns
-the subspaces by much: few starts of a fit of S alone succeed. Here S and every subspace X_k are unknown. Each message
-depends on S and one X_k alone; that the inner iterations of round k lead from X_{k-1} to X_k is one more equation,
-which need not hold before the end. Where the inner counts follow a rule, it is applied again at every step, with the S
-and the X_{k-1} of that step.
+A client with Gram matrix S moves its subspace X_k, orthonormal (features, rank), by c_k inner iterations from X_{k-1}
+(c_k is the inner count), and sends a message Y_k that depends on S and X_k; `simulated_client` has the equations. A fit
+of S alone simulates all rounds one after the other. Where the inner iterations converge slowly, a small change of S
+turns later subspaces by much, so that few starts succeed. Here S and every X_k are unknown. The residuals are
+
+    Y(S, X_k) - Y_k  for each message, and  X_k - (X_{k-1} after the inner iterations of round k)  for each link,
+
+so that links need not hold before the end of the search. Where the inner counts follow FAPS' stop rule, the rule is
+applied again after every step, to the S and X_{k-1} of that step.
 
 Source: Bock and Plitt, A multiple shooting algorithm for direct solution of optimal control problems (1984).
 """
@@ -33,17 +37,19 @@ from securefed.attacks._gram.tangents import horizontal, left, right
 from securefed.errors import DivergenceError
 
 GOAL = 1e-8
-"""Residual at which the search stops and the fit of all rounds goes on."""
+"""Residual at which the search stops; the fit of all rounds follows."""
 _LINK_WEIGHT = 0.1
-"""Weight of the equations that link subspaces. Larger weights make the problem the single-shooting one again (at 1 few
-starts succeed), smaller ones leave flat valleys (at .01 the search crawls).
+"""Weight of the links. Larger weights turn the problem into a fit of S alone again (at 1 few starts succeed), smaller
+ones leave flat valleys (at .01 the search crawls).
 """
 _QUICK, _SLOWNESS = 8.0, 3.0
-"""More inner steps than the first converge slowly, and their end depends on every digit of S: such a link weighs less,
-by the second as power of the count.
+"""A link of c inner iterations has its weight multiplied by min(1, (_QUICK / c) ** _SLOWNESS): where iterations
+converge slowly, their end depends on every digit of S, and the link would dominate the search.
 """
 _PATIENCE, _SETTLED, _NOISE = 20, 4, 1e-3
-"""Steps within which the norm must halve; fewer below the last residual, which noise of the messages may have left."""
+"""The search ends when its residual has not halved within `_PATIENCE` steps, or within `_SETTLED` steps below `_NOISE`,
+where the rest may be noise of the messages.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,8 @@ class ShootingResult:
     Attributes:
         x: parameters of S.
         counts: inner counts of rounds 1, 2, ...
-        norm: of the residual.
-        steps: that it took.
+        norm: norm of the residuals.
+        steps: number of steps of the search.
     """
 
     x: Array
@@ -64,12 +70,13 @@ class ShootingResult:
 
 
 class MultipleShooting:
-    """The equations of the first rounds with every subspace unknown, in units of lambda_1(S).
+    """Residuals of the first rounds with S and every subspace unknown, in units of lambda_1(S).
 
-    The parameters are those of S, then those of X_1, X_2, ...
+    The parameter vector holds the parameters of S, then those of X_1, X_2, ...: T_k in X_k = orth(Z_k + B_k T_k), where
+    Z_k is the broadcast basis and B_k an orthonormal basis of its complement. X_0 = Z_0.
 
     Args:
-        equations: of the simulated client, which give the messages and what else is known of S.
+        equations: the simulated client's equations, which give the observed messages and scalars.
     """
 
     def __init__(self, equations: ClientEquations) -> None:
@@ -84,7 +91,7 @@ class MultipleShooting:
         point = np.concatenate([x, np.zeros((len(self._received.probes) - 1) * self._moves)])
         counts = self.counts(point)
         norm = best = float(np.linalg.norm(self.residual(point, counts)))
-        taken = waited = 0
+        steps_taken = steps_waited = 0
 
         def residual(values: Array) -> Array:
             return self.residual(values, counts)
@@ -93,19 +100,19 @@ class MultipleShooting:
             return self.linearised(values, counts)
 
         stepper = GeodesicAcceleration(residual)
-        while norm > GOAL and taken < steps and waited < (_SETTLED if norm < _NOISE else _PATIENCE):
+        while norm > GOAL and steps_taken < steps and steps_waited < (_SETTLED if norm < _NOISE else _PATIENCE):
             fit = levenberg_marquardt(linearised, point, steps=1, goal=GOAL, residual=residual, stepper=stepper)
-            taken += 1
+            steps_taken += 1
             if not fit.norm < norm:
                 break
             point = fit.point
             counts = self.counts(point)
             norm = float(np.linalg.norm(self.residual(point, counts)))
-            best, waited = (norm, 0) if norm < 0.5 * best else (best, waited + 1)
-        return ShootingResult(point[: len(x)], counts.astype(float), norm, taken)
+            best, steps_waited = (norm, 0) if norm < 0.5 * best else (best, steps_waited + 1)
+        return ShootingResult(point[: len(x)], counts.astype(float), norm, steps_taken)
 
     def residual(self, point: Array, counts: Array) -> Array:
-        """Return the relative residuals of the messages, of what else is known of S, and of the links."""
+        """Return the relative residuals of the messages, of the scalars that depend on S alone, and of the links."""
         S, subspaces = self._gram_and_subspaces(point)
         if S is None:
             return np.full(1, np.nan)
@@ -147,10 +154,12 @@ class MultipleShooting:
                 link = self._jacobian_rows(self._coordinate_tangents(k, V, dV), k - 1)
                 link[:, self._columns(k)] -= np.eye(self._moves)
                 links.append(weight * link)
-        more, slopes = self._of_gram(point[:size])
-        wide = np.zeros((len(slopes), len(point)))
-        wide[:, :size] = slopes
-        return self._stack(self._relative_residuals(subspaces, masks), more, gaps), np.vstack([*rows, wide, *links])
+        scalars, slopes = self._of_gram(point[:size])
+        scalar_rows = np.zeros((len(slopes), len(point)))
+        scalar_rows[:, :size] = slopes
+        return self._stack(self._relative_residuals(subspaces, masks), scalars, gaps), np.vstack(
+            [*rows, scalar_rows, *links]
+        )
 
     def _of_gram(self, x: Array) -> tuple[Array, Array]:
         return self._equations.scalar_residuals_and_slopes(x, len(self._received.probes))
@@ -166,7 +175,7 @@ class MultipleShooting:
         return slice(start, start + self._moves)
 
     def _block(self, point: Array, k: int) -> Array:
-        """Return T_k, with X_k = orth(Z_k + B_k T_k), B_k an orthonormal basis of the complement of Z_k."""
+        """Return T_k, (features - rank, rank)."""
         return point[self._columns(k)].reshape(self._bases[k].shape[1], -1)
 
     def _gram_and_subspaces(self, point: Array) -> tuple[Array | None, list[Array]]:
@@ -180,14 +189,14 @@ class MultipleShooting:
         return (S if np.isfinite(S).all() else None), [probes[0], *rest]
 
     def _subspace_tangents(self, point: Array, k: int) -> Array:
-        """Return dX_k by the parameters of S, which do not move it, and by its own; X_0 has none."""
+        """Return dX_k by the parameters of S (zero) and by its own parameters T_k, of which X_0 has none."""
         Z, size = self._received.probes[k], self._coordinates.count
         if not k:
             return np.zeros((len(Z), size, Z.shape[1]))
         B, rank = self._bases[k], Z.shape[1]
         d = np.zeros((len(Z), size + self._moves, rank))
-        own = d[:, size:].reshape(len(Z), B.shape[1], rank, rank)
-        own[:, :, np.arange(rank), np.arange(rank)] = B[:, :, None]
+        own_columns = d[:, size:].reshape(len(Z), B.shape[1], rank, rank)
+        own_columns[:, :, np.arange(rank), np.arange(rank)] = B[:, :, None]
         return horizontal(Z + B @ self._block(point, k), d)[1]
 
     def _jacobian_rows(self, tangents: Array, k: int) -> Array:
@@ -205,7 +214,7 @@ class MultipleShooting:
         return np.asarray(self._bases[k].T @ V @ np.linalg.inv(self._received.probes[k].T @ V))
 
     def _coordinate_tangents(self, k: int, V: Array, dV: Array) -> Array:
-        """Return dT_k."""
+        """Return the tangents dT_k of the subspace V with tangents dV."""
         inverse = np.linalg.inv(self._received.probes[k].T @ V)
         T = self._bases[k].T @ V @ inverse
         return right(left(self._bases[k].T, dV) - left(T, left(self._received.probes[k].T, dV)), inverse)
@@ -217,10 +226,12 @@ class MultipleShooting:
     def _relative_residuals(self, subspaces: Sequence[Array], masks: Sequence[Array]) -> list[Array]:
         received = self._received
         sent = [product(*all_) for all_ in zip(subspaces, masks, received.betas, received.probes, strict=True)]
-        return [(Y - seen) / norm for Y, seen, norm in zip(sent, self._equations.products, self._norms, strict=True)]
+        return [
+            (Y - observed) / norm for Y, observed, norm in zip(sent, self._equations.products, self._norms, strict=True)
+        ]
 
-    def _stack(self, residuals: Sequence[Array], more: Array, gaps: Sequence[Array]) -> Array:
-        flat = [part.reshape(-1) for part in residuals] + [more] + [gap.reshape(-1) for gap in gaps]
+    def _stack(self, residuals: Sequence[Array], scalars: Array, gaps: Sequence[Array]) -> Array:
+        flat = [part.reshape(-1) for part in residuals] + [scalars] + [gap.reshape(-1) for gap in gaps]
         return np.concatenate(flat)
 
     def counts(self, point: Array) -> Array:

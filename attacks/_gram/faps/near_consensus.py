@@ -1,8 +1,10 @@
-"""Estimate S from FAPS' messages where X_i is near Z: there Y = beta Z + (I - Z Z^T) S Z, linear in S.
+"""Estimate a Gram matrix S from FAPS' messages near consensus, where they are linear in S.
 
-This is a Bayesian estimate. Each round shows (I - Z Z^T) S Z = (I - Z Z^T) Y up to its distance from consensus, which
-shows in Z^T Y (beta I at consensus); the stop-rule scalar is tr(Z^T S Z) exactly; the prior is a zero-mean S of the
-size that beta shows. The first message of a client is at consensus exactly. Sums of clients are treated as one client.
+At consensus the client's subspace equals the broadcast basis Z, and its message is Y = beta Z + (I - Z Z^T) S Z. This
+is a Bayesian linear estimate. Each round gives (I - Z Z^T) S Z = (I - Z Z^T) Y with an error in proportion to the
+round's distance from consensus, ||Z^T Y - beta I||, and tr(Z^T S Z), which is sent for the stop rule, exactly. The
+prior is normal with mean zero and the size that beta = beta_scale lambda_1(S) shows. A client's first message is at
+consensus exactly. A sum over clients is treated as the message of one client.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from securefed.attacks._gram.faps.projected_equations import ProjectedEquations
 from securefed.attacks._gram.linear import nearest_psd
 
 ROUNDS = 60
-"""Most rounds that an estimate is made from; more add little."""
+"""Most rounds that an estimate is made from; more add little and cost memory."""
 _FLOOR, _SCALAR_FLOOR = 1e-6, 1e-4
-"""Least standard deviations, relative to lambda_1, of a block's entries and of a scalar: they keep the system's
-condition below 1e12.
+"""Least standard deviations, relative to lambda_1(S), of an entry of (I - Z Z^T) S Z and of tr(Z^T S Z): they keep the
+condition number of the system below 1e12.
 """
 DISTANCE_FACTOR = 4.0
 """(I - Z Z^T) Y is wrong by about this times the relative distance that Z^T Y shows (measured 3 to 8 on digits)."""
@@ -36,7 +38,7 @@ class NearConsensusEstimate:
     Attributes:
         gram: estimate of S.
         scale: lambda_1(S), from the first message.
-        distances: ||Z^T Y - beta I||_F / (p beta), by round.
+        distances: distance from consensus of each round, ||Z^T Y - beta I||_F / (rank beta).
     """
 
     gram: Array
@@ -45,14 +47,20 @@ class NearConsensusEstimate:
 
 
 def largest_eigenvalue(first: RoundView, beta_scale: float) -> float:
-    """Return lambda_1(S) = beta_0 / beta_scale, from beta_0 = tr(Z_0^T Y_0) / p."""
+    """Return lambda_1(S) = beta_0 / beta_scale, from beta_0 = tr(Z_0^T Y_0) / rank."""
     Z = first.broadcast[BASIS]
     beta = float(np.vdot(Z, first.message[PRODUCT])) / Z.shape[1]
     return float(max(abs(beta) / beta_scale, np.finfo(float).tiny))
 
 
 def near_consensus(rounds: Sequence[RoundView], beta_scale: float, rows: int) -> NearConsensusEstimate:
-    """Estimate S, of rank at most `rows`, from all rounds."""
+    """Estimate S from all rounds.
+
+    Args:
+        rounds: observed rounds, the first one at consensus.
+        beta_scale: the algorithm's beta over lambda_1(S).
+        rows: bound on the rank of S; 0 for none.
+    """
     Z = np.stack([o.broadcast[BASIS] for o in rounds])
     Y = np.stack([o.message[PRODUCT] for o in rounds])
     captured = np.array([float(o.message[CAPTURED]) for o in rounds])
@@ -62,16 +70,16 @@ def near_consensus(rounds: Sequence[RoundView], beta_scale: float, rows: int) ->
     spread = block_deviations(Z, Y)
     scalar_spread = max(_SCALAR_FLOOR, float(distances.min()))
     blocks = np.stack([off(z, y) for z, y in zip(Z, Y, strict=True)]) / scale
-    pulled = np.einsum("kxp,kyp->xy", spread[:, None, None] ** -2 * blocks, Z, optimize=True)
+    products_term = np.einsum("kxp,kyp->xy", spread[:, None, None] ** -2 * blocks, Z, optimize=True)
     traces = np.einsum("kxp,kyp->xy", (captured / scale / scalar_spread**2)[:, None, None] * Z, Z, optimize=True)
     prior = float(features**2)  # entries of S / lambda_1 of variance 1 / features^2
     system = ProjectedEquations.of(Z, spread**-2, scalar_spread**-2, prior)
-    solution, _ = system.solve((pulled + pulled.T) / 2 + traces)
+    solution, _ = system.solve((products_term + products_term.T) / 2 + traces)
     return NearConsensusEstimate(scale * nearest_psd(solution, rows), scale, distances)
 
 
 def block_deviations(Z: Array, Y: Array) -> Array:
-    """Return standard deviations of the entries of (I - Z Z^T) Y as blocks of S, in units of lambda_1(S); (rounds,)."""
+    """Return the standard deviation of an entry of (I - Z Z^T) Y - (I - Z Z^T) S Z, over lambda_1(S), by round."""
     _, features, rank = Z.shape
     return np.asarray(DISTANCE_FACTOR * _distances(Z, Y) / np.sqrt(features * rank) + _FLOOR)
 
@@ -83,6 +91,7 @@ def evenly_spaced(rounds: Sequence[RoundView], count: int = ROUNDS) -> list[Roun
 
 
 def _distances(Z: Array, Y: Array) -> Array:
+    """Return ||Z^T Y - beta I||_F / (rank beta) with beta = tr(Z^T Y) / rank, by round."""
     inner = Z.transpose(0, 2, 1) @ Y
     rank = Z.shape[2]
     trace = np.trace(inner, axis1=1, axis2=2)

@@ -85,6 +85,7 @@ class ProjectedEquations:
         return self.eigenvectors @ S @ self.eigenvectors.T, count
 
     def _apply(self, S: Array) -> Array:
+        """Return the left-hand side of the normal equations for S."""
         rounds, features, rank = self.bases.shape
         products = (S @ self._flat).reshape(features, rounds, rank).transpose(1, 0, 2)  # S Z_k
         inner = self.bases.mT @ products

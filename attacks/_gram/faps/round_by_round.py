@@ -1,14 +1,19 @@
-"""Solve for FAPS' subspaces X_k round by round, at any number of features.
+"""Solve for a FAPS client's subspaces X_k, and then for its Gram matrix S, round by round, at any number of features.
 
-Where every subproblem is solved exactly, S cancels: with G = (I - X X^T) S X known, stationarity of the new X means
-(I - X X^T) S X = (I - X X^T) R X, R = X_old G_old^T + G_old X_old^T - beta Z Z^T, and the message
-Y = beta P Z + P R Z + R P Z - 2 P R P Z, P = X X^T, has X as its only unknown, in the span of [Y, X_old, G_old, Z].
-With one inner step X = orth(X_old M + beta Z Z^T X_old), and M = X_old^T S X_old (rank x rank) is the only unknown; the
-part of the message outside X gives G, the part inside gives the equations.
+The client moves its subspace from X_old to X, both orthonormal (features, rank), and sends
+Y = beta X X^T Z + X G^T Z + G X^T Z with G = (I - X X^T) S X, where Z is the broadcast basis. In the first round X = Z.
+X_old and G_old = (I - X_old X_old^T) S X_old are known from the round before. Two cases have few unknowns:
 
-Either way (I - X_k X_k^T) S X_k are known, and S follows by elimination as from FedPG. Several inner steps allow no
-such solve: there are fewer equations than unknowns. The equations of a round have several roots, so an estimate of S
-(`near_consensus`) chooses the start.
+1. Every subproblem is solved exactly. Then S cancels: stationarity of X means G = (I - X X^T) R X with the known
+   R = X_old G_old^T + G_old X_old^T - beta Z Z^T. With P = X X^T the message is
+   Y = beta P Z + P R Z + R P Z - 2 P R P Z, in which only X is unknown, in the span of [Y, X_old, G_old, Z].
+2. One inner step, X = orth(X_old M + beta Z Z^T X_old), in which only M = X_old^T S X_old, (rank, rank), is unknown.
+The
+   part of the message outside X gives G, and the part inside, with the symmetry of S, gives equations for M.
+
+Either way all (I - X_k X_k^T) S X_k become known, and S follows by `elimination`. With several but not all inner steps
+a round has fewer equations than unknowns. The equations of a round have several roots, so the search starts from an
+estimate of S (`near_consensus`).
 """
 
 from __future__ import annotations
@@ -45,8 +50,8 @@ LONGEST = 40
 _SOLVED = 1e-7
 """Relative residual below which a round counts as solved; the chain ends at the first round above it."""
 _GOAL, _STEPS, _STARTS = 1e-14, 60, 40
-"""Residual at which a solve stops, most Jacobians of it, and random starts of a round with one inner step. The first
-such round needs up to 30 of them: with none, 5 of 10 clients of digits (n = 36) are not solved.
+"""Residual at which a solve stops, its most Jacobians, and number of random starts of a round with one inner step. The
+first such round needs up to 30 of them: without, 5 of 10 clients of digits (36 features) are not solved.
 """
 _PATIENCE = StallLimit(1e-5, far=12, close=None)
 """Twelve Jacobians that do not halve the residual end a solve that is far from a root."""
@@ -61,10 +66,10 @@ class SolvedSubspace:
     """One subspace of the client, and what is known of S on it.
 
     Attributes:
-        X: (features, rank), orthonormal.
+        X: orthonormal basis, (features, rank).
         G: (I - X X^T) S X.
-        inside: X^T S X, where a round showed it.
-        trace: tr(X^T S X), where it was sent (of the first subspace).
+        inside: X^T S X, which one-step rounds determine; else `None`.
+        trace: tr(X^T S X) of the first subspace, where it was sent for the stop rule; else `None`.
     """
 
     X: Array
@@ -82,7 +87,7 @@ def is_solvable_by_rounds(algorithm: FAPS) -> bool:
 def solves_subproblems(algorithm: FAPS) -> bool:
     """Return whether clients iterate until their subproblem is solved.
 
-    Those are hundreds of steps, too many for a fit of a simulated client.
+    That takes hundreds of inner steps, too many for a fit of a simulated client.
     """
     follows_rule = algorithm.inner_steps is None and algorithm.inner_rule == "subspace"
     return follows_rule and algorithm.inner_tolerance <= _EXACT_TOLERANCE
@@ -106,10 +111,12 @@ def solve_round_by_round(
     solved = _solve_subspaces(rounds[:LONGEST], algorithm, _one_step if one_step else _exact_step, estimate)
     if len(solved) < 2:
         return None
-    seen = _eliminated(solved)
-    gram = solve(seen.probes, seen.products, rows=rows).gram
+    eliminated = _eliminated(solved)
+    gram = solve(eliminated.probes, eliminated.products, rows=rows).gram
     notes = {"rounds solved": len(solved)}
-    return FAPSSolution(gram, "round by round", seen.residual, seen.rank, seen.unknowns, seen.condition, notes)
+    return FAPSSolution(
+        gram, "round by round", eliminated.residual, eliminated.rank, eliminated.unknowns, eliminated.condition, notes
+    )
 
 
 Next = Callable[[Sequence[SolvedSubspace], RoundView, float, Array], "tuple[SolvedSubspace, SolvedSubspace] | None"]
@@ -121,7 +128,7 @@ showed of it, and the next one.
 def _solve_subspaces(
     rounds: Sequence[RoundView], algorithm: FAPS, advance: Next, estimate: Array
 ) -> list[SolvedSubspace]:
-    """Return the subspaces, the first from round 0, where X = Z; each further round gives one more."""
+    """Return the subspaces: one from round 0, where X = Z, and one from each further round, up to the first failure."""
     first = rounds[0]
     Z = first.broadcast[BASIS]
     beta = float(np.vdot(Z, first.message[PRODUCT])) / Z.shape[1]
@@ -129,20 +136,20 @@ def _solve_subspaces(
     distance = 0.0
     for k, observation in enumerate(rounds[1:], start=1):
         try:
-            found = advance(solved, observation, beta, estimate)
+            pair = advance(solved, observation, beta, estimate)
         except (LinAlgError, DivergenceError):
-            found = None
-        if found is None:
+            pair = None
+        if pair is None:
             break
         if algorithm.adaptive and k % PERIOD == 0:  # rule (25), on the subspace that the round began with
-            now = math.sqrt(2) * float(np.linalg.norm(off(solved[-1].X, observation.broadcast[BASIS])))
-            beta, distance = beta * (GROWTH if distance <= STALL * now else 1.0), now
-        solved[-1:] = found
+            new_distance = math.sqrt(2) * float(np.linalg.norm(off(solved[-1].X, observation.broadcast[BASIS])))
+            beta, distance = beta * (GROWTH if distance <= STALL * new_distance else 1.0), new_distance
+        solved[-1:] = pair
     return solved
 
 
 def _eliminated(solved: Sequence[SolvedSubspace]) -> EliminatedProducts:
-    """Eliminate S: its products with the subspaces."""
+    """Solve for the products of S with the subspaces."""
     return eliminate(
         [subspace.X for subspace in solved],
         [subspace.G for subspace in solved],
@@ -151,7 +158,7 @@ def _eliminated(solved: Sequence[SolvedSubspace]) -> EliminatedProducts:
 
 
 def _inner(subspace: SolvedSubspace) -> InnerEquations:
-    """Return what is known of X^T S X: all, its trace, or nothing."""
+    """Return equations for what is known of X^T S X: all of it, its trace, or nothing."""
     basis = symmetric_basis(subspace.X.shape[1])
     if subspace.inside is not None:
         return InnerEquations(basis, subspace.inside)
@@ -163,7 +170,7 @@ def _inner(subspace: SolvedSubspace) -> InnerEquations:
 def _one_step(
     solved: Sequence[SolvedSubspace], observation: RoundView, beta: float, estimate: Array
 ) -> tuple[SolvedSubspace, SolvedSubspace] | None:
-    """Return the next subspace where there was one inner step."""
+    """Solve a round of one inner step for M; return the last subspace, with M, and the next one; `None` on failure."""
     equations = _OneStepEquations.of(solved, observation, beta)
     rng = np.random.default_rng(0)
     guesses = (equations.guessed(rng) for _ in range(_STARTS))
@@ -177,16 +184,19 @@ def _one_step(
 
 @dataclass(frozen=True)
 class _OneStepEquations:
-    """Equations of M = X^T S X of the last subspace: the message inside the next X, and symmetry of S.
+    """Equations for M = X^T S X of the last subspace X, from one inner step to the next subspace X+.
+
+    With X+ and G+ from M by `next`, they are X+^T Y = beta X+^T Z + G+^T Z, the message inside X+, and the symmetry of
+    S: there is a symmetric X+^T S X+ with which X_j^T (S X+) is the transpose of X+^T (S X_j) for all subspaces before.
 
     Attributes:
         X: the last subspace.
         G: (I - X X^T) S X.
-        Z: broadcast of the round.
+        Z: broadcast basis of the round.
         Y: message of the round.
-        beta: of the round.
-        probes: [X_1 .. ] of the subspaces before, (features, columns).
-        products: S of them, (features, columns).
+        beta: penalty of the round.
+        probes: the subspaces before X, side by side, (features, columns).
+        products: S times them, (features, columns).
         trace: tr M where it is known (of the first subspace), else `None`.
     """
 
@@ -206,15 +216,15 @@ class _OneStepEquations:
             for subspace in solved
             if subspace.inside is not None
         ]
-        none = [np.zeros((len(solved[0].X), 0))]
+        empty = [np.zeros((len(solved[0].X), 0))]
         return cls(
             X=solved[-1].X,
             G=solved[-1].G,
             Z=observation.broadcast[BASIS],
             Y=observation.message[PRODUCT],
             beta=beta,
-            probes=np.hstack(none + [X for X, _ in known]),
-            products=np.hstack(none + [SX for _, SX in known]),
+            probes=np.hstack(empty + [X for X, _ in known]),
+            products=np.hstack(empty + [SX for _, SX in known]),
             trace=solved[0].trace if len(solved) == 1 else None,
         )
 
@@ -223,12 +233,12 @@ class _OneStepEquations:
         return self.beta * np.tensordot(x, symmetric_basis(self.X.shape[1]), 1)
 
     def expected(self) -> Array:
-        """Return the coordinates of M that its trace suggests, or symmetry with the subspaces before."""
+        """Return coordinates of M to start from: a multiple of I with its trace, or the M that symmetry suggests."""
         basis = symmetric_basis(self.X.shape[1])
         if self.trace is not None:
             return np.asarray(np.trace(basis, axis1=1, axis2=2) * self.trace / (len(self.X.T) * self.beta))
-        images, seen = _symmetry(self.probes, self.products, self.X, self.G)
-        return np.asarray(np.linalg.lstsq(images, seen, rcond=None)[0] / self.beta)
+        images, right = _symmetry(self.probes, self.products, self.X, self.G)
+        return np.asarray(np.linalg.lstsq(images, right, rcond=None)[0] / self.beta)
 
     def estimated(self, estimate: Array) -> Array:
         """Return the coordinates of M that an estimate of S suggests."""
@@ -255,18 +265,18 @@ class _OneStepEquations:
             X, G = self.next(M)
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
-        inside = X.T @ self.Y - self.beta * (X.T @ self.Z) - G.T @ self.Z
+        inner = X.T @ self.Y - self.beta * (X.T @ self.Z) - G.T @ self.Z
         probes, products = np.hstack([self.probes, self.X]), np.hstack([self.products, self.X @ M + self.G])
-        images, seen = _symmetry(probes, products, X, G)
-        left = seen - images @ np.linalg.lstsq(images, seen, rcond=None)[0]  # what no X+^T S X+ removes
+        images, right = _symmetry(probes, products, X, G)
+        asymmetry = right - images @ np.linalg.lstsq(images, right, rcond=None)[0]  # what no X+^T S X+ removes
         scalar = np.zeros(0) if self.trace is None else np.array([np.trace(M) - self.trace])
-        return np.asarray(np.concatenate([inside.reshape(-1), left, scalar]) / float(np.linalg.norm(self.Y)))
+        return np.asarray(np.concatenate([inner.reshape(-1), asymmetry, scalar]) / float(np.linalg.norm(self.Y)))
 
 
 def _symmetry(probes: Array, products: Array, X: Array, G: Array) -> tuple[Array, Array]:
-    """Return equations of the coordinates of X^T S X, by symmetry.
+    """Return linear equations for the coordinates of Theta = X^T S X, by the symmetry of S.
 
-    With S X = X Theta + G, probes^T S X is the transpose of X^T (S probes).
+    With S X = X Theta + G they are probes^T (X Theta + G) = (X^T products)^T.
     """
     basis = symmetric_basis(X.shape[1])
     images = np.tensordot(probes.T @ X, basis, ((1,), (1,))).transpose(0, 2, 1)  # (columns, p, coordinates)
@@ -276,7 +286,7 @@ def _symmetry(probes: Array, products: Array, X: Array, G: Array) -> tuple[Array
 def _exact_step(
     solved: Sequence[SolvedSubspace], observation: RoundView, beta: float, estimate: Array
 ) -> tuple[SolvedSubspace, SolvedSubspace] | None:
-    """Return the next subspace where the subproblem was solved exactly."""
+    """Solve a round whose subproblem was solved exactly; return the last and the next subspace, `None` on failure."""
     last, Z, Y = solved[-1], observation.broadcast[BASIS], observation.message[PRODUCT]
     frame, _ = np.linalg.qr(np.hstack([Y, last.X, last.G, Z]))
     X_in, G_in, Z_in, Y_in = (frame.T @ part for part in (last.X, last.G, Z, Y))
@@ -293,22 +303,25 @@ def _exact_step(
         )
         if x is not None:
             X = frame @ equations.subspace(x)
-            low = last.G @ (last.X.T @ X) + last.X @ (last.G.T @ X) - beta * Z @ (Z.T @ X)
-            return last, SolvedSubspace(X, off(X, low))
+            R_times_X = last.G @ (last.X.T @ X) + last.X @ (last.G.T @ X) - beta * Z @ (Z.T @ X)
+            return last, SolvedSubspace(X, off(X, R_times_X))
     return None
 
 
 @dataclass(frozen=True)
 class _StationarityEquations:
-    """Y = beta P Z + P R Z + R P Z - 2 P R P Z in the span of [Y, X, G, Z], P the projection onto the new X.
+    """Equations Y = beta P Z + P R Z + R P Z - 2 P R P Z for the projection P on the new subspace.
+
+    All matrices are in coordinates of an orthonormal basis of the span of [Y, X, G, Z]. The unknowns are the entries of
+    T in the new X = orth(start + beside T).
 
     Attributes:
-        R: in that span.
-        Z: broadcast, in that span.
-        Y: message, in that span.
-        beta: of the round.
-        start: basis of a subspace; the new X is orth(start + beside T).
-        beside: basis of its complement.
+        R: X G^T + G X^T - beta Z Z^T of the last subspace X.
+        Z: broadcast basis.
+        Y: message.
+        beta: penalty of the round.
+        start: orthonormal basis of the subspace at which the search starts.
+        beside: orthonormal basis of its complement.
     """
 
     R: Array
@@ -363,10 +376,10 @@ def _root(
     linearised: ResidualAndJacobian, start: Array, residual: ResidualFunction, stepper: StepRule | None = None
 ) -> Array | None:
     """Return the root that a search from `start` ends at; `None` where it ends elsewhere."""
-    found = levenberg_marquardt(
+    fit = levenberg_marquardt(
         linearised, start, steps=_STEPS, goal=_GOAL, residual=residual, patience=_PATIENCE, stepper=stepper
     )
-    return found.point if found.norm < _SOLVED else None
+    return fit.point if fit.norm < _SOLVED else None
 
 
 def _by_differences(residual: ResidualFunction) -> ResidualAndJacobian:

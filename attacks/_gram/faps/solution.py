@@ -1,4 +1,4 @@
-"""Hold a Gram matrix that an attack on FAPS found, with how well the messages determine it."""
+"""Result of the attacks on FAPS: a Gram matrix, and how well the messages determine it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FAPSSolution:
 
     Attributes:
         gram: S.
-        method: see `ConsensusGram`.
+        method: name of the method, one of those that `ConsensusGram` lists.
         residual: relative residual of the messages; NaN where nothing was simulated.
         rank: rank of the method's linear system or Jacobian.
         unknowns: number of unknowns of that system.

@@ -1,7 +1,8 @@
-"""Fit the single clients' Gram matrices to sums of FAPS' masked products.
+"""Reconstruct the single clients' Gram matrices S_i from sums of FAPS' masked products.
 
-The masks do not cancel in the sum. With a fixed number of inner steps each client is a known function of its S_i, so
-all clients are simulated and fitted to the sums.
+A client's message is a non-linear function of S_i (`simulated_client` has the equations), so a sum of messages depends
+on every S_i and not only on their sum. With a fixed number of inner steps this function is known. All clients are
+therefore simulated, and their S_i fitted to the sums (`joint_fit`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class JointGram(JointAttack):
 
     name: ClassVar[str] = "gram/joint"
 
-    def foreign(self, algorithm: object) -> str | None:
+    def why_other_algorithm(self, algorithm: object) -> str | None:
         """Return why an algorithm is not FAPS with a fixed number of inner steps, or `None`."""
         if isinstance(algorithm, FAPS) and not isinstance(algorithm, GuardedFAPS) and algorithm.inner_steps is not None:
             return None
@@ -53,7 +54,7 @@ class JointGram(JointAttack):
         algorithm, features = cast(FAPS, target.algorithm), target.public.features
         return features * (features + 1) // 2, _known(algorithm, rounds) * (features * algorithm.rank + 1)
 
-    def sums(self, observed: View, target: Target) -> JointFitProblem:
+    def fit_problem(self, observed: View, target: Target) -> JointFitProblem:
         """Return the simulation of a client, the sums, and a share of the near-consensus estimate to begin with."""
         algorithm = cast(FAPS, target.algorithm)
         rounds = observed.rounds[: _known(algorithm, len(observed.rounds))]
@@ -61,27 +62,29 @@ class JointGram(JointAttack):
         sender = FAPSSimulation.of([o.broadcast[BASIS] for o in rounds], algorithm)
         pooled = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows_of(members, target.public)).gram
         products = [o.message[PRODUCT].reshape(-1) for o in rounds]
-        seen = np.concatenate([*products, [float(o.message[CAPTURED]) for o in rounds]])
-        return JointFitProblem(sender, seen, sender.coordinates.coordinates(pooled / len(members)))
+        observed_sums = np.concatenate([*products, [float(o.message[CAPTURED]) for o in rounds]])
+        return JointFitProblem(sender, observed_sums, sender.coordinates.coordinates(pooled / len(members)))
 
 
 def _known(algorithm: FAPS, rounds: int) -> int:
     """Return the number of rounds whose beta is known.
 
-    Rule (25) always grows beta at k = 5, and decides at k = 10 by X_i.
+    FAPS' adaptive rule (25) always multiplies beta by 1.1 at k = 5; at k = 10 that depends on the client's subspaces,
+    which are not known.
     """
     return min(rounds, 2 * PERIOD + 1) if algorithm.adaptive else rounds
 
 
 @dataclass(frozen=True)
 class FAPSSimulation:
-    """One client of FAPS over all rounds, as a function of the coordinates of its S; beta is lambda_1(S) beta_scale.
+    """Messages of one client of FAPS over all rounds, as a function of the coordinates of its S.
 
-    A client is homogeneous: S / lambda_1 with beta_scale sends the messages over lambda_1, which is what is simulated.
+    The client's beta is beta_scale lambda_1(S). Its messages are homogeneous: those for S are lambda_1(S) times those
+    for S / lambda_1(S). The latter are simulated.
 
     Attributes:
-        received: what the client received.
-        coordinates: of S.
+        received: the broadcasts, the betas for lambda_1(S) = 1, and the number of inner steps.
+        coordinates: parametrisation of S.
     """
 
     received: ReceivedRounds
@@ -107,7 +110,7 @@ class FAPSSimulation:
         return self.coordinates.matrix(x)
 
     def sent(self, x: Array) -> Array:
-        """Return all messages, then all scalars, flat; NaN where the simulation fails."""
+        """Return all messages, then all scalars tr(Z^T S Z), as one vector; NaN where the simulation fails."""
         S = self.gram(x)
         try:
             top = float(np.linalg.eigvalsh(S)[-1])
