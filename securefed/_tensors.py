@@ -50,14 +50,17 @@ def real_array(value: Any, where: str) -> Array:
         DataError: complex numbers, texts, objects, or another type that holds no real numbers.
     """
     if is_torch(value):
-        value = value.detach().cpu()
-        if value.is_floating_point() and value.element_size() < 4:  # NumPy has one of these types, float32 holds all
-            value = value.float()
         try:
+            value = value.detach().cpu()
+            if value.is_floating_point() and value.element_size() < 4:  # NumPy has one of these, float32 holds all
+                value = value.float()
             value = value.numpy()
         except (TypeError, RuntimeError) as error:
             raise DataError(f"{where} is a torch tensor that NumPy cannot hold: {error}") from error
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where} is no array of numbers: {error}") from error
     if array.dtype.kind == "c":
         raise DataError(
             f"{where} holds complex numbers ({array.dtype}), of which only the real part would be kept; give real and "

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.errors import ConfigError, DataError, RoundVoid
 from securefed.parties import SumClient, SumServer
 from securefed.statistics import ContingencyTable, Count, Covariance, Histogram, LinearRegression, Mean, Variance
+from securefed.statistics._base import Sums
 from tests.parties.helpers import play
 
 RNG = np.random.default_rng(0)
@@ -143,3 +145,42 @@ def test_separate_parties_and_rows_beyond_the_bound_that_nobody_learns_of() -> N
 def test_misuse_is_named(call: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         call()
+
+
+def test_a_server_gets_one_sum_of_a_party_s_rows_and_not_a_second_one_to_subtract() -> None:
+    statistic = Mean(features=4, bound=8.0, rows=100)
+    parties = [*PARTIES, PARTIES[0] + 1]
+    for rounds, answered in ((1, False), (2, True)):  # the second is the control
+        terms = statistic.terms(clients=4, defense=secure_aggregation(), rounds=rounds)
+        clients = {i: SumClient(terms, i) for i in range(4)}
+        mine = {i: {"update": statistic.summand(x)} for i, x in enumerate(parties)}
+        server = SumServer(terms)
+        every = play(server, clients, mine).total["sum"]
+        if not answered:
+            with pytest.raises(ConfigError, match="rounds"):
+                server.open(cohort=(0, 1, 2))
+            server.terms = replace(terms, rounds=None)  # a server that does not keep to them: its clients do
+            server._engine.history.clear()
+            server._engine.given_up = 1
+            server.terms.__dict__["digest"] = terms.digest
+            with pytest.raises(RoundVoid, match="the terms have 1 rounds"):
+                play(server, clients, mine, cohort=(0, 1, 2))
+            continue
+        found = every - play(server, clients, mine, cohort=(0, 1, 2)).total["sum"]
+        np.testing.assert_allclose(found, parties[3].sum(0), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["mean", "variance", "covariance", "covariance, ddof", "least squares"])
+def test_the_error_bounds_what_any_errors_of_the_sums_do(name: str) -> None:
+    """Random errors up to their bounds, of the count too: it is not exact under CKKS with many rows declared."""
+    statistic, parties, expected = CASES[name]
+    rng = np.random.default_rng(3)
+    summands = [statistic.summand(*party) if isinstance(party, tuple) else statistic.summand(party) for party in parties]
+    sums = {key: np.sum([summand[key] for summand in summands], axis=0) for key in summands[0]}
+    for size in (1e-9, 1e-3, 0.5, 3.0):
+        for _ in range(200):
+            error = {key: size * rng.uniform(0, 1) * (key == "count" or size < 0.1) for key in sums}
+            sign = {key: rng.choice([-1.0, 1.0], np.shape(value)) for key, value in sums.items()}
+            total = {key: np.asarray(value + error[key] * sign[key]) for key, value in sums.items()}
+            value, bound, _ = statistic._value(Sums(total, error, noised=False))
+            assert (np.abs(value - expected) <= bound + 1e-12 * (1 + np.abs(expected))).all()

@@ -159,7 +159,7 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
 
     def __post_init__(self) -> None:
         library()
-        if self.threshold is not None and self.threshold < 2:
+        if self.threshold is not None and not (type(self.threshold) is int and self.threshold >= 2):
             raise ConfigError("ckks: the sum of one client is its contribution; the threshold is at least 2")
 
     def __str__(self) -> str:

@@ -89,7 +89,7 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
         exponent_bits(self.bits, self.randomness)
         if self.public is not None and self.public.bits != self.bits:
             raise ConfigError(f"{self.name}: bits is {self.bits}, but the given key has {self.public.bits} bits")
-        if self.threshold is not None and self.threshold < 2:
+        if self.threshold is not None and not (type(self.threshold) is int and self.threshold >= 2):
             raise ConfigError(f"{self.name}: the sum of one client is its contribution; the threshold is at least 2")
 
     def __str__(self) -> str:

@@ -141,6 +141,9 @@ class SecureAggregation(Aggregation):
             raise ConfigError(
                 f"survivor_change must be an integer number of clients from 1; got {self.survivor_change!r}"
             )
+        for name in ("pipelined", "verify"):
+            if type(getattr(self, name)) is not bool:
+                raise ConfigError(f"{name} must be True or False; got {getattr(self, name)!r}")
         if self.graph not in ("complete", "sparse", "auto"):
             raise ConfigError(f'graph must be "complete", "sparse" or "auto"; got {self.graph!r}')
         shares_of(1, self.adversarial, self.dropouts)

@@ -19,7 +19,7 @@ from securefed._runtime.round_engine import PendingSum, RoundEngine
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.errors import DataError, StorageError
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 def freeze_engine(engine: RoundEngine, pending: PendingSum | None, exchange: OpenExchange | None) -> bytes:
@@ -34,6 +34,7 @@ def freeze_engine(engine: RoundEngine, pending: PendingSum | None, exchange: Ope
         "version": VERSION,
         "loop": engine.counters(),
         "tried": [[*place, count] for place, count in engine.tried.items()],
+        "given_up": engine.given_up,
         "log": [engine.log.up, engine.log.down],
     }
     tensors: dict[str, Array] = nest("server", pack(engine.state))
@@ -72,6 +73,7 @@ def thaw_engine(engine: RoundEngine, frozen: bytes) -> tuple[PendingSum | None, 
             number: unnest(f"announced/{number}", tensors) for number in values["announced"]
         }
         engine.continue_from(values["loop"], {}, announced)
+        engine.given_up = values["given_up"]
         engine.tried = {(place[0], place[1]): place[2] for place in values["tried"]}
         engine.log.up, engine.log.down = values["log"]
         if "pending" not in values:

@@ -103,6 +103,8 @@ class RoundEngine:
         self._prepared: Any = None  # by the last exchange for the next, where the aggregation does that
         self._exchanges = self._reserved = self._sums = 0
         self.tried: dict[tuple[int, str], int] = {}  # attempts at the last sum: clients answer none of them twice
+        self.given_up = 0
+        """Rounds of a `SumServer` that were given up: clients answer no further attempt at them."""
         self._doublings = {TRAIN: 0, EVALUATE: 0}
         self._learned = self.defense.start(layouts[TRAIN])
         self._counted = CountedClients(self.algorithm.needs_outcome)
@@ -129,6 +131,11 @@ class RoundEngine:
         return self._history
 
     @property
+    def position(self) -> int:
+        """Number of the next round as requests state it: rounds that were given up count."""
+        return len(self._history) + self.given_up
+
+    @property
     def sums(self) -> int:
         """Number of exchanges so far that the privacy budget counts, void ones included."""
         return self._sums
@@ -153,12 +160,12 @@ class RoundEngine:
         Raises:
             BudgetSpent: the privacy budget allows no further exchange.
         """
-        place = len(self._history), pending.kind
+        place = self.position, pending.kind
         cohort = pending.cohort
         number, attempt = self._take_number(), self.tried.get(place, 0)
         self.tried = {place: attempt + 1}
         doublings = self._doublings[pending.kind]
-        header = ExchangeHeader(cohort, pending.kind, doublings, self._learned, len(self._history), attempt)
+        header = ExchangeHeader(cohort, pending.kind, doublings, self._learned, self.position, attempt)
         return self.reopen(number, header)
 
     def reopen(self, number: int, header: ExchangeHeader) -> OpenExchange:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
@@ -181,7 +182,7 @@ class SumClient:
             raise ConfigError("this request asks for the contribution; give the update: receive(request, update, ...)")
         model = self._model(base)
         self._base = None if model is None else model_digest(model)
-        self._check_metrics(metrics)
+        weight, metrics = _number(weight, "weight"), self._metrics(metrics)
         if not callable(update):
             update = self._structure(update)
         begun = node.begin(message)
@@ -198,15 +199,15 @@ class SumClient:
             return pending.fault
         try:
             given = self._structure(update() if callable(update) else update)
-            if not (np.isfinite(weight) and weight >= 0):
+            if not 0 <= weight < math.inf:
                 raise DataError(f"weight must be finite and at least 0; got {weight!r}")
             relative = weight / self.terms.largest_weight if self.terms.weighted else 1.0
             out: dict[str, Array] = {}
             for name, value in given.items():
                 entries = np.asarray(value, np.float64)
-                entries = entries - base[name] if self.terms.differences and base is not None else entries
+                entries = entries - np.asarray(base[name], np.float64) if self.terms.differences and base is not None else entries
                 out[f"{UPDATE}{name}"] = entries * relative
-            out |= {f"{METRIC}{name}": np.asarray(float(metrics[name])) for name, _ in self.terms.metrics}
+            out |= {f"{METRIC}{name}": np.asarray(metrics[name]) for name, _ in self.terms.metrics}
             if self.terms.weighted:
                 out[WEIGHT] = np.asarray(relative)
             return node.state.committed, out
@@ -233,10 +234,11 @@ class SumClient:
             raise ConfigError("a base is given, and the terms bind none; make them with base=True, or leave it out")
         return read_update(base, self.terms.shapes, "the base")
 
-    def _check_metrics(self, metrics: Mapping[str, float]) -> None:
+    def _metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         wanted = {name for name, _ in self.terms.metrics}
         if set(metrics) != wanted:
             raise ConfigError(f"the terms name the metrics {sorted(wanted)}; got {sorted(metrics)}")
+        return {name: _number(value, f"metric {name!r}") for name, value in metrics.items()}
 
     def _enrol(self, run: str) -> ClientNode:
         core = self.terms.core
@@ -263,6 +265,14 @@ class SumClient:
     def _limited(self, book: LedgerEntries | None) -> Ledger:
         unit = self.terms.plan.privacy.unit if self.terms.plan.privacy is not None else "client"
         return Ledger.in_memory(Limits(epsilon=self.terms.epsilon, unit=unit), book)
+
+
+def _number(value: Any, what: str) -> float:
+    """Return a number as a float; raise `DataError` for another type, as for a tensor of other names."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last for a tensor of several entries
+        raise DataError(f"{what} must be a number; got {value!r}") from error
 
 
 class _BaseCheckingNode(ClientNode):

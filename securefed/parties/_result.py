@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from securefed._messages import ClientId
-from securefed._runtime.open_exchange import ExchangeResult
-from securefed._tensors import Array
+from securefed._runtime.exchange_header import TRAIN
+from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Plan
 from securefed.defenses._differential_privacy import PoissonCohort
 from securefed.errors import DataError
@@ -25,16 +25,18 @@ class SumResult:
     """What the server has after one round.
 
     Attributes:
-        mean: by name, the weighted mean of the survivors' updates: float64, integers rounded to nearest. Under noise
-            the sum over a fixed divisor, the planned cohort, whoever took part. Where differences are summed, the base
+        mean: by name, the weighted mean of the survivors' updates: float64, integers rounded to nearest (beyond 2^53,
+            float64 does not hold every integer). Under noise the sum over a fixed divisor, the planned cohort, whoever took part. Where differences are summed, the base
             plus the mean difference.
         total: by name, the sum of weight times update (of the differences, where these are summed).
         weight: total weight of the survivors; under noise the fixed divisor.
         metrics: by name, the sum of the survivors' metrics.
+        error: by name, bound on the fixed-point error of an entry of `mean`, before integers are rounded; times `weight`,
+            of `total`. It grows where weights are small against `terms.largest_weight`. Zero in the clear.
         noise: by name, standard deviation of the noise in an entry of `total`; empty without noise.
         survivors: clients in the sum.
         round: number of the round, from 0.
-        plan: the defence's plan; `TensorPlan.error` bounds the rounding error of the sums.
+        plan: the defence's plan.
         void: why earlier attempts at this round were void.
         refusals: by party, why its message was refused.
     """
@@ -43,6 +45,7 @@ class SumResult:
     total: Mapping[str, Array]
     weight: float
     metrics: Mapping[str, float]
+    error: Mapping[str, float]
     noise: Mapping[str, float]
     survivors: tuple[ClientId, ...]
     round: int
@@ -73,35 +76,91 @@ class SumResult:
         return out
 
 
-def result_of(
-    terms: SumTerms, summed: ExchangeResult, base: Mapping[str, Array] | None, round: int, void: tuple[str, ...]
-) -> SumResult:
+@dataclass(frozen=True)
+class CompletedSum:
+    """The sum of one round, from which its result follows; the server's file keeps it.
+
+    Attributes:
+        released: by name, the sums that left the aggregator.
+        survivors: clients in the sum.
+        doublings: how often the declared bounds had been doubled.
+        learned: public numbers of an adaptive defence.
+        round: number of the round.
+        void: why earlier attempts were void.
+        refusals: by party, why its message was refused.
+    """
+
+    released: Tensors
+    survivors: tuple[ClientId, ...]
+    doublings: int
+    learned: tuple[float, ...]
+    round: int
+    void: tuple[str, ...]
+    refusals: Mapping[int, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields but `released`, as JSON values. Inverse: `from_json`."""
+        return {
+            "survivors": list(self.survivors),
+            "doublings": self.doublings,
+            "learned": [number.hex() for number in self.learned],
+            "round": self.round,
+            "void": list(self.void),
+            "refusals": {str(party): reason for party, reason in self.refusals.items()},
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], released: Tensors) -> Self:
+        """Read what `to_json` returned, with the sums."""
+        return cls(
+            released, tuple(values["survivors"]), values["doublings"],
+            tuple(float.fromhex(number) for number in values["learned"]), values["round"], tuple(values["void"]),
+            {int(party): reason for party, reason in values["refusals"].items()},
+        )  # fmt: skip
+
+
+def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] | None) -> SumResult:
     """Compute means from the released sums.
 
     Args:
         terms: the terms.
-        summed: the completed exchange.
+        summed: the completed sum.
         base: the model that the updates were computed from; `None` without one.
-        round: number of the round.
-        void: why earlier attempts were void.
+
+    Raises:
+        DataError: the survivors' total weight is zero, or not more than its rounding error.
     """
-    released, survivors = summed.record.released, summed.record.survivors
+    released, survivors = summed.released, summed.survivors
+    plan = terms.defense.plan(
+        terms.core.schema.layouts[TRAIN], terms.cohort, range_doublings=summed.doublings, learned=summed.learned
+    )
     scale = terms.largest_weight if terms.weighted else 1.0
+    errors = {tensor.name: tensor.error * scale for tensor in plan.tensors}
     weight = float(released[WEIGHT]) * scale if terms.weighted else _divisor(terms, len(survivors))
+    uncertain = errors[WEIGHT] if terms.weighted else 0.0
+    if not weight > uncertain:
+        raise DataError(
+            f"the survivors' weights sum to {weight:.3g}, which rounding alone may be ({uncertain:.3g}), so that there "
+            "is no mean; give weights that are not all 0, and a largest_weight near the largest of them"
+        )
     total = {t.name: np.asarray(released[f"{UPDATE}{t.name}"]) * scale for t in terms.tensors}
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = {name: value / weight for name, value in total.items()}
+    mean = {name: np.asarray(value / weight) for name, value in total.items()}
+    error = {
+        name: (errors[f"{UPDATE}{name}"] + float(np.abs(value).max(initial=0)) * uncertain) / (weight - uncertain)
+        for name, value in mean.items()
+    }
     if terms.differences and base is not None:
-        mean = {name: value + base[name] for name, value in mean.items()}
+        mean = {name: np.asarray(value + base[name]) for name, value in mean.items()}
     for tensor in terms.tensors:
         if tensor.integer:
-            mean[tensor.name] = np.rint(mean[tensor.name])
+            mean[tensor.name] = np.asarray(np.rint(mean[tensor.name]))
     metrics = {name: float(released[f"{METRIC}{name}"]) for name, _ in terms.metrics}
-    deviations = summed.record.distortion.released
+    deviations = terms.defense.distortion(plan, len(survivors)).released
     noise = {t.name: deviations[f"{UPDATE}{t.name}"] for t in terms.tensors if f"{UPDATE}{t.name}" in deviations}
     return SumResult(
-        mean, total, weight, metrics, noise, survivors, round, summed.plan, void, dict(summed.refusals), terms.local
-    )
+        mean, total, weight, metrics, error, noise, survivors, summed.round, plan, summed.void, dict(summed.refusals),
+        terms.local,
+    )  # fmt: skip
 
 
 def _divisor(terms: SumTerms, survivors: int) -> float:

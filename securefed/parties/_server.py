@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from securefed._messages import ClientId, PartyId, Transcript
 from securefed._persistence import container
-from securefed._persistence.packing import from_bytes
+from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._runtime.client_sampling import uniform
 from securefed._runtime.engine_freezing import freeze_engine, thaw_engine
@@ -23,7 +23,7 @@ from securefed._tensors import Array, decode, encode
 from securefed.errors import ConfigError, DataError, MessageRefused, SecureFedError, StorageError
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._external import ExternalServer, base_array, no_model
-from securefed.parties._result import SumResult, result_of
+from securefed.parties._result import CompletedSum, SumResult, result_of
 from securefed.parties._terms import SumTerms
 from securefed.parties._update import model_digest, read_update
 
@@ -42,7 +42,8 @@ class SumServer:
         run: identifier of the run; a fresh one by default.
         keep_transcript: keep all messages in `transcript`, for an audit. It grows with rounds x clients x tensors.
         file: where the state is kept, written at every new stage, so that a server that was killed goes on. An existing
-            file is continued.
+            file is continued: where a round is open, `outgoing` holds its requests, and where one was completed,
+            `result` is there again.
         seal: encrypts the file; without one only its owner may read it.
 
     Raises:
@@ -69,8 +70,9 @@ class SumServer:
         self._exchange: OpenExchange | None = None
         self._base: dict[str, Array] | None = None
         self._up = self._down = 0
+        self._summed: CompletedSum | None = None
         self.result: SumResult | None = None
-        """The result of the round; `None` while it is being made."""
+        """The result of the last round; `None` while a round is being made, and before the first."""
         if self._file is not None and self._file.exists():
             _, tensors = container.load(self._file, _KIND, seal)
             self._restore(tensors["state"].tobytes())
@@ -119,13 +121,14 @@ class SumServer:
                 if base is None
                 else "these terms bind no model to a round; leave the base out"
             )
-        if self.terms.rounds is not None and self.round >= self.terms.rounds:
-            raise ConfigError(f"the terms have {self.terms.rounds} rounds, and all of them are complete")
+        if self.terms.rounds is not None and self._engine.position >= self.terms.rounds:
+            raise ConfigError(f"the terms have {self.terms.rounds} rounds, and all of them are complete or given up")
         self._base = None if base is None else read_update(base, self.terms.shapes, "the base")
-        digest = no_model(self.round) if self._base is None else model_digest(self._base)
+        digest = no_model(self._engine.position) if self._base is None else model_digest(self._base)
         engine = self._engine
         engine.state = ExternalServer(base_array(digest))
-        self._invited, self.result = self._checked(cohort), None
+        self._invited = self._checked(cohort)
+        self._summed = self.result = None
         self._up, self._down = engine.log.up, engine.log.down
         self._pending = PendingSum(TRAIN, engine.choose_cohort(TRAIN))
         try:
@@ -155,7 +158,9 @@ class SumServer:
 
         Raises:
             ConfigError: no round is open.
-            RoundVoid: the round was void `terms.max_void` times. Open it again, with the clients that are there.
+            RoundVoid: the round was void `terms.max_void` times and is given up. Open the next one, with the clients
+                that are there; a round given up counts among `terms.rounds`.
+            DataError: the survivors' weights sum to zero, so that there is no mean; the round is given up.
             RangeRefused: a client's values stay out of range however often the range is doubled.
             DivergenceError: a client's values are not finite, and the defence hides nothing.
             BudgetSpent: the round has to be repeated, and the privacy budget does not allow it.
@@ -173,8 +178,8 @@ class SumServer:
         return self._close_stage(exchange)
 
     def abandon(self) -> None:
-        """Give up the round that is open; its exchange numbers are not used again."""
-        self._exchange = self._pending = None
+        """Give up the round that is open. Clients answer nothing more of it, and it counts among `terms.rounds`."""
+        self._give_up()
         self._save()
 
     def freeze(self) -> bytes:
@@ -186,8 +191,10 @@ class SumServer:
             "invited": json.dumps(self._invited),
             "base": json.dumps(None if self._base is None else sorted(base)),
             "traffic": json.dumps([self._up, self._down]),
+            "result": json.dumps(None if self._summed is None else self._summed.to_json()),
         }
-        tensors = {"engine": from_bytes(freeze_engine(self._engine, self._pending, self._exchange))}
+        tensors: dict[str, Array] = {} if self._summed is None else nest("released", self._summed.released)
+        tensors |= {"engine": from_bytes(freeze_engine(self._engine, self._pending, self._exchange))}
         return encode(tensors | {f"base/{name}": value for name, value in base.items()}, values)
 
     @classmethod
@@ -216,7 +223,7 @@ class SumServer:
     def _draw(self) -> tuple[ClientId, ...]:
         if self._invited is not None:
             return self._invited
-        return uniform(range(self.terms.clients), self.terms.cohort, 0, self.round)
+        return uniform(range(self.terms.clients), self.terms.cohort, 0, self._engine.position)
 
     def _checked(self, cohort: Sequence[ClientId] | None) -> tuple[ClientId, ...] | None:
         """Check a cohort that the caller chose."""
@@ -242,7 +249,8 @@ class SumServer:
                 engine.failed(pending, exchange, error)
                 self._exchange = engine.attempt(pending)
             finally:
-                self._pending = pending if self._exchange is not None else None
+                if self._exchange is None:
+                    self._give_up()
                 self._save()
             return None
         except SecureFedError:
@@ -250,19 +258,34 @@ class SumServer:
             raise
         if summed is not None:
             engine.completed(exchange, summed)
-            self._complete(summed, tuple(pending.void))
+            try:
+                self._complete(exchange, summed, tuple(pending.void))
+            except SecureFedError:
+                self.abandon()
+                raise
         self._save()
         return self.result
 
-    def _complete(self, summed: ExchangeResult, void: tuple[str, ...]) -> None:
-        engine, record, round = self._engine, summed.record, self.round
+    def _give_up(self) -> None:
+        """End the round without a result. The next one takes another place: clients answer no attempt twice."""
+        if (self._engine.position, TRAIN) in self._engine.tried:
+            self._engine.given_up += 1
+        self._exchange = self._pending = None
+
+    def _complete(self, exchange: OpenExchange, summed: ExchangeResult, void: tuple[str, ...]) -> None:
+        engine, record, header = self._engine, summed.record, exchange.content.header
+        kept = CompletedSum(
+            record.released, record.survivors, header.doublings, header.learned, self.round, void,
+            dict(summed.refusals),
+        )  # fmt: skip
+        result = result_of(self.terms, kept, self._base)
         engine.combine(summed)
         entry = RoundHistory(
-            round=round, exchange=record.round, survivors=record.survivors, seconds=0.0,
+            round=self.round, exchange=record.round, survivors=record.survivors, seconds=0.0,
             up=engine.log.up - self._up, down=engine.log.down - self._down, void=void, refusals=dict(summed.refusals),
         )  # fmt: skip
         engine.history.append(entry)
-        self.result = result_of(self.terms, summed, self._base, round, void)
+        self._summed, self.result = kept, result
         self._exchange = self._pending = None
 
     def _save(self) -> None:
@@ -279,6 +302,9 @@ class SumServer:
             self._base = None if names is None else {name: tensors[f"base/{name}"] for name in names}
             self._invited = None if invited is None else tuple(invited)
             self._up, self._down = json.loads(values["traffic"])
+            if (kept := json.loads(values["result"])) is not None:
+                self._summed = CompletedSum.from_json(kept, unnest("released", tensors))
+                self.result = result_of(self.terms, self._summed, self._base)
             engine = tensors["engine"].tobytes()
         except (KeyError, TypeError, ValueError, DataError) as error:
             raise StorageError(f"these bytes are no state of a server: {error!r}") from error

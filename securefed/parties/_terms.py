@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
+from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._messages import PartyId
 from securefed._public import Public
 from securefed._runtime.exchange_header import TRAIN
@@ -21,6 +22,7 @@ from securefed.defenses._base import Defense, Plan
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import Budget, CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
+from securefed.defenses._fixed_point import check_ring
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError, DataError
@@ -47,6 +49,9 @@ class SummedTensor:
         ring: width in bits of the integers that it is summed in under an exact defence.
         sensitivity: largest L2 distance by which one row of a client moves the tensor, where noise hides single rows
             (`records()`); `None` where no such bound is known.
+
+    Raises:
+        ConfigError: a field of another type, or outside its domain.
     """
 
     name: str
@@ -55,6 +60,19 @@ class SummedTensor:
     integer: bool = False
     ring: Ring = 64
     sensitivity: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_type("a tensor's name", self.name, str)
+        where = f"of tensor {self.name!r}"
+        _check_type(f"shape {where}", self.shape, tuple)
+        _check_type(f"`integer` {where}", self.integer, bool)
+        for length in self.shape:
+            check_integer(f"a length in shape {where}", length, 0)
+        check_ring(self.ring, where)
+        check_positive(f"bound {where}", self.bound)
+        if self.sensitivity is not None:
+            check_positive(f"sensitivity {where}", self.sensitivity)
+        _as_plain(self, float, "bound", "sensitivity")
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,10 @@ class SumTerms:
         rounds: rounds at most; clients refuse further ones. `None` for any number.
         epsilon: privacy budget: server and clients stop before a round would exceed it. `None` for no limit.
         max_void: attempts at one sum.
+
+    Raises:
+        ConfigError: a field of another type or outside its domain, or fields that do not fit together.
+        PlanError: the defence cannot keep its promise for these tensors.
     """
 
     tensors: tuple[SummedTensor, ...]
@@ -95,14 +117,36 @@ class SumTerms:
     def __post_init__(self) -> None:
         if not self.tensors:
             raise ConfigError("terms need at least one tensor; `local` keeps all of them with the clients")
-        if not (0 < self.largest_weight < math.inf):
-            raise ConfigError(f"largest_weight must be positive and finite; got {self.largest_weight!r}")
+        self._check_fields()
         if self.differences and not self.base:
             raise ConfigError("differences are taken from a base; leave base=True")
         if self.epsilon is not None and not self.plan.noised:
             raise ConfigError(f"epsilon={self.epsilon:g} limits noise, and {self.defense.name} adds none")
         if _changes_updates(self.defense):
             self._check_alone()
+        self.plan  # noqa: B018 - raises PlanError now, and not at the first message
+
+    def _check_fields(self) -> None:
+        """Raise `ConfigError` for a field of another type or outside its domain, as a file edited by hand may hold."""
+        for name in ("weighted", "base", "differences"):
+            _check_type(name, getattr(self, name), bool)
+        for name in ("tensors", "metrics", "local"):
+            _check_type(name, getattr(self, name), tuple)
+        check_integer("clients", self.clients, 1)
+        check_integer("cohort", self.cohort, 1, self.clients, note="(the number of clients)")
+        check_integer("max_void", self.max_void, 1)
+        check_positive("largest_weight", self.largest_weight)
+        if self.rounds is not None:
+            check_integer("rounds", self.rounds, 0, note="or None")
+        if self.epsilon is not None:
+            check_positive("epsilon", self.epsilon)
+        for pattern in self.local:
+            _check_type("a pattern in `local`", pattern, str)
+        for name, bound in self.metrics:
+            _check_type("a metric's name", name, str)
+            check_positive(f"the bound of metric {name!r}", bound)
+        _as_plain(self, int, "clients", "cohort", "max_void", "rounds")
+        _as_plain(self, float, "largest_weight", "epsilon")
 
     def _check_alone(self) -> None:
         """Raise `ConfigError` where weights, metrics or integers travel beside an update that the defence changes."""
@@ -163,22 +207,28 @@ class SumTerms:
             DataError: a tensor that holds no real numbers.
             PlanError: the defence cannot keep its promise for these tensors.
         """
+        if isinstance(local, str) or isinstance(metrics, str):
+            raise ConfigError("local and metrics are lists of texts, such as local=['*running_mean']; got one text")
+        check_number("largest_weight", largest_weight, positive=True, most=2.0**1023)
         chosen = _pipelined(as_defense(defense)) if pipelined else as_defense(defense)
         arrays = {name: real_array(value, repr(name)) for name, value in example.items() if not is_local(name, local)}
-        declared = dict(bounds) if isinstance(bounds, Mapping) else dict.fromkeys(arrays, bounds or _LARGEST_ENTRY)
+        declared = dict(bounds) if isinstance(bounds, Mapping) else dict.fromkeys(
+            arrays, _LARGEST_ENTRY if bounds is None else bounds
+        )
         if unknown := sorted(set(declared) - set(arrays)):
             raise ConfigError(f"bounds name {unknown}, which are no summed tensors; these are {sorted(arrays)}")
         tensors = tuple(
             SummedTensor(
-                name, value.shape, float(declared.get(name, _LARGEST_ENTRY)), value.dtype.kind in "biu",
+                name, value.shape, declared.get(name, _LARGEST_ENTRY), value.dtype.kind in "biu",
                 64 if value.dtype.kind in "biu" else ring,
             )
             for name, value in arrays.items()
         )  # fmt: skip
         sums = metrics if isinstance(metrics, Mapping) else dict.fromkeys(metrics, _LARGEST_ENTRY)
         return cls(
-            tensors, clients, clients if cohort is None else cohort, chosen, tuple(sorted(sums.items())),
-            2.0 ** math.ceil(math.log2(largest_weight)) if 0 < largest_weight < math.inf else largest_weight,
+            tensors, clients, clients if cohort is None else cohort, chosen,
+            tuple((name, float(bound)) for name, bound in sorted(sums.items())),
+            2.0 ** math.ceil(math.log2(largest_weight)),
             not _changes_updates(chosen), base, (_clips(chosen) and base) if differences is None else differences,
             tuple(local), rounds, epsilon, max_void,
         )  # fmt: skip
@@ -191,8 +241,6 @@ class SumTerms:
         if self.weighted:
             specs.append(TensorSpec(WEIGHT, (), 1.0, 64))
         public = Public(self.clients, self.cohort, 1, (1,) * self.clients, 0, 1.0)
-        if not 1 <= self.cohort <= self.clients:
-            raise ConfigError(f"cohort must lie in 1..{self.clients} (the number of clients), not {self.cohort}")
         return Terms.of(ExternalSum(tuple(specs)), public, self.defense, rounds=self.rounds, max_void=self.max_void)
 
     @cached_property
@@ -239,7 +287,7 @@ class SumTerms:
             facts["tensors"] = tuple(SummedTensor(**_tuples(item)) for item in facts["tensors"])
             facts["defense"] = defense_from_json(facts["defense"])
             return cls(**_tuples(facts))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             if isinstance(error, ConfigError | DataError):
                 raise
             raise DataError(f"these bytes are no terms of a sum: {error!r}") from error
@@ -306,6 +354,18 @@ def _changes_updates(defense: Defense) -> bool:
 
 def _clips(defense: Defense) -> bool:
     return any(transform.stage == ChainStage.CLIP for transform in defense.transforms)
+
+
+def _check_type(what: str, value: object, kind: type) -> None:
+    if type(value) is not kind:
+        raise ConfigError(f"{what} must be a {kind.__name__}; got {value!r}")
+
+
+def _as_plain(record: SummedTensor | SumTerms, kind: type[int] | type[float], *names: str) -> None:
+    """Turn numbers into Python's own, so that equal terms are the same bytes and have the same digest."""
+    for name in names:
+        if (value := getattr(record, name)) is not None:
+            object.__setattr__(record, name, kind(value))
 
 
 def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def is_local(name: str, patterns: Sequence[str]) -> bool:
 
 
 def read_update(update: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], what: str) -> dict[str, Array]:
-    """Return the summed tensors of an update as NumPy arrays, in the order of the terms.
+    """Return the summed tensors of an update as NumPy arrays in this machine's byte order, in the order of the terms.
 
     Args:
         update: arrays or tensors by name, on any device; further names are left out if the terms keep them local.
@@ -44,7 +44,8 @@ def read_update(update: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
         value = real_array(update[name], f"{what}: {name!r}")
         if value.shape != shape:
             raise DataError(f"{what}: {name!r} has shape {value.shape}, and the terms say {shape}")
-        out[name] = value
+        wide = value.dtype.kind == "f" and value.dtype.itemsize > 8  # no message holds more than float64
+        out[name] = value.astype(np.float64 if wide else value.dtype.newbyteorder("="), copy=False)
     return out
 
 
@@ -54,7 +55,12 @@ def model_digest(model: Mapping[str, Array]) -> bytes:
 
 
 def like(value: Array, example: T) -> T:
-    """Convert an array to the type, dtype and device of `example`; integers and booleans are rounded to nearest."""
+    """Convert an array to the type, dtype and device of `example`; integers and booleans are rounded to nearest.
+
+    Raises:
+        DataError: a number that an integer type does not hold, such as 130 in int8.
+    """
+    _check_fits(value, example)
     if is_torch(example):
         import torch  # noqa: PLC0415 - only where the caller uses it
 
@@ -65,3 +71,17 @@ def like(value: Array, example: T) -> T:
     dtype = np.asarray(example).dtype
     rounded: Any = np.asarray(value if np.issubdtype(dtype, np.floating) else np.rint(value)).astype(dtype)
     return rounded  # type: ignore[no-any-return]
+
+
+def _check_fits(value: Array, example: Any) -> None:
+    """Raise `DataError` where an integer type would wrap around."""
+    if is_torch(example):
+        name = str(example.dtype).removeprefix("torch.")
+        dtype = np.dtype(name if "int" in name and "q" not in name else "f8")  # others hold, or round, any number
+    else:
+        dtype = np.asarray(example).dtype
+    if dtype.kind not in "iu":
+        return
+    limits, rounded = np.iinfo(dtype), np.rint(value)
+    if not ((rounded >= float(limits.min)) & (rounded < float(limits.max) + 1.0)).all():
+        raise DataError(f"the sum or mean holds {float(np.abs(value).max()):.6g}, which {dtype} does not; use float64")

@@ -83,23 +83,29 @@ class Statistic(ABC):
         """Raise `DataError` where rows do not keep to what was declared."""
 
     def terms(
-        self, *, clients: int, defense: Link | None = None, cohort: int | None = None, epsilon: float | None = None
-    ) -> SumTerms:
+        self, *, clients: int, defense: Link | None = None, cohort: int | None = None, epsilon: float | None = None,
+        rounds: int | None = 1,
+    ) -> SumTerms:  # fmt: skip
         """Make the terms of the sum, for `securefed.parties`.
 
         Args:
             clients: number of parties.
-            defense: how the sum is made. With `chain(records(), gaussian(z), secure_aggregation())` single rows are
-                private, with `chain(clip(norm), ...)` whole parties.
+            defense: how the sum is made. With `chain(records(), gaussian(z), secure_aggregation())` it is private
+                whether a row is there (replacing one by another costs at most twice that distance), with
+                `chain(clip(norm), ...)` whether a party is.
             cohort: parties planned for the round; all by default.
             epsilon: privacy budget over all rounds with these terms.
+            rounds: rounds at most. A party's rows are the same in every round, so a server that sums them twice, over
+                all parties and over all but one, has the rows' sums of that one: let clients answer more than one
+                round only where the rows changed in between, or under noise with `epsilon`. Several statistics of the
+                same rows, each with its own terms, subtract in the same way: have the same parties in each of them.
 
         Raises:
             ConfigError, PlanError: as `SumTerms`.
         """
         return SumTerms(
             self.tensors(), clients, clients if cohort is None else cohort, as_defense(defense), largest_weight=1.0,
-            weighted=False, base=False, epsilon=epsilon,
+            weighted=False, base=False, epsilon=epsilon, rounds=rounds,
         )  # fmt: skip
 
     def summand(self, x: Rows, y: Rows | None = None) -> dict[str, Array]:

@@ -72,9 +72,7 @@ class _Moments(Statistic):
 
     def _mean(self, sums: Sums) -> tuple[Array, Array]:
         """Return the mean of the shifted rows, and the bound on its error."""
-        count, error = _at_least_one(sums), sums.error["count"]
-        mean = sums.total["sum"] / count
-        return mean, (sums.error["sum"] + np.abs(mean) * error) / max(count - error, 1.0)
+        return _ratio(sums, sums.total["sum"], "sum")
 
 
 @dataclass(frozen=True)
@@ -124,10 +122,8 @@ class Variance(_Moments):
 
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
         mean, error = self._mean(sums)
-        count = _at_least_one(sums)
-        scale = count / _degrees(count, self.ddof)
-        value = (sums.total["squares"] / count - mean**2) * scale
-        bound = (sums.error["squares"] / count + 2 * np.abs(mean) * error + error**2) * scale
+        second, moved = _ratio(sums, sums.total["squares"], "squares")
+        value, bound = _unbiased(sums, self.ddof, second - mean**2, moved + 2 * np.abs(mean) * error + error**2)
         return value, bound, {"mean": mean + np.asarray(self.shift)}
 
 
@@ -153,11 +149,10 @@ class Covariance(_Moments):
 
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
         mean, error = self._mean(sums)
-        count = _at_least_one(sums)
-        scale = count / _degrees(count, self.ddof)
-        value = (symmetric(sums.total["products"], self.features) / count - np.outer(mean, mean)) * scale
+        second, moved = _ratio(sums, symmetric(sums.total["products"], self.features), "products")
         cross = np.outer(np.abs(mean), error)
-        bound = (sums.error["products"] / count + cross + cross.T + np.outer(error, error)) * scale
+        centred, bound = second - np.outer(mean, mean), moved + cross + cross.T + np.outer(error, error)
+        value, bound = _unbiased(sums, self.ddof, centred, bound)
         return value, bound, {"mean": mean + np.asarray(self.shift)}
 
 
@@ -172,7 +167,19 @@ def _at_least_one(sums: Sums) -> float:
     return max(float(sums.total["count"]), 1.0)
 
 
-def _degrees(count: float, ddof: int) -> float:
+def _ratio(sums: Sums, total: Array, name: str) -> tuple[Array, Array]:
+    """Return a sum over the count, and the bound on its error where both are off by theirs."""
+    count, error = _at_least_one(sums), sums.error["count"]
+    ratio = total / count
+    return ratio, (sums.error[name] + np.abs(ratio) * error) / max(count - error, 1.0)
+
+
+def _unbiased(sums: Sums, ddof: int, moment: Array, error: Array) -> tuple[Array, Array]:
+    """Multiply a central moment by n / (n - ddof); return it and the bound on its error, that of the count included."""
+    count, off = _at_least_one(sums), sums.error["count"]
     if count <= ddof:
         raise DataError(f"{count:g} rows, and more than ddof={ddof} are needed")
-    return count - ddof
+    counts = np.array([count, max(count - off, ddof + 1.0, 1.0), count + off])  # as summed, and how many there may be
+    scale, *others = counts / (counts - ddof)
+    moved = max(abs(other - scale) for other in others)
+    return moment * scale, error * (scale + moved) + np.abs(moment) * moved

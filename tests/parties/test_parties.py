@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from securefed.errors import (
     DataError,
     MalformedError,
     MessageRefused,
+    PlanError,
     RoundVoid,
     StorageError,
     TermsDiffer,
@@ -292,6 +294,11 @@ def test_a_torch_loop_with_batch_norm_adam_and_short_floats_keeps_its_types() ->
         ({"update": None}, ConfigError, "give the update"),
         ({"base": None}, ConfigError, "bind each round to the model"),
         ({"metrics": {}}, ConfigError, "name the metrics"),
+        ({"metrics": {"loss": "low"}}, DataError, "metric 'loss' must be a number"),
+        ({"weight": "many"}, DataError, "weight must be a number"),
+        ({"weight": torch.zeros(2)}, DataError, "weight must be a number"),
+        ({"update": BASE | {"w": [[1.0, 2.0], [3.0]]}}, DataError, "no array of numbers"),
+        ({"update": BASE | {"w": torch.zeros(3, 2, device="meta")}}, DataError, "NumPy cannot hold"),
     ],
 )
 def test_a_mistake_of_the_caller_is_named_and_nothing_is_used_up(change: Any, error: Any, words: str) -> None:
@@ -452,3 +459,164 @@ def test_an_adaptive_clip_learns_from_round_to_round_and_both_sides_plan_alike()
     mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)}
     norms = [play(server, members, mine, base=BASE).plan.learned[0] for _ in range(3)]
     assert norms[0] < norms[1] < norms[2]
+
+
+@pytest.mark.parametrize("base", [True, False])
+@pytest.mark.parametrize("how", ["void", "abandoned", "void, server restarted"])
+def test_a_round_that_was_given_up_does_not_end_the_run(how: str, base: bool, tmp_path) -> None:
+    """Clients answer no attempt twice and `max_void` attempts at most, so the next round has to be another one."""
+    terms = terms_of(secure_aggregation(), max_void=2, base=base)
+    model = BASE if base else None
+    members, server = parties(terms), SumServer(terms, file=tmp_path / "server")
+    mine, opened = given(base=model), {"base": model} if base else {}
+    for _ in range(2):
+        if how == "abandoned":
+            server.open(**opened)
+            server.receive({i: members[i].receive(request) for i, request in server.outgoing.items()})
+            server.abandon()
+            continue
+        with pytest.raises(RoundVoid):
+            play(server, members, mine, lost=lambda stage, party: party > 0, **opened)
+        if "restarted" in how:
+            server = SumServer(terms, file=tmp_path / "server")
+    result = play(server, members, mine, **opened)
+    check(result, range(CLIENTS))
+    assert (result.round, server.round) == (0, 1)
+
+
+def test_rounds_that_were_given_up_count_among_the_rounds_of_the_terms() -> None:
+    terms = terms_of(secure_aggregation(), rounds=2)
+    members, server = parties(terms), SumServer(terms)
+    server.open(BASE)
+    server.abandon()
+    check(play(server, members, given(), base=BASE), range(CLIENTS))
+    with pytest.raises(ConfigError, match="complete or given up"):
+        server.open(BASE)
+
+
+@pytest.mark.parametrize("name", ["plain", "masks", "ckks"])
+def test_the_error_bounds_the_mean_and_total_whatever_the_weights(name: str) -> None:
+    for weight in (1e-3, 1.0, 2.0**20):
+        terms = terms_of(DEFENSES[name], bounds=64.0)
+        result = play(SumServer(terms), parties(terms), given(weight=weight), base=BASE)
+        for key in ("w", "b"):
+            expected = np.mean([update[key] for update in UPDATES.values()], axis=0)
+            assert np.abs(result.mean[key] - expected).max() <= result.error[key] + 1e-15
+            total = np.abs(result.total[key] - expected * weight * CLIENTS).max()
+            assert total <= result.error[key] * result.weight + 1e-9
+        assert (result.error["w"] == 0) == (name == "plain")
+
+
+@pytest.mark.parametrize("name", ["plain", "masks"])
+def test_weights_that_sum_to_zero_have_no_mean_and_the_run_goes_on(name: str) -> None:
+    terms = terms_of(DEFENSES[name])
+    members, server = parties(terms), SumServer(terms)
+    with pytest.raises(DataError, match="there is no mean"):
+        play(server, members, given(weight=0.0), base=BASE)
+    check(play(server, members, given(), base=BASE), range(CLIENTS))
+
+
+@pytest.mark.parametrize("name", ["plain", "masks", "noise"])
+def test_a_server_that_dies_after_its_last_write_still_has_the_result(name: str, tmp_path) -> None:
+    terms = private_terms() if name == "noise" else terms_of(DEFENSES[name], bounds={"b": 1e-2})
+    mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)} if name == "noise" else given()
+    found = play(SumServer(terms, file=tmp_path / "server"), parties(terms), mine, base=BASE)
+    again = SumServer(terms, file=tmp_path / "server").result
+    assert again is not None
+    for field in ("weight", "metrics", "error", "noise", "survivors", "round", "plan", "void", "refusals"):
+        assert getattr(again, field) == getattr(found, field), field
+    for key in found.mean:
+        np.testing.assert_array_equal(again.mean[key], found.mean[key])
+        np.testing.assert_array_equal(again.total[key], found.total[key])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("rounds", value) for value in (float("nan"), 2.5, "3", True, -1)],
+        *[("max_void", value) for value in (float("inf"), float("nan"), 0, "8", None)],
+        *[("epsilon", value) for value in (float("nan"), "1", 0.0)],
+        *[("base", value) for value in ("no", 0, None)],
+        *[("differences", "no"), ("weighted", "no"), ("clients", "5"), ("cohort", 2.5), ("largest_weight", "1")],
+        *[("metrics", 1), ("metrics", [["loss", "1"]]), ("local", [1]), ("no_such_key", 1)],
+        *[("tensors/shape", value) for value in ([-1], "3", [2.5])],
+        *[("tensors/bound", value) for value in ("1", None, float("nan"))],
+        *[("tensors/ring", "64"), ("tensors/integer", "no"), ("tensors/name", 3), ("tensors/no_such_key", 1)],
+        *[("local", "seen"), ("metrics", "loss"), ("tensors", {}), ("defense/verify", "no"), ("defense/no_such_key", 1)],
+    ],
+)
+def test_terms_that_were_edited_by_hand_are_read_or_refused_by_name(field: str, value: Any) -> None:
+    content = json.loads(private_terms(rounds=3, epsilon=1e3).to_bytes())
+    assert SumTerms.from_bytes(json.dumps(content).encode()).digest == private_terms(rounds=3, epsilon=1e3).digest
+    content["terms"]["largest_weight"] = 2**20  # an integer for a float: the same terms
+    assert SumTerms.from_bytes(json.dumps(content).encode()).digest == private_terms(rounds=3, epsilon=1e3).digest
+    place, _, key = field.rpartition("/")
+    holder = {"": content["terms"], "tensors": content["terms"]["tensors"][0], "defense": content["terms"]["defense"][-1]}
+    holder[place][key] = value
+    with pytest.raises((ConfigError, DataError)):
+        SumTerms.from_bytes(json.dumps(content).encode())
+
+
+def test_bytes_that_are_no_terms_are_refused_by_name() -> None:
+    for data in (b"", b"\xff", b"null", b"[" * 100_000, b'{"format": 1}'):
+        with pytest.raises(DataError):
+            SumTerms.from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"bounds": 0.0},
+        {"bounds": "3"},
+        {"largest_weight": "x"},
+        {"largest_weight": 1e308},
+        {"local": "seen"},
+        {"metrics": "loss"},
+        {"clients": 2.5},
+        {"rounds": 1.5},
+    ],
+)
+def test_settings_of_another_type_are_named(settings: Any) -> None:
+    with pytest.raises(ConfigError):
+        SumTerms.like(BASE, **{"clients": 5} | settings)
+
+
+def test_numpy_s_numbers_make_the_same_terms() -> None:
+    ours = SumTerms.like(BASE, clients=5, rounds=2, bounds=3.0, metrics={"loss": 2.0})
+    numpy_s = SumTerms.like(
+        BASE, clients=np.int64(5), rounds=np.int32(2), bounds=np.float32(3), metrics={"loss": np.float32(2)}
+    )
+    assert SumTerms.from_bytes(numpy_s.to_bytes()).digest == ours.digest
+    with pytest.raises(PlanError, match="at least 3"):
+        SumTerms.like(BASE, clients=2, defense=secure_aggregation())
+
+
+@pytest.mark.parametrize("defense", [None, secure_aggregation()])
+def test_any_real_type_is_summed_and_a_mean_that_its_type_does_not_hold_is_named(defense: Any) -> None:
+    example: dict[str, Any] = {
+        "wide": np.zeros(2, np.longdouble), "big": np.zeros((2, 3), ">f4"), "half": np.zeros(3, np.float16),
+        "empty": np.zeros((0, 2)), "scalar": np.float32(0), "flags": np.zeros(2, bool), "short": np.zeros(2, np.int8),
+    }  # fmt: skip
+    base = {name: np.ones_like(value) for name, value in example.items()}
+    terms = SumTerms.like(example, clients=3, defense=defense, differences=True, largest_weight=1)
+    rng = np.random.default_rng(0)
+    updates = [{name: np.asarray(2 * rng.random(np.shape(v))).astype(v.dtype).T.copy().T for name, v in base.items()}
+               for _ in range(3)]  # fmt: skip
+    server, members = SumServer(terms), parties(terms)
+    weight = [torch.tensor(1.0), np.float32(1), 1]
+    mine = {i: {"update": u, "weight": weight[i], "base": base} for i, u in enumerate(updates)}
+    result = play(server, members, mine, base=base)
+    assert SumServer.thaw(terms, server.freeze()).result is not None
+    for name, value in result.like(example).items():
+        expected = np.mean([np.asarray(update[name], np.float64) for update in updates], axis=0)
+        assert np.asarray(value).dtype == np.asarray(example[name]).dtype
+        assert isinstance(result.mean[name], np.ndarray)
+        if name not in ("flags", "short", "half"):
+            np.testing.assert_allclose(np.asarray(value, np.float64), expected, atol=1e-6)
+    for narrow in (np.zeros(2, np.int8), torch.zeros(2, dtype=torch.int8)):
+        with pytest.raises(DataError, match="int8"):
+            replace(result, mean={"short": np.array([1.0, 128.0])}).like({"short": narrow})
+        found = replace(result, mean={"short": np.array([-128.0, 127.0])}).like({"short": narrow})
+        assert found["short"].tolist() == [-128, 127]
+    with pytest.raises(DataError, match="uint64"):
+        replace(result, mean={"n": np.array([2.0**64])}).like({"n": np.zeros(1, np.uint64)})
