@@ -17,6 +17,7 @@ NAMES = (
     "secure_aggregation",
     "scaling",
     "upload_path",
+    "parties",
     "flower_run",
     "masked_all_reduce",
     "paillier",

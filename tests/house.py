@@ -15,6 +15,7 @@ BEGIN, END = "<!-- tree: begin -->", "<!-- tree: end -->"
 PACKAGES = ("securefed", "attacks", "defenses")
 WIDTH = 34
 OTHERS = {
+    "examples": "Whole small applications that sum updates securely, each started by one command and run by the tests.",
     "extension_templates": "Commented examples to start your own algorithm, attack, transform and aggregation from.",
     "notebooks": "Notebooks that attack and defend real data; their outputs are kept.",
     "docs": "Pages for users, and the generated pages of figures.",

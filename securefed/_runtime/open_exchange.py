@@ -206,7 +206,7 @@ class OpenExchange:
             self._state, self.stage, outgoing = self._protocol.server_resume(session, prepared)
         else:
             self._state, self.stage, outgoing = self._protocol.server_open(session)
-        self._open = _Stage(outgoing)
+        self._begin(outgoing)
 
     @property
     def outgoing(self) -> Mapping[PartyId, bytes]:
@@ -257,7 +257,7 @@ class OpenExchange:
         if isinstance(step, Aggregate):
             return self._finish(step, replies)
         self._state, self.stage, outgoing = step
-        self._open = _Stage(outgoing)
+        self._begin(outgoing)
         return None
 
     @property
@@ -268,6 +268,8 @@ class OpenExchange:
     def freeze(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the exchange in progress as JSON values and tensors, secrets included; `thaw` restores it."""
         stage = self._open
+        requests = {f"outgoing/{party}/{name}": v for party, own in stage.outgoing.items() for name, v in own.items()}
+        first = {id(value): name for name, value in reversed(requests.items())}  # what all of them hold is written once
         values = {
             "stage": self.stage,
             "introduced": {str(party): stage for party, stage in self._introduced.items()},
@@ -275,10 +277,9 @@ class OpenExchange:
             "replied": sorted(stage.replied),
             "asked": sorted(stage.outgoing),
             "refusals": {str(party): reason for party, reason in self.refusals.items()},
+            "same": {name: first[id(value)] for name, value in requests.items() if first[id(value)] != name},
         }
-        tensors = nest("protocol", pack(self._state))
-        for party, own in stage.outgoing.items():
-            tensors |= nest(f"outgoing/{party}", own)
+        tensors = nest("protocol", pack(self._state)) | {name: requests[name] for name in first.values()}
         for party, reply in stage.accepted.items():
             tensors[f"accepted/{party}"] = from_bytes(reply.encode())
         return values, tensors
@@ -293,11 +294,20 @@ class OpenExchange:
         self.stage = values["stage"]
         self._introduced = {int(party): stage for party, stage in values["introduced"].items()}
         self.refusals = {int(party): reason for party, reason in values["refusals"].items()}
-        self._open = _Stage({party: unnest(f"outgoing/{party}", tensors) for party in values["asked"]})
-        self._open.sent, self._open.replied = set(values["sent"]), set(values["replied"])
+        everything = {**tensors, **{name: tensors[kept] for name, kept in values["same"].items()}}
+        requests: dict[PartyId, dict[str, Array]] = {party: {} for party in values["asked"]}
+        for name, value in unnest("outgoing", everything).items():
+            party, _, own = name.partition("/")
+            requests[int(party)][own] = value
+        self._open = _Stage(requests, set(values["sent"]), set(values["replied"]))
         for party in values["asked"]:
             if (data := tensors.get(f"accepted/{party}")) is not None:
                 self._open.accepted[party] = Message.decode(data.tobytes(), claimed_sender=party)
+
+    def _begin(self, outgoing: Outgoing) -> None:
+        """Open a stage; a party's first request holds the exchange's header."""
+        self._open = _Stage(outgoing)
+        self._introduced = dict.fromkeys(outgoing, self.stage) | self._introduced
 
     def _encode(self, party: PartyId) -> bytes:
         """Encode one party's request. A repeated look-up gives the same bytes, and counts them once."""
@@ -314,7 +324,7 @@ class OpenExchange:
         if party < 0:  # a helper, not a client
             return own
         content, out = self.content, nest("protocol", own)
-        if self._introduced.setdefault(party, self.stage) == self.stage:
+        if self._introduced[party] == self.stage:
             out |= content.header.body()
         if self.stage == self._protocol.upload:
             out |= nest("broadcast", content.broadcast) | content.counted.body() | dict(content.commit(party))

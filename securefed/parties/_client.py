@@ -204,9 +204,9 @@ class SumClient:
             relative = weight / self.terms.largest_weight if self.terms.weighted else 1.0
             out: dict[str, Array] = {}
             for name, value in given.items():
-                entries = np.asarray(value, np.float64)
-                entries = entries - np.asarray(base[name], np.float64) if self.terms.differences and base is not None else entries
-                out[f"{UPDATE}{name}"] = entries * relative
+                begin = base[name] if self.terms.differences and base is not None else None
+                entries = value if begin is None else np.subtract(value, begin, dtype=np.float64)
+                out[f"{UPDATE}{name}"] = np.multiply(entries, relative, dtype=np.float64)
             out |= {f"{METRIC}{name}": np.asarray(metrics[name]) for name, _ in self.terms.metrics}
             if self.terms.weighted:
                 out[WEIGHT] = np.asarray(relative)

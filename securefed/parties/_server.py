@@ -15,7 +15,7 @@ from securefed._runtime.client_sampling import uniform
 from securefed._runtime.engine_freezing import freeze_engine, thaw_engine
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.history import RoundHistory
-from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
+from securefed._runtime.open_exchange import ExchangeResult, OpenExchange, Requests
 from securefed._runtime.privacy_checks import sampler_of, samples_clients
 from securefed._runtime.round_engine import VOIDING, PendingSum, RoundEngine
 from securefed._runtime.run_options import RunOptions
@@ -97,6 +97,16 @@ class SumServer:
         """What the server has; with `keep_transcript` all messages and sums."""
         return self._engine.transcript
 
+    @property
+    def void(self) -> tuple[str, ...]:
+        """Why earlier attempts at the open round were void; empty between rounds."""
+        return () if self._pending is None else tuple(self._pending.void)
+
+    @property
+    def refusals(self) -> Mapping[PartyId, str]:
+        """By party, why its message was refused in the open attempt so far, or why it refused the server's."""
+        return {} if self._exchange is None else dict(self._exchange.refusals)
+
     def open(
         self, base: Mapping[str, Any] | None = None, *, cohort: Sequence[ClientId] | None = None
     ) -> Mapping[PartyId, bytes]:
@@ -139,10 +149,14 @@ class SumServer:
 
     @property
     def outgoing(self) -> Mapping[PartyId, bytes]:
-        """The requests to all parties that have not replied yet, by number; negative numbers are helpers."""
+        """The requests to all parties that have not replied yet, by number; negative numbers are helpers.
+
+        Each is encoded when it is looked up, and not kept: a thousand clients' requests need not lie in memory at once.
+        """
         if self._exchange is None:
             return {}
-        return {party: wrap(self.terms.digest, data) for party, data in self._exchange.outgoing.items()}
+        requests = self._exchange.outgoing
+        return Requests(requests, lambda party: wrap(self.terms.digest, requests[party]))
 
     def receive(self, replies: Mapping[PartyId, bytes], *, more: bool = False) -> SumResult | None:
         """Take replies; then end the stage, so that `outgoing` holds the next stage's requests or `result` is there.

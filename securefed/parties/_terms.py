@@ -212,8 +212,10 @@ class SumTerms:
         check_number("largest_weight", largest_weight, positive=True, most=2.0**1023)
         chosen = _pipelined(as_defense(defense)) if pipelined else as_defense(defense)
         arrays = {name: real_array(value, repr(name)) for name, value in example.items() if not is_local(name, local)}
-        declared = dict(bounds) if isinstance(bounds, Mapping) else dict.fromkeys(
-            arrays, _LARGEST_ENTRY if bounds is None else bounds
+        declared = (
+            dict(bounds)
+            if isinstance(bounds, Mapping)
+            else dict.fromkeys(arrays, _LARGEST_ENTRY if bounds is None else bounds)
         )
         if unknown := sorted(set(declared) - set(arrays)):
             raise ConfigError(f"bounds name {unknown}, which are no summed tensors; these are {sorted(arrays)}")

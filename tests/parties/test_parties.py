@@ -542,7 +542,13 @@ def test_a_server_that_dies_after_its_last_write_still_has_the_result(name: str,
         *[("tensors/shape", value) for value in ([-1], "3", [2.5])],
         *[("tensors/bound", value) for value in ("1", None, float("nan"))],
         *[("tensors/ring", "64"), ("tensors/integer", "no"), ("tensors/name", 3), ("tensors/no_such_key", 1)],
-        *[("local", "seen"), ("metrics", "loss"), ("tensors", {}), ("defense/verify", "no"), ("defense/no_such_key", 1)],
+        *[
+            ("local", "seen"),
+            ("metrics", "loss"),
+            ("tensors", {}),
+            ("defense/verify", "no"),
+            ("defense/no_such_key", 1),
+        ],
     ],
 )
 def test_terms_that_were_edited_by_hand_are_read_or_refused_by_name(field: str, value: Any) -> None:
@@ -551,7 +557,11 @@ def test_terms_that_were_edited_by_hand_are_read_or_refused_by_name(field: str, 
     content["terms"]["largest_weight"] = 2**20  # an integer for a float: the same terms
     assert SumTerms.from_bytes(json.dumps(content).encode()).digest == private_terms(rounds=3, epsilon=1e3).digest
     place, _, key = field.rpartition("/")
-    holder = {"": content["terms"], "tensors": content["terms"]["tensors"][0], "defense": content["terms"]["defense"][-1]}
+    holder = {
+        "": content["terms"],
+        "tensors": content["terms"]["tensors"][0],
+        "defense": content["terms"]["defense"][-1],
+    }
     holder[place][key] = value
     with pytest.raises((ConfigError, DataError)):
         SumTerms.from_bytes(json.dumps(content).encode())

@@ -1,0 +1,292 @@
+"""Define the commands `securefed party ...`: a sum between sites that exchange a folder of files by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from securefed._commands.base import DefenseSettings, app, guarded
+from securefed._commands.display import console
+
+if TYPE_CHECKING:
+    from securefed._commands.party_turns import Exchange
+    from securefed.defenses._base import Defense
+    from securefed.parties import SumTerms
+
+party = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Sum updates of sites without open ports: messages are files in a folder that people carry or share.",
+    epilog="Each site: securefed party identity mine.key. One site: securefed party terms terms.json --like "
+    "update.npz --clients 3. Then, until the mean is there: the server runs securefed party sum, every client "
+    "securefed party contribute. Every command can be run again at any point without harm.",
+)
+app.add_typer(party, name="party")
+
+Folder = Annotated[Path, typer.Argument(help="The exchange folder, of messages only: it holds no secrets.")]
+TermsFile = Annotated[Path, typer.Option("--terms", help="Your own copy of the terms (`securefed party terms`).")]
+SealKey = Annotated[
+    Path | None,
+    typer.Option(help="Encrypt the state under the key in this file (mode 0600; `securefed key` makes one)."),
+]
+
+
+@party.command(
+    epilog="Examples:\n\nsecurefed party identity north.key\n\nsecurefed party identity north.key   (again: shows it)"
+)
+def identity(
+    path: Annotated[Path, typer.Argument(help="File of the private identity; an existing one is kept.")],
+) -> None:
+    """Make this site's private identity, and show the public one with its fingerprint."""
+
+    def command() -> int:
+        from securefed._commands.party_files import make_identity, write_whole  # noqa: PLC0415 - not for --help
+        from securefed.defenses._secure_aggregation.identities import fingerprint_of, public_identity  # noqa: PLC0415
+
+        public = public_identity(make_identity(path))
+        beside = path.with_name(f"{path.name}.pub")
+        write_whole(beside, f"{public.hex()}\n".encode())
+        _say(
+            [
+                f"Private: {path}. Keep it like a password, and give it to nobody.",
+                f"Public:  {public.hex()} ({beside}). Send it to whoever writes the terms.",
+                f"Fingerprint: {fingerprint_of(public)}. Read it to the others on the phone, against a swapped one.",
+            ]
+        )
+        return 0
+
+    guarded(command)
+
+
+@party.command(
+    epilog="Examples:\n\nsecurefed party terms terms.json --like update.npz --clients 3 --bound 8\n\n"
+    "securefed party terms terms.json --like update.csv --no-base --clients 3 --threshold 2 "
+    "--identity 0=north.key.pub --identity 1=south.key.pub --identity 2=west.key.pub\n\n"
+    "securefed party terms terms.json --like model.safetensors --clients 5 --local '*running_*' --rounds 10\n\n"
+    "securefed party terms terms.json --like update.npz --clients 5 --defense ddp --defense-set clipping_norm=1 "
+    "--defense-set noise_multiplier=1"
+)
+def terms(
+    path: Annotated[Path, typer.Argument(help="File to write; the same one for all parties.")],
+    like: Annotated[
+        Path, typer.Option(help="An update as an example: .npz, .safetensors or .csv. Its values stay here.")
+    ],
+    clients: Annotated[int, typer.Option(help="N, the number of clients; they are numbered 0 to N - 1.")],
+    defense: Annotated[str, typer.Option(help="Name of a defence (see `securefed list`).")] = "secure_aggregation",
+    defense_settings: DefenseSettings = None,
+    threshold: Annotated[
+        int | None, typer.Option(help="Clients that must stay to the end; more than half of them by default.")
+    ] = None,
+    identity: Annotated[
+        list[str] | None,
+        typer.Option(help="CLIENT=PUBLIC, the digits or the .pub file of `party identity`; one for each client."),
+    ] = None,
+    bound: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Largest absolute entry of an update: a number, or NAME=NUMBER; repeatable. 2^20 by default."
+        ),
+    ] = None,
+    largest_weight: Annotated[float, typer.Option(help="Largest weight of a client (its number of rows).")] = 2.0**20,
+    metric: Annotated[
+        list[str] | None, typer.Option(help="Name of a number that is summed beside the update; repeatable.")
+    ] = None,
+    local: Annotated[
+        list[str] | None, typer.Option(help="Pattern of arrays that stay with their client; repeatable.")
+    ] = None,
+    base: Annotated[bool, typer.Option(help="Bind each round to a model that all clients were given.")] = True,
+    rounds: Annotated[int | None, typer.Option(help="Rounds at most; any number by default.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget, of a defence that adds noise.")] = None,
+) -> None:
+    """Write what all parties agree on, and show what it promises; compare the fingerprint at all sites."""
+
+    def command() -> int:
+        from securefed._commands.named_run import parse_settings  # noqa: PLC0415 - heavy, and not needed for --help
+        from securefed._commands.party_files import read_arrays, write_whole  # noqa: PLC0415
+        from securefed.errors import ConfigError  # noqa: PLC0415
+        from securefed.parties import SumTerms  # noqa: PLC0415
+
+        settings = parse_settings(defense_settings or []) | ({} if threshold is None else {"threshold": threshold})
+        made = SumTerms.like(
+            read_arrays(like), clients=clients, defense=_defense(defense, settings, identity or []),
+            bounds=_bounds(bound or []), metrics=metric or (), largest_weight=largest_weight, base=base,
+            local=local or (), rounds=rounds, epsilon=epsilon, pipelined=False,
+        )  # fmt: skip
+        data, plan = made.to_bytes(), made.plan  # a plan that cannot be kept is refused here
+        if path.exists() and path.read_bytes() != data:
+            raise ConfigError(f"{path} holds other terms; the parties may have it already: give another path")
+        write_whole(path, data)
+        _say([str(plan), f"Terms: {path}, fingerprint {_fingerprint(made)}. It must be the same at all sites."])
+        return 0
+
+    guarded(command)
+
+
+@party.command(
+    epilog="Examples:\n\nsecurefed party contribute exchange --terms terms.json --party 0\n\n"
+    "securefed party contribute exchange --terms terms.json --party 0 --identity north.key --update update.npz "
+    "--weight 600 --base round-1-model.npz\n\n"
+    "securefed party contribute /media/stick --terms terms.json --party 2 --update counts.csv --seal-key-file seal.key"
+)
+def contribute(
+    folder: Folder,
+    terms: TermsFile,
+    number: Annotated[int, typer.Option("--party", help="This client's number, from 0.")],
+    update: Annotated[
+        Path | None, typer.Option(help="This site's .npz, .safetensors or .csv; read when a request asks for it.")
+    ] = None,
+    weight: Annotated[float, typer.Option(help="Its weight, the number of rows behind it.")] = 1.0,
+    metric: Annotated[list[str] | None, typer.Option(help="NAME=NUMBER, as the terms name them; repeatable.")] = None,
+    base: Annotated[Path | None, typer.Option(help="The model that the update was computed from.")] = None,
+    identity: Annotated[Path | None, typer.Option(help="This site's private identity (`party identity`).")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="This client's own file between messages; client-NUMBER.state by default.")
+    ] = None,
+    seal_key_file: SealKey = None,
+) -> None:
+    """Answer the newest request in the folder; the update leaves this machine masked, and in no other form."""
+
+    def command() -> int:
+        from securefed._commands.party_files import read_arrays, read_identity  # noqa: PLC0415
+        from securefed._commands.party_turns import Contribution, answer  # noqa: PLC0415
+
+        at = _exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file)
+        read = [None if path is None else read_arrays(path) for path in (update, base)]
+        key = None if identity is None else read_identity(identity)
+        numbers = {name: _number(text, f"--metric {name}") for name, text in _pairs(metric or [], "--metric").items()}
+        _say(answer(at, number, key, Contribution(read[0], weight, numbers, read[1])))
+        return 0
+
+    guarded(command)
+
+
+@party.command(
+    "sum",
+    epilog="Examples:\n\nsecurefed party sum exchange --terms terms.json   (opens round 1, then goes on with it)\n\n"
+    "securefed party sum exchange --terms terms.json --without 3   (client 3 is lost: goes on without it)\n\n"
+    "securefed party sum exchange --terms terms.json --round 2 --base model.npz --seal-key-file seal.key",
+)
+def sum_(
+    folder: Folder,
+    terms: TermsFile,
+    round: Annotated[int | None, typer.Option(help="The round to make, from 1; the newest by default.")] = None,
+    base: Annotated[
+        Path | None, typer.Option(help="The model to open the round with, the same at all clients.")
+    ] = None,
+    cohort: Annotated[str | None, typer.Option(help="Clients to invite, as 0,1,2; all planned by default.")] = None,
+    without: Annotated[
+        list[int] | None, typer.Option(help="A client not to wait for in this stage; repeatable.")
+    ] = None,
+    state: Annotated[Path, typer.Option(help="The server's own file between messages.")] = Path("server.state"),
+    seal_key_file: SealKey = None,
+) -> None:
+    """Take the replies that are there and go on: to the next requests, and at the end to the mean."""
+
+    def command() -> int:
+        from securefed._commands.base import split  # noqa: PLC0415
+        from securefed._commands.party_files import read_arrays  # noqa: PLC0415
+        from securefed._commands.party_turns import take_turn  # noqa: PLC0415
+
+        at = _exchange(folder, terms, state, seal_key_file)
+        invited = None if cohort is None else [int(_number(text, "--cohort")) for text in split(cohort) or []]
+        model = None if base is None else read_arrays(base)
+        _say(take_turn(at, round=round, base=model, cohort=invited, without=without or ()))
+        return 0
+
+    guarded(command)
+
+
+@party.command(
+    epilog="Examples:\n\nsecurefed party status exchange\n\nwatch -n 60 securefed party status /media/shared"
+)
+def status(folder: Folder) -> None:
+    """Say who is waited for."""
+
+    def command() -> int:
+        from securefed._commands.party_turns import describe  # noqa: PLC0415
+
+        _say([describe(folder)])
+        return 0
+
+    guarded(command)
+
+
+def _say(sentences: list[str]) -> None:
+    for sentence in sentences:
+        console.print(escape(sentence), soft_wrap=True, highlight=False)
+
+
+def _exchange(folder: Path, terms: Path, state: Path, seal_key_file: Path | None) -> Exchange:
+    from securefed._commands.party_turns import Exchange  # noqa: PLC0415
+    from securefed._persistence.sealing import Seal  # noqa: PLC0415
+    from securefed.errors import StorageError  # noqa: PLC0415
+    from securefed.parties import SumTerms  # noqa: PLC0415
+
+    seal = None if seal_key_file is None else Seal.from_file(seal_key_file, make=False)
+    try:
+        agreed = SumTerms.from_bytes(terms.read_bytes())
+    except OSError as error:
+        raise StorageError(f"cannot read the terms {terms}: {error.strerror}") from error
+    return Exchange(agreed, folder, state, seal)
+
+
+def _defense(name: str, settings: dict[str, object], identity: list[str]) -> Defense:
+    """Build the defence, with the public identities of all clients in it."""
+    import securefed.defenses._registered_defenses  # noqa: F401, PLC0415 - registers on import
+    from securefed._commands.named_run import build  # noqa: PLC0415
+    from securefed._commands.party_files import read_public_identity  # noqa: PLC0415
+    from securefed.defenses._base import defenses  # noqa: PLC0415
+    from securefed.defenses._chain import as_defense  # noqa: PLC0415
+    from securefed.defenses._secure_aggregation.double_masking import SecureAggregation  # noqa: PLC0415
+    from securefed.defenses._secure_aggregation.identities import Identities  # noqa: PLC0415
+    from securefed.errors import ConfigError  # noqa: PLC0415
+
+    made = as_defense(build(defenses, name, settings))
+    if made.aggregation.beside:
+        raise ConfigError(f"{name} needs a key holder, which has no command; use securefed.parties.SumHelper in Python")
+    if not identity:
+        return made
+    if not isinstance(made.aggregation, SecureAggregation):
+        raise ConfigError(f"--identity protects secure aggregation, and {name} is another defence; leave it out")
+    keys = {
+        int(_number(client, "--identity")): read_public_identity(text)
+        for client, text in _pairs(identity, "--identity").items()
+    }
+    return replace(made, aggregation=replace(made.aggregation, identities=Identities(keys)))
+
+
+def _bounds(texts: list[str]) -> float | dict[str, float] | None:
+    if len(texts) == 1 and "=" not in texts[0]:
+        return _number(texts[0], "--bound")
+    return {name: _number(text, f"--bound {name}") for name, text in _pairs(texts, "--bound").items()} or None
+
+
+def _pairs(texts: list[str], option: str) -> dict[str, str]:
+    from securefed.errors import ConfigError  # noqa: PLC0415
+
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or name in pairs:
+            raise ConfigError(f"{option} must be NAME=VALUE, each name once; got {text!r}")
+        pairs[name] = value
+    return pairs
+
+
+def _number(text: str, option: str) -> float:
+    from securefed.errors import ConfigError  # noqa: PLC0415
+
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} must be a number; got {text!r}") from error
+
+
+def _fingerprint(terms: SumTerms) -> str:
+    """160 bits of the digest of the terms, in groups of four digits, to compare on the phone."""
+    digits = terms.digest.hex()[:40]
+    return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))

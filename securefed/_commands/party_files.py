@@ -1,0 +1,228 @@
+"""Read and write the files of `securefed party`: updates, message files with their names, identities and states."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import secrets
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from securefed._persistence.sealing import make_key
+from securefed._tensors import Array
+from securefed.errors import ConfigError, DataError, StorageError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
+_KEY_BYTES: Final = 32
+_NAME: Final = re.compile(
+    r"round-(\d+)-exchange-(\d+)-stage-(\d+)-([a-z]+)-client-(\d+)\.(request|reply)", flags=re.ASCII
+)
+
+
+@dataclass(frozen=True, order=True)
+class MessageName:
+    """The place of one message in a run, as its file name says it.
+
+    Attributes:
+        round: number of the round, from 1.
+        exchange: number of the exchange, from 1; a round that is repeated has several.
+        stage: number of the stage, from 1.
+        word: name of the stage.
+        party: number of the client.
+    """
+
+    round: int
+    exchange: int
+    stage: int
+    word: str
+    party: int
+
+    def file(self, kind: Literal["request", "reply"]) -> str:
+        """Return the file name of the request to this client, or of its reply."""
+        return f"round-{self.round}-exchange-{self.exchange}-stage-{self.stage}-{self.word}-client-{self.party}.{kind}"
+
+    def place(self, stages: int | None = None) -> str:
+        """Say the round and the stage, without the client; of how many stages, where that is known."""
+        again = "" if self.exchange == self.round else f", exchange {self.exchange}"
+        of = "" if stages is None else f" of {stages}"
+        return f"Round {self.round}{again}, stage {self.stage}{of} ({self.word})"
+
+
+def requests_in(folder: Path) -> list[MessageName]:
+    """List the requests of the newest stage in a folder, by client; empty where there are none.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    try:
+        matches = [_NAME.fullmatch(path.name) for path in folder.iterdir()]
+    except OSError as error:
+        raise StorageError(f"cannot read the exchange folder {folder}: {error.strerror}; make it first") from error
+    found = [match for match in matches if match is not None and match[6] == "request"]
+    names = [MessageName(int(m[1]), int(m[2]), int(m[3]), m[4], int(m[5])) for m in found]
+    newest = max(((name.exchange, name.stage) for name in names), default=None)
+    return sorted(name for name in names if (name.exchange, name.stage) == newest)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name and rename it, so that nobody reads half of it; equal bytes stay untouched.
+
+    Raises:
+        StorageError: the path cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        if path.exists() and path.read_bytes() == data:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {path}: {error.strerror}; choose another path") from error
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Read arrays by name from an .npz, .safetensors or .csv file.
+
+    The first line of a .csv file names the columns; each column is an array, or a number where one line follows.
+
+    Raises:
+        DataError: another ending, or what is in the file is not what its ending says.
+        StorageError: the file cannot be read.
+    """
+    readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".csv": _read_csv}
+    if (reader := readers.get(path.suffix.lower())) is None:
+        raise DataError(f"{path} must end in .npz, .safetensors or .csv, and hold arrays by name")
+    try:
+        arrays = reader(path.read_bytes())
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    if not arrays:
+        raise DataError(f"{path} holds no arrays")
+    return arrays
+
+
+def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """Encode arrays by name as an .npz file."""
+    out = io.BytesIO()
+    np.savez(out, **dict(arrays))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def _read_npz(data: bytes) -> dict[str, Any]:
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(f"it is no .npz file of numbers: {error}") from error
+
+
+def _read_safetensors(data: bytes) -> dict[str, Any]:
+    from safetensors import SafetensorError  # noqa: PLC0415 - only for files of this kind
+    from safetensors.torch import load  # noqa: PLC0415 - NumPy has no bfloat16
+
+    try:
+        return dict(load(data))
+    except SafetensorError as error:
+        raise DataError(f"it is no .safetensors file: {error}") from error
+
+
+def _read_csv(data: bytes) -> dict[str, Any]:
+    try:
+        rows = [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"it is no .csv file in UTF-8: {error}") from error
+    names = [name.strip() for name in rows[0]] if rows else []
+    if len(rows) < 2 or len(set(names)) < len(names):
+        raise DataError("the first line must hold a different name for each column, and numbers must follow")
+    if odd := [number for number, row in enumerate(rows[1:], 2) if len(row) != len(names)]:
+        raise DataError(f"line {odd[0]} has {len(rows[odd[0] - 1])} fields, and there are {len(names)} names")
+    try:
+        table = np.array([[float(field) for field in row] for row in rows[1:]])
+    except ValueError as error:
+        raise DataError(f"every field below the names must be a number with a decimal point: {error}") from error
+    return {name: column[0] if len(column) == 1 else column for name, column in zip(names, table.T, strict=True)}
+
+
+def make_identity(path: Path) -> bytes:
+    """Return the private identity in a file; make the file, readable by its owner only, if there is none."""
+    if not path.exists():
+        make_key(path)  # a private key of Ed25519 is 32 random bytes
+    return read_identity(path)
+
+
+def read_identity(path: Path) -> bytes:
+    """Read a private identity that `make_identity` wrote.
+
+    Raises:
+        StorageError: the file is missing, holds no identity, or others may read it.
+    """
+    try:
+        if os.name == "posix" and path.stat().st_mode & 0o077:
+            raise StorageError(f"identity {path} can be read by others than its owner; chmod 600 it, or make another")
+        key = path.read_bytes()
+    except FileNotFoundError as error:
+        raise StorageError(f"there is no identity {path}; make one with `securefed party identity {path}`") from error
+    except PermissionError as error:
+        raise StorageError(f"cannot read identity {path}: {error.strerror}") from error
+    if len(key) != _KEY_BYTES:
+        raise StorageError(f"{path} holds no private identity of {_KEY_BYTES} bytes; give the file of `party identity`")
+    return key
+
+
+def read_public_identity(text: str) -> bytes:
+    """Read a public identity: 64 hexadecimal digits, or the path of a file that holds them.
+
+    Raises:
+        ConfigError: neither.
+    """
+    try:
+        digits = text if re.fullmatch(r"[0-9a-fA-F]{64}", text) else Path(text).read_text().strip()
+        key = bytes.fromhex(digits)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{text!r} is no public identity of 64 hexadecimal digits, and no file of one") from error
+    if len(key) != _KEY_BYTES:
+        raise ConfigError(f"{text!r} holds {len(key)} bytes; a public identity has {_KEY_BYTES}")
+    return key
+
+
+def check_private(state: Path, folder: Path) -> None:
+    """Raise `ConfigError` for a state file in the exchange folder, where the other parties would read its secrets."""
+    if folder.resolve() in state.resolve().parents:
+        raise ConfigError(f"the state {state} holds secrets and lies in the exchange folder; give --state elsewhere")
+
+
+@contextmanager
+def locked(state: Path) -> Iterator[None]:
+    """Hold a lock beside a state file, so that no second command answers with the same state.
+
+    Raises:
+        StorageError: another command holds it, or it cannot be made.
+    """
+    try:
+        state.parent.mkdir(parents=True, exist_ok=True)
+        file = state.with_name(f".{state.name}.lock").open("ab")
+    except OSError as error:
+        raise StorageError(f"cannot lock {state}: {error.strerror}; choose another path") from error
+    with file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StorageError(f"another command is using {state}; try again when it has ended") from error
+        yield

@@ -1,0 +1,310 @@
+"""`securefed party`: a sum whose messages are files, in which every command can be run again at any point."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+from securefed._commands import party_turns
+from securefed._commands.cli import app
+from securefed._commands.party_files import MessageName, locked, read_arrays, requests_in
+from securefed.errors import StorageError
+
+RUNNER = CliRunner()
+RNG = np.random.default_rng(0)
+UPDATES = [{"w": RNG.normal(size=4), "b": RNG.normal(size=4)} for _ in range(3)]
+WEIGHTS = (600, 77, 20)
+
+
+def party(*arguments: Any, code: int = 0) -> str:
+    done: Result = RUNNER.invoke(app, ["party", *map(str, arguments)], env={"COLUMNS": "200"})
+    assert done.exit_code == code, (arguments, done.output, done.exception)
+    return " ".join(done.output.split())
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which an update of each client and the terms of three clients without a model lie."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("update-0.npz", **UPDATES[0])
+    lines = ["w,b", *(f"{w!r},{b!r}" for w, b in zip(*(UPDATES[1][n].tolist() for n in "wb"), strict=True))]
+    Path("update-1.csv").write_text("\n".join(lines))
+    save_file(UPDATES[2], "update-2.safetensors")
+    for client in range(3):
+        party("identity", f"{client}.key")
+    agree("--no-base", "--threshold", 2, *identities())
+    Path("exchange").mkdir()
+    return tmp_path
+
+
+def identities() -> list[str]:
+    return [word for client in range(3) for word in ("--identity", f"{client}={client}.key.pub")]
+
+
+def agree(*options: Any, name: str = "terms.json") -> str:
+    common = ("--like", "update-0.npz", "--clients", 3, "--bound", 8, "--largest-weight", 1000)
+    return party("terms", name, *common, *options)
+
+
+def contribute(client: int, *more: Any, code: int = 0) -> str:
+    update = next(Path.cwd().glob(f"update-{client}.*"))
+    given = ("--update", update, "--weight", WEIGHTS[client], "--identity", f"{client}.key")
+    return party("contribute", "exchange", "--terms", "terms.json", "--party", client, *given, *more, code=code)
+
+
+def server(*more: Any, code: int = 0) -> str:
+    return party("sum", "exchange", "--terms", "terms.json", *more, code=code)
+
+
+def expected(clients: Any) -> dict[str, np.ndarray]:
+    weights = [WEIGHTS[i] for i in clients]
+    return {name: np.average([UPDATES[i][name] for i in clients], axis=0, weights=weights) for name in ("w", "b")}
+
+
+def check(round: int, clients: Any) -> dict[str, Any]:
+    mean = read_arrays(Path(f"exchange/round-{round}-mean.npz"))
+    for name, value in expected(clients).items():
+        np.testing.assert_allclose(mean[name], value, atol=1e-9)
+    facts: dict[str, Any] = json.loads(Path(f"exchange/round-{round}-result.json").read_text())
+    assert facts["survivors"] == list(clients)
+    assert facts["weight"] == pytest.approx(sum(WEIGHTS[i] for i in clients))
+    assert any("stages: keys" in line for line in facts["plan"])
+    assert 0 < facts["errors"]["update.w"] < 1e-9
+    return facts
+
+
+def test_three_hospitals_sum_two_rounds_and_every_command_is_run_twice(here: Path) -> None:
+    party_key = ("--seal-key-file", "seal.key")
+    RUNNER.invoke(app, ["key", "seal.key"])
+    for round in (1, 2):
+        for _ in range(8):
+            shown = server("--round", round, *party_key)
+            if f"Round {round} is complete" in shown:
+                break
+            assert "waits for clients 0, 1 and 2" in server("--round", round, *party_key)
+            assert "waits for clients 0, 1 and 2" in party("status", "exchange")
+            for client in range(3):
+                assert f"Round {round}, stage" in contribute(client, *party_key)
+                files = {path: path.read_bytes() for path in Path("exchange").iterdir()}
+                assert "is answered" in contribute(client, *party_key)
+                assert {path: path.read_bytes() for path in Path("exchange").iterdir()} == files
+            assert "the server's turn is next" in party("status", "exchange")
+        check(round, range(3))
+        assert f"--round {round + 1}" in server(*party_key)
+        assert f"Round {round} is complete" in party("status", "exchange")
+    names = sorted(path.name for path in Path("exchange").glob("round-2-*-client-1.reply"))
+    assert names[0] == "round-2-exchange-2-stage-1-keys-client-1.reply"
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_client_that_is_lost_at_any_stage_is_left_out_when_the_server_says_so(here: Path, stage: int) -> None:
+    for number in range(8):
+        shown = server()
+        if "complete" in shown:
+            break
+        asked = [name.party for name in requests_in(Path("exchange"))]
+        for client in asked:
+            if not (client == 1 and number >= stage):
+                contribute(client)
+        if 1 in asked and number >= stage:
+            assert "waits for client 1." in server()
+            assert "waits for client 1." in party("status", "exchange")
+            assert "Client 1 left out" in server("--without", 1)
+    uploaded = stage > 2
+    check(1, [0, 1, 2] if uploaded else [0, 2])
+
+
+def test_a_command_that_was_killed_before_it_published_publishes_the_same_when_it_is_run_again(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is on disk, the message is not: what is written then is what was made before."""
+    made: list[bytes] = []
+
+    def killed(path: Path, data: bytes) -> None:
+        made.append(data)
+        raise KeyboardInterrupt
+
+    for _ in range(8):
+        with monkeypatch.context() as patched:
+            patched.setattr(party_turns, "write_whole", killed)
+            party("sum", "exchange", "--terms", "terms.json", code=130)
+        if "complete" in server():
+            break
+        for client in range(3):
+            made.clear()
+            with monkeypatch.context() as patched:
+                patched.setattr(party_turns, "write_whole", killed)
+                contribute(client, code=130)
+            assert "is answered" in contribute(client)
+            assert made[0] in [path.read_bytes() for path in Path("exchange").glob("*.reply")]
+    check(1, range(3))
+
+
+def test_a_reply_that_is_half_copied_is_not_taken_and_waited_for(here: Path) -> None:
+    server()
+    for client in range(3):
+        contribute(client)
+    reply = Path("exchange/round-1-exchange-1-stage-1-keys-client-2.reply")
+    whole = reply.read_bytes()
+    reply.write_bytes(whole[: len(whole) // 2])
+    shown = server()
+    assert f"{reply.name} is not taken" in shown
+    assert "waits for client 2." in shown
+    reply.write_bytes(whole)
+    assert "stage 2 of 5 (shares) waits for clients 0, 1 and 2." in server()
+
+
+def test_a_model_binds_the_round_and_metrics_are_summed(here: Path) -> None:
+    np.savez("model.npz", w=np.zeros(4), b=np.zeros(4))
+    np.savez("other.npz", w=np.ones(4), b=np.zeros(4))
+    agree("--metric", "loss", name="bound.json")
+
+    def both(*arguments: Any, code: int = 0) -> str:
+        return party(*arguments, "--terms", "bound.json", code=code)
+
+    assert "give --base" in both("sum", "exchange", code=2)
+    for _ in range(8):
+        shown = both("sum", "exchange", "--base", "model.npz")
+        if "complete" in shown:
+            break
+        assert "another model or cohort" in both("sum", "exchange", "--base", "other.npz", code=2)
+        for name in requests_in(Path("exchange")):
+            i = name.party
+            given = (
+                "--update",
+                next(Path.cwd().glob(f"update-{i}.*")),
+                "--weight",
+                WEIGHTS[i],
+                "--metric",
+                f"loss={i}",
+            )
+            model = "other.npz" if i == 1 else "model.npz"
+            shown = both("contribute", "exchange", "--party", i, *given, "--base", model)
+            assert ("given another model" in shown) == (i == 1 and name.word == "upload")
+    facts = check(1, [0, 2])
+    assert facts["metrics"]["loss"] == pytest.approx(2)
+    assert "another model" in facts["refusals"]["1"]
+
+
+def test_a_client_beyond_its_bound_is_told_and_the_round_is_repeated(here: Path) -> None:
+    party("terms", "terms.json", "--like", "update-0.npz", "--clients", 3, "--no-base", "--bound", 0.5, code=2)
+    Path("terms.json").unlink()
+    common = ("--like", "update-0.npz", "--clients", 3, "--no-base", "--bound", 0.25, "--largest-weight", 1000)
+    party("terms", "terms.json", *common, *identities())
+    told, repeated = False, False
+    for _ in range(25):
+        shown = server()
+        repeated |= "was void, and is repeated" in shown
+        if "complete" in shown:
+            break
+        told |= "repeated with twice that" in "".join(contribute(client) for client in range(3))
+    assert told
+    assert repeated
+    assert check(1, range(3))["void"]
+
+
+def test_mistakes_are_named_with_what_to_do(here: Path) -> None:
+    assert "is no public identity" in party(
+        "terms", "t", "--like", "update-0.npz", "--clients", 3, "--identity", "0=x", code=2
+    )
+    assert "holds other terms" in party("terms", "terms.json", "--like", "update-0.npz", "--clients", 4, code=2)
+    assert "needs a key holder" in party(
+        "terms", "t", "--like", "update-0.npz", "--clients", 3, "--defense", "paillier", code=2
+    )
+    assert "NAME=VALUE" in party("terms", "t", "--like", "update-0.npz", "--clients", 3, "--identity", "0", code=2)
+    assert "must end in" in party("terms", "t", "--like", "terms.json", "--clients", 3, code=2)
+    assert "cannot read the exchange folder" in party("status", "nowhere", code=2)
+    assert "cannot read the terms" in party("sum", "exchange", "--terms", "nowhere", code=2)
+    assert "lies in the exchange folder" in server("--state", "exchange/server.state", code=2)
+    assert "round 1 comes before round 3" in server("--round", 3, code=2)
+    assert "no request to client 0" in contribute(0)
+    server()
+    assert "--without 7" in server("--without", 7, code=2)
+    assert "holds the messages of a run" in server("--state", "another.state", code=2)
+    assert "give client 0 its private identity" in party(
+        "contribute", "exchange", "--terms", "terms.json", "--party", 0, code=2
+    )
+    Path("0.key").chmod(0o644)
+    assert "chmod 600" in contribute(0, code=2)
+    Path("0.key").chmod(0o600)
+    contribute(0)
+    assert "did not write it" in contribute(0, "--state", "new.state", code=2)
+    for client in (1, 2):
+        contribute(client)
+    server()
+    for client in range(3):
+        contribute(client)
+    server()
+    bare = ("contribute", "exchange", "--terms", "terms.json", "--party", 0, "--identity", "0.key")
+    assert "give --update FILE" in party(*bare, code=2)
+    assert "lacks 'b'" in party(*bare, "--update", small(), code=2)
+    assert "is answered" in contribute(0)  # positive control: nothing was used up
+
+
+def small() -> str:
+    np.savez("small.npz", w=np.zeros(4))
+    return "small.npz"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", b"w,w\n1,2\n", "a different name"),
+        ("a.csv", b"w,b\n1\n", "line 2 has 1 fields"),
+        ("a.csv", b"w\n1,5\n", "line 2 has 2 fields"),
+        ("a.csv", b"w\n\xff\n", "UTF-8"),
+        ("a.csv", b"w;b\n1;2\n", "decimal point"),
+        ("a.npz", b"PK", "no .npz file"),
+        ("a.npz", b"", "no .npz file"),
+        ("a.safetensors", b"12345678", "no .safetensors file"),
+    ],
+)
+def test_files_that_hold_no_update_are_refused(here: Path, name: str, content: bytes, words: str) -> None:
+    Path(name).write_bytes(content)
+    shown = party("terms", "t", "--like", name, "--clients", 3, code=2)
+    assert words in shown
+    assert name in shown
+
+
+def test_a_table_of_one_line_holds_single_numbers(tmp_path: Path) -> None:
+    (tmp_path / "counts.csv").write_text("patients,deaths\r\n120,3\r\n")
+    assert read_arrays(tmp_path / "counts.csv") == {"patients": 120.0, "deaths": 3.0}
+
+
+def test_identities_are_private_and_kept(here: Path) -> None:
+    assert Path("0.key").stat().st_mode & 0o777 == 0o600
+    assert party("identity", "0.key") == party("identity", "0.key")
+    assert Path("0.key.pub").read_text().strip() in party("identity", "0.key")
+    assert Path("0.key").read_bytes().hex() not in party("identity", "0.key")
+
+
+def test_two_commands_do_not_use_one_state_together(here: Path) -> None:
+    server()
+    with locked(Path("client-0.state")):
+        assert "another command is using" in contribute(0, code=2)
+    assert "is answered" in contribute(0)
+
+
+def test_names_say_round_exchange_stage_and_party(tmp_path: Path) -> None:
+    name = MessageName(2, 3, 4, "unmask", 1)
+    (tmp_path / name.file("request")).touch()
+    (tmp_path / MessageName(2, 3, 3, "upload", 0).file("request")).touch()
+    (tmp_path / "round-9-notes.txt").touch()
+    assert requests_in(tmp_path) == [name]
+    assert name.place(5) == "Round 2, exchange 3, stage 4 of 5 (unmask)"
+    with pytest.raises(StorageError):
+        requests_in(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("command", ["identity", "terms", "contribute", "sum", "status"])
+def test_every_command_helps_with_examples(command: str) -> None:
+    shown = party(command, "--help")
+    assert "Examples:" in shown
+    assert f"securefed party {command}" in shown
